@@ -11,7 +11,7 @@ import pytest
 from keras_vit.weights import arguments_for, from_checkpoint, load_weights, save_weights
 from keras_vit.weights.resampling import resample_grid
 from keras_vit.weights.variables import canonical_values
-from tests.bank import SIZES, fresh, outputs, pixels, small
+from tests.bank import SIZES, fill, fresh, outputs, pixels, small
 from tests.weights.models import assert_same_values, assert_same_weights, refused, saved, stripped
 
 HEAD = ("head/kernel", "head/bias")
@@ -31,8 +31,7 @@ def values(model: keras.Model, name: str) -> np.ndarray:
 def test_everything_loaded(file: Path) -> None:
     model = fresh()
     before = canonical_values(model)
-    for variable in model.trainable_variables:
-        variable.assign(variable * 0)
+    fill(model, 1)
     report = load_weights(model, file)
     assert set(report.loaded) == set(before)
     assert not report.fresh + report.resized + report.adapted + report.ignored + report.notes
@@ -70,26 +69,21 @@ def test_heads(of_file: Any, of_model: Any, is_fresh: Any, ignored: Any, tmp_pat
 @pytest.mark.parametrize("layout", ["google", "timm", "huggingface"])
 def test_positions_follow_the_rule_of_the_authors(layout: str, size: Any, tmp_path: Path) -> None:
     rule = {"google": "zoom", "timm": "bicubic_antialias", "huggingface": "bicubic"}[layout]
-    file = saved(tmp_path, layout)
-    model = from_checkpoint(file, input_shape=(*size, 3))
-    report = model.load_report
-    assert report.resized == ("position_embedding",)
-    assert f"4 x 4 -> {size[0] // 8} x {size[1] // 8}, {rule}" in str(report)
-    positions = values(small(), "position_embedding")
-    resampled = values(model, "position_embedding")
+    model = from_checkpoint(saved(tmp_path, layout), input_shape=(*size, 3))
+    assert model.load_report.resized == ("position_embedding",)
+    assert f"4 x 4 -> {size[0] // 8} x {size[1] // 8}, {rule}" in str(model.load_report)
+    positions, resampled = (values(m, "position_embedding") for m in (small(), model))
     grid = resample_grid(positions[0, 1:].reshape(4, 4, 32), (size[0] // 8, size[1] // 8), rule)
     np.testing.assert_array_equal(resampled[:, :1], positions[:, :1])
     np.testing.assert_allclose(resampled[0, 1:], grid.reshape(-1, 32), atol=1e-7)
 
 
 def test_positions_that_are_no_square_need_a_word(tmp_path: Path) -> None:
-    model = small(input_shape=(32, 16, 3))
-    file = saved(tmp_path, input_shape=(32, 16, 3))
-    # Without our notes, as any other program writes it.
-    np.savez(file, **dict(np.load(file)))
+    shape = {"input_shape": (32, 16, 3)}
+    np.savez(file := saved(tmp_path, **shape), **np.load(file))  # as others do, without our notes
     refused("input_shape=", from_checkpoint, file)
     refused("file_grid=", load_weights, small(), file)
-    assert_same_weights(from_checkpoint(file, input_shape=(32, 16, 3)), model)
+    assert_same_weights(from_checkpoint(file, **shape), small(**shape))
     resized = from_checkpoint(file, input_shape=(64, 16, 3), file_grid=(4, 2))
     assert "4 x 2 -> 8 x 2" in str(resized.load_report)
     refused("file_grid=", load_weights, small(), file, file_grid=(3, 3))
@@ -137,8 +131,8 @@ def test_older_names_and_a_trainings_state(file: Path) -> None:
 
 def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
     model = from_checkpoint(file, pooling="gap", class_token=False)
-    assert model.load_report.adapted == ("position_embedding",)
-    assert model.load_report.ignored == ("cls",)
+    report = model.load_report
+    assert (report.adapted, report.ignored) == (("position_embedding",), ("cls",))
     expected = values(small(), "position_embedding")[:, 1:]
     np.testing.assert_array_equal(values(model, "position_embedding"), expected)
     file = saved(tmp_path, pooling="gap")
@@ -146,8 +140,7 @@ def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
     refused(r"fresh=\('class_token',\)", load_weights, model, file)
     assert_same_weights(model, small())  # untouched
     report = load_weights(model, file, fresh=["class_token"])
-    assert report.fresh == ("class_token",)
-    assert report.adapted == ("position_embedding",)
+    assert (report.fresh, report.adapted) == (("class_token",), ("position_embedding",))
     assert not values(model, "position_embedding")[:, 0].any()
     np.testing.assert_array_equal(values(model, "class_token"), values(small(), "class_token"))
     report = from_checkpoint(saved(tmp_path, "big_vision")).load_report
@@ -157,8 +150,7 @@ def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
 
 def test_fresh_by_pattern_keeps_the_models_values(file: Path) -> None:
     model = fresh()
-    for variable in model.trainable_variables:
-        variable.assign(variable + 1)
+    fill(model, 1)
     expected = values(model, "block_1/query/kernel")
     with pytest.raises(ValueError, match="Did you mean 'encoder_norm'"):
         load_weights(model, file, fresh=["encoder_nrom"])
@@ -218,8 +210,7 @@ def test_names_of_classes_come_with_the_weights(tmp_path: Path) -> None:
         save_weights(model, tmp_path / file, layout=layout)
         assert from_checkpoint(tmp_path / file).class_names == model.class_names
         assert from_checkpoint(tmp_path / file, num_classes=2).class_names is None
-    released = saved(tmp_path, num_classes=1000)
-    assert from_checkpoint(released).class_names[281] == "tabby, tabby cat"
+    assert from_checkpoint(saved(tmp_path, num_classes=1000)).class_names[281] == "tabby, tabby cat"
 
 
 @pytest.mark.every_backend
@@ -231,9 +222,7 @@ def test_keras_files(tmp_path: Path) -> None:
     assert_same_weights(from_checkpoint(whole), model)
     resized = from_checkpoint(whole, input_shape=(48, 48, 3), num_classes=2)
     assert resized.load_report.resized == ("position_embedding",)
-    other = fresh(pooling="map")
-    for variable in other.trainable_variables:
-        variable.assign(variable * 2)
+    fill(other := fresh(pooling="map"), 1)
     assert load_weights(other, alone).layout == "keras"
     assert_same_weights(other, model)
     refused("without an architecture", from_checkpoint, alone)
@@ -260,8 +249,8 @@ def test_torch_files(tmp_path: Path) -> None:
         state = {name.replace(ours, theirs): values for name, values in state.items()}
     torch.save({**state, "mask_token": torch.zeros(1, 32)}, file)
     model = from_checkpoint(file, num_heads=4, input_shape=(48, 48, 3))
-    assert model.load_report.layout == "dinov2"
-    assert model.load_report.ignored == ("mask_token",)
-    assert "4 x 4 -> 6 x 6, bicubic_offset" in str(model.load_report)
-    assert (model.activation, model.num_registers) == ("swiglu", 2)
-    assert model.normalization == "imagenet"
+    report = model.load_report
+    assert (report.layout, report.ignored) == ("dinov2", ("mask_token",))
+    assert "4 x 4 -> 6 x 6, bicubic_offset" in str(report)
+    options = (model.activation, model.num_registers, model.normalization)
+    assert options == ("swiglu", 2, "imagenet")
