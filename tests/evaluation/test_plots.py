@@ -15,14 +15,9 @@ from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.task_report import task_report
 from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
+from keras_vit_cli.report import run_plots
 from keras_vit_cli.report.results import results_of_task
-from keras_vit_cli.report.run_plots import (
-    draw_calibration,
-    draw_confusion,
-    draw_curves,
-    draw_mistakes,
-    save_figure,
-)
+from keras_vit_cli.report.run_plots import draw_curves, draw_mistakes
 from keras_vit_cli.report.task_plots import draw_grades
 
 pytest.importorskip("matplotlib")
@@ -77,8 +72,7 @@ def test_epochs_are_integers_and_the_best_one_is_marked(epochs: int) -> None:
 
 def test_curves_of_what_there_is() -> None:
     figure = draw_curves({"loss": [2.0, 1.0], "accuracy": [0.1, 0.2]})
-    assert len(figure.axes) == 2
-    assert all(len(axes.lines) == 1 for axes in figure.axes)  # no best epoch without validation
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1]  # no best epoch without validation
     # A metric that a resumed run gained later belongs to its last epochs.
     resumed = draw_curves({"loss": [3.0, 2.0, 1.0], "learning_rate": [0.1]}).axes[2]
     assert list(resumed.lines[0].get_xdata()) == [3]
@@ -102,7 +96,7 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     labels = random.integers(0, 3, images)
     powers = np.exp(3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels])
     result = calibration(labels, powers / powers.sum(1, keepdims=True))
-    figure = draw_calibration(result)
+    figure = run_plots.draw_calibration(result)
     renderer = drawn(figure)
     diagram, histogram = figure.axes
     assert f"{images:,} images" in diagram.get_title()
@@ -119,7 +113,7 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     lines = texts(legend.get_texts())
     assert any("fewer than 30" in line for line in lines) == bool(pale)
     assert len(lines) == len(set(lines))
-    assert all(axes.get_legend() is None for axes in figure.axes)
+    assert [axes.get_legend() for axes in figure.axes] == [None, None]
     check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
 
 
@@ -185,9 +179,11 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            save_figure(draw_mistakes(files, IMAGES[:2], names), tmp_path / "mistakes.png")
+            figure = draw_mistakes(files, IMAGES[:2], names)
+            run_plots.save_figure(figure, tmp_path / "mistakes.png")
         with without_glyph_warnings():
-            drawn(draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
+            report = classification_report([0, 1, 2], [0, 0, 2], names)
+            drawn(run_plots.draw_confusion(report))
             warnings.warn("of something else", stacklevel=1)
     assert not caplog.records
     assert "Set font.family in a file matplotlibrc" in str(caught[0].message)
