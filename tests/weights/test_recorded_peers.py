@@ -44,11 +44,8 @@ def model_of(folder: Path, case: weights.Case) -> keras.Model:
     return from_checkpoint(write(folder, case), include_preprocessing=False, input_shape=shape)
 
 
-def feature_of(output: str) -> str:
-    """The name of ours for what a package calls pooled: of ViTModel, after the tanh layer."""
-    return "pre_logits" if output == "pooled" else output
-
-
+LAYOUT_OF = {"transformers": "huggingface", "timm": "timm"}
+FEATURES = {"pooled": "pre_logits"}  # what enters the head: of ViTModel, after the tanh layer
 # Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
 EVERYWHERE = (
     *("hf_clip", "hf_siglip", "hf_dinov2_swiglu", "hf_dinov3", "hf_deit_teacher", "hf_vit_mae"),
@@ -62,7 +59,7 @@ def test_outputs(name: str, tmp_path: Path) -> None:
     case, expected = weights.case(name), weights.outputs(name)
     model = model_of(tmp_path, case)
     recorded = [n for n in expected if re.match("block_|encoder_norm$|pooled$|logits$", n)]
-    features = {n: feature_of(n) for n in recorded}
+    features = {n: FEATURES.get(n, n) for n in recorded}
     found = at_once(model.feature_model(list(features.values())))(weights.images(case))
     for output, feature in features.items():
         values = keras.ops.convert_to_numpy(found[feature]).reshape(expected[output].shape)
@@ -72,10 +69,9 @@ def test_outputs(name: str, tmp_path: Path) -> None:
 
 def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarray:
     """Of a file without a position for the class token, or with one for each register."""
-    positions = gradients["pos_embed"]
-    if count < positions.shape[1]:
-        return positions[:, 1:]
-    return np.concatenate([positions[:, :1], gradients["reg_token"], positions[:, 1:]], axis=1)
+    first, others = np.split(gradients["pos_embed"], [1], axis=1)
+    fewer = count < 1 + others.shape[1]
+    return others if fewer else np.concatenate([first, gradients["reg_token"], others], axis=1)
 
 
 @pytest.mark.parametrize("name", rows(WITH_GRADIENTS, EVERYWHERE))
@@ -83,7 +79,7 @@ def test_gradients(name: str, tmp_path: Path) -> None:
     """Of every tensor of the file: the norm, and the product with a normal."""
     case, expected = weights.case(name), weights.outputs(name)["gradients"]
     model = model_of(tmp_path, case)
-    part = model.feature_model(feature_of(case["output"]))
+    part = model.feature_model(FEATURES.get(case["output"], case["output"]))
     shape = weights.outputs(name)[case["output"]].shape
     direction = weights.direction(case, shape).reshape(-1, *part.output_shape[1:])
     by_path = gradients(part, weights.images(case), weights=direction)
@@ -134,18 +130,16 @@ def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
         refused(re.escape(named), from_checkpoint, tmp_path)
 
 
-# The positions of registers have become a part of the tokens.
-FOLDED = [n for n in SUPPORTED if n.startswith("timm_vit_reg") and n != "timm_vit_reg_odd"]
-WITH_ZEROS = ["hf_dinov3_biases"]  # biases that the file leaves out
+# The positions of registers become a part of the tokens; one file leaves out biases.
+ALTERED = r"timm_vit_reg(?!_odd$)|hf_dinov3_biases$"
 
 
-@pytest.mark.parametrize("name", [n for n in SUPPORTED if n not in (*FOLDED, *WITH_ZEROS)])
+@pytest.mark.parametrize("name", [n for n in SUPPORTED if not re.match(ALTERED, n)])
 def test_round_trip(name: str, tmp_path: Path) -> None:
     """What we write in the package's layout is the file that we read, but for its masks."""
     case = weights.case(name)
     model = from_checkpoint(write(tmp_path, case))
-    layout = {"transformers": "huggingface", "timm": "timm"}[case["package"]]
-    save_weights(model, tmp_path / "ours.safetensors", layout)
+    save_weights(model, tmp_path / "ours.safetensors", LAYOUT_OF[case["package"]])
     ignored = {entry.source for entry in model.load_report.entries if entry.status == "ignored"}
     expected = {bare(n): x for n, x in weights.tensors(case).items() if n not in ignored}
     found = {bare(n): x for n, x in load_file(tmp_path / "ours.safetensors").items()}
@@ -163,14 +157,13 @@ def bare(name: str) -> str:
 def test_the_package_opens_our_folder(name: str, tmp_path: Path) -> None:
     """And computes what it computed of its own file."""
     case, expected = weights.case(name), weights.outputs(name)
-    model, ours = from_checkpoint(write(tmp_path, case)), tmp_path / "ours"
+    ours = tmp_path / "ours"
+    save_weights(from_checkpoint(write(tmp_path, case)), ours, LAYOUT_OF[case["package"]])
     if case["package"] == "timm":
         timm = pytest.importorskip("timm", exc_type=ImportError)
-        save_weights(model, ours, "timm")
         theirs = timm.create_model(f"local-dir:{ours}", pretrained=True)
     else:
         transformers = pytest.importorskip("transformers")
-        save_weights(model, ours, "huggingface")
         config = json.loads((ours / "config.json").read_text())
         network = getattr(transformers, config["architectures"][0])
         theirs, info = network.from_pretrained(ours, output_loading_info=True)
