@@ -1,6 +1,6 @@
 """What is exported in these tests: small models, and their files by format."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,26 @@ def exported(
     return load_exported(keras_vit.export_model(model, folder / PATHS[format], format, **options))
 
 
-def formats(*quick: str, of: Iterable[str] = FORMATS) -> list[Any]:
-    """Parameters, each on the backend that writes it; all but the quick ones are thorough."""
-    return [case(f, quick=f in quick) for f in of]
+def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:
+    """A test's formats, each on the backend that writes it; all but the quick ones are thorough."""
+    return pytest.mark.parametrize("format", [case(f, quick=f in quick) for f in of])
+
+
+def pairs(formats: Iterable[str], kinds: Iterable[str], *quick: tuple[str, str]) -> Any:
+    """A test's formats and kinds; all pairs but the quick ones are thorough."""
+    rows = [case(f, k, quick=(f, k) in quick) for f in formats for k in kinds]
+    return pytest.mark.parametrize(("format", "kind"), rows)
+
+
+def in_turns(kinds: Collection[str]) -> Any:
+    """A test's kinds in every format: in one of them thorough, in turns, in the others slow."""
+    turns, thorough, slow = min(len(FORMATS), len(kinds)), pytest.mark.thorough, pytest.mark.slow
+    rows = [
+        case(f, k, quick=False, rest=thorough if i % turns == j % turns else slow)
+        for i, k in enumerate(kinds)
+        for j, f in enumerate(FORMATS)
+    ]
+    return pytest.mark.parametrize(("format", "kind"), rows)
 
 
 def case(format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough) -> Any:

@@ -84,10 +84,8 @@ def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
         assert accuracy(model, splits) < 0.2
 
 
-@pytest.mark.parametrize("format", formats("tf_saved_model", "torch"))
-def test_exports_answer_raw_files_as_the_model_does(
-    model: VisionTransformer, splits: Splits, tmp_path: Path, format: str
-) -> None:
+@formats("tf_saved_model", "torch")
+def test_exports_answer_raw_files(model: Any, splits: Splits, tmp_path: Path, format: str) -> None:
     written, files = exported(tmp_path, model, format), splits.val.files[:20]
     expected = dict(predict_files(model, files))
     for file, answer in predict_files(written, files):
@@ -101,9 +99,7 @@ def test_exports_answer_raw_files_as_the_model_does(
 
 
 @pytest.mark.thorough
-def test_quantized_by_images_of_bands(
-    model: VisionTransformer, splits: Splits, tmp_path: Path
-) -> None:
+def test_quantized_by_images_of_bands(model: Any, splits: Splits, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     images = calibration_images(model, splits.train, 40)
     assert images.dtype == np.float32

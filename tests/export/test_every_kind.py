@@ -18,7 +18,7 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.export.artifacts import PATHS, Artifacts, case, contract
+from tests.export.artifacts import PATHS, Artifacts, case, contract, in_turns
 from tests.models.test_common import KINDS, build
 
 # Those of the common checks, and what they combine otherwise.
@@ -84,15 +84,7 @@ def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
     assert_agrees(lambda images: run(images)[0], model)
 
 
-@pytest.mark.parametrize(
-    ("format", "kind"),
-    [
-        # Each kind in one format, in turns, for all of them.
-        case(f, k, quick=False, rest=pytest.mark.thorough if i % 5 == j else pytest.mark.slow)
-        for i, k in enumerate(EVERY_KIND)
-        for j, f in enumerate(FORMATS)
-    ],
-)
+@in_turns(EVERY_KIND)
 def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts) -> None:
     model = artifacts.model(kind, lambda: made(kind))
     run = artifacts.file(kind, format).predict_on_batch

@@ -32,6 +32,7 @@ from tests.export.artifacts import (
     exported,
     formats,
     hundred_photographs,
+    in_turns,
     probabilities,
     softmax,
 )
@@ -102,7 +103,7 @@ print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
     assert run_python(code).split()[-2:] == ["False", str(os.environ.get("CI"))]
 
 
-@pytest.mark.parametrize("format", formats("onnx"))
+@formats("onnx")
 def test_weights_stand_once(format: str, artifacts: Artifacts) -> None:
     parameters = artifacts.model("large").count_params()
     assert size_of(artifacts.path("large", format)) < 1.25 * 4 * parameters
@@ -123,17 +124,7 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
     assert 0 < difference.sum(1).mean() / 2 < 0.1
 
 
-KINDS = ("token", "hybrid", "mixer", "merging")
-
-
-@pytest.mark.parametrize(
-    ("format", "kind"),
-    [
-        case(f, k, quick=False, rest=pytest.mark.thorough if i % 4 == j else pytest.mark.slow)
-        for i, f in enumerate(FORMATS)
-        for j, k in enumerate(KINDS)
-    ],
-)
+@in_turns(("token", "hybrid", "mixer", "merging"))
 def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: Artifacts) -> None:
     """The same class for all, and probabilities within 1e-3; another dtype policy changes none."""
     model, file = artifacts.model(kind), artifacts.file(kind, format)
@@ -146,9 +137,7 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: 
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-@pytest.mark.parametrize(
-    "format", formats("tf_saved_model", of=["tf_saved_model", "onnx", "torch"])
-)
+@formats("tf_saved_model", of=["tf_saved_model", "onnx", "torch"])
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
     model = build("token", depth=1)
     model.eval_transform = {"mode": "stretch", "views": "crops"}
@@ -167,7 +156,7 @@ def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("format", formats(*FORMATS))
+@formats(*FORMATS)
 def test_damaged_files(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
     source = of_names(artifacts, format).path
     target, part = tmp_path / source.name, FORMATS[format].files[0] if source.is_dir() else ""
@@ -246,9 +235,7 @@ FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration
         ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ],
 )
-def test_arguments_are_refused_before_any_work(
-    file: str, options: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_arguments_are_refused_at_once(file: str, options: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words):
         keras_vit.export_model(bank.small(), tmp_path / file, **{"format": "onnx", **options})
     assert not list(tmp_path.iterdir())

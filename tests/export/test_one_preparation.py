@@ -82,9 +82,7 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
         *(case(f, quick=False) for f in ("litert", "openvino")),
     ],
 )
-def test_a_file_is_predicted_as_by_the_model(
-    format: str, model: Any, files: list[Path], exported: Exported
-) -> None:
+def test_predicts_as_model(format: str, model: Any, files: list[Path], exported: Exported) -> None:
     expected = answers(model, files)
     np.testing.assert_allclose(answers(exported(format), files), expected, atol=2e-5)
     # Rounded to levels, as they were before, the pixels would be other ones.
@@ -102,9 +100,7 @@ def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: 
     np.testing.assert_allclose(served.predict(np.stack(pixels)), answers(model, files), atol=1e-5)
 
 
-def test_bytes_and_splits_are_prepared_alike(
-    model: Any, files: list[Path], exported: Exported
-) -> None:
+def test_bytes_and_splits(model: Any, files: list[Path], exported: Exported) -> None:
     """By the graph of a SavedModel, and in an evaluation of a model and of a file."""
     tf, expected = pytest.importorskip("tensorflow"), answers(model, files)
     serve = tf.saved_model.load(str(exported("tf_saved_model").path)).signatures["serving_default"]

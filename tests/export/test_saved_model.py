@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
 
 
 def serve(folder: Path, **work: tuple[Path, list[Path], np.ndarray]) -> dict[str, Any]:
-    """The answers of each model to its files and images, and the shapes of those to nothing.
+    """The answers of each model to its files, its images and nothing (the shapes); its images.
 
     One process serves them all: to start one takes longer than to serve.
     """
@@ -71,7 +71,8 @@ def serve(folder: Path, **work: tuple[Path, list[Path], np.ndarray]) -> dict[str
     answers = {}
     for name, at in folders.items():
         shapes = json.loads((at / "shapes.json").read_text())
-        answers[name] = np.load(at / "files.npz"), np.load(at / "images.npz"), shapes
+        of_files, of_images = np.load(at / "files.npz"), np.load(at / "images.npz")
+        answers[name] = of_files, of_images, shapes, work[name][2]
     return answers
 
 
@@ -79,10 +80,9 @@ def rounded(images: np.ndarray) -> np.ndarray:
     return np.rint(images).clip(0, 255).astype("uint8")
 
 
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def photographs(folder: Path) -> list[Path]:
     """Files of several kinds and shapes, one of them no image."""
-    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    random = np.random.default_rng(0)
     files = [folder / name for name in ("0.jpg", "1.png", "2.jpg", "3.bmp", "no_image.jpg")]
     for i, file in enumerate(files[:-1]):
         pixels = random.integers(0, 256, (40 + 9 * i, 70 - 5 * i, 3)).astype("uint8")
@@ -91,10 +91,9 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return files
 
 
-@pytest.fixture(scope="module")
-def unusual(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def unusual(folder: Path) -> list[Path]:
     """A photograph that its EXIF data turns, the same upright, and one that is too large."""
-    folder, pixels = tmp_path_factory.mktemp("unusual"), bank.pixels(40, 70, 3)
+    pixels = bank.pixels(40, 70, 3)
     files = [folder / f"{name}.png" for name in ("turned", "upright", "large")]
     Image.fromarray(pixels).save(files[0], exif=orientation(6))
     Image.fromarray(np.rot90(pixels, -1).copy()).save(files[1])
@@ -106,34 +105,26 @@ KINDS = ("token", "map", "mixer")
 
 
 @pytest.fixture(scope="module")
-def served(
-    photographs: list[Path],
-    unusual: list[Path],
-    artifacts: Artifacts,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
-    square, other = (evaluation_images(photographs[:-1], size) for size in ((32, 32), (40, 24)))
+def served(artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `serve` returns for three kinds, for a model of any size, and for what is unusual."""
+    folder = tmp_path_factory.mktemp("served")
+    files, odd = photographs(folder), unusual(folder)
+    square, other = (evaluation_images(files[:-1], size) for size in ((32, 32), (40, 24)))
     artifacts.model("any size").class_names = tuple("abcde")
     any_size = artifacts.path("any size", image_size=(40, 24))
     artifacts.model("one block", lambda: build("token", depth=1))
     hostile = artifacts.path("one block", class_names=HOSTILE_NAMES)
     limited = artifacts.path("one block", max_pixels=40 * 70 - 1)
     paths = {kind: artifacts.path(kind, class_names=NAMES, top_k=3) for kind in KINDS}
-    return serve(
-        tmp_path_factory.mktemp("served"),
-        **{kind: (path, photographs, square) for kind, path in paths.items()},
-        hostile=(hostile, unusual, other),
-        limited=(limited, unusual, other),
-        any_size=(any_size, photographs, other),
-    )
+    kinds = {kind: (path, files, square) for kind, path in paths.items()}
+    users = {"hostile": (hostile, odd, other), "limited": (limited, odd, other)}
+    return serve(folder, **kinds, **users, any_size=(any_size, files, other))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_serves_as_predict_does(
-    kind: str, served: dict[str, Any], photographs: list[Path], artifacts: Artifacts
-) -> None:
-    answer, of_images, _ = served[kind]
-    images, model = evaluation_images(photographs[:-1], (32, 32)), artifacts.model(kind)
+def test_serves_as_predict_does(kind: str, served: Any, artifacts: Artifacts) -> None:
+    answer, of_images, _, images = served[kind]
+    model = artifacts.model(kind)
     expected = softmax(model.predict(images, verbose=0))
     assert answer["valid"].tolist() == [True] * 4 + [False]
     np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
@@ -147,14 +138,12 @@ def test_serves_as_predict_does(
     assert set(answer["top_classes"][4]) == {b""}
 
 
-def test_serves_what_nobody_expects(
-    served: dict[str, Any], photographs: list[Path], artifacts: Artifacts
-) -> None:
+def test_serves_what_nobody_expects(served: dict[str, Any], artifacts: Artifacts) -> None:
     """A model of any size, names and photographs of users, and a limit of pixels."""
-    images = evaluation_images(photographs[:-1], (40, 24))
+    answer, *_, images = served["any_size"]
     expected = probabilities(artifacts.model("any size"), images)
-    np.testing.assert_allclose(served["any_size"][0]["probabilities"][:4], expected, atol=1e-5)
-    answer, _, shapes = served["hostile"]
+    np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
+    answer, _, shapes, _ = served["hostile"]
     nothing = {"probabilities": [0, 5], "top_classes": [0, 5], "top_probabilities": [0, 5]}
     assert shapes["files"] == shapes["images"] == {**nothing, "valid": [0]}
     assert answer["valid"].tolist() == [True, True, False]
@@ -204,15 +193,13 @@ def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
     assert signatures["images"](images=tf.constant(images))["probabilities"].shape == (2, 5)
 
 
-def test_a_full_disk_leaves_nothing_and_a_folder_of_the_user_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "1"
-    with monkeypatch.context() as patch:
-        full = Mock(side_effect=OSError("No space left on device"))
-        patch.setattr("keras_vit.export.saved_model.write_text", full)
-        with pytest.raises(OSError, match="No space"):
-            keras_vit.export_model(bank.tiny(), folder)
+def test_a_full_disk_leaves_nothing_and_a_folder_of_the_user_stays(tmp_path: Path) -> None:
+    folder, full = tmp_path / "1", OSError("No space left on device")
+    with (
+        patch("keras_vit.export.saved_model.write_text", side_effect=full),
+        pytest.raises(OSError, match="No space"),
+    ):
+        keras_vit.export_model(bank.tiny(), folder)
     assert not list(tmp_path.iterdir())
     keras_vit.export_model(bank.tiny(), folder)
     assert [path.name for path in tmp_path.iterdir()] == ["1"]

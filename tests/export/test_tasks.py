@@ -18,18 +18,13 @@ from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.tasks import PredictionSets
 from tests import bank
 from tests.data.image_fixtures import one_quick
-from tests.export.artifacts import PATHS, Artifacts, case, contract, exported, formats
+from tests.export.artifacts import PATHS, Artifacts, contract, exported, formats, pairs
 from tests.models.test_task import TASKS, images, vit
 
 PIXELS = images(8)
 # One of each format, and one of each task; the SavedModel of each has tests of its names.
-PAIRS = {
-    ("onnx", "multilabel"),
-    ("litert", "regression"),
-    ("tf_saved_model", "ordinal"),
-    ("torch", "classification"),
-}
-NAMED = {"onnx": "multilabel", "torch": "ordinal"}  # the quick task of each
+QUICK = [("onnx", "multilabel"), ("litert", "regression"), ("tf_saved_model", "ordinal")]
+QUICK += [("torch", "classification")]
 
 
 def answers(model: Any) -> np.ndarray:
@@ -50,9 +45,7 @@ def near(kind: str, model: Any) -> float:
     return 1e-5 * float(np.max(model.task.answer_scale)) * (20 if kind == "regression" else 1)
 
 
-@pytest.mark.parametrize(
-    ("format", "kind"), [case(f, k, quick=(f, k) in PAIRS) for f in FORMATS for k in TASKS]
-)
+@pairs(FORMATS, TASKS, *QUICK)
 def test_a_file_answers_as_its_model(format: str, kind: str, artifacts: Artifacts) -> None:
     model, file = artifacts.model(kind), artifacts.file(kind, format)
     assert file.task == model.task
@@ -66,9 +59,7 @@ def test_a_file_answers_as_its_model(format: str, kind: str, artifacts: Artifact
         assert model.task.to_text(one) == file.task.to_text(other)
 
 
-@pytest.mark.parametrize(
-    ("format", "kind"), [case(f, k, quick=NAMED[f] == k) for f in NAMED for k in TASKS]
-)
+@pairs(("onnx", "torch"), TASKS, ("onnx", "multilabel"), ("torch", "ordinal"))
 def test_the_outputs_by_name(format: str, kind: str, artifacts: Artifacts) -> None:
     """In the engines themselves: as programs without this package see them."""
     model, path = artifacts.model(kind), str(artifacts.path(kind, format))
@@ -113,7 +104,7 @@ def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -
         assert not any(texts[1])
 
 
-@pytest.mark.parametrize("format", formats("tf_saved_model"))  # what three others are made from
+@formats("tf_saved_model")  # what three others are made from
 def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path) -> None:
     """RAPS, whose graph compares classes in pairs; LAC compares each with a number."""
     thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
@@ -148,7 +139,7 @@ def test_activation_is_applied_once(activation: str, artifacts: Artifacts, tmp_p
     np.testing.assert_allclose(found, answers(plain), atol=1e-5)
 
 
-@pytest.mark.parametrize("format", formats("onnx", of=("onnx", "torch")))
+@formats("onnx", of=("onnx", "torch"))
 def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     model = vit(num_classes=1)
     with pytest.warns(UserWarning, match=r"Nobody said .*model\.task = keras_vit\.tasks") as caught:
@@ -170,9 +161,7 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", one_quick([{}, {"pooling": None}]))
-def test_features_and_tokens_are_exported_without_a_warning(
-    options: Any, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_features_and_tokens_do_not_warn(options: Any, tmp_path: Path, recwarn: Any) -> None:
     model = bank.small(num_classes=0, **options)
     file = exported(tmp_path, model, "litert")
     assert file.output_shape == model.output_shape
