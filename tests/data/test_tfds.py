@@ -24,12 +24,9 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
     LABEL = tfds.features.ClassLabel(names=["even", "odd"])
 
     def _info(self):
-        image = tfds.features.Image(shape=(None, None, 3))
-        return tfds.core.DatasetInfo(
-            builder=self,
-            features=tfds.features.FeaturesDict({"image": image, "label": self.LABEL}),
-            supervised_keys=("image", "label"),
-        )
+        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": self.LABEL}
+        info = {"features": tfds.features.FeaturesDict(features), "supervised_keys": (*features,)}
+        return tfds.core.DatasetInfo(builder=self, **info)
 
     def _split_generators(self, dl_manager):
         return {split: self._generate_examples() for split in self.SPLITS}
