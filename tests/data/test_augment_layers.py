@@ -225,13 +225,12 @@ def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     titles: list[str] = []
     monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
     layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
-    options = {"channels": 1, "images": 2, "versions": 1}
-    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, augment=layers, **options)
+    options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
+    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
     assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
     assert (tmp_path / "a.png").is_file()
-    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2"]
-    named = ["--augment", "tiny", "--out", str(tmp_path / "b.png")]
-    assert cli.main([*plot, "--versions", "1", *named]) == 0
+    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2", "--versions", "1"]
+    assert cli.main([*plot, "--augment", "tiny", "--out", str(tmp_path / "b.png")]) == 0
     assert titles[1] == "resize, flip, shift by up to 4 px"
 
 
