@@ -29,12 +29,13 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rewritten(
     old: Path, file: Path, config: Any = None, weights: Any = None, method: int = 0, **entries: Any
 ) -> Path:
-    """A `.keras` file with its configuration or weights changed by functions, or whole entries."""
+    """A `.keras` file with options of its configuration, its weights, or whole entries changed."""
     with zipfile.ZipFile(old) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     if config:
         whole = json.loads(content["config.json"])
-        content["config.json"] = json.dumps(config(whole) or whole).encode()
+        whole["config"] |= config
+        content["config.json"] = json.dumps(whole).encode()
     if weights:
         h5 = file.with_suffix(".h5")
         h5.write_bytes(content["model.weights.h5"])
@@ -112,26 +113,17 @@ PATCHES = {"class_name": "PatchEmbedding", "registered_name": "keras_vit>PatchEm
 EVIL = {"registered_name": "Lambda", "config": {"function": "evil"}}
 WHOLE: list[Any] = [
     {"module": "os", "class_name": "system", "registered_name": None, "config": {}},
-    {**SEQUENTIAL, "config": {}},
     {"module": "keras.layers", "class_name": "Lambda", **EVIL},
     {"module": "keras_vit.layers", **PATCHES, "config": {}},
-    {"class_name": "VisionTransformer"},
-    {"registered_name": ["x"], "config": {}},
-    {"registered_name": {}, "config": {}},
-    *([], 3, None),
+    *({**SEQUENTIAL, "config": {}}, {"class_name": "VisionTransformer"}, [], 3, None),
+    *({"registered_name": ["x"], "config": {}}, {"registered_name": {}, "config": {}}),
 ]
 TEXTS = (b"", b"{", b'{"a": NaN', b"\xff\xfe", b"[" * 100_000, b"9" * 5000)
 NOT_OURS = "not a model of keras_vit|describe a model"
 NO_H5 = b"\x89HDF\r\n\x1a\n" + bytes(3000)
-
-
-def claim(changes: dict[str, Any]) -> dict[str, Any]:
-    return {"config": lambda whole: whole["config"].update(changes)}
-
-
 # What is changed in a file of `model.save`: its configuration, or whole entries of the archive.
 HOSTILE: list[tuple[dict[str, Any], str]] = [
-    *((claim(changes), message) for changes, message in CLAIMS),
+    *(({"config": changes}, message) for changes, message in CLAIMS),
     *(({"config.json": json.dumps(whole).encode()}, NOT_OURS) for whole in WHOLE),
     *(({"config.json": text}, "does not describe a model") for text in TEXTS),
     ({"../../evil": b"x"}, r"holds \.\./\.\./evil, config"),
