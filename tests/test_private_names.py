@@ -83,8 +83,7 @@ def private_names() -> set[str]:
     """Those of Keras's objects, without what torch's modules have besides."""
     names = {name for each in objects_of_keras() for name in dir(each)}
     if keras.backend.backend() == "torch":
-        import torch
-
+        torch = importlib.import_module("torch")
         names -= {*dir(torch.nn.Module())}
     return {name for name in names if re.match("_[a-z]", name)}
 
@@ -168,8 +167,7 @@ def test_it_exists(name: str) -> None:
     elif where == "keras.Model.fit":
         assert f"{name}=True" in inspect.getsource(keras.Model.fit)
     elif where == "torch":
-        import torch
-
+        torch = importlib.import_module("torch")
         owners = (torch.nn.Module(), torch.autograd.Variable, torch.ops.aten)
         assert any(hasattr(owner, name) for owner in owners)
     else:

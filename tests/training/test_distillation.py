@@ -180,24 +180,33 @@ def test_the_student_learns_from_the_teacher_alone() -> None:
     assert all(v.trainable for v in teacher.variables)
 
 
+FLOAT32, MIXED_POLICY = "float32", "mixed_bfloat16"
+
+
 @pytest.mark.every_backend
-def test_the_teacher_computes_as_at_inference() -> None:
+@pytest.mark.parametrize(("ours", "theirs"), [(FLOAT32, MIXED_POLICY), (MIXED_POLICY, FLOAT32)])
+def test_the_teacher_computes_as_at_inference(ours: str, theirs: str) -> None:
     """Without dropout, in its own policy and at its size; the student drops out."""
+    keras.config.set_dtype_policy(ours)
     student = vit(0, input_shape=(16, 16, 3), dropout=0.5)
-    teacher = teacher_of(dropout=0.5, dtype="mixed_bfloat16")
-    task = Distillation(student, teacher)
+    teacher = teacher_of(dropout=0.5, dtype=theirs)
+    task = compiled(Distillation(student, teacher))
     first, second = (task(IMAGES, training=True) for _ in range(2))
     expected = without_gradient(predict, teacher, IMAGES)  # a gradient rounds attention otherwise
     for outputs in (first, second):
         np.testing.assert_allclose(array(outputs["teacher"]), expected, atol=1e-5)
     assert not np.array_equal(array(first["logits"]), array(second["logits"]))
-    assert teacher.get_layer("block_0").compute_dtype == "bfloat16"
-    assert student.get_layer("block_0").compute_dtype == "float32"
+    for model, policy in ((student, ours), (teacher, theirs)):
+        assert model.get_layer("block_0").compute_dtype == policy.removeprefix("mixed_")
+    assert {keras.backend.standardize_dtype(x.dtype) for x in first.values()} == {"float32"}
+    assert np.isfinite(steps(task, MIXED, 2)).all()
 
 
 def test_evaluate_and_predict_are_the_students() -> None:
     student = vit(0)
     task, alone = compiled(Distillation(student, teacher_of())), compiled(student)
+    (loss, *_) = task.train_on_batch(IMAGES, LABELS, sample_weight=np.zeros(8))
+    assert loss == 0
     for labels in (LABELS, ROWS):
         expected = alone.evaluate(IMAGES, labels, verbose=0)
         np.testing.assert_allclose(task.evaluate(IMAGES, labels, verbose=0), expected, rtol=1e-5)
@@ -207,11 +216,6 @@ def test_evaluate_and_predict_are_the_students() -> None:
     for name, value in expected.items():
         np.testing.assert_allclose(history[f"val_{name}"], [value], rtol=1e-5)
 
-
-def test_sample_weights_and_data_checks() -> None:
-    task = compiled(Distillation(vit(0), teacher_of()))
-    (loss, *_) = task.train_on_batch(IMAGES, LABELS, sample_weight=np.zeros(8))
-    assert loss == 0
     with pytest.raises(ValueError, match="Label 4 is not a class"):
         task.fit(IMAGES, LABELS + 4, verbose=0)
     with pytest.raises(ValueError, match=r"do not fit distillation.*with_input_shape"):
@@ -252,17 +256,6 @@ def test_channels_first_and_a_keras_teacher() -> None:
     before = teacher.get_weights()
     assert np.isfinite(steps(task, LABELS, 2, images)).all()
     assert_equal(teacher, before)  # the averages of batch normalization, too
-
-
-@pytest.mark.every_backend
-def test_mixed_precision() -> None:
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    student, teacher = vit(0, input_shape=(16, 16, 3)), teacher_of(dtype="float32")
-    task = compiled(Distillation(student, teacher))
-    outputs = task(IMAGES, training=True)
-    assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {"float32"}
-    np.testing.assert_allclose(array(outputs["teacher"]), predict(teacher, IMAGES), atol=1e-5)
-    assert np.isfinite(steps(task, MIXED, 2)).all()
 
 
 @pytest.mark.backends("tensorflow")  # torch and JAX do not differ

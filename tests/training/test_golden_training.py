@@ -170,7 +170,6 @@ def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Pa
     options = {"epochs": case.meta["steps"], "steps_per_epoch": case.accumulation, "shuffle": False}
     options["callbacks"] = [keras.callbacks.LambdaCallback(on_epoch_end=save)]
     history = model.fit(case.batches(), verbose=0, **options).history
-
     recorded, exact = np.array(case.curve["loss"]), np.array(case.curve["loss_f64"])
     tolerance = 1e-4 * recorded
     if np.abs(recorded - exact).max() > 5e-5:

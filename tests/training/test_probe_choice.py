@@ -135,7 +135,6 @@ def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
     assert (choice.selected, choice.images) == ("linear probe", len(part))
     assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
     assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
-
     model.set_weights([np.zeros_like(values) for values in start])
     again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
     assert "fitted again, on all 19 training images" in choice.reason
@@ -165,7 +164,6 @@ def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
     assert choice.linear_probe == choice.fine_tuned
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
-
     _, choice = choose(model, RECIPE, start, None)
     assert str(choice) == (
         "the fine-tuned weights are kept: there are no held-out training images to compare them "

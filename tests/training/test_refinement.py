@@ -52,6 +52,10 @@ def test_a_part_of_every_class_is_kept_from_training() -> None:
     assert (other.as_arrays()[0] != part.as_arrays()[0]).any()
     assert hold_out(splits, 0.0) == (splits, None)
     assert len(splits.val) == 90
+    with refused("held_out=0.1 of 30", "at least 20", "--held-out 0"):
+        hold_out(splits_of(30), 0.1)
+    with refused("0.97 of 40"):
+        hold_out(splits_of(40), 0.97)
 
 
 def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
@@ -64,13 +68,6 @@ def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
         np.testing.assert_array_equal(labels, split.labels())
         folders = [file.parent.name for file in split.files]
         assert folders == [splits.class_names[label] for label in labels]
-
-
-def test_too_few_images_are_refused() -> None:
-    with refused("held_out=0.1 of 30", "at least 20", "--held-out 0"):
-        hold_out(splits_of(30), 0.1)
-    with refused("0.97 of 40"):
-        hold_out(splits_of(40), 0.97)
 
 
 @pytest.mark.parametrize("distilled", [False, True])
@@ -101,7 +98,6 @@ def test_each_step_after_training() -> None:
     kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
     expected = 0.25 + 0.75 * trained[kernel]
     np.testing.assert_allclose(refined.get_weights()[kernel], expected, atol=1e-6)
-
     labels, before = evaluation.predict_split(refined, splits.train)
     scaled, facts = refine(refined, RECIPE, None, splits.train)
     assert facts == {"temperature": evaluation.fit_temperature(labels, before), "held_out": 60}
@@ -170,12 +166,8 @@ def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
     assert_equal(soup, means, atol=1e-6)
     for model, weights in zip(models, before, strict=True):
         assert_equal(model, weights)
-
-
-def test_shares_are_wise_ft() -> None:
-    start, tuned = build(0), build(1)
-    wise = average_weights([start, tuned], (0.3, 0.7))
-    assert_equal(wise, combined(0.3, start, 0.7, tuned), atol=1e-6)
+    wise = average_weights(models[:2], (0.3, 0.7))  # WiSE-FT
+    assert_equal(wise, combined(0.3, models[0], 0.7, models[1]), atol=1e-6)
 
 
 def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
@@ -200,15 +192,13 @@ def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
     assert_equal(stock, expected, atol=1e-5)
 
 
-def test_equal_runs_stay_and_opposed_ones_go_back() -> None:
-    start, tuned, opposed = build(0), build(1), build(2)
-    assert_equal(model_stock(start, [tuned, tuned]), tuned, atol=1e-6)
-    opposed.set_weights(combined(2, start, -1, tuned))
-    assert_equal(model_stock(start, [tuned, opposed]), start, atol=1e-6)
-
-
-def test_a_head_that_starts_from_zeros_is_the_mean() -> None:
+def test_model_stock_of_equal_and_opposed_runs() -> None:
     start, first, second = build(0), build(1), build(2)
+    assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
+    opposed = build(3)
+    opposed.set_weights(combined(2, start, -1, first))
+    assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
+    # A head that starts from zeros is the mean.
     start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
     head = model_stock(start, [first, second]).get_layer("head")
     first, second = first.get_layer("head"), second.get_layer("head")

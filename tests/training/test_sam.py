@@ -112,14 +112,12 @@ def matrix_products(rho: float | None, jit_compile: bool) -> int:
         return _products_in_torch(model)
     model.fit(X, Y, 8, verbose=0)
     if BACKEND == "jax":
-        import jax
-
+        jax = pytest.importorskip("jax")
         kinds = ("trainable", "non_trainable", "optimizer", "metrics")
         state = model._get_jax_state(**{f"{kind}_variables": True for kind in kinds})
         lowered = jax.jit(model.train_step).lower(state, (X, Y))
         return lowered.as_text().count("dot_general")
-    import tensorflow as tf
-
+    tf = pytest.importorskip("tensorflow")
     step = tf.function(lambda x, y: model.train_step((x, y)), jit_compile=True)
     compiled = step.experimental_get_compiler_ir(tf.constant(X), tf.constant(Y))
     return compiled(stage="hlo").count(" dot(")
