@@ -9,15 +9,14 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
 
 from tests.golden.peers import weights
 from tests.golden.peers.cases import CASES
-
-if TYPE_CHECKING:
-    import torch
 
 Arrays = dict[str, np.ndarray]
 Recorded = tuple[dict[str, Any], Arrays]
@@ -51,7 +50,6 @@ PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
 def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case as `from_pretrained` reads it, its config.json, and its tensors."""
     import transformers
-    from safetensors.numpy import load_file, save_file
 
     made = getattr(transformers, spec["class"])
     model = made(made.config_class(**spec["arguments"]))
@@ -75,8 +73,6 @@ def as_file(model: torch.nn.Module) -> Arrays:
     """The parameters of a model under the names and in the shapes of its file."""
     if not hasattr(model, "save_pretrained"):
         return {name: value.numpy() for name, value in model.state_dict().items()}
-    from safetensors.numpy import load_file
-
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return load_file(Path(folder) / "model.safetensors")
@@ -85,7 +81,6 @@ def as_file(model: torch.nn.Module) -> Arrays:
 def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case, the config.json timm writes for it, and the tensors of its file."""
     import timm
-    import torch
     from timm.models._hub import save_config_for_hf
 
     model = timm.create_model(spec["class"], **spec["arguments"])
@@ -120,8 +115,6 @@ def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
 
 def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -> dict[str, Any]:
     """All that is recorded of a forward pass, as tensors."""
-    import torch
-
     blocks, norm, heads = places(model)
     seen: dict[str, Any] = {}
 
@@ -154,8 +147,6 @@ def rounding(
     model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any], arrays: Arrays
 ) -> dict[str, float]:
     """How far each array is, at most, from a run in float64: the error of float32 in the peer."""
-    import torch
-
     with torch.no_grad():
         exact = run(copy.deepcopy(model).double(), images.double(), call)
     difference = {key: np.abs(exact[key].numpy() - value).max() for key, value in arrays.items()}
@@ -164,8 +155,6 @@ def rounding(
 
 def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray:
     """The two numbers of each tensor's gradient, in the order and shapes of the file."""
-    import torch
-
     slopes = copy.deepcopy(model)
     for slope, own in zip(slopes.parameters(), model.parameters(), strict=True):
         slope.data = torch.zeros_like(own) if own.grad is None else own.grad.clone()
@@ -175,8 +164,6 @@ def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray
 
 def record(name: str) -> Recorded:
     """What is to be written of a case: JSON and arrays."""
-    import torch
-
     spec = CASES[name]
     package = spec["package"]
     torch.manual_seed(0)
