@@ -24,7 +24,6 @@ DTYPE_MAP = keras.dtype_policies.DTypePolicyMap
 
 
 def one(name: str, /, **options: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """The layer of a case, which is named "one", and what it is called with."""
     case = CASES[name]
     return case.cls(**case.arguments, **{"name": "one", **options}), arrays(case.inputs)
 
@@ -35,7 +34,6 @@ def numpy(outputs: Any) -> list[np.ndarray]:
 
 
 def functional(layer: Any, inputs: dict[str, np.ndarray], filled: bool = True) -> keras.Model:
-    """A Functional model of one layer, whose weights are all random."""
     tensors = {
         key: keras.Input(x.shape[1:], dtype=x.dtype.name, name=key) for key, x in inputs.items()
     }
@@ -144,24 +142,20 @@ QUANTIZED += ["mlp"]
 FEWER_BITS = [(name, mode) for name in ("dense", "encoder_block") for mode in ("int4", "float8")]
 WEIGHTS_ONLY = partial(quantizer, "Int8QuantizationConfig", activation_quantizer=None)
 BLOCKS_OF_8 = partial(quantizer, "Int4QuantizationConfig", block_size=8)
-MODES: list[tuple[Any, ...]] = [
-    *((name, "int8", None, 0.05) for name in (*QUANTIZED, "dense")),
-    *((name, mode, None, 0.4) for name, mode in FEWER_BITS),
-    ("encoder_block", "int8", WEIGHTS_ONLY, 0.05),
-    ("encoder_block", "int4", BLOCKS_OF_8, 0.4),
-]
-EVERYWHERE = [row for row in MODES if row[0] == "encoder_block" and row[2] is None]
+MODES: list[tuple[Any, ...]] = [(name, "int8", None) for name in (*QUANTIZED, "dense")]
+MODES += [(*pair, None) for pair in FEWER_BITS]
+MODES += [("encoder_block", "int8", WEIGHTS_ONLY), ("encoder_block", "int4", BLOCKS_OF_8)]
+EVERYWHERE = [("encoder_block", mode, None) for mode in ("int8", "int4", "float8")]
 
 
-@pytest.mark.parametrize(("name", "mode", "config", "error"), rows(MODES, EVERYWHERE))
-def test_a_quantized_layer_is_cloned_and_saved(
-    name: str, mode: str, config: Any, error: float, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "mode", "config"), rows(MODES, EVERYWHERE))
+def test_a_quantized_layer_is_saved(name: str, mode: str, config: Any, tmp_path: Path) -> None:
     layer, inputs = one(name, dtype=DTYPE_MAP("float32"))
     model = functional(layer, inputs)
     exact = numpy(model(inputs))[0]
     layer.quantize(mode, **({"config": config()} if config else {}))
-    assert 0 < np.abs(numpy(model(inputs))[0] - exact).max() < error * np.abs(exact).max()
+    error = np.abs(numpy(model(inputs))[0] - exact).max() / np.abs(exact).max()
+    assert 0 < error < (0.05 if mode == "int8" else 0.4)
     dense = [each for each in layer._flatten_layers() if isinstance(each, Dense)]
     assert {each.quantization_mode for each in dense} == {mode}
     loaded = reload(model, inputs, tmp_path)
