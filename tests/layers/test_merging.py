@@ -22,9 +22,7 @@ from tests.layers.test_layers import BLOCK, numpy, values
 pytestmark = pytest.mark.every_backend
 
 
-def merged_by_the_paper(
-    metric: np.ndarray, tokens: np.ndarray, sizes: np.ndarray, r: int, prefix: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def merged_by_the_paper(metric: Any, tokens: Any, sizes: Any, r: int, prefix: int) -> Any:
     """ToMe, section 3 ("Bipartite Soft Matching") for one image: tokens, sizes, where each went.
 
     1. Partition the tokens into two sets A and B, alternating. 2. Draw one edge from each of A to
