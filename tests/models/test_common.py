@@ -41,7 +41,6 @@ def gradients_of(kind: str) -> dict[str, np.ndarray]:
 
 
 def compiled(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """The outputs of the compiled model, as `predict` and export run it."""
     return np.asarray(model.predict(images, verbose=0), "float32")
 
 
