@@ -26,7 +26,6 @@ def build(**options: Any) -> Any:
 
 
 def folder_of_noise(folder: Path) -> Path:
-    """Two classes of eight images each."""
     for i, image in enumerate(pixels(16, 40, 30, 3)):
         (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / "ab"[i % 2] / f"{i // 2}.png")
