@@ -17,9 +17,7 @@ def reloaded(model: keras.Model, folder: Path) -> Any:
     return keras.saving.load_model(folder / "reloaded.keras")
 
 
-def gradients(
-    model: keras.Model, images: Any, training: bool = False, weights: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
+def gradients(model: Any, images: Any, training: bool = False, weights: Any = None) -> Any:
     """Gradient of a weighted sum of the logits by each trainable variable, by path."""
     if weights is None:
         shape = tuple(model(images).shape)
