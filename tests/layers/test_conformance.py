@@ -6,7 +6,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from keras import ops
 from keras.src.testing import TestCase
 
 from keras_vit import layers
@@ -86,7 +85,6 @@ def is_of_fixed_length(case: Case) -> bool:
 @pytest.mark.backends("tensorflow")  # the others trace every size anew
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if not is_of_fixed_length(case)])
 def test_batches_and_images_of_any_size(name: str) -> None:
-    """One compiled model takes any number of examples, tokens and pixels, as the layer does."""
     cls, arguments, _ = CASES[name]
     shapes, layer = SHAPES.get(name, TOKENS_ALONE), cls(**arguments)
     tensors = {
@@ -99,10 +97,9 @@ def test_batches_and_images_of_any_size(name: str) -> None:
         expected = keras.tree.flatten(layer(*inputs))
         found = keras.tree.flatten(model.predict(inputs, verbose=0))
         promised = layer.compute_output_shape(*(x.shape for x in inputs))
-        promised = promised if isinstance(promised[0], int) else promised[0]
-        assert tuple(promised) == found[0].shape
+        assert tuple(promised if isinstance(promised[0], int) else promised[0]) == found[0].shape
         for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, ops.convert_to_numpy(other), atol=2e-5)
+            np.testing.assert_allclose(one, numpy(other), atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,7 +119,7 @@ def test_keras_set_to_channels_first(name: str) -> None:
     same.set_weights(layer.get_weights())
     found = keras.tree.flatten(same(**inputs))
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (one, other)))
+        np.testing.assert_array_equal(numpy(one), numpy(other))
 
 
 # Written out for layers whose outputs have other shapes than their inputs, and a few more.
