@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import keras_vit
-from keras_vit.curation import FeatureIndex
+from keras_vit.curation import FeatureIndex, find_similar
 from keras_vit_cli import commands as cli
+from keras_vit_cli.search.result_page import write_result_page
+from keras_vit_cli.search.search_command import sections_of
 from tests import bank
+from tests.browser import opened
 from tests.cli.conftest import Command
 from tests.cli.helpers import COLORS, color_photos, rows_of
-from tests.curation.photos import tiny_model
+from tests.curation.photos import index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
 pytestmark = pytest.mark.usefixtures("inside")
@@ -116,3 +120,42 @@ def test_a_photograph_that_is_gone_leaves_its_place_empty(tmp_path: Path, comman
     command("search", out, photos / "0.png", "--out", page)
     assert "the file is gone" in page.read_text("utf-8")
     assert json.loads((out / "index.json").read_text("utf-8"))["rows"] == 3
+
+
+# The page in Chromium: its layout, its images, and names that are texts
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    names = (NAME, "gone.png", "a" * 200 + ".png", *(f"{i}.png" for i in range(9)))
+    for i, name in enumerate(names):
+        picture(i).save(folder / name)
+    index = index_of(folder)
+    result = find_similar(index, [folder / NAME, folder / "3.png"])
+    (folder / "gone.png").unlink()
+    failed = {folder / "<i>broken.jpg": "cut off"}
+    file = folder / "similar.html"
+    write_result_page(file, f"Like {NAME}", "12 photographs", sections_of(index, result), failed)
+    return file
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_it_fits_and_shows_its_images_and_names(browser: Any, page_file: Path, width: int) -> None:
+    with opened(browser, page_file, width, ("file", "data")) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        images = page.locator("img")
+        for each in images.all():
+            each.scroll_into_view_if_needed()  # they are loaded when they are seen
+        page.wait_for_function("[...document.images].every(image => image.complete)")
+        assert page.evaluate("Math.min(...[...document.images].map(i => i.naturalWidth))") > 0
+        assert images.count() == 2 + 2 * 11  # those searched for, and all but the gone one
+        assert page.locator(".gone").count() == 2
+        assert page.locator("b, i, main script").count() == 0
+        text = page.inner_text("body")
+        assert NAME in text
+        assert "<i>broken.jpg: cut off" in text
+        assert page.locator("a").first.get_attribute("href")
+        page.locator("a").first.click()
+        assert page.url.startswith(page_file.parent.as_uri())
+        assert page.evaluate("document.images[0].naturalWidth") == 85  # the file itself
