@@ -50,10 +50,8 @@ def test_scores_are_scikit_learns_beside_the_most_frequent_class() -> None:
     assert report.scores["accuracy"][1:] == wilson_interval(report.accuracy, len(LABELS))
     again = ClassificationReport.from_dict(json.loads(json.dumps(report.to_dict())))
     assert again.scores == report.scores
-
-
-def test_intervals_hold_their_value_where_classes_have_one_image_each() -> None:
-    """Of 100 classes, a resample lacks 37: their F1 of 0 would be the resample's, not ours."""
+    # Where classes have one image each, intervals hold their value: of 100 classes, a resample
+    # lacks 37, and their F1 of 0 would be the resample's, not ours.
     labels = np.arange(100)
     report = classification_report(labels, np.where(labels < 90, labels, 0), labels.astype(str))
     for score in report.scores.values():
