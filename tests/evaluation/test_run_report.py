@@ -198,16 +198,6 @@ def test_models_and_weights_are_named_with_the_license_where_it_is_known() -> No
     assert unknown == "vit.npz (its license is not known here)"
 
 
-def test_a_path_beside_the_working_folder_is_a_name(tmp_path: Path, monkeypatch: Any) -> None:
-    """The folder above the working one is nobody's business, unless the data are in it."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    teacher = str(tmp_path / "ada" / "teacher")
-    assert description.short_path(teacher) == "teacher"
-    assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
-    assert description.short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
-
-
 DESCRIBED: list[tuple[Task, list, str, str]] = [
     (Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose, tulip",
      "2 of 3 classes, 1 to 2 images each"),
@@ -260,7 +250,7 @@ def test_folder(tmp_path: Path) -> None:
     assert all(f"]({name})" in page for name in PLOTS)
 
 
-def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) -> None:
+def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     write_report("partial", results(), {}, run="runs/my photos")
     page = Path("partial/report.md").read_text("utf-8")
@@ -269,6 +259,13 @@ def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) ->
     assert 'load_model("runs/my photos/model.keras")' in page
     write_report(tmp_path / "here", results(), {})
     assert "\nkeras-vit predict here photo.jpg\n" in Path("here/report.md").read_text("utf-8")
+    # The folder above the working one is nobody's business, unless the data are in it.
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    teacher = str(tmp_path / "ada" / "teacher")
+    assert description.short_path(teacher) == "teacher"
+    assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
+    assert description.short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
 
 
 @pytest.mark.parametrize("name", one_quick(reversed(FILES)))
