@@ -1,7 +1,5 @@
 """Clusters are scikit-learn's k-means, ordered by size; every row gets one."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -30,6 +28,12 @@ def test_groups_that_stand_apart_are_the_clusters(monkeypatch: pytest.MonkeyPatc
     assert (np.diff(groups.similarities[first]) <= 0).all()
     np.testing.assert_allclose(np.linalg.norm(groups.centers, axis=1), 1, atol=1e-6)
     assert find_clusters(np.eye(3), 3).sizes.tolist() == [1, 1, 1]
+    # Of many rows a sample is fitted, and all are assigned.
+    monkeypatch.setattr(clusters, "MOST_FITTED", 40)
+    features, number = blobs((60, 40))
+    groups = find_clusters(features, 2)
+    assert adjusted_rand_score(number, groups.labels) == 1
+    np.testing.assert_array_equal(groups.labels, find_clusters(features, 2).labels)
 
 
 def test_they_are_those_of_scikit_learn() -> None:
@@ -38,12 +42,3 @@ def test_they_are_those_of_scikit_learn() -> None:
     peer = KMeans(10, n_init=3, random_state=4).fit(rows).labels_
     labels = find_clusters(features, 10, seed=4).labels
     assert adjusted_rand_score(peer, labels) > 0.98  # a center of length 1 moves a border a little
-
-
-def test_of_many_rows_a_sample_is_fitted_and_all_are_assigned(monkeypatch: Any) -> None:
-    monkeypatch.setattr(clusters, "MOST_FITTED", 40)
-    monkeypatch.setattr(clusters, "BLOCK", 23)
-    features, number = blobs((60, 40))
-    groups = find_clusters(features, 2)
-    assert adjusted_rand_score(number, groups.labels) == 1
-    np.testing.assert_array_equal(groups.labels, find_clusters(features, 2).labels)
