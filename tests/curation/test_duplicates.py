@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from keras_vit.curation import find_duplicates, measure_photos, perceptual_hash
@@ -19,9 +18,8 @@ HASHES = {
 }
 
 
-@pytest.mark.parametrize("seed", HASHES)
-def test_hashes_are_those_of_imagehash(seed: int) -> None:
-    assert perceptual_hash(np.asarray(picture(seed))) == HASHES[seed]
+def test_hashes_are_those_of_imagehash() -> None:
+    assert {seed: perceptual_hash(np.asarray(picture(seed))) for seed in HASHES} == HASHES
 
 
 def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> None:
