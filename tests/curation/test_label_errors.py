@@ -77,7 +77,7 @@ def test_probes_have_not_seen_the_label() -> None:
     assert (counts.max(axis=1) - counts.min(axis=1) <= 1).all()
 
 
-def test_copies_are_not_asked() -> None:
+def test_copies_are_not_asked_and_neighbors_vote_by_their_cosine() -> None:
     """Two copies with one wrong label would confirm each other."""
     features, labels, wrong = mislabeled()
     row = int(np.flatnonzero(wrong)[0])
@@ -88,9 +88,7 @@ def test_copies_are_not_asked() -> None:
     assert grouped < 0.3 < alone
     assert len(set(label_errors._folds(labels, groups, 5, np.random.default_rng(0))[groups == row]))
     assert row in find_label_errors(features, labels, groups).suspects
-
-
-def test_neighbors_vote_by_their_cosine() -> None:
+    # Neighbors vote by their cosine.
     features, labels, _ = mislabeled(50)
     near = curation.nearest_neighbors(features, k=4)
     votes = curation.neighbor_probabilities(features, labels, k=4)
