@@ -85,8 +85,8 @@ def test_regression(size: int) -> None:
     assert values_of(task, targets, answers) == pytest.approx(expected)
 
 
-def test_weights_are_numbers_of_copies() -> None:
-    """What the bootstrap rests on."""
+def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
+    # Weights are numbers of copies.
     targets, answers = multilabel()
     x = answers[:, 0].astype(float)
     weights = rng(2).integers(0, 4, EXAMPLES).astype(float)
@@ -99,9 +99,6 @@ def test_weights_are_numbers_of_copies() -> None:
     a, b = rng(4).integers(0, 4, (2, EXAMPLES))
     expected = metrics.cohen_kappa_score(a[many], b[many], weights="quadratic")
     assert quadratic_kappa(a, b, weights) == pytest.approx(expected)
-
-
-def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
     sample = rng().exponential(size=60)
     mean = bootstrap(lambda w: [w @ sample / w.sum()], ["mean"], 60, 4000)["mean"]
     options = {"n_resamples": 4000, "method": "percentile", "random_state": 1}
@@ -122,7 +119,7 @@ def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
     np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
 
 
-def test_scores_that_are_not_defined() -> None:
+def test_scores_and_calibrations_that_are_not_defined() -> None:
     for constant in (1.0, 0.1, 1 / 3):
         scores = Regression(size=1).scores(np.full(10, constant), np.arange(10.0), resamples=20)
         assert np.isnan([*scores["r2"], *scores["spearman"]]).all()
@@ -132,6 +129,14 @@ def test_scores_that_are_not_defined() -> None:
     value, *interval = Ordinal(size=2).scores([0, 1], np.eye(2), resamples=0)["grade_mae"]
     assert value == 0
     assert np.isnan(interval).all()
+    # Few examples cannot be calibrated with, and some tasks not at all.
+    numbers, few = Regression(size=1), np.arange(8.0)
+    with pytest.warns(UserWarning, match="hold out at least 9"):
+        assert numbers.calibrated(few, few) == numbers
+    assert numbers.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
+    for task in (Classification(size=2), Ordinal(size=2)):
+        assert task.calibrated([0, 1], np.eye(2)) is task
+        assert task.fitted([0, 1]) is task
 
 
 def test_thresholds_are_the_best_for_f1() -> None:
@@ -171,13 +176,3 @@ def test_prediction_intervals_cover(coverage: float) -> None:
     assert (row["low"], row["high"]) == (2 - task.margins[1], 2 + task.margins[1])
     assert row["coverage"] == coverage
     assert Regression.from_config(task.get_config()) == task
-
-
-def test_tasks_without_a_calibration() -> None:
-    numbers, few = Regression(size=1), np.arange(8.0)
-    with pytest.warns(UserWarning, match="hold out at least 9"):
-        assert numbers.calibrated(few, few) == numbers
-    assert numbers.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
-    for task in (Classification(size=2), Ordinal(size=2)):
-        assert task.calibrated([0, 1], np.eye(2)) is task
-        assert task.fitted([0, 1]) is task
