@@ -40,7 +40,7 @@ def page_in(folder: Path) -> str:
     return (folder / "index.html").read_text("utf-8")
 
 
-def test_the_page_needs_no_other_file(written: Path) -> None:
+def test_the_page_needs_no_other_file_and_is_accessible(written: Path, files: list[Path]) -> None:
     assert {path.name for path in written.iterdir()} == {*PLOTS, "index.html"}
     elements = Elements(page_in(written))
     for tag, attributes in elements.elements:
@@ -52,10 +52,6 @@ def test_the_page_needs_no_other_file(written: Path) -> None:
     assert "url(" not in page_in(written)
     policy = next(a["content"] for a in elements.all("meta") if "http-equiv" in a)
     assert policy.startswith("default-src 'none'")
-
-
-def test_the_page_is_accessible_and_names_are_text(written: Path, files: list[Path]) -> None:
-    elements = Elements(page_in(written))
     assert len(elements.all("img")) == 3 + 5
     assert all(image["alt"] for image in elements.all("img"))
     (slider,) = elements.all("input")
@@ -63,7 +59,7 @@ def test_the_page_is_accessible_and_names_are_text(written: Path, files: list[Pa
     assert (slider["type"], slider["min"], slider["max"]) == ("range", "0", "3")
     assert len(elements.all("option")) == 1 + 2
     assert len(elements.all("h1")) == 1
-    assert not elements.all("b")
+    assert not elements.all("b")  # names are text
     assert files[0].name in elements.text
     assert "Where <Ti/16> looks" in elements.text
     assert elements.text.count("broken.jpg: not a JPEG, PNG, BMP, GIF or WebP file") == 1
@@ -100,9 +96,7 @@ def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, nam
         assert contents(tmp_path) == theirs
 
 
-def test_overwriting_replaces_and_removes_only_our_files(
-    written: Path, files: list[Path], tmp_path: Path
-) -> None:
+def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_path: Path) -> None:
     """Also a plot that is not made again: here, of similarity, which the page explains."""
     with pytest.raises(FileExistsError, match="overwrite"):
         inspect_files(model_of("token"), files, written)
