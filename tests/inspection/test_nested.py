@@ -58,15 +58,13 @@ SHAPES: dict[str, Callable[[Any], keras.Model]] = {
     "inside, two deep": lambda m: around(around(m)),
     "behind a rescaling": lambda m: around(m, layers.Rescaling(0.5)),
     "in a Sequential": lambda m: keras.Sequential([layers.Rescaling(0.5), m, layers.Dense(2)]),
-    "behind augmentation": lambda m: keras.Sequential(
-        [layers.RandomFlip(), layers.RandomRotation(0.2), m]
-    ),
+    "augmented": lambda m: keras.Sequential([layers.RandomFlip(), layers.RandomRotation(0.2), m]),
     "in a subclass": Subclass,
 }
 RESCALED = ("behind a rescaling", "in a Sequential", "in a subclass")
 
 
-@pytest.mark.parametrize("shape", rows(SHAPES, ["behind augmentation", "in a subclass"]))
+@pytest.mark.parametrize("shape", rows(SHAPES, ["augmented", "in a subclass"]))
 def test_it_is_that_of_the_transformer_inside(shape: str) -> None:
     vit, images = model_of("token"), images_for("token").astype("float32")
     model, scale = SHAPES[shape](vit), np.float32(0.5 if shape in RESCALED else 1)
