@@ -17,6 +17,7 @@ from tests.distribution import helpers
 from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
 
 IMAGES, LABELS = helpers.images_and_labels(43, 32)
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 def vit(**arguments: Any) -> keras.Model:
@@ -55,11 +56,8 @@ def on_one_device() -> Any:
     return on(None, training), on(None, scores_of_1003)
 
 
-# The others stand for it: `fsdp` and `tensor_parallel` cut weights and batches.
-IN_PARTS = [pytest.param(k, marks=[pytest.mark.thorough] * (k == "data_parallel")) for k in KINDS]
-
-
-@pytest.mark.parametrize("kind", IN_PARTS)
+# The others stand for data parallel: they cut weights and batches.
+@pytest.mark.parametrize("kind", [thorough("data_parallel"), "fsdp", "tensor_parallel"])
 def test_fit(kind: str, on_one_device: Any) -> None:
     helpers.assert_same_training(on_one_device[0], on(kind, training))
 
@@ -101,8 +99,7 @@ QUICK: dict[str, Callable[[], keras.Model]] = {
     "masked patch prediction": masked_patch_prediction,
     "distillation": distillation,
 }
-JOBS: dict[str, Callable[[], keras.Model]] = {
-    **QUICK,
+THOROUGH: dict[str, Callable[[], keras.Model]] = {
     "merging": lambda: trained(vit(depth=2, token_merging=2)),
     "remat": lambda: trained(vit(remat=True, dropout=0.1)),
     "hybrid": lambda: trained(vit(resnet=(1,), patch_size=4)),
@@ -110,11 +107,9 @@ JOBS: dict[str, Callable[[], keras.Model]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in JOBS]
-)
+@pytest.mark.parametrize("name", [*QUICK, *map(thorough, THOROUGH)])
 def test_it_is_as_on_one_device(name: str) -> None:
-    assert_as_in_one("fsdp", JOBS[name])
+    assert_as_in_one("fsdp", {**QUICK, **THOROUGH}[name])
 
 
 def test_two_groups_of_four() -> None:
