@@ -38,10 +38,7 @@ EQUAL: dict[str, tuple[Callable[[], keras.Model], Callable[[], Any]]] = {
     "ours": (vit, lambda: MomentumSGD(0.02, state_dtype="float32", weight_decay=0.1, use_ema=True)),
     "keras": (vit, lambda: keras_sgd(weight_decay=0.1)),
     "scaled": (vit, lambda: keras.optimizers.LossScaleOptimizer(keras_sgd())),
-    "distillation": (
-        lambda: keras_vit.Distillation(vit(), vit(hidden_dim=32), weight=0.9),
-        keras_sgd,
-    ),
+    "distilled": (lambda: keras_vit.Distillation(vit(), vit(hidden_dim=32), weight=0.9), keras_sgd),
 }
 
 

@@ -29,11 +29,8 @@ def test_one_process_needs_nothing() -> None:
 def test_launchers() -> None:
     assert find_launch({}) is None
     assert find_launch({}, "10.0.0.1:99,10.0.0.2:99", 2, 1) == Launch("10.0.0.1:99", 2, 1)
-    in_variables = {
-        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "10.0.0.1:99",
-        "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
-        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
-    }
+    of_keras = {"JOB_ADDRESSES": "10.0.0.1:99", "NUM_PROCESSES": "2", "PROCESS_ID": "1"}
+    in_variables = {f"KERAS_DISTRIBUTION_{name}": value for name, value in of_keras.items()}
     assert find_launch({**TORCHRUN, **in_variables}) == Launch("10.0.0.1:99", 2, 1)
     assert find_launch(TORCHRUN) == Launch("10.0.0.1:2000", 4, 3)
     two_here = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}

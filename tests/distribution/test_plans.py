@@ -120,9 +120,7 @@ def test_a_whole_training(capsys: pytest.CaptureFixture[str]) -> None:
         costs.run_cost({"by arithmetic": cost}, 0, 90, 4096)
 
 
-def test_without_the_compiler_the_arithmetic_stands_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_compiler_the_arithmetic_stands_alone(monkeypatch, capsys) -> None:
     monkeypatch.setattr(compiled_step.importlib.util, "find_spec", lambda name: None)
     arguments = ["plan", "ViT-H/14", "--compile", "v5e:4x4", "--distribution", "fsdp"]
     assert cli.main([*arguments, "--batch-size", "4096"]) == 0

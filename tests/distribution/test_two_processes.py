@@ -94,10 +94,7 @@ def died(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
 
 
 def test_in_two_processes(died: tuple[Path, int, str]) -> None:
-    """Among the tests there, the run continues, in two processes; here, in one.
-
-    It ends with the weights of one that never stopped.
-    """
+    """The run continues, there in two processes and here in one, to the weights of a whole run."""
     folder, _, _ = died
     shutil.copytree(folder / "run", folder / "continued alone")
     run_tests(folder, "in_two_processes.py", "-x", "-m", "not thorough")
