@@ -38,9 +38,7 @@ def others() -> list[str]:
     return [n for n in BACKENDS if n != keras.backend.backend() and importlib.util.find_spec(n)]
 
 
-def test_files_give_the_same_logits_and_gradients_elsewhere(
-    tmp_path: Path, run_python: Callable[..., str]
-) -> None:
+def test_files_give_the_same_elsewhere(tmp_path: Path, run_python: Callable[..., str]) -> None:
     """Logits to 1e-5, gradients to 1e-4 of the largest of each variable; there and back."""
     images = pixels(2, 32, 32, 3)
     np.save(tmp_path / "images.npy", images)
