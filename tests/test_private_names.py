@@ -52,12 +52,8 @@ PRIVATE: dict[str, tuple[str, str]] = {
     "_EndRecData": ("zipfile", "the end of an archive, with the size of its directory"),
     "_ECD_SIZE": ("zipfile", "the place of that size"),
 }
-OF_ONE_BACKEND = {
-    "_track_variables": "torch",
-    "_jax_state_synced": "jax",
-    "_layout": "jax",
-    **{name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"},
-}
+OF_ONE_BACKEND = {"_track_variables": "torch", "_jax_state_synced": "jax", "_layout": "jax"}
+OF_ONE_BACKEND |= {name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"}
 # Names that are public in spite of their underscore: methods of named tuples.
 DOCUMENTED = {"_replace", "_asdict", "_fields"}
 
@@ -175,13 +171,15 @@ def test_it_exists(name: str) -> None:
 
 
 @pytest.mark.every_backend
-def test_an_adapter_of_data_can_be_given_as_data() -> None:
-    """`trainer/device_batches.py` wraps it."""
+def test_what_our_steps_rely_on() -> None:
+    # `trainer/device_batches.py` wraps an adapter of data, which can be given as data.
     module, _, name = IMPORTED.rpartition(".")
     get_data_adapter = getattr(importlib.import_module(module), name)
     adapter = get_data_adapter(np.ones((1, 1)))
     assert get_data_adapter(adapter) is adapter
     assert callable(adapter.get_jax_iterator)
+    # `trainer/two_pass_step.py` updates the mean of the loss as Keras's own step does.
+    assert objects_of_keras()[0].metrics[0].name == "loss"
 
 
 @pytest.mark.every_backend
@@ -195,9 +193,3 @@ def test_no_other_private_name_is_used() -> None:
     private, allowed = others_private(used, ours), {*PRIVATE, IMPORTED}
     assert private <= allowed, f"{private - allowed} are not in the table"
     assert allowed <= used, f"{allowed - used} are not used any more: leave them out of the table"
-
-
-@pytest.mark.every_backend
-def test_the_mean_of_the_loss_is_the_first_metric() -> None:
-    """`trainer/two_pass_step.py` updates it as Keras's own step does."""
-    assert objects_of_keras()[0].metrics[0].name == "loss"

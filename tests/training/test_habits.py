@@ -103,9 +103,7 @@ with_logits = functools.partial(functools.partial, from_logits=True)
         ("mse", None, None),
     ],
 )
-def test_a_loss_that_takes_logits_for_probabilities(
-    loss: Any, activation: Any, message: Any
-) -> None:
+def test_a_warning_of_losses(loss: Any, activation: Any, message: Any) -> None:
     model = small_vit(classifier_activation=activation)
     expect(message, lambda: model.compile("adam", loss))
 
@@ -149,7 +147,7 @@ METRICS = keras.metrics
         (None, 5, None, None),
     ],
 )
-def test_metrics_that_do(metrics: Any, classes: int, activation: Any, message: Any) -> None:
+def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, message: Any) -> None:
     model = small_vit(num_classes=classes, classifier_activation=activation)
     kind = keras.losses.BinaryCrossentropy if classes == 1 else CATEGORICAL
     loss = kind(from_logits=activation is None)

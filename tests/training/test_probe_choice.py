@@ -99,16 +99,11 @@ def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, c
             assert_equal(kept.get_layer(layer.name), layer)
 
 
-def headed(weights: Path, splits: data.Splits) -> Any:
-    return keras.saving.load_model(weights).with_classifier(splits.num_classes)
-
-
 @pytest.fixture(scope="module")
 def probed(folder: Path, weights: Path) -> dict[str, Any]:
     """The weights of a model with a probe as its head, and what was and was not trained on."""
-    splits = data.load(str(folder))
-    rest, part = hold_out_to_choose(splits)
-    model = headed(weights, splits)
+    rest, part = hold_out_to_choose(data.load(str(folder)))
+    model = keras.saving.load_model(weights).with_classifier(3)
     x, y = evaluation.features(model, rest.train)
     set_head(model, evaluation.linear_probe(x, y, x, y))
     return {"start": model.get_weights(), "rest": rest, "part": part}
@@ -117,7 +112,7 @@ def probed(folder: Path, weights: Path) -> dict[str, Any]:
 @pytest.fixture
 def parts(probed: dict[str, Any], weights: Path) -> dict[str, Any]:
     """The same with a model of its own."""
-    model = headed(weights, probed["rest"])
+    model = keras.saving.load_model(weights).with_classifier(3)
     model.set_weights(probed["start"])
     return {**probed, "model": model}
 
