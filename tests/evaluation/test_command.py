@@ -30,47 +30,42 @@ def model() -> Any:
     return model
 
 
-@pytest.fixture(scope="module")
-def file(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model.save(path := tmp_path_factory.mktemp("models") / "model.keras")
-    return path
-
-
 def run(*arguments: object) -> int:
     return cli.main(["evaluate", *map(str, arguments)])
 
 
-def test_features(file: Path, images: Path, model: Any, tmp_path: Path, capsys: Any) -> None:
-    options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", tmp_path]
+def test_features_and_own_classes(model: Any, images: Path, tmp_path: Path, capsys: Any) -> None:
+    file, cache = tmp_path / "model.keras", tmp_path / "cache"
+    model.save(file)
+    options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", cache]
     assert run(file, "--data", images, *options) == 0
     printed = capsys.readouterr().out
     for words in ("2 classes: train 32, val 8", "linear probe", "3 nearest neighbors"):
         assert words in printed
     splits = data.load(images)
     # The cache also serves the model that was saved.
-    four = (*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path))
-    assert len(list(tmp_path.iterdir())) == 2
+    four = (*features(model, splits.train, cache), *features(model, splits.val, cache))
+    assert len(list(cache.iterdir())) == 2
     for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
         line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)
         assert f"{row.mean:.2%}" in line
         assert f"± {100 * row.spread:.2f} over 4 seeds" in line
-
-
-def test_own_classes(file: Path, images: Path, model: Any, capsys: Any) -> None:
+    # Its own classes.
     assert run(file, "--data", images) == 0
-    split = data.load(images).val
-    labels, scores = predict_split(model, split)
-    expected = outputs(model, np.stack([data.read_image(path, 16) for path in split.files]))
+    labels, scores = predict_split(model, splits.val)
+    expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    np.testing.assert_array_equal(labels, split.labels())
+    np.testing.assert_array_equal(labels, splits.val.labels())
     report = classification_report(labels, expected, ("dark", "light"))
     assert str(report) in capsys.readouterr().out
 
 
-def test_errors(file: Path, images: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_errors(model: Any, images: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """Those in the labels come before features."""
     monkeypatch.delattr("keras_vit_cli.evaluate.tables.features")
-    others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
+    file = tmp_path / "model.keras"
+    model.save(file)
+    others = write(tmp_path / "others", {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
     of_images = (file, "--data", images)
     other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"
     for arguments, words in (
