@@ -32,13 +32,26 @@ def pair() -> list[keras.Model]:
 
 
 @pytest.mark.every_backend
-def test_a_split(pair: list[keras.Model]) -> None:
+def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) -> None:
     images = pixels(5, 24, 32, 3)
     split = ArraySplit("val", ("a", "b", "c"), images, np.array([0, 1, 2, 0, 1]))
     (labels, expected), (_, scores) = (predict_split(model, split, 2) for model in pair)
     assert labels.tolist() == [0, 1, 2, 0, 1]
     np.testing.assert_allclose(expected, outputs(pair[0], images.astype("float32")), atol=1e-4)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
+    # Broken files leave the others their answers.
+    images = map(Image.fromarray, pixels(7, 24, 32, 3))
+    files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(images)}
+    write(tmp_path, {**files, "2.png": b"broken", "5.png": b""})
+    files = sorted(tmp_path.iterdir())
+    predictions = list(predict_files(pair[0], iter(files), batch_size=3))
+    assert [file for file, _ in predictions] == files
+    for file, answer in predictions:
+        ((_, alone),) = predict_files(pair[0], [file])
+        if isinstance(alone, str):
+            assert answer == alone
+        else:
+            np.testing.assert_allclose(answer, alone, atol=1e-5)
 
 
 def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
@@ -62,19 +75,3 @@ def test_files_are_answered_by_the_task(task: Task, tmp_path: Path) -> None:
     expected = task.answers(outputs(model, prepare_file(file, (24, 32))[None]))
     np.testing.assert_allclose(answer, expected[0], atol=1e-5)
     assert answer.shape == (task.size,)
-
-
-@pytest.mark.every_backend
-def test_broken_files_leave_the_others_their_answers(pair: list, tmp_path: Path) -> None:
-    images = map(Image.fromarray, pixels(7, 24, 32, 3))
-    files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(images)}
-    write(tmp_path, {**files, "2.png": b"broken", "5.png": b""})
-    files = sorted(tmp_path.iterdir())
-    predictions = list(predict_files(pair[0], iter(files), batch_size=3))
-    assert [file for file, _ in predictions] == files
-    for file, answer in predictions:
-        ((_, alone),) = predict_files(pair[0], [file])
-        if isinstance(alone, str):
-            assert answer == alone
-        else:
-            np.testing.assert_allclose(answer, alone, atol=1e-5)
