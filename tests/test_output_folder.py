@@ -177,15 +177,10 @@ NEW = {"new", "new, of two", "empty", "on a mount"}
 
 def contents(root: Path) -> dict[str, str]:
     """What every file and link below `root` holds, by path."""
-    texts = {}
-    for place, folders, files in os.walk(root):
-        for name in files + folders:
-            path = Path(place, name)
-            if path.is_symlink():
-                texts[os.fspath(path)] = f"-> {os.readlink(path)}"
-            elif path.is_file():
-                texts[os.fspath(path)] = path.read_text()
-    return texts
+    paths = [Path(place, name) for place, dirs, files in os.walk(root) for name in dirs + files]
+    links = {os.fspath(path): f"-> {os.readlink(path)}" for path in paths if path.is_symlink()}
+    files = {path for path in paths if path.is_file() and not path.is_symlink()}
+    return {os.fspath(path): path.read_text() for path in files} | links
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -380,9 +375,8 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
     assert manifest is not None
     assert set(manifest.sums) == set(names)
     assert sorted(own_files(tmp_path)) == sorted([*names, MANIFEST])
-    done = subprocess.run(
-        ["sha256sum", "--check", "--strict", MANIFEST], cwd=tmp_path, capture_output=True
-    )
+    check = ["sha256sum", "--check", "--strict", MANIFEST]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
 
 
