@@ -58,7 +58,7 @@ def calls(command: str) -> tuple[list[str], list[str]]:
     return first.split(), [*first.split(), *more.split()]
 
 
-def result(folder: Path, command: str) -> list[np.ndarray] | set[str]:
+def result(folder: Path, command: str) -> list[np.ndarray]:
     """What must be the same however the command got there."""
     if command == "train":
         assert not (folder / "run.partial").exists()
@@ -78,13 +78,11 @@ def result(folder: Path, command: str) -> list[np.ndarray] | set[str]:
     # Features are kept under names that depend on the photographs' folder.
     names = {name.split("/")[0] if "features" in name else name for name in sums(folder)}
     assert not [name for name in names if ".part" in name]
-    return names
+    return [np.array(sorted(names))]
 
 
-def same(one: list[np.ndarray] | set[str], other: list[np.ndarray] | set[str]) -> bool:
-    if isinstance(one, set) or isinstance(other, set):
-        return one == other
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
 def survives(command: str, start: Path, folder: Path, numbers: Callable[[int], list[int]]) -> int:
