@@ -11,13 +11,9 @@ import pytest
 
 import keras_vit
 from tests.backend import gradients, numpy, reloaded, rows, temporary_bytes
-from tests.bank import KIND_SIZES as SIZES
-from tests.bank import KINDS, OTHERS, pixels, wake
-from tests.bank import fresh_kind as build
-from tests.bank import outputs as predict
-from tests.bank import small_kind as built
+from tests.bank import KIND_SIZES, KINDS, OTHERS, fresh_kind, outputs, pixels, small_kind
 
-__all__ = ["KINDS", "OTHERS", "SIZES", "build", "built", "pixels", "predict", "wake"]
+SIZES, build, built, predict = KIND_SIZES, fresh_kind, small_kind, outputs
 # Adds the same to all channels of a token, which every layer norm behind takes away again: its
 # exact gradient is 0, and the computed one rounding.
 WITHOUT_GRADIENT = "token_mixing/dense_1/bias"
@@ -48,9 +44,9 @@ def compiled(model: keras.Model, images: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_as_promised_and_gradients_reach_every_variable(kind: str) -> None:
     model = built(kind)
-    outputs = model(IMAGES)
-    assert tuple(outputs.shape) == (2, *model.output_shape[1:])
-    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    found = model(IMAGES)
+    assert tuple(found.shape) == (2, *model.output_shape[1:])
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
     for path, gradient in gradients_of(kind).items():
         assert np.isfinite(gradient).all(), path
         assert np.abs(gradient).max() > 0 or path.endswith(WITHOUT_GRADIENT), path
@@ -80,9 +76,9 @@ def test_keras_file_and_config_round_trip(kind: str, tmp_path: Path) -> None:
 def test_mixed_precision_is_near_float32(kind: str) -> None:
     model, wanted = build(kind, dtype="mixed_bfloat16"), predict(built(kind), IMAGES)
     model.set_weights(built(kind).get_weights())
-    outputs = model(IMAGES)
-    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
-    assert np.abs(numpy(outputs) - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
+    found = model(IMAGES)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    assert np.abs(numpy(found) - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
 
 
 # XLA has no float16 attention on CPUs (a GPU feature).
