@@ -6,8 +6,7 @@ import pytest
 
 import keras_vit
 from tests.backend import numpy
-from tests.bank import fresh_kind as build
-from tests.bank import small_kind as built
+from tests.models.test_common import build, built
 from tests.training.common import refused
 
 MIXER = {"patch_size": 8, "hidden_dim": 32, "depth": 3, "input_shape": (32, 32, 3)}
