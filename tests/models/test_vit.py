@@ -83,16 +83,12 @@ def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
 
 
 @pytest.mark.every_backend
-def test_preprocessing_inside_equals_the_released_range() -> None:
+def test_preprocessing_inside_equals_the_released_range_and_imagenets_definition() -> None:
     inside, outside = built("token"), build("token", include_preprocessing=False)
     outside.set_weights(inside.get_weights())
     normalized = (IMAGES.astype("float32") - 127.5) / 127.5
     for taken in (IMAGES, IMAGES.astype("float32")):
         np.testing.assert_allclose(predict(inside, taken), predict(outside, normalized), atol=2e-5)
-
-
-@pytest.mark.every_backend
-def test_imagenet_preprocessing_equals_its_definition() -> None:
     wanted = (IMAGES / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     for data_format, axes in (("channels_last", (0, 1, 2, 3)), ("channels_first", (0, 3, 1, 2))):
         options = {"data_format": data_format, "input_shape": IMAGES.transpose(axes).shape[1:]}
@@ -125,16 +121,12 @@ def test_dropout_is_off_outside_training_and_on_inside() -> None:
         assert np.abs(numpy(model(IMAGES, training=True)) - expected).max() > 1e-3, option
 
 
-def test_copies_share_no_weights() -> None:
-    model = built("token")
+def test_copies_share_no_weights_and_keep_the_corners_of_positions() -> None:
+    model, grids = built("token"), []
     before, copy = model.get_weights(), model.with_classifier(3)
     copy.set_weights([w + 1 for w in copy.get_weights()])
     assert all(map(np.array_equal, before, model.get_weights()))
-
-
-def test_resizing_there_and_back_is_exact_at_the_corners() -> None:
-    """The released rule aligns corners: the four corner embeddings survive any size."""
-    model, grids = built("token"), []
+    # The released rule of resizing aligns corners: their embeddings survive any size.
     for each, shape in ((model, (4, 4, -1)), (model.with_input_shape((72, 56, 3)), (9, 7, -1))):
         embedding = numpy(each.get_layer("position_embedding").embedding)
         grids.append(embedding[0, 1:].reshape(shape)[:: shape[0] - 1, :: shape[1] - 1])
