@@ -1,5 +1,6 @@
 """The range of images and of labels, judged by a batch of them alone."""
 
+import re
 import warnings
 from itertools import product
 from math import inf
@@ -51,12 +52,10 @@ WRONG: dict[str, tuple[np.ndarray, str, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_images_in_another_range_are_one_warning(case: str) -> None:
-    images, seen, fix = WRONG[case]
+    images, *says = WRONG[case]
     (message,) = warnings_of(images)
-    assert "vit takes pixels from 0 to 255" in message
-    for words in (seen, fix):
-        with pytest.warns(DataRangeWarning, match=words):
-            check_pixels(images, "vit")
+    for words in ("vit takes pixels from 0 to 255", *says):
+        assert re.search(words, message), words
 
 
 DARK = np.random.default_rng(0).poisson(3, (8, 16, 16, 3)).astype("uint8")  # 0 to 12
