@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Spec = dict[str, Any]
-OF_CASES = ("call", "prefix", "note")  # every other option is an argument of the model
+OF_CASES = ("call", "prefix")  # every other option is an argument of the model
 
 
 def case(package: str, model: str, size: str, arguments: Spec) -> Spec:
@@ -30,18 +30,30 @@ def timm(model: str, sizes: Spec | None = None, **options: Any) -> Spec:
 
 # Sizes that share no factor with the plain ones: five heads, an MLP of 1.3 times the width.
 ODD: Spec = {"hidden_size": 40, "num_attention_heads": 5, "image_size": 24, "patch_size": 8}
-WIDE: Spec = {**ODD, "image_size": [40, 24], "intermediate_size": 52}
+ODD_MLP: Spec = {**ODD, "intermediate_size": 52}
+WIDE: Spec = {**ODD_MLP, "image_size": [40, 24]}
 TIMM_ODD: Spec = {"embed_dim": 40, "num_heads": 5, "img_size": (40, 24), "patch_size": 8}
 TIMM_ODD = {**TIMM_ODD, "mlp_ratio": 1.3}
 MLP: Spec = {"intermediate_size": 96}
 FIVE: Spec = {"num_labels": 5, "intermediate_size": 96}
+GATED: Spec = {"use_gated_mlp": True, "hidden_act": "silu"}
+BIASES: Spec = {"query_bias": False, "key_bias": True, "value_bias": False}
+BIASES |= {"proj_bias": False, "mlp_bias": False}
+DECODER: Spec = {"decoder_hidden_size": 16, "decoder_intermediate_size": 32}
+DECODER |= {"decoder_num_attention_heads": 2, "decoder_num_hidden_layers": 1}
+RELATIVE: Spec = {"use_relative_position_bias": True}
+ABSOLUTE: Spec = {"use_absolute_position_embeddings": True, "use_mask_token": True}
+SHARED: Spec = {"use_shared_relative_position_bias": True, "use_mean_pooling": False}
+TIMM_SHARED: Spec = {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}
+TIMM_SHARED |= {"use_abs_pos_emb": True}
+NOISE: Spec = {"noise": "arange"}
 INTERPOLATE: Spec = {"interpolate_pos_encoding": True}
 BICUBIC = "F.interpolate, bicubic, align_corners=False, antialias=False, to the grid of the images"
 
 
 def resampled(like: str, how: str, call: Spec | None = None, **arguments: Any) -> Spec:
     """The model of another case, of images of 16×16, run on images of 20×12."""
-    spec = {**PLAIN, **OTHER}[like]
+    spec = (PLAIN | OTHER)[like]
     spec = {**spec, "arguments": spec["arguments"] | arguments, "images": [2, 20, 12, 3]}
     if call:
         spec["call"] = spec["call"] | call
@@ -55,13 +67,9 @@ PLAIN: dict[str, Spec] = {
     "hf_dinov2_swiglu": hugging_face("Dinov2Model", use_swiglu_ffn=True),
     "hf_dinov2_registers": hugging_face("Dinov2WithRegistersModel", num_register_tokens=4),
     "hf_dinov3": hugging_face("DINOv3ViTModel", MLP, num_register_tokens=4),
-    "hf_deit_teacher": hugging_face(
-        "DeiTForImageClassificationWithTeacher",
-        FIVE,
-        note="the logits are the mean of the two heads'",
-    ),
-    "hf_vit_mae": hugging_face("ViTMAEModel", MLP, mask_ratio=0.0, call={"noise": "arange"}),
-    "hf_beit": hugging_face("BeitForImageClassification", FIVE, use_relative_position_bias=True),
+    "hf_deit_teacher": hugging_face("DeiTForImageClassificationWithTeacher", FIVE),
+    "hf_vit_mae": hugging_face("ViTMAEModel", MLP, mask_ratio=0.0, call=NOISE),
+    "hf_beit": hugging_face("BeitForImageClassification", FIVE, **RELATIVE),
     "hf_vit": hugging_face("ViTForImageClassification", FIVE),
     "timm_clip": timm("vit_base_patch16_clip_quickgelu_224"),
     "timm_siglip": timm("vit_base_patch16_siglip_224"),
@@ -76,95 +84,43 @@ PLAIN: dict[str, Spec] = {
     "timm_eva02_base": timm("eva02_base_patch14_224"),
     "timm_vit_reg": timm("vit_tiny_patch16_224", reg_tokens=4),
 }
-
+# Heads of their own, odd sizes, and other settings of the family.
 OTHER: dict[str, Spec] = {
-    # heads of their own
-    "hf_dinov2_classifier": hugging_face(
-        "Dinov2ForImageClassification",
-        num_labels=5,
-        note="the head takes the class token beside the mean of the patches, after the norm",
-    ),
+    "hf_dinov2_classifier": hugging_face("Dinov2ForImageClassification", num_labels=5),
     "hf_deit": hugging_face("DeiTForImageClassification", FIVE),
-    # odd sizes, and other settings of the family
     "hf_clip_odd": hugging_face(
-        "CLIPVisionModelWithProjection",
-        ODD,
-        intermediate_size=52,
-        projection_dim=7,
-        hidden_act="gelu",
+        "CLIPVisionModelWithProjection", ODD_MLP, projection_dim=7, hidden_act="gelu"
     ),
     "hf_siglip_odd": hugging_face(
-        "SiglipVisionModel",
-        {**ODD, "intermediate_size": 52, "image_size": 32, "patch_size": 7},
-        prefix="vision_model.",
-        note="the patch does not divide the image: the last 4 rows and columns are not read; the "
-        "names are those of a file of the model of images and texts, or of older versions",
+        "SiglipVisionModel", ODD_MLP | {"image_size": 32, "patch_size": 7}, prefix="vision_model."
     ),
     "hf_siglip_headless": hugging_face("SiglipVisionModel", MLP, vision_use_head=False),
     "hf_dinov2_odd": hugging_face("Dinov2Model", ODD, mlp_ratio=3, qkv_bias=False),
     "hf_dinov2_swiglu_odd": hugging_face(
-        "Dinov2Model",
-        {**ODD, "hidden_size": 28, "num_attention_heads": 7, "use_swiglu_ffn": True},
-        note="int(112 * 2 / 3) = 74 is rounded up to 80",
+        "Dinov2Model", ODD | {"hidden_size": 28, "num_attention_heads": 7}, use_swiglu_ffn=True
     ),
     "hf_dinov2_registers_odd": hugging_face(
         "Dinov2WithRegistersModel", ODD, mlp_ratio=3, num_register_tokens=3, use_swiglu_ffn=True
     ),
     "hf_dinov2_registers_classifier": hugging_face(
-        "Dinov2WithRegistersForImageClassification",
-        {"num_register_tokens": 2, "num_labels": 5},
-        note="the mean of the head leaves out the registers",
+        "Dinov2WithRegistersForImageClassification", num_register_tokens=2, num_labels=5
     ),
     "hf_dinov3_odd": hugging_face(
-        "DINOv3ViTModel",
-        {**WIDE, "num_register_tokens": 3, "use_gated_mlp": True},
-        hidden_act="silu",
-        rope_theta=50.0,
+        "DINOv3ViTModel", WIDE | GATED, num_register_tokens=3, rope_theta=50.0
     ),
-    "hf_dinov3_biases": hugging_face(
-        "DINOv3ViTModel",
-        {**MLP, "num_attention_heads": 2, "key_bias": True},
-        **dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), False),
-        note="head_dim 12: three frequencies; no register tokens",
-    ),
+    "hf_dinov3_biases": hugging_face("DINOv3ViTModel", MLP | BIASES, num_attention_heads=2),
     "hf_deit_odd": hugging_face("DeiTForImageClassification", WIDE, num_labels=5, qkv_bias=False),
-    "hf_vit_mae_odd": hugging_face(
-        "ViTMAEModel", ODD, intermediate_size=52, mask_ratio=0.0, call={"noise": "arange"}
-    ),
+    "hf_vit_mae_odd": hugging_face("ViTMAEModel", ODD_MLP, mask_ratio=0.0, call=NOISE),
     "hf_vit_mae_pretraining": hugging_face(
-        "ViTMAEForPreTraining",
-        {**MLP, "mask_ratio": 0.0, "decoder_hidden_size": 16, "decoder_intermediate_size": 32},
-        decoder_num_attention_heads=2,
-        decoder_num_hidden_layers=1,
-        call={"noise": "arange"},
-        note="the file also holds a decoder; its output is not recorded",
+        "ViTMAEForPreTraining", MLP | DECODER, mask_ratio=0.0, call=NOISE
     ),
-    "hf_beit_odd": hugging_face(
-        "BeitForImageClassification",
-        {**ODD, "intermediate_size": 52, "num_labels": 5, "use_relative_position_bias": True},
-    ),
+    "hf_beit_odd": hugging_face("BeitForImageClassification", ODD_MLP, num_labels=5, **RELATIVE),
     "hf_beit_shared": hugging_face(
-        "BeitForImageClassification",
-        {**FIVE, "use_shared_relative_position_bias": True, "use_mean_pooling": False},
-        layer_scale_init_value=0.0,
-        note="one table for all blocks, no layer scale; the norm is before the class token's head",
+        "BeitForImageClassification", FIVE | SHARED, layer_scale_init_value=0.0
     ),
-    "hf_beit_absolute": hugging_face(
-        "BeitForImageClassification",
-        {**FIVE, "use_absolute_position_embeddings": True, "use_mask_token": True},
-    ),
-    "hf_beit_wide": hugging_face(
-        "BeitForImageClassification",
-        {**WIDE, "num_labels": 5, "use_relative_position_bias": True},
-        note="BeitRelativePositionBias.forward takes its table as (2W-1, 2H-1), though it is "
-        "indexed as (2H-1, 2W-1), and interpolates it to that: on a grid that is not square the "
-        "biases are not those that were learned",
-    ),
-    "hf_vit_odd": hugging_face(
-        "ViTModel",
-        {**WIDE, "qkv_bias": False, "pooler_output_size": 11},
-        note="pooled is tanh of a dense layer of the normed class token",
-    ),
+    "hf_beit_absolute": hugging_face("BeitForImageClassification", FIVE | ABSOLUTE),
+    "hf_beit_wide": hugging_face("BeitForImageClassification", WIDE, num_labels=5, **RELATIVE),
+    "hf_vit_odd": hugging_face("ViTModel", WIDE, qkv_bias=False, pooler_output_size=11),
     "timm_clip_odd": timm("vit_base_patch16_clip_224", TIMM_ODD),
     "timm_siglip_odd": timm(
         "vit_base_patch16_siglip_224",
@@ -172,11 +128,7 @@ OTHER: dict[str, Spec] = {
     ),
     "timm_siglip_headless": timm("vit_base_patch16_siglip_224", num_classes=0),
     "timm_dinov2_odd": timm("vit_small_patch14_dinov2", TIMM_ODD),
-    "timm_dinov2_swiglu": timm(
-        "vit_giant_patch14_dinov2",
-        {"mlp_ratio": 2.66667 * 2, "num_classes": 0},
-        note="mlp_ratio is of the packed first layer: half of it gates the other half",
-    ),
+    "timm_dinov2_swiglu": timm("vit_giant_patch14_dinov2", mlp_ratio=2.66667 * 2, num_classes=0),
     "timm_dinov2_reg4_odd": timm("vit_small_patch14_reg4_dinov2", TIMM_ODD, reg_tokens=3),
     "timm_dinov3_odd": timm("vit_small_plus_patch16_dinov3", TIMM_ODD, global_pool="token"),
     "timm_dinov3_qkvb": timm("vit_small_patch16_dinov3_qkvb", num_heads=2, num_classes=0),
@@ -187,10 +139,7 @@ OTHER: dict[str, Spec] = {
     "timm_beit_odd": timm("beit_base_patch16_224", TIMM_ODD),
     "timm_beitv2": timm("beitv2_base_patch16_224"),
     "timm_beit_shared": timm(
-        "beit_base_patch16_224",
-        {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True, "use_abs_pos_emb": True},
-        init_values=0.0,
-        global_pool="token",
+        "beit_base_patch16_224", TIMM_SHARED, init_values=0.0, global_pool="token"
     ),
     "timm_eva02_tiny_odd": timm("eva02_tiny_patch14_224", TIMM_ODD, ref_feat_shape=(4, 4)),
     "timm_eva02_base_odd": timm(
@@ -198,6 +147,26 @@ OTHER: dict[str, Spec] = {
     ),
     "timm_vit_reg_odd": timm("vit_tiny_patch16_224", TIMM_ODD, reg_tokens=2, no_embed_class=True),
 }
+NOTES = {
+    "hf_deit_teacher": "the logits are the mean of the two heads'",
+    "hf_dinov2_classifier": "the head takes the class token beside the mean of the patches, after "
+    "the norm",
+    "hf_siglip_odd": "the patch does not divide the image: the last 4 rows and columns are not "
+    "read; the names are those of a file of the model of images and texts, or of older versions",
+    "hf_dinov2_swiglu_odd": "int(112 * 2 / 3) = 74 is rounded up to 80",
+    "hf_dinov2_registers_classifier": "the mean of the head leaves out the registers",
+    "hf_dinov3_biases": "head_dim 12: three frequencies; no register tokens",
+    "hf_vit_mae_pretraining": "the file also holds a decoder; its output is not recorded",
+    "hf_beit_shared": "one table for all blocks, no layer scale; the norm is before the class "
+    "token's head",
+    "hf_beit_wide": "BeitRelativePositionBias.forward takes its table as (2W-1, 2H-1), though it "
+    "is indexed as (2H-1, 2W-1), and interpolates it to that: on a grid that is not square the "
+    "biases are not those that were learned",
+    "hf_vit_odd": "pooled is tanh of a dense layer of the normed class token",
+    "timm_dinov2_swiglu": "mlp_ratio is of the packed first layer: half of it gates the other half",
+}
+for name, note in NOTES.items():
+    (PLAIN | OTHER)[name]["note"] = note
 
 ANTIALIAS = (
     "resample_abs_pos_embed: F.interpolate, bicubic, align_corners=None, antialias=True, to the "
