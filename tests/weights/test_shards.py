@@ -140,11 +140,6 @@ OUTSIDE = [
 ]
 
 
-def moved(weight_map: dict[str, Any]) -> dict[str, Any]:
-    file = min({*weight_map.values()} - {weight_map["head.bias"]})
-    return {**weight_map, "head.bias": file}
-
-
 def without_head(weight_map: dict[str, Any]) -> dict[str, Any]:
     return {name: file for name, file in weight_map.items() if name != "head.bias"}
 
@@ -158,7 +153,7 @@ INDEXES: list[tuple[Callable[[dict[str, Any]], Any] | str, str]] = [
     *((lambda w, f=f: {**w, "head.bias": f}, OUTSIDE_NAME) for f in OUTSIDE),
     (lambda w: {**w, **MANY}, "lists 259 files: from 1 to 256"),
     (without_head, f"{HOLDS} nowhere"),
-    (moved, f"{HOLDS} in model"),
+    (lambda w: {**w, "head.bias": min({*w.values()} - {w["head.bias"]})}, f"{HOLDS} in model"),
     (lambda w: w | dict.fromkeys(("extra", "more"), w["head.bias"]), MORE),
     *((text, NO_LIST) for text in ("", "{", "[]", "{}", "\udcff", "[" * 100_000)),
     *((f'{{"weight_map": {value}}}', NO_LIST) for value in ("[]", "7")),
