@@ -70,9 +70,8 @@ def test_searches_across_models() -> None:
     assert len(list_weights("vit-b/16:augreg_in21k")) == 1
     assert all(row.model.startswith("Mixer-") for row in list_weights("mixer"))
     assert {row.model for row in list_weights("B/16:sam")} >= {"ViT-B/16", "Mixer-B/16"}
-    assert [row.url.split("/")[4] for row in list_weights("hf_dinov2_reg4")] == [
-        f"dinov2-with-registers-{size}" for size in ("small", "base", "large")
-    ]
+    names = [row.url.split("/")[4] for row in list_weights("hf_dinov2_reg4")]
+    assert names == [f"dinov2-with-registers-{size}" for size in ("small", "base", "large")]
 
 
 @pytest.fixture
