@@ -46,10 +46,9 @@ ORIGINALS = {
 }
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("old", "new"), SIZES)
 @pytest.mark.parametrize("rule", [r for r in RULES if r != "geometric"])  # in the recorded peers
-def test_rule_equals_the_package_it_comes_from(rule: str, sizes: Any) -> None:
-    old, new = sizes
+def test_rule_equals_the_package_it_comes_from(rule: str, old: Any, new: Any) -> None:
     x = np.random.default_rng(0).normal(0, 1, (*old, 6)).astype("float32")
     expected = ORIGINALS[rule](x, new)
     np.testing.assert_allclose(resample_grid(x, new, rule), expected, atol=3e-6, rtol=1e-5)
