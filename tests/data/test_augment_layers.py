@@ -51,7 +51,7 @@ def test_images_equal_those_of_the_layer_itself(split: ArraySplit, make: Any) ->
     np.testing.assert_allclose(images, expected[labels.argmax(-1)], atol=1e-3)
 
 
-def test_only_the_layer_changes_images(split: ArraySplit) -> None:
+def test_layers_replace_all_but_the_crop(split: ArraySplit) -> None:
     """Neither the flip nor the shift of the split's own augmentation is applied as well."""
     images, labels = batches(split, keras.layers.RandomFlip("horizontal"), 20, repeat=True)
     originals = plain(split)[labels.argmax(-1)]
@@ -60,6 +60,12 @@ def test_only_the_layer_changes_images(split: ArraySplit) -> None:
     np.testing.assert_array_equal(same, ~mirrored)
     assert 20 < mirrored.sum() < 60  # of 80: per image, not per batch
     assert set(mirrored.reshape(20, 4).sum(1)) - {0, 4}
+    everything = Augmentation(min_area=0.3, rand_augment=(2, 10), mixup=0.2, erasing=0.1)
+    flip = keras.layers.RandomFlip()
+    assert resolve_augment(None, everything) == (everything, ())
+    assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
+    assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
+    assert resolve_augment(["tiny"], everything)[0].shift == 4
 
 
 LAYERS = keras.layers
@@ -91,26 +97,23 @@ def test_numbers_follow_from_the_seed(split: ArraySplit, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_mixup_mixes_images_as_labels(split: ArraySplit, policy: str) -> None:
+def test_mixup_and_cutmix_mix_images_as_labels(split: ArraySplit, policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     layer = keras.layers.MixUp(alpha=1.0)
     _check_mixed(split, *batches(split, ["none", layer], seed=5))
     assert layer.dtype_policy.name == policy
     assert "_get_seed_generator" not in vars(layer)
+    images, labels = batches(split, ["none", keras.layers.CutMix()], seed=5)
+    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
+    for image, label in zip(images, labels, strict=True):
+        shares = [(image == original).all(-1).mean() for original in plain(split)]
+        np.testing.assert_allclose(shares, label, atol=0.2)  # whole pixels of 12 x 12
 
 
 def _check_mixed(split: ArraySplit, images: np.ndarray, labels: np.ndarray) -> None:
     np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
     assert (labels.max(-1) < 0.999).any()
     np.testing.assert_allclose(images, np.tensordot(labels, plain(split), 1), atol=1e-2)
-
-
-def test_cutmix_pastes_as_much_as_labels_say(split: ArraySplit) -> None:
-    images, labels = batches(split, ["none", keras.layers.CutMix()], seed=5)
-    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
-    for image, label in zip(images, labels, strict=True):
-        shares = [(image == original).all(-1).mean() for original in plain(split)]
-        np.testing.assert_allclose(shares, label, atol=0.2)  # whole pixels of 12 x 12
 
 
 def test_the_policy_changes_nothing_and_passes_differ(split: ArraySplit) -> None:
@@ -191,15 +194,6 @@ def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def test_errors(split: ArraySplit, augment: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         batches(split, augment)
-
-
-def test_layers_replace_all_but_the_crop() -> None:
-    everything = Augmentation(min_area=0.3, rand_augment=(2, 10), mixup=0.2, erasing=0.1)
-    flip = keras.layers.RandomFlip()
-    assert resolve_augment(None, everything) == (everything, ())
-    assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
-    assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
-    assert resolve_augment(["tiny"], everything)[0].shift == 4
 
 
 @pytest.mark.every_backend
