@@ -117,7 +117,7 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 
 
-def test_transform_equals_scipy() -> None:
+def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
     matrix = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
     a, b, c, d, e, f = matrix
     seen = transform(tf.constant(IMAGE), matrix, "BILINEAR").numpy()
@@ -128,6 +128,20 @@ def test_transform_equals_scipy() -> None:
         options = {"output_shape": IMAGE.shape[:2], "order": 1}
         expected = ndimage.affine_transform(padded, [[e, d], [b, a]], place, **options)
         np.testing.assert_allclose(seen[..., channel], expected, atol=1e-3)
+    # Nothing drawn is no change, and the seed decides.
+    image = tf.constant(IMAGE)
+    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
+    options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
+    first = random_affine(image, (3, 4), **options).numpy()
+    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
+    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
+    # Training images stay in their range of values.
+    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
+    pixels = IMAGE.astype("uint8")
+    turned = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
+    assert (turned.dtype, turned.shape) == ("float32", IMAGE.shape)
+    assert 0 <= turned.min() <= turned.max() <= 255
+    assert np.abs(turned - pixels).max() > 1
 
 
 # What the option alone does to the image's brightest point, in moments of a bright bar: from its
@@ -156,22 +170,6 @@ def test_each_change_stays_within_its_range(option: str) -> None:
     largest = np.abs(seen).max()
     assert 0.8 * value < largest < 1.05 * value
     assert abs(np.mean(seen)) < 0.4 * value  # either side
-
-
-def test_nothing_drawn_is_no_change_and_the_seed_decides() -> None:
-    image = tf.constant(IMAGE)
-    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
-    options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
-    first = random_affine(image, (3, 4), **options).numpy()
-    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
-    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
-    # Training images stay in their range of values.
-    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
-    pixels = IMAGE.astype("uint8")
-    turned = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
-    assert (turned.dtype, turned.shape) == ("float32", IMAGE.shape)
-    assert 0 <= turned.min() <= turned.max() <= 255
-    assert np.abs(turned - pixels).max() > 1
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
