@@ -169,6 +169,13 @@ def test_what_cannot_be_kept(photos: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=reason):
             cached_photographs(splits.train, side, 3, tmp_path / "cache", print)
     assert not (tmp_path / "cache").exists()
+    words = ["train", "--data", "photos", "--weights", "a.npz", "--cache", "32"]
+    for options, reason in (
+        (["--freeze-backbone"], "no effect with --freeze-backbone"),
+        (["--image-size", "64"], "below --image-size 64.*give 128"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            parse([*words, *options])
 
 
 def test_advice_where_it_pays(split: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,16 +209,6 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(list((tmp_path / "home").rglob("*.bmp"))) == len(splits.train)
     with pytest.raises(RunMismatchError, match="cache"):
         fit(64)
-
-
-def test_options() -> None:
-    words = ["train", "--data", "photos", "--weights", "a.npz", "--cache", "32"]
-    for options, reason in (
-        (["--freeze-backbone"], "no effect with --freeze-backbone"),
-        (["--image-size", "64"], "below --image-size 64.*give 128"),
-    ):
-        with pytest.raises(UsageError, match=reason):
-            parse([*words, *options])
 
 
 def test_prepared_batches_stay_where_images_are_too_large(photos, reader, monkeypatch) -> None:
