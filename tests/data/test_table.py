@@ -171,7 +171,7 @@ def test_the_task_is_guessed(table: Table, case: str) -> None:
     assert splits.class_names == splits.task.names
 
 
-def test_targets(table: Table) -> None:
+def test_targets_and_the_task_that_is_given(table: Table) -> None:
     labels = of(table(base(tags=TAGS)))
     assert [labels[FILES[i]] for i in (2, 3, 4)] == [[0, 1], [1, 1], [0, 0]]
     assert of(table(base(**FLAGS))) == labels
@@ -185,9 +185,6 @@ def test_targets(table: Table) -> None:
     np.testing.assert_allclose(units[:, 1], trained, rtol=1e-4, atol=1e-4)
     numbers = table(base(grade=[10 - i % 11 for i in range(COUNT)]))
     assert numbers.class_names == tuple(map(str, range(11)))
-
-
-def test_the_task_can_be_given(table: Table) -> None:
     grades = base(grade=[i // 2 % 12 + 1 for i in range(COUNT)])
     splits = table(grades, task="ordinal")
     assert splits.task == Ordinal(tuple(map(str, range(1, 13))))
@@ -205,6 +202,8 @@ def test_the_task_can_be_given(table: Table) -> None:
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
     words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
     assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
+    wide = table(base(tags=TAGS), task=Multilabel(("x", "y", "z")))
+    assert wide.train.labels().shape == (20, 3)
 
 
 WRONG: dict[str, tuple[Columns, dict[str, Any], str]] = {
@@ -334,6 +333,11 @@ def test_bad_rows(table: Table, photos: Path) -> None:
     with pytest.raises(ValueError, match=r"(?s)24 rows of.*\n    and 4 more\nCorrect") as caught:
         table(columns)
     assert str(caught.value).count("\n    line ") == 20
+    wrong = {3: "many", 7: "nan", 11: "inf", 12: "", 13: "1_0"}
+    with pytest.raises(ValueError, match="cannot be used") as caught:
+        table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
+    reasons = {row + 2: f"'{cell}' in 'age' is not a finite number" for row, cell in wrong.items()}
+    assert errors(caught) == {**reasons, 14: "the cell of 'age' is empty"}
 
 
 def test_repeated_rows(table: Table, photos: Path) -> None:
@@ -352,16 +356,6 @@ def test_repeated_rows(table: Table, photos: Path) -> None:
     with pytest.raises(ValueError, match=r"line 32: .*link\.png' is also in line 6, with another"):
         table(columns)
     (photos / "link.png").unlink()
-
-
-def test_cells_that_do_not_fit(table: Table) -> None:
-    wrong = {3: "many", 7: "nan", 11: "inf", 12: "", 13: "1_0"}
-    with pytest.raises(ValueError, match="cannot be used") as caught:
-        table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
-    reasons = {row + 2: f"'{cell}' in 'age' is not a finite number" for row, cell in wrong.items()}
-    assert errors(caught) == {**reasons, 14: "the cell of 'age' is empty"}
-    wide = table(base(tags=TAGS), task=Multilabel(("x", "y", "z")))
-    assert wide.train.labels().shape == (20, 3)
 
 
 def test_files_that_do_not_decode(photos: Path, tmp_path: Path, table: Table) -> None:
