@@ -28,6 +28,10 @@ pytest.importorskip("tensorflow")
 
 NAMES = tuple(f"class {i}" for i in range(1000))
 LABELS = np.arange(4000) % 1000
+# Class 7 is taken for class 8 three times of four, each hundredth for the next class once.
+PREDICTIONS = LABELS.copy()
+PREDICTIONS[[7, 1007, 2007]] = 8
+PREDICTIONS[100:1000:100] += 1
 
 # A process that may take 2 GiB more than it has, and prints the most it took more, in GiB.
 LIMITED = """
@@ -88,17 +92,8 @@ def test_a_report_takes_less_than_1_gib(code: str, sizes: str, run_python: Any) 
     assert float(run_python(LIMITED + code + WRITTEN, None, *sizes.split()).split()[-1]) < 1
 
 
-@pytest.fixture(scope="module")
-def report() -> ClassificationReport:
-    """Class 7 is taken for class 8 three times of four, each hundredth for the next class once."""
-    predictions = LABELS.copy()
-    predictions[[7, 1007, 2007]] = 8
-    predictions[100:1000:100] += 1
-    return classification_report(LABELS, predictions, NAMES)
-
-
-def test_the_matrix_shows_the_worst_confusions(report: ClassificationReport) -> None:
-    figure = draw_confusion(report)
+def test_the_matrix_shows_the_worst_confusions() -> None:
+    figure = draw_confusion(classification_report(LABELS, PREDICTIONS, NAMES))
     assert max(figure.get_size_inches() * figure.dpi) < 4000
     axes = figure.axes[0]
     rows = texts(axes.get_yticklabels())
@@ -120,7 +115,8 @@ def test_the_matrix_shows_the_worst_confusions(report: ClassificationReport) -> 
     assert len(without.axes[0].get_yticklabels()) == 50
 
 
-def test_tables_have_the_worst_classes_and_the_file_all(report: ClassificationReport) -> None:
+def test_tables_have_the_worst_classes_and_the_file_all() -> None:
+    report = classification_report(LABELS, PREDICTIONS, NAMES)
     lines = str(report).splitlines()
     assert lines[0] == "the 40 classes with most mistakes of 1,000:"
     assert len(lines) == SHOWN_ROWS + 7
