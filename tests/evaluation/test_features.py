@@ -21,11 +21,6 @@ def build(**changes: object) -> Any:
     return tiny(**{"patch_size": 4, "hidden_dim": 8, "input_shape": (8, 8, 1), **changes})
 
 
-@pytest.fixture
-def model() -> Any:
-    return build()
-
-
 def split_of(images: int = 11, *shape: int, seed: int = 0) -> data.ArraySplit:
     content = pixels(images, *(shape or (8, 8, 1)), seed=seed)
     return data.ArraySplit("train", ("a", "b", "c"), content, np.arange(images) % 3)
@@ -48,8 +43,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.every_backend
-def test_features_are_the_pooled_pre_logits(model: Any) -> None:
-    split = split_of()
+def test_features_are_the_pooled_pre_logits() -> None:
+    split, model = split_of(), build()
     images, labels = split.as_arrays()
     x, y = features(model, split, batch_size=4)  # the last batch is not full
     assert x.dtype == np.float32
@@ -63,13 +58,13 @@ def test_features_are_the_pooled_pre_logits(model: Any) -> None:
     assert np.abs(low - expected).mean() < 0.02
 
 
-def test_images_are_prepared_by_eval_transform(model: Any) -> None:
-    split, changed = split_of(4, 20, 30, 1), model.copy()
+def test_images_are_prepared_by_eval_transform() -> None:
+    split, changed = split_of(4, 20, 30, 1), build().copy()
     for transform in ({"mode": "stretch"}, {"crop_fraction": 0.5}):
         changed.eval_transform = transform
         images = split.as_arrays()[0]
         prepared = [data.evaluation_image(image, 8, changed.eval_transform) for image in images]
-        expected = outputs(model.feature_model("pre_logits"), np.stack(prepared))
+        expected = outputs(build().feature_model("pre_logits"), np.stack(prepared))
         np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)
 
 
@@ -82,7 +77,8 @@ def test_channels_first() -> None:
     np.testing.assert_allclose(features(first, split, batch_size=2)[0], expected, atol=2e-6)
 
 
-def test_features_are_cached_until_a_change(model: Any, tmp_path: Path, computed: list) -> None:
+def test_features_are_cached_until_a_change(tmp_path: Path, computed: list) -> None:
+    model = build()
     first = features(model, split_of(), tmp_path)
     second = features(model.with_classifier(7), split_of(), tmp_path)  # the head does not matter
     assert len(computed) == 1
@@ -94,21 +90,18 @@ def test_features_are_cached_until_a_change(model: Any, tmp_path: Path, computed
     kernel = other_weights.get_layer("patch_embedding").weights[0]
     kernel.assign(kernel + 1e-3)
     other_evaluation.eval_transform = {"mode": "stretch"}
-    variants = [
-        (model, split_of()),
-        (other_weights, split_of()),
-        (other_evaluation, split_of()),
-        (build(activation="gelu"), split_of()),  # the same weights, another function
-        (model, split_of(seed=1)),
-        (model, split_of(images=10)),
-    ]
+    other_function = build(activation="gelu")  # of the same weights
+    models = (model, other_weights, other_evaluation, other_function)
+    variants = [(each, split_of()) for each in models]
+    variants += [(model, split_of(seed=1)), (model, split_of(images=10))]
     for case in variants:
         features(*case, tmp_path)
     assert len(computed) == len(list(tmp_path.iterdir())) == len(variants)
 
 
 @pytest.mark.usefixtures("computed")
-def test_a_damaged_file_is_replaced(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_damaged_file_is_replaced(tmp_path: Path, monkeypatch: Any) -> None:
+    model = build()
     expected, _ = features(model, split_of(), tmp_path)
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
