@@ -41,8 +41,7 @@ REPLACED = {
 @contextmanager
 def small_models(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes every named ViT small: the blocks show calls, and other tests the sizes."""
-    for name in [*variants.WIDTHS]:
-        patch.setitem(variants.WIDTHS, name, SMALL)
+    patch.setattr(variants, "WIDTHS", dict.fromkeys(variants.WIDTHS, SMALL))
     patch.setattr(cache, "cached_file", released_file)
     try:
         yield
@@ -158,11 +157,6 @@ def _weights(folder: Path) -> dict[str, Any]:
 
 
 OF_PAGE = {
-    "docs/accuracy.md": _accuracy,
-    "docs/data.md": _data,
-    "docs/distillation.md": _distillation,
-    "docs/models.md": _models,
-    "docs/export.md": _export,
-    "docs/folders.md": _folders,
-    "docs/weights.md": _weights,
+    f"docs/{make.__name__[1:]}.md": make
+    for make in (_accuracy, _data, _distillation, _export, _folders, _models, _weights)
 }
