@@ -1,5 +1,6 @@
 """The code blocks of README.md, docs/**/*.md and the text of the guides."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -97,13 +98,8 @@ def is_script(command: list[str]) -> bool:
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:
-    command: list[str] = []
-    for word in [*words, "&&"]:
-        if word in ("&&", "|", ";"):
-            while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
-                del command[0]
-            if command:
-                yield command
-            command = []
-        elif word != "...":
-            command.append(word)
+    for is_end, group in itertools.groupby(words, ("&&", "|", ";").__contains__):
+        command = [word for word in group if word != "..."]
+        command = [*itertools.dropwhile(re.compile(r"[A-Z_]+=.*").fullmatch, command)]
+        if command and not is_end:
+            yield command
