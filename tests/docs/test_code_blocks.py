@@ -1,7 +1,4 @@
-"""Every Python block of the documentation runs, and every command line is one that is accepted.
-
-The page of the server quotes the files in `deploy/`, and their commands exist.
-"""
+"""Every Python block of the documentation runs, and every command line is one that is accepted."""
 
 import argparse
 import json
@@ -37,13 +34,17 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     with stand_ins.small_models(monkeypatch):
         names = stand_ins.names(tmp_path, name)
-        for block in python_blocks(PAGES[name]):
-            if block.reason:
-                continue
+        for block in [block for block in python_blocks(PAGES[name]) if not block.reason]:
             code = block.code
             for text, replacement in stand_ins.REPLACED.items():
                 code = code.replace(text, replacement)
             exec(compile("\n" * (block.line - 1) + code, str(PAGES[name]), "exec"), names)
+
+
+# Commands whose effect the continuous integration has: environments, installations, make targets.
+RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
+# A reader and the highlighter both need the language; plain blocks are output.
+LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
 
 
 class Accepted(Exception):
@@ -51,8 +52,9 @@ class Accepted(Exception):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_commands_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse_args = argparse.ArgumentParser.parse_args
+def test_commands_are_accepted_or_marked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts, commands of other programs, and files for them, say why they are not run."""
+    page, parse_args = PAGES[name], argparse.ArgumentParser.parse_args
 
     def parse_alone(*arguments: Any) -> None:
         parse_args(*arguments)
@@ -60,10 +62,17 @@ def test_commands_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_alone)
     monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
-    for block, words in commands(PAGES[name]):
+    assert {block.language for block in blocks_of(page)} <= LANGUAGES
+    for block in blocks_of(page):
+        assert block.language not in ("yaml", "dockerfile") or block.reason, block
+    for block, words in commands(page):
+        is_python = words[0].endswith("python")
+        is_run = words[0] in ("keras-vit", *RUN_BY_CI) or (is_python and not is_script(words))
+        is_output = block.language == "indented" and not (is_run or is_python)
+        assert is_run or is_output or block.reason, f"{block}: {words[0]} needs a reason"
         if words[0] == "keras-vit":
             parse(words[1:])  # tests/docs/test_commands.py runs them
-        elif words[0].endswith("python") and is_script(words):
+        elif is_script(words):
             is_module = words[1] == "-m"
             script, *rest = words[2 if is_module else 1 :]
             assert not is_module or script in ("benchmarks", "docs.tools.zoo"), block
@@ -73,36 +82,13 @@ def test_commands_are_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> No
                 runpy.run_path(str(path), run_name="__main__")
 
 
-# Commands whose effect the continuous integration has: environments, installations, make targets.
-RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
-# A reader and the highlighter both need the language; plain blocks are output.
-LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_what_no_test_runs_is_marked(name: str) -> None:
-    """Scripts, commands of other programs, and files for them, say why they are not run."""
-    page = PAGES[name]
-    assert {block.language for block in blocks_of(page)} <= LANGUAGES
-    for block, words in commands(page):
-        is_python = words[0].endswith("python")
-        is_run = words[0] in ("keras-vit", *RUN_BY_CI) or (is_python and not is_script(words))
-        is_output = block.language == "indented" and not (is_run or is_python)
-        assert is_run or is_output or block.reason, f"{block}: {words[0]} needs a reason"
-    for block in blocks_of(page):
-        assert block.language not in ("yaml", "dockerfile") or block.reason, block
-
-
-def test_the_page_of_the_server_quotes_the_files_of_deploy() -> None:
+def test_files_of_deploy_are_quoted_and_start_commands_that_exist(tmp_path: Path) -> None:
+    """In the page of the server; the container, and the unit of systemd."""
     page = PAGES["docs/serving.md"]
     quoted = [block.code for block in blocks_of(page)]
     for file in (REPOSITORY / "deploy").iterdir():
         assert file.read_text("utf-8") in quoted, file.name
         assert f"`deploy/{file.name}`" in page.read_text("utf-8")
-
-
-def test_deploy_starts_commands_that_exist(tmp_path: Path) -> None:
-    """The container and the unit of systemd."""
     text = (REPOSITORY / "deploy/Dockerfile").read_text("utf-8")
     found = [re.search(rf"^{name} (\[.*\])$", text, re.M)[1] for name in ("ENTRYPOINT", "CMD")]
     program, *words = [word for line in found for word in json.loads(line)]
