@@ -97,10 +97,9 @@ def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
 def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
     names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
     results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
-    plain, half, _ = (
-        next(line for line in _report.table("training", results).splitlines() if name in line)
-        for name in ("keras_vit/jax ", "bfloat16 ", "limit/jax ")
-    )
+    lines = _report.table("training", results).splitlines()
+    starts = ("keras_vit/jax ", "bfloat16 ", "limit/jax ")
+    plain, half, _ = (next(line for line in lines if start in line) for start in starts)
     assert re.search(r"2\.00 .* 0\.50 +120\.0% ", plain)
     assert re.search(r"4\.00 .* 1\.00 +- ", half)
     words = "training: ViT-S/16, 224 px, batch 4, float32 and bfloat16, dropout 0.0"
@@ -113,14 +112,6 @@ def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
     ]
     # Without a limit, no column of dashes.
     assert "of limit" not in _report.table("training", results[:2])
-
-
-def test_a_long_command_continues_on_the_next_line() -> None:
-    for arguments in performance.MEASUREMENTS.values():
-        lines = _page.command(arguments).splitlines()
-        assert max(map(len, lines)) <= 100
-        words = shlex.split("\n".join(lines).replace("\\\n", " "))
-        assert words == ["python", "-m", "benchmarks", "compare", *arguments]
 
 
 def test_plots_are_legible_on_a_phone(tmp_path: Path) -> None:
@@ -224,14 +215,17 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
         assert all(compare.parse_contestant(text) for text in options.contestants)
+        # A long command continues on the next line.
+        lines = _page.command(arguments).splitlines()
+        assert max(map(len, lines)) <= 100
+        command = shlex.split("\n".join(lines).replace("\\\n", " "))
+        assert command == ["python", "-m", "benchmarks", "compare", *arguments]
 
 
 def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "quick.json"
-    before, after = (
-        {"training": [result("keras_vit/jax", [ours]), result("keras_hub/jax", [2.0])]}
-        for ours in (1.0, 1.2)
-    )
+    hub = result("keras_hub/jax", [2.0])
+    before, after = ({"training": [result("keras_vit/jax", [one]), hub]} for one in (1.0, 1.2))
     alone = {"training": [result("keras_vit/jax", [9.0])]}
     for results, record, status, words in (
         (before, False, 0, "nothing is recorded"),
