@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -53,6 +54,12 @@ def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
     ours, theirs = (x.get_weights() if hasattr(x, "get_weights") else x for x in (actual, expected))
     for one, other in zip(ours, theirs, strict=True):
         check(one, other, **tolerance)
+
+
+def reloaded(model: keras.Model, folder: Path) -> Any:
+    """The model as its file gives it back."""
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from keras_vit.training.resume import RunMismatchError
 from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
-from tests.training.common import StopAt, assert_equal
+from tests.training.common import StopAt, assert_equal, reloaded
 
 RECIPE = Recipe(source="", model={}, image_size=8, epochs=4, batch_size=8, learning_rate=3e-3)
 COUNTS = [40, 8, 2]
@@ -77,8 +77,7 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
 def test_a_saved_model_has_its_loss(tmp_path: Path) -> None:
     model = build()
     compile_model(model, replace(RECIPE, balance="logits"), 9, targets=[0, 0, 1, 2])
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
     np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
     images = np.zeros((2, 8, 8, 1), "float32")
     np.testing.assert_allclose(model.predict(images), loaded.predict(images), atol=1e-6)

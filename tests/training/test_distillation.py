@@ -36,7 +36,7 @@ from keras_vit_cli.train.job import Job
 from tests.backend import rows
 from tests.bank import outputs as predict
 from tests.bank import pixels
-from tests.training.common import JIT, Killed, StopAt, array, assert_equal
+from tests.training.common import JIT, Killed, StopAt, array, assert_equal, reloaded
 
 CLASSES, RATE = 4, 0.5
 SIZES: dict[str, Any] = {"patch_size": 8, "depth": 1, "num_heads": 2, "num_classes": CLASSES}
@@ -274,8 +274,7 @@ def test_files_and_configurations(tmp_path: Path, distilled: bool) -> None:
     teacher.trainable = False
     task = compiled(Distillation(student, teacher, "soft", 0.9, 2.0), "adam")
     task.train_on_batch(IMAGES, LABELS)
-    task.save(tmp_path / "task.keras")
-    loaded = keras.saving.load_model(tmp_path / "task.keras")
+    loaded = reloaded(task, tmp_path)
     assert isinstance(loaded, Distillation)
     assert loaded.get_config() == task.get_config()
     assert (loaded.kind, loaded.weight, loaded.temperature) == ("soft", 0.9, 2.0)
@@ -289,9 +288,8 @@ def test_files_and_configurations(tmp_path: Path, distilled: bool) -> None:
         model.train_on_batch(IMAGES, LABELS)
     assert_equal(loaded.student, task.student, atol=1e-6)
     assert Distillation.from_config(task.get_config()).get_config() == task.get_config()
-    student.save(tmp_path / "student.keras")
-    alone = keras.saving.load_model(tmp_path / "student.keras")
-    np.testing.assert_allclose(predict(alone, IMAGES), predict(task, IMAGES), atol=1e-6)
+    alone = predict(reloaded(student, tmp_path), IMAGES)
+    np.testing.assert_allclose(alone, predict(task, IMAGES), atol=1e-6)
 
 
 SHORT: dict[str, Any] = {"epochs": 0, "steps": 6, "batch_size": 8, "warmup": 2}

@@ -14,7 +14,7 @@ from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPredict
 from tests.backend import rows
 from tests.bank import fresh, pixels, small
 from tests.bank import outputs as predict
-from tests.training.common import JIT, array
+from tests.training.common import JIT, array, reloaded
 
 IMAGES = pixels(8, 32, 32, 3)
 HYBRID: dict[str, Any] = {"resnet": (), "resnet_width": 32}
@@ -160,8 +160,7 @@ def test_transfer_and_file(tmp_path: Path) -> None:
     for variable in task.trainable_variables:
         variable.assign(np.random.default_rng(0).normal(0, 0.1, variable.shape))
     compiled(task).optimizer.build(task.trainable_variables)
-    task.save(tmp_path / "task.keras")
-    loaded = keras.saving.load_model(tmp_path / "task.keras")
+    loaded = reloaded(task, tmp_path)
     assert isinstance(loaded, MaskedPatchPrediction)
     assert loaded.get_config() == task.get_config()
     for name, values in task(IMAGES).items():

@@ -11,7 +11,7 @@ from keras_vit.training.optimizers import OPTIMIZERS, DecoupledAdam, MomentumSGD
 from keras_vit.training.parameter_groups import ParameterGroup
 from keras_vit.training.schedules import WarmupDecay
 from tests.backend import rows
-from tests.training.common import BACKEND, POLICIES, assert_equal
+from tests.training.common import BACKEND, POLICIES, assert_equal, reloaded
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype("float32")
@@ -108,8 +108,7 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: 
     whole, part = (regression(OPTIMIZERS[name](schedule, **options)) for schedule in schedules)
     fit(whole, 6, batch_size=4)
     fit(part, 3, batch_size=4)
-    part.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
+    again = reloaded(part, tmp_path)
     assert again.optimizer.groups == GROUPS
     assert type(again.optimizer) is OPTIMIZERS[name]
     fit(again, 6, batch_size=4, initial=3)

@@ -11,7 +11,7 @@ from keras_vit.training.lora import ADAPTED, enable_lora, merged
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, find_groups, freeze
 from tests.bank import TINY, fresh, outputs, pixels, small, tiny
-from tests.training.common import JIT, array, refused
+from tests.training.common import JIT, array, refused, reloaded
 
 
 def test_the_default_decays_kernels_alone() -> None:
@@ -75,8 +75,7 @@ def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) 
         moved = {v.path for v in model.weights if not np.array_equal(before[v.path], v)}
         assert moved <= {variable.path for variable in model.trainable_variables}
         assert {"head/kernel", "block_1/attention/query_key_value/kernel"} <= moved
-        model.save(tmp_path / "model.keras")
-        model = keras.saving.load_model(tmp_path / "model.keras")
+        model = reloaded(model, tmp_path)
         assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
         # A layer that is frozen in part is known to the optimizer alone.
         assert not any("mlp" in v.path for v in model.trainable_variables)

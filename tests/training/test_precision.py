@@ -22,7 +22,7 @@ from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from tests.backend import rows
 from tests.bank import pixels
-from tests.training.common import BACKEND
+from tests.training.common import BACKEND, reloaded
 
 MODEL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 CLASSES = 5
@@ -170,8 +170,7 @@ def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
         assert is_scaled(model), way
         others = [model, copy.deepcopy(model)]
         if way in ("a name", "a map", "a feature model"):
-            model.save(tmp_path / "model.keras")
-            others.append(keras.saving.load_model(tmp_path / "model.keras"))
+            others.append(reloaded(model, tmp_path))
             assert is_scaled(others[-1])
         if way != "a feature model":
             others += [model.copy(), model.with_classifier(3), model.with_input_shape((24, 24, 3))]
@@ -186,8 +185,7 @@ def test_no_loss_scaling_where_it_is_not_wanted(tmp_path: Path) -> None:
     model = small_vit(FLOAT16)
     model.compile("adam", LOSS, auto_scale_loss=False)
     assert not is_scaled(model)
-    model.save(tmp_path / "model.keras")
-    assert not is_scaled(keras.saving.load_model(tmp_path / "model.keras"))
+    assert not is_scaled(reloaded(model, tmp_path))
     mine = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=8.0)
     model.compile(mine, LOSS)
     assert model.optimizer is mine
