@@ -130,18 +130,14 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
     assert "notes.txt: not one of .bmp .gif" in str(splits.report)
 
 
-def split_lists(root: Path, train: bytes, val: bytes = b"b/001.png") -> Path:
-    return write(flat_folder(root), {"train.txt": train, "val.txt": val})
-
-
 def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
     write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
         train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
-        splits = load(split_lists(tmp_path, train, b"a/002.png\n"))
-        listed = {name: names(split) for name, split in splits.items()}
-        train, val, test = ["b/001.png", "a/é 木.png"], ["a/002.png"], ["b/003.png"]
-        assert listed == {"train": train, "val": val, "test": test}
+        files = {"train.txt": train, "val.txt": b"a/002.png\n"}
+        splits = load(write(flat_folder(tmp_path), files))
+        assert names(splits.train) == ["b/001.png", "a/é 木.png"]
+        assert (names(splits.val), names(splits["test"])) == (["a/002.png"], ["b/003.png"])
         assert splits.train.labels().tolist() == [1, 0]
 
 
@@ -165,7 +161,7 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_that_are_refused(tmp_path: Path, name: str) -> None:
     train, val, message = LISTS[name]
-    folder = split_lists(tmp_path / "photos", train, val)
+    folder = write(flat_folder(tmp_path / "photos"), {"train.txt": train, "val.txt": val})
     write(tmp_path, {"p16.png": plain(16)})
     (folder / "b" / "link.png").symlink_to(folder / "a" / "000.png")
     (folder / "b" / "hard.png").hardlink_to(folder / "a" / "000.png")
