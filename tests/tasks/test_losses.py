@@ -1,7 +1,8 @@
-"""Losses against those that the official code gave, timm's, and finite differences."""
+"""Losses against the official code's, timm's and finite differences; each trains a head."""
 
 import itertools
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_pinball_loss
 
-from keras_vit.tasks import TASKS, losses
+from keras_vit.tasks import TASKS, Multilabel, Task, get, losses
 from tests.backend import rows
+from tests.bank import TINY, fresh, outputs, pixels
 
 LOSSES = {"sigmoid": losses.SigmoidCrossentropy, "softmax": losses.SoftmaxCrossentropy}
 
@@ -119,7 +121,9 @@ def test_values_and_gradients_are_those_of_timm(name: str) -> None:
     np.testing.assert_allclose(by_logits, GOLDEN[name]["gradient"], rtol=2e-5, atol=2e-7)
 
 
-EVERY_LOSS = [(kind, name, {}) for kind, task in TASKS.items() for name in task.losses] + [
+NAMED = [(kind, name) for kind, task in TASKS.items() for name in task.losses]
+FIRST = [(kind, next(iter(task.losses))) for kind, task in TASKS.items()]
+EVERY_LOSS = [(*pair, {}) for pair in NAMED] + [
     ("multilabel", "asymmetric", {"gamma_positive": 0.5, "gamma_negative": 0.0, "clip": 0.1}),
     ("regression", "quantile", {"quantile": 0.9}),
     ("classification", "softmax", {"label_smoothing": 0.1}),
@@ -167,3 +171,48 @@ def test_metrics() -> None:
         np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-5)
         again = type(metric).from_config(metric.get_config())
         assert again.get_config() == metric.get_config()
+
+
+def task_and_data(kind: str) -> tuple[Task, np.ndarray, np.ndarray]:
+    """Targets that follow from the features, up to some noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(256, 8)).astype("float32")
+    scores = x @ rng.normal(size=(8, 3)) + rng.normal(0, 0.3, (256, 3))
+    if kind == "classification":
+        return get(kind, size=3), x, scores.argmax(axis=1)
+    if kind == "multilabel":
+        return get(kind, size=3), x, scores > [0, 1, 3]
+    if kind == "regression":
+        targets = 100 + 20 * scores[:, :2]
+        return get(kind, names=("x", "y")).fitted(targets), x, targets
+    return get(kind, size=4), x, np.digitize(scores[:, 0], [-2, 0, 3])
+
+
+@pytest.mark.parametrize(("kind", "loss"), rows(NAMED, FIRST))
+def test_fit(kind: str, loss: str) -> None:
+    task, x, targets = task_and_data(kind)
+    bias = keras.initializers.Constant(task.initial_bias(targets))
+    head = keras.layers.Dense(task.outputs, kernel_initializer="zeros", bias_initializer=bias)
+    model = keras.Sequential([keras.Input((8,)), head])
+    model.compile(keras.optimizers.Adam(0.1), task.loss(loss), metrics=task.metrics())
+    mean = task.scores(targets, task.answers(outputs(model, x)), 0)
+    history = model.fit(x, task.check_targets(targets), batch_size=64, epochs=10, verbose=0).history
+    scores = task.scores(targets, task.answers(outputs(model, x)), 0)
+    main, name = next(iter(scores)), task.metrics()[0].name
+    is_error = "mae" in main
+    assert scores[main].value < 0.3 * mean[main].value if is_error else scores[main].value > 0.9
+    assert (history[name][-1] < history[name][0]) == is_error
+    if not isinstance(task, Multilabel):  # whose metric counts all labels alike
+        metrics = model.evaluate(x, task.check_targets(targets), verbose=0, return_dict=True)
+        assert metrics[name] == pytest.approx(scores[main].value, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_model_of_this_package_takes_every_task(kind: str) -> None:
+    """Without a warning of its checks of losses and labels."""
+    task, _, targets = task_and_data(kind)
+    model, images = fresh(**TINY | {"num_classes": task.outputs}), pixels(8, 16, 16, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.compile("sgd", task.loss(), metrics=task.metrics())
+        model.fit(images.astype("float32"), task.check_targets(targets)[:8], verbose=0)
