@@ -26,6 +26,7 @@ from tests.training.common import StopAt, assert_equal, reloaded
 
 RECIPE = Recipe(source="", model={}, image_size=8, epochs=4, batch_size=8, learning_rate=3e-3)
 COUNTS = [40, 8, 2]
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("weights", "logits")]
 SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_shape": (8, 8, 1)}
 
 
@@ -46,16 +47,12 @@ def build(task: Task | None = None) -> Any:
 
 
 def train(folder: Path, balance: str, splits: data.Splits | None = None, **options: Any) -> Any:
-    model = build()
-    recipe = replace(RECIPE, balance=balance)
+    model, recipe = build(), replace(RECIPE, balance=balance)
     fit(model, recipe, splits or splits_of(), folder, print_fn=lambda line: None, **options)
     return model
 
 
-@pytest.mark.parametrize(
-    "balance",
-    ["sampling", *(pytest.param(b, marks=pytest.mark.slow) for b in ("weights", "logits"))],
-)
+@pytest.mark.parametrize("balance", ["sampling", *SLOW])
 def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", balance)
     if balance != "sampling":  # where the loss is the plain one
@@ -147,8 +144,7 @@ def grouped(groups: np.ndarray) -> data.Splits:
 
 
 def test_groups_are_held_out_as_a_whole() -> None:
-    groups = np.random.default_rng(1).integers(0, 27, 135)
-    splits = grouped(groups)
+    splits = grouped(np.random.default_rng(1).integers(0, 27, 135))
     kept = [hold_out(splits, 0.2), hold_out(splits, 0.2, seed=1), hold_out_to_choose(splits)]
     for number, (rest, part) in enumerate(kept):
         assert not set(rest.train.groups) & set(part.groups)

@@ -72,13 +72,8 @@ WAYS: dict[str, Callable[[str], keras.Model]] = {
     "a copy": lambda policy: small_vit().copy(dtype=policy),
     "a feature model": lambda policy: small_vit(policy).feature_model("logits"),
 }
-EXTRAS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "SAM": {"rho": 1e-5},
-    "accumulation": {"accumulation": 2},
-    "EMA": {"ema": 0.75},
-    "all": {"rho": 1e-5, "accumulation": 2, "ema": 0.75},
-}
+PARTS: dict[str, Any] = {"rho": 1e-5, "accumulation": 2, "ema": 0.75}
+EXTRAS = {"plain": {}, "all": PARTS, **{name: {name: value} for name, value in PARTS.items()}}
 
 
 def compile_by_hand(model: Any, rho: float = 0, accumulation: int = 1, ema: float = 0) -> None:
@@ -133,7 +128,7 @@ EVERYWHERE = [(policy, "a name", "all", compile_by_hand) for policy in TOLERANCE
 SLOW_CASES = [
     (FLOAT16, "the command line", "all", compile_by_recipe),
     *((FLOAT16, way, "all", compile_by_hand) for way in WAYS if way != "a name"),
-    *((FLOAT16, "a name", extra, compile_by_hand) for extra in ("SAM", "accumulation", "EMA")),
+    *((FLOAT16, "a name", extra, compile_by_hand) for extra in PARTS),
     (FLOAT16, "a name", "all", compile_by_recipe),
     (BFLOAT16, "the command line", "all", compile_by_recipe),
 ]
