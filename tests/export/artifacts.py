@@ -21,11 +21,26 @@ PATHS = {name: f"model{row.suffix or ''}" for name, row in FORMATS.items()}
 IMAGES = pixels(8, 32, 32, 3)
 NAMES = ("ant", "bee", "\udcff", "a\nb", "elk")
 DIGITS = Classification(tuple("0123456789"))
+# Those of the common checks, and what they combine otherwise.
+EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (kind, {}) for kind in KINDS if kind != "all_tokens"},
+    "sincos2d": ("token", {"position_embedding": "sincos2d"}),
+    "no_positions": ("token", {"position_embedding": "none"}),
+    "learned_2d": ("token", {"position_embedding": "learned_2d"}),
+    "merging": ("token", {"token_merging": 4}),
+    "merging_gap": ("gap", {"token_merging": 4}),
+    "merging_map": ("map", {"token_merging": 4}),
+    "bit_v1": ("bit", {"version": 1}),
+    "not_square": ("token", {"input_shape": (32, 48, 3), "position_embedding": "sincos2d"}),
+    "padded": ("mixer", {"input_shape": (36, 32, 3)}),
+    "two_channels": ("token", {"input_shape": (32, 32, 2)}),
+    "gray": ("token", {"input_shape": (32, 32, 1)}),
+    "float16": ("token", {"dtype": "mixed_float16"}),
+    "softmax": ("token", {"classifier_activation": "softmax"}),
+}
 MODELS: dict[str, Callable[[], Any]] = {
-    **{kind: partial(build, kind) for kind in KINDS},
+    **{kind: partial(build, base, **own) for kind, (base, own) in EVERY_KIND.items()},
     **{kind: partial(vit, task=task) for kind, task in TASKS.items()},
-    "sincos2d": lambda: build("token", position_embedding="sincos2d"),
-    "merging": lambda: build("token", token_merging=4),
     "large": lambda: build("token", hidden_dim=256, mlp_dim=1024),
     "any size": lambda: build("token", depth=1, input_shape=(None, None, 3), position_grid=(4, 4)),
 }

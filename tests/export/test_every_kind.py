@@ -18,35 +18,19 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.export.artifacts import PATHS, Artifacts, case, contract, in_turns
+from tests.export.artifacts import EVERY_KIND, PATHS, Artifacts, case, contract, in_turns
 from tests.models.test_common import KINDS, build
 
-# Those of the common checks, and what they combine otherwise.
-EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
-    **{kind: (kind, {}) for kind in KINDS if kind != "all_tokens"},
-    "sincos2d": ("token", {"position_embedding": "sincos2d"}),
-    "no_positions": ("token", {"position_embedding": "none"}),
-    "learned_2d": ("token", {"position_embedding": "learned_2d"}),
-    "merging": ("token", {"token_merging": 4}),
-    "merging_gap": ("gap", {"token_merging": 4}),
-    "merging_map": ("map", {"token_merging": 4}),
-    "bit_v1": ("bit", {"version": 1}),
-    "not_square": ("token", {"input_shape": (32, 48, 3), "position_embedding": "sincos2d"}),
-    "padded": ("mixer", {"input_shape": (36, 32, 3)}),
-    "two_channels": ("token", {"input_shape": (32, 32, 2)}),
-    "gray": ("token", {"input_shape": (32, 32, 1)}),
-    "float16": ("token", {"dtype": "mixed_float16"}),
-    "softmax": ("token", {"classifier_activation": "softmax"}),
-}
 # Of each position and each pooling one, in the format that its backend writes in this process. To
 # write ONNX takes seconds each, and torch's run has what its own share with others.
 QUICK = {
-    "tensorflow": ("sincos2d", "relative", "beit", "dinov3", "merging_map", "hybrid", "mixer",
-                   "bit_v1", "two_channels"),
+    "onnx": ("sincos2d", "relative", "beit", "dinov3", "merging_map", "hybrid", "mixer", "bit_v1",
+             "two_channels"),
     "torch": ("token", "learned_2d", "beit_shared", "eva02", "map", "merging_map", "mixer",
               "bit_v1"),
 }  # fmt: skip
-IN_THIS_PROCESS = {"tensorflow": "onnx", "torch": "torch"}
+FIRST = {"data_format": "channels_first", "input_shape": (3, 32, 32)}
+NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
 
 
 def made(kind: str, **changes: Any) -> Any:
@@ -71,8 +55,7 @@ def test_the_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "kind"),
-    [case(IN_THIS_PROCESS[b], k, quick=True) for b, kinds in QUICK.items() for k in kinds],
+    ("format", "kind"), [case(f, kind, quick=True) for f, kinds in QUICK.items() for kind in kinds]
 )
 def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
     """No second process to start. (`test_serves_as_predict_does` has the SavedModel.)"""
@@ -86,13 +69,8 @@ def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
 
 @in_turns(EVERY_KIND)
 def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts) -> None:
-    model = artifacts.model(kind, lambda: made(kind))
     run = artifacts.file(kind, format).predict_on_batch
-    assert_agrees(run, model.copy(dtype="float32"))
-
-
-FIRST = {"data_format": "channels_first", "input_shape": (3, 32, 32)}
-NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
+    assert_agrees(run, artifacts.model(kind).copy(dtype="float32"))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ from tests.export.artifacts import (
 from tests.models.test_common import build
 from tests.models.test_task import TASKS
 
+INT8 = [case("onnx", False, quick=True), case("openvino", True, quick=False)]
+INT8 += [case(format, False, quick=False) for format in ("litert", "openvino")]
+FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 # Another backend's file is written by a new process, which takes seconds to start.
 QUICK = [f for f, row in FORMATS.items() if f == "onnx" or row.backend == keras.backend.backend()]
 
@@ -75,8 +78,8 @@ def test_names_of_inputs_and_outputs(artifacts: Artifacts) -> None:
     outputs = ["probabilities", "top_classes", "top_probabilities"]
     session = onnxruntime.InferenceSession(str(of_names(artifacts, "onnx").path))
     (images,) = session.get_inputs()
-    assert (images.name, images.type) == ("images", "tensor(uint8)")
-    assert images.shape == ["batch", 32, 32, 3]
+    about = images.name, images.type, images.shape
+    assert about == ("images", "tensor(uint8)", ["batch", 32, 32, 3])
     assert sorted(output.name for output in session.get_outputs()) == outputs
     found = session.run(outputs, {"images": IMAGES})
     order = np.argsort(-found[0], axis=1)[:, :3]
@@ -109,12 +112,7 @@ def test_weights_stand_once(format: str, artifacts: Artifacts) -> None:
     assert size_of(artifacts.path("large", format)) < 1.25 * 4 * parameters
 
 
-INT8 = (("onnx", False), ("openvino", True), ("litert", False), ("openvino", False))
-
-
-@pytest.mark.parametrize(
-    ("format", "calibrated"), [case(*row, quick=row[0] == "onnx") for row in INT8]
-)
+@pytest.mark.parametrize(("format", "calibrated"), INT8)
 def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Path) -> None:
     model, calibration = artifacts.model("large"), IMAGES if calibrated else None
     file = exported(tmp_path, model, format, quantize="int8", calibration=calibration)
@@ -217,9 +215,6 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
         with pytest.raises(CheckpointError, match=words):
             load_exported(target)
     assert not ran.exists()
-
-
-FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 
 
 @pytest.mark.parametrize(

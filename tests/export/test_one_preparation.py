@@ -14,7 +14,7 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.export import ExportedModel
+from keras_vit.export import FORMATS, ExportedModel
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
@@ -22,6 +22,8 @@ from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
 from tests.export.artifacts import Artifacts, case
 
+ONNX = pytest.param("onnx", marks=pytest.mark.every_backend)
+OTHERS = [case(f, quick=f in ("tf_saved_model", "torch")) for f in FORMATS if f != "onnx"]
 Exported = Callable[[str], ExportedModel]
 pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.DataRangeWarning")
 
@@ -74,14 +76,7 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
     return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
-@pytest.mark.parametrize(
-    "format",
-    [
-        pytest.param("onnx", marks=pytest.mark.every_backend),
-        *(case(f, quick=True) for f in ("tf_saved_model", "torch")),
-        *(case(f, quick=False) for f in ("litert", "openvino")),
-    ],
-)
+@pytest.mark.parametrize("format", [ONNX, *OTHERS])
 def test_predicts_as_model(format: str, model: Any, files: list[Path], exported: Exported) -> None:
     expected = answers(model, files)
     np.testing.assert_allclose(answers(exported(format), files), expected, atol=2e-5)

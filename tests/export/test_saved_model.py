@@ -50,6 +50,7 @@ for folder in sys.argv[1:]:
     shapes = {name: {k: v.shape.as_list() for k, v in a.items()} for name, a in empty.items()}
     json.dump(shapes, open(folder + "/shapes.json", "w"))
 """
+KINDS = ("token", "map", "mixer")
 NAMES = ["ant", "bee", "cat", "dog", "elk"]
 HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
 
@@ -99,9 +100,6 @@ def unusual(folder: Path) -> list[Path]:
     Image.fromarray(np.rot90(pixels, -1).copy()).save(files[1])
     Image.new("1", (10_000, 10_000)).save(files[2])
     return files
-
-
-KINDS = ("token", "map", "mixer")
 
 
 @pytest.fixture(scope="module")
