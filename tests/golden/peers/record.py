@@ -81,29 +81,24 @@ def as_file(model: torch.nn.Module) -> Arrays:
 def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case, the config.json timm writes for it, and the tensors of its file."""
     import timm
-    from timm.models._hub import save_config_for_hf
+    from timm.models import _hub, beit, eva, vision_transformer
 
     model = timm.create_model(spec["class"], **spec["arguments"])
     shapes = {name: tuple(values.shape) for name, values in model.state_dict().items()}
     file = {name: weights.tensor(name, shape, spec["seed"]) for name, shape in shapes.items()}
     with tempfile.TemporaryDirectory() as folder:
-        save_config_for_hf(model, str(Path(folder) / "config.json"))
+        _hub.save_config_for_hf(model, str(Path(folder) / "config.json"))
         config = json.loads((Path(folder) / "config.json").read_text())
     state = {name: torch.from_numpy(value) for name, value in file.items()}
     if "resampled" in spec and not spec["arguments"].get("dynamic_img_size"):
         size = tuple(spec["images"][1:3])
         model = timm.create_model(spec["class"], **{**spec["arguments"], "img_size": size})
-        state = filter_of(model)(state, model)
+        # timm's filter of checkpoints for a model, as its entry point would apply it.
+        kinds = {"Beit": beit, "Eva": eva}
+        module = kinds.get(type(model).__name__, vision_transformer)
+        state = module.checkpoint_filter_fn(state, model)
     model.load_state_dict(state)
     return model, config, file
-
-
-def filter_of(model: torch.nn.Module) -> Callable:
-    """timm's filter of checkpoints for a model, as its entry point would apply it."""
-    from timm.models import beit, eva, vision_transformer
-
-    kinds = {"Beit": beit, "Eva": eva}
-    return kinds.get(type(model).__name__, vision_transformer).checkpoint_filter_fn
 
 
 def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
