@@ -105,15 +105,11 @@ def damage(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_a_damaged_blob_is_noticed_by_its_name(repository: Path) -> None:
-    damage(file_in_folder(repository).resolve())
-    model = fresh(activation="relu")
+def test_a_blob_that_is_damaged_missing_or_a_device(repository: Path) -> None:
+    link, model = file_in_folder(repository), fresh(activation="relu")
+    damage(link.resolve())
     refused(r"its name in the cache is .* Delete .*blobs/", load_weights, model, repository)
     assert_same_weights(model, small(activation="relu"))
-
-
-def test_links_without_their_blob_or_to_a_device_and_no_folder(repository: Path) -> None:
-    link = file_in_folder(repository)
     link.resolve().unlink()
     for place in (repository, link.parent):
         missing(r"is a link to .*blobs/.*download it again", from_checkpoint, place)
