@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -128,8 +128,8 @@ def test_a_file_that_was_deleted_is_downloaded_and_listed_again(row: Weights) ->
 
 
 @pytest.fixture
-def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """The same file behind a host like Hugging Face's or Google's, which publishes its sum."""
+def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Headers of a host of the same file, like Hugging Face's or Google's: these have its sum."""
     content = source_of(row).read_bytes()
     published: dict[str, str] = {}
 
@@ -150,17 +150,12 @@ def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 
         def log_message(self, *_: Any) -> None: ...
 
-    def publish(headers: dict[str, str]) -> None:
-        published.clear()
-        published.update(headers)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/model.npz"
-    monkeypatch.setattr(catalog, "RELEASED", (replace(row, url=url),))
-    yield publish
-    server.shutdown()
-    server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/model.npz"
+        monkeypatch.setattr(catalog, "RELEASED", (replace(row, url=url),))
+        yield published
+        server.shutdown()
 
 
 def test_a_download_is_held_against_the_sum_of_its_host(host: Any, row: Weights) -> None:
@@ -168,12 +163,14 @@ def test_a_download_is_held_against_the_sum_of_its_host(host: Any, row: Weights)
     sha256, md5 = hashlib.sha256(content).hexdigest(), hashlib.md5(content).digest()
     google = f"crc32c=AAAAAA==,md5={base64.b64encode(md5).decode()}"
     for headers in ({"X-Linked-ETag": f'"{sha256}"'}, {"x-goog-hash": google}, {}):
-        host(headers)
+        host.clear()
+        host.update(headers)
         assert_same_weights(from_checkpoint(row.name), small())
         (cache.cache_folder() / row.file_name).unlink()
     google = f"md5={base64.b64encode(bytes(16)).decode()}"
     for headers in ({"X-Linked-ETag": f'"{"0" * 64}"'}, {"x-goog-hash": google}):
-        host(headers)
+        host.clear()
+        host.update(headers)
         refused("the download is damaged", from_checkpoint, row.name)
         assert not list(cache.cache_folder().glob("*.npz"))
 
