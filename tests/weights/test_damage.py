@@ -161,21 +161,16 @@ def test_a_failed_write_leaves_what_was_there(name: str, tmp_path: Path, monkeyp
     assert read_all(tmp_path) == contents
 
 
-NAME = ": give the name of a file"
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "layout", "message"),
-    [
-        ("m.npz", Path.mkdir, "google", f"is a folder{NAME}"),
-        ("m.keras", os.mkfifo, None, f"is a named pipe{NAME}"),
-        ("m.safetensors", lambda p: p.symlink_to("/dev/null"), "timm", f"is a device{NAME}"),
+def test_unwritable_places(tmp_path: Path) -> None:
+    to_null = partial(Path.symlink_to, target="/dev/null")
+    for name, make, layout, message in (
+        ("m.npz", Path.mkdir, "google", "is a folder: give the name of a file"),
+        ("m.keras", os.mkfifo, None, "is a named pipe: give the name of a file"),
+        ("m.safetensors", to_null, "timm", "is a device: give the name of a file"),
         ("file", Path.touch, "huggingface", "is a file: give a folder"),
-    ],
-)
-def test_unwritable_places(name: str, make: Any, layout: Any, message: str, tmp_path: Path) -> None:
-    make(tmp_path / name)
-    refused(message, save_weights, small(), tmp_path / name, layout, error=ValueError)
+    ):
+        make(tmp_path / name)
+        refused(message, save_weights, small(), tmp_path / name, layout, error=ValueError)
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
