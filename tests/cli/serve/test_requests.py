@@ -97,9 +97,7 @@ def test_instances_of_tensorflow_serving(written: Rows, port: int) -> None:
     assert (status, answer.keys()) == (200, {"predictions", "version"})
     assert answer["predictions"] == unnamed(written)
     assert post(port, PREDICT, instances(BROKEN))[0] == 200  # a list stays one
-
-
-def test_what_is_not_base64_is_a_row(port: int) -> None:
+    # What is not base64 is a row, too.
     texts = [base64_of(jpeg(1)), "not base64!", "", "é", base64_of(b"no image")]
     status, answer = post(port, PREDICT, {"instances": [{"b64": text} for text in texts]})
     assert status == 200
@@ -371,8 +369,7 @@ def test_each_task_in_each_way(kind: str, tmp_path: Path, start_server: Start) -
     _, described, _ = request(server.port, "/v1/models/photos")
     assert server.stop() == 0
     assert {**one, "version": None} == {**listed["predictions"][0], "version": None}
-    assert status == 200
-    assert tensors["outputs"][0]["name"] == model.task.answer_names[0]
+    assert (status, tensors["outputs"][0]["name"]) == (200, model.task.answer_names[0])
     assert tensors["outputs"][0]["shape"] == [1, model.task.size]
     config = json.loads(json.dumps(model.task.get_config()))
     assert described["task"] == {**config, "names": described["classes"]}
