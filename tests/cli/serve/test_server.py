@@ -64,15 +64,13 @@ def test_what_is_refused(port: int) -> None:
             assert (answered, list(content)) == (status, ["error", "type"])
             assert reason in content["error"]
 
-
-def test_a_body_without_a_length_has_the_same_limit(port: int) -> None:
-    async def send() -> bytes:
+    async def send_without_a_length() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         writer.write(head + 9 * (b"c350\r\n" + bytes(50_000) + b"\r\n") + b"0\r\n\r\n")
         return await reader.readline()
 
-    assert b" 413 " in asyncio.run(send())
+    assert b" 413 " in asyncio.run(send_without_a_length())
 
 
 def test_other_addresses_and_other_names(port: int) -> None:
