@@ -232,20 +232,18 @@ def test_a_failing_import_is_one_line_that_names_the_backend(run_python: Any) ->
     assert run_python(code, "teapot").startswith(line)
 
 
-@pytest.mark.parametrize(
-    ("installed", "fix"),
-    [("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
-     ("", "torch is not installed: pip install 'keras3-vit[torch]'")],
-)  # fmt: skip
-def test_a_missing_backend(installed: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    monkeypatch.setattr(installation, "find_spec", lambda name: name == installed or None)
-    with pytest.raises(ImportError, match=re.escape(fix)):
-        installation.check_backend()
-
-
 @pytest.mark.usefixtures("here")  # which is KERAS_HOME, too
-def test_the_backend_of_the_configuration_file_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_backend_is_an_error_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for installed, fix in (
+        ("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
+        ("", "torch is not installed: pip install 'keras3-vit[torch]'"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
+            with pytest.raises(ImportError, match=re.escape(fix)):
+                installation.check_backend()
+    # That of the configuration file is checked, too.
     Path("keras.json").write_text('{"backend": "coffee"}')
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     with pytest.raises(ImportError, match="coffee is not a backend"):
