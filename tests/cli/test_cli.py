@@ -57,8 +57,7 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
     assert [Path(path).name for path, _ in facts["bad_files"]] == ["broken.jpg"]
     assert len((run / "history.csv").read_text().splitlines()) == 7
     config = json.loads((run / "config.json").read_text())
-    assert config["job"]["epochs"] == 6
-    assert config["recipe"]["learning_rate"] == 0.001
+    assert (config["job"]["epochs"], config["recipe"]["learning_rate"]) == (6, 0.001)
     page = (run / "report.md").read_text()
     assert "| green |" in page
     assert str(photographs.parent) not in page
@@ -199,26 +198,18 @@ def test_a_run_is_resumed(photographs: Path, interrupt: Interrupt, command: Comm
 def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     photographs: Path, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    words = training(photographs)
-    interrupt(words, "fit")
-    monkeypatch.setattr("sys.argv", ["keras-vit", *words, "--resume"])
-    assert "seed was '0', is '1'" in command(*words, "--seed", "1", "--resume", status=2)
-    assert "no checkpoint yet" in command(*words, "--checkpoint-every", "0", "--resume")
-    config = json.loads(Path("colors/config.json").read_text("utf-8"))
-    assert config["command"].endswith("--batch-size 8"), "the command that started the run"
-    assert not config["job"]["resume"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_export")
-def test_a_run_keeps_augment(photographs: Path, interrupt: Interrupt, command: Command) -> None:
     words = [*training(photographs), "--augment"]
-    interrupt([*words, "tiny"], "predict_outcomes")
+    interrupt([*words, "tiny"], "fit")
+    monkeypatch.setattr("sys.argv", ["keras-vit", *words, "tiny", "--resume"])
     assert "augment was " in command(*words, "none", "--resume", status=2)
-    command(*words, "tiny", "--resume")
+    words += ["tiny", "--resume"]
+    assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
+    assert "no checkpoint yet" in command(*words, "--checkpoint-every", "0")
     assert Path("colors/model.keras").is_file()
     config = json.loads(Path("colors/config.json").read_text("utf-8"))
+    assert config["command"].endswith("--augment tiny"), "the command that started the run"
     assert config["job"]["augment"] == ["tiny"]
+    assert not config["job"]["resume"]
 
 
 def test_predict_leaves_out_bad_and_large_images(photographs: Path, command: Command) -> None:
