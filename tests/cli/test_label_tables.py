@@ -50,8 +50,7 @@ def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, comman
     printed = command(f"train --batch-size 16 {SHORT}", *data, "--out", out)
     assert f"task {kind}: " in printed
     record = json.loads((out / "report.json").read_text("utf-8"))
-    assert record["report"]["task"]["kind"] == kind
-    assert record["report"]["examples"] == 30
+    assert (record["report"]["task"]["kind"], record["report"]["examples"]) == (kind, 30)
     assert score in record["report"]["scores"]
     assert {plot, "curves.png", "mistakes.png", "report.md"} <= {p.name for p in out.iterdir()}
     card = (out / "report.md").read_text("utf-8")
