@@ -217,17 +217,14 @@ def test_resume_refuses_another_model(format: str, photographs: Path, predict: P
     assert "1 image, besides 1 that were there" in predict("regression", words)
 
 
-def test_parquet_without_pyarrow(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    words = f"{photographs} --out a.parquet"
-    assert "pip install pyarrow" in predict("ordinal", words, status=2)
-    assert not Path("a.parquet").exists()
-
-
 def test_parquet_appears_whole(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
+    words = f"{photographs} --batch-size 1 --out a.parquet"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        assert "pip install pyarrow" in predict("ordinal", words, status=2)
+    assert not Path("a.parquet").exists()
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(answer_files, "GROUP", 2)
-    words = f"{photographs} --batch-size 1 --out a.parquet"
 
     def stopped(*arguments: Any) -> Any:
         yield from list(predict_files(*arguments))[:3]
