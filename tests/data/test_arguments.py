@@ -1,6 +1,7 @@
 """Arguments of splits, pipelines and augmentations that cannot be right, and what is answered."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -35,17 +36,13 @@ def batches(of: ArraySplit = SPLIT, **options: Any) -> Any:
     return pipeline(of, **{"image_size": 8, "batch_size": 4, **options})
 
 
-def trained(augment: Any, of: ArraySplit = SPLIT, **options: Any) -> Any:
-    return batches(of, training=True, augment=augment, **options)
-
-
 CALLS: dict[str, Callable[..., Any]] = {
     "load": lambda **options: load("digits", **options),
     "arrays": split,
     "targets": lambda **options: split(images=COLOR, **options),
     "rates": lambda rates, of=SPLIT: of.resampled(rates),
     "pipeline": batches,
-    "mixing": trained,
+    "mixing": partial(batches, training=True),
     "evaluate": lambda **options: evaluation_image(PIXELS, **{"image_size": 8, **options}),
     "augment": Augmentation,
 }
