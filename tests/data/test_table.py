@@ -74,10 +74,6 @@ def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-
-
 def write_csv(path: Path, rows: list[dict[str, Any]], delimiter=",", encoding="utf-8") -> None:
     with path.open("w", newline="", encoding=encoding) as file:
         writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
@@ -85,13 +81,13 @@ def write_csv(path: Path, rows: list[dict[str, Any]], delimiter=",", encoding="u
         writer.writerows(rows)
 
 
-FORMATS: dict[str, Callable[..., None]] = {
+FORMATS: dict[str, Callable[..., Any]] = {
     "t.csv": write_csv,
     "semicolons.csv": partial(write_csv, delimiter=";"),
     "of a spreadsheet.csv": partial(write_csv, delimiter="\t", encoding="utf-16"),
     "with a mark.csv": partial(write_csv, encoding="utf-8-sig"),
     "t.tsv": partial(write_csv, delimiter="\t"),
-    "t.jsonl": write_json_lines,
+    "t.jsonl": lambda path, rows: path.write_text("\n".join(map(json.dumps, rows)) + "\n"),
     "t.parquet": write_parquet,
 }
 
@@ -298,19 +294,16 @@ def test_without_a_split_column(table: Table, labels: Columns) -> None:
         assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
 
 
-BAD_CELLS = {  # of rows, by column
-    "file": {1: "missing.png", 8: "", 9: "../secret.png", 12: "13.png"},
-    "label": {3: "", 7: "lynx", 12: "dog"},  # a lynx is in the validation split alone
-    "split": {5: "training set", 7: "val"},
-}
-
-
 def test_bad_rows(table: Table, photos: Path) -> None:
     """All of them are in one error, or left out."""
-    bad_rows = {
-        name: [BAD_CELLS[name].get(row, cell) for row, cell in enumerate(cells)]
-        for name, cells in base(label=ANIMALS).items()
-    }
+    bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
+    for name, wrong in (
+        ("file", {1: "missing.png", 8: "", 9: "../secret.png", 12: "13.png"}),
+        ("label", {3: "", 7: "lynx", 12: "dog"}),  # a lynx is in the validation split alone
+        ("split", {5: "training set", 7: "val"}),
+    ):
+        for row, cell in wrong.items():
+            bad_rows[name][row] = cell
     with pytest.raises(ValueError, match=r"8 rows of .*t\.csv cannot be used") as caught:
         table(bad_rows)
     reasons = {
