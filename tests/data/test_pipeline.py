@@ -3,7 +3,6 @@
 import importlib
 import time
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from benchmarks import input_pipeline
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, load, pipeline
 from tests.data.batches import check_stopped_run, passes
-from tests.data.image_fixtures import flat_folder, plain
+from tests.data.image_fixtures import flat_folder, one_quick, plain
 
 tf = pytest.importorskip("tensorflow")
 
@@ -32,9 +31,8 @@ def array_split() -> ArraySplit:
 
 
 # Each of both once, the other pairs thoroughly.
-OTHER_PAIRS = [("folder_split", True), ("array_split", False)]
-PAIRS: list[Any] = [("folder_split", False), ("array_split", True)]
-PAIRS += [pytest.param(p, marks=pytest.mark.thorough) for p in OTHER_PAIRS]
+OTHER_PAIRS = [("array_split", True), ("folder_split", True), ("array_split", False)]
+PAIRS = [("folder_split", False), *one_quick(OTHER_PAIRS)]
 
 
 @pytest.fixture(params=PAIRS, ids=str)
@@ -58,10 +56,7 @@ def test_shapes_types_and_number(folder_split, array_split) -> None:
         assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
 
 
-HALF = pytest.param("mixed_float16", marks=pytest.mark.thorough)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", HALF])
+@pytest.mark.parametrize("policy", one_quick(["mixed_bfloat16", "mixed_float16"]))
 def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
     options = {**EVERYTHING, "training": True}
     expected = passes(pipeline(folder_split, 8, 4, **options))[0]
@@ -83,7 +78,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
 
 
-@pytest.mark.parametrize("cache", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("cache", one_quick([False, True]))
 def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     def train(seed: int) -> list[np.ndarray]:
         return passes(pipeline(folder_split, 8, 10, training=True, seed=seed, cache=cache), 2)
