@@ -42,9 +42,8 @@ def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
 
 
 # Of the files, whose labels go the same way, two kinds of task stand for all.
-CASES = [(arrays, name) for name in TASKS] + [(files, "multilabel"), (files, "ordinal")]
-OTHERS = ("regression", "one number", "soft classes")
-CASES += [pytest.param(files, name, marks=pytest.mark.thorough) for name in OTHERS]
+CASES = [*((arrays, name) for name in TASKS), (files, "multilabel")]
+CASES += one_quick(["ordinal", "regression", "one number", "soft classes"], files)
 
 
 @pytest.mark.parametrize(("source", "name"), CASES)
