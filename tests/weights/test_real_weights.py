@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from benchmarks import loading
 from keras_vit import VisionTransformer, ViTTi16
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.weights import from_checkpoint, save_weights
@@ -123,3 +124,14 @@ def test_the_two_cats(folder: Path, shared: Path) -> None:
     ((_, answer),) = predict_files(model, [shared / "photos" / "cats.png"])
     rows = model.task.describe(answer, top=5)["predictions"]
     assert [row["class"] for row in rows] == [row["label"] for row in golden["top5"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not loading.STATUS.exists(), reason="needs /proc")
+def test_loading_vit_b_16(tmp_path: Path, capsys: Any) -> None:
+    """Memory and time, beside reading its arrays with NumPy."""
+    for cost in loading.loading_costs(tmp_path):
+        with capsys.disabled():
+            print(f"\n{cost}")
+        assert cost.peak_ratio < 2.2
+        assert cost.times_numpy < 2
