@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import keras
@@ -28,11 +27,8 @@ MODELS = {
     "relative_gap": {"position_embedding": "relative", "pooling": "gap", "layer_scale": 0.1},
     "clip_pixels": {"depth": 1, "normalization": "clip", "classifier_activation": "softmax"},
 }
-RUNS = {
-    "plain": [],
-    "sam_bfloat16": ["--sam", "--precision", "mixed_bfloat16"],
-    "teacher": ["--teacher", "teacher.keras"],
-}
+RUNS = {"plain": [], "sam_bfloat16": ["--sam", "--precision", "mixed_bfloat16"]}
+RUNS |= {"teacher": ["--teacher", "teacher.keras"]}
 EXPORTS = {"saved_model": "tf_saved_model", "model.onnx": "onnx", "model.pt2": "torch"}
 TRAIN = [
     *("train", "--data", "photos", "--out", "run", "--weights", "start.keras"),
@@ -91,7 +87,7 @@ def run(folder: Path, name: str, options: list[str]) -> list[np.ndarray]:
     work.mkdir()
     for file in ("start.keras", "teacher.keras"):
         shutil.copy(folder / file, work)
-    zipfile.ZipFile(folder / "photos.zip").extractall(work / "photos")
+    shutil.unpack_archive(folder / "photos.zip", work / "photos")
     command = [sys.executable, "-m", "keras_vit_cli", *TRAIN, *options]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     subprocess.run(command, cwd=work, env=environment, check=True)
@@ -113,10 +109,7 @@ def run(folder: Path, name: str, options: list[str]) -> list[np.ndarray]:
 
 
 def packed(folder: Path) -> None:
-    with zipfile.ZipFile(folder.with_suffix(".zip"), "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                archive.write(path, path.relative_to(folder))
+    shutil.make_archive(str(folder), "zip", folder)
     shutil.rmtree(folder)
 
 
