@@ -175,20 +175,17 @@ def test_a_quantized_policy_holds_for_dense_sublayers(name: str, mode: str, tmp_
     reload(model, inputs, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "words"),
-    [
+def test_what_cannot_be_quantized_says_why() -> None:
+    for name, mode, words in (
         ("residual_unit", "int8", "ResidualUnit does not have a dense sublayer.*model.quantize"),
         ("class_token", "int8", "ClassToken.*quantize"),
         ("encoder_block", "gptq", "EncoderBlock.*'gptq'.*calibrated.*model.quantize"),
-    ],
-)
-def test_what_cannot_be_quantized_says_why(name: str, mode: str, words: str) -> None:
-    layer, inputs = one(name)
-    layer(**inputs)
-    given = quantizer("GPTQConfig", dataset=None, tokenizer=None) if mode == "gptq" else None
-    with pytest.raises(NotImplementedError, match=words):
-        layer.quantize(mode, **({"config": given} if given else {}))
+    ):
+        layer, inputs = one(name)
+        layer(**inputs)
+        given = quantizer("GPTQConfig", dataset=None, tokenizer=None) if mode == "gptq" else None
+        with pytest.raises(NotImplementedError, match=words):
+            layer.quantize(mode, **({"config": given} if given else {}))
 
 
 # The first three are frozen before they are built as well.
