@@ -38,14 +38,20 @@ def test_patches_are_slices_of_the_image(patch: tuple[int, int]) -> None:
             np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
 
 
-@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
-def test_patch_embedding_is_a_matrix_product_over_patches(data_format: str) -> None:
+def test_patch_embedding_is_a_matrix_product_over_patches() -> None:
     images = values(2, 32, 24, 3)
-    given = images if data_format == "channels_last" else images.transpose(0, 3, 1, 2)
-    embed = layers.PatchEmbedding(16, 8, data_format)
-    found, flat = numpy(embed(given)), numpy(layers.Patches(8)(images))
-    wanted = flat @ numpy(embed.kernel).reshape(-1, 16) + numpy(embed.bias)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    for data_format, axes in (("channels_last", (0, 1, 2, 3)), ("channels_first", (0, 3, 1, 2))):
+        embed = layers.PatchEmbedding(16, 8, data_format)
+        found, flat = numpy(embed(images.transpose(axes))), numpy(layers.Patches(8)(images))
+        wanted = flat @ numpy(embed.kernel).reshape(-1, 16) + numpy(embed.bias)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    # Padded as TensorFlow does, in the Mixer's stem: what cannot be shared goes to the end.
+    images, embed = values(2, 34, 25, 3), layers.PatchEmbedding(8, (5, 7), padding="same")
+    plain, found = layers.PatchEmbedding(8, (5, 7)), numpy(embed(images))
+    padded = np.pad(images, ((0, 0), (0, 1), (1, 2), (0, 0)))
+    plain.build(padded.shape)
+    plain.set_weights(embed.get_weights())
+    np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
 
 
 def test_attention_is_its_definition() -> None:
@@ -148,17 +154,6 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
         cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
         wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
         np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
-
-
-def test_padded_patches_see_zeros_around_the_image() -> None:
-    """The Mixer's stem pads as TensorFlow does: what cannot be shared goes to the end."""
-    images = values(2, 34, 25, 3)
-    embed = layers.PatchEmbedding(8, (5, 7), padding="same")
-    plain, found = layers.PatchEmbedding(8, (5, 7)), numpy(embed(images))
-    padded = np.pad(images, ((0, 0), (0, 1), (1, 2), (0, 0)))
-    plain.build(padded.shape)
-    plain.set_weights(embed.get_weights())
-    np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
 
 
 def test_sincos_positions_are_big_visions() -> None:
