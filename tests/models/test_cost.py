@@ -40,7 +40,7 @@ def test_a_model_without_values_costs_what_the_built_one_does(kind: str) -> None
     assert variables[0] == variables[1]
 
 
-def test_a_model_without_values_leaves_nothing_behind() -> None:
+def test_a_model_without_values_leaves_nothing_behind_and_needs_an_image_size() -> None:
     """Keras would fill its variables at the end of the next scope, whoever opens it."""
     giant = without_values(lambda: VisionTransformer(hidden_dim=2**20, depth=1, num_heads=2**10))
     assert giant.count_params() > 2**43
@@ -50,6 +50,8 @@ def test_a_model_without_values_leaves_nothing_behind() -> None:
     without_values(lambda: keras.Sequential([keras.layers.Flatten()]))
     number = int(first.partition("_")[2] or 0)
     assert keras.layers.Flatten().name == f"flatten_{number + 1}"
+    with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
+        cost_of(build("token", input_shape=(None, None, 3)))
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -77,11 +79,8 @@ def test_every_convolution_of_a_conv_stem_is_counted() -> None:
     assert cost_of(model).macs - cost_of(plain).macs == convolutions + patches
 
 
-def test_images_of_any_size_are_refused_and_memory_falls_with_what_should_lower_it() -> None:
-    with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
-        cost_of(build("token", input_shape=(None, None, 3)))
+def test_memory_falls_with_what_should_lower_it() -> None:
     less = ({}, {"precision": "mixed_bfloat16"}, {"remat": True})
     whole, half, remat = (model_cost("ViT-B/16", batch_size=32, **options) for options in less)
     assert remat.training_bytes < whole.training_bytes / 2
-    assert half.training_bytes < whole.training_bytes
-    assert whole.inference_bytes < whole.training_bytes
+    assert max(half.training_bytes, whole.inference_bytes) < whole.training_bytes
