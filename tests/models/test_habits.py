@@ -150,8 +150,7 @@ def test_freezing_inside_a_block_is_kept(architecture: str, frozen: str, tmp_pat
     copies = [model.copy(), model.with_input_shape((32, 32, 3)), keras.models.clone_model(model)]
     for other in (reloaded(model, tmp_path), *copies):
         assert trainable(other) == kept
-    # The new head is there to be trained, whatever was frozen.
-    head = ["head/bias", "head/kernel"]
+    head = ["head/bias", "head/kernel"]  # the new one is trained, whatever was frozen
     assert trainable(model.with_classifier(7)) == sorted({*kept, *head})
 
 
