@@ -48,8 +48,7 @@ COUNTS: list[tuple[str, dict[str, Any], int]] = [
     *((name, {}, count) for name, count in PARAMETERS.items()),
     # Another resolution moves the position embeddings only. Others: test_other_names.py.
     ("ViT-S/16", {"input_shape": (384, 384, 3)}, 22_196_584),
-    # big_vision's `bit`, whose units differ.
-    ("BiT-R50x1", {"version": 1}, 25_557_032),
+    ("BiT-R50x1", {"version": 1}, 25_557_032),  # big_vision's `bit`, whose units differ
     ("BiT-R101x3", {"version": 1}, 387_957_928),
     ("BiT-R152x4", {"version": 1}, 936_563_944),
     ("ViT-B/16", {"num_classes": 21843, "representation_size": 768}, 103_186_515),
