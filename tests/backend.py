@@ -38,8 +38,7 @@ def gradients(model: Any, images: Any, training: bool = False, weights: Any = No
         model.zero_grad()
         (model(images, training=training) * torch.as_tensor(weights)).sum().backward()
         found = [v.value.grad for v in variables]
-    # A missing gradient stays visible as NaN instead of passing for a zero.
-    return {
+    return {  # a missing one stays visible as NaN instead of passing for a zero
         variable.path: np.full(variable.shape, np.nan) if gradient is None else numpy(gradient)
         for variable, gradient in zip(variables, found, strict=True)
     }
