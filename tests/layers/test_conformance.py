@@ -47,8 +47,7 @@ def test_keras_conformance(name: str) -> None:
     )
 
 
-# Per argument a shape with None, and two that fit it.
-ANY_TOKENS = (None, None, 32)
+ANY_TOKENS = (None, None, 32)  # per argument a shape with None, and two that fit it
 LAST = {"images": ((None, None, None, 3), (3, 32, 24, 3), (1, 48, 40, 3))}
 FIRST = {"images": ((None, 3, None, None), (3, 3, 32, 24), (1, 3, 48, 40))}
 GRID: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 18, 32), (1, 12, 32))}
