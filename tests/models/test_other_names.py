@@ -143,8 +143,7 @@ def test_misspelled_tags_and_other_names_are_errors() -> None:
     with pytest.raises(ValueError, match=r"Known: ViT-Ti/16, .*Mixer-H/14\.$"):
         keras_vit.create("hello")
     assert "vit_base_patch16_224" not in keras_vit.list_models()
-    # Those that are proposed.
-    assert len(set(OTHER_NAMES)) == len(OTHER_NAMES)
+    assert len(set(OTHER_NAMES)) == len(OTHER_NAMES)  # those that are proposed
     assert all(model_cost(name).parameters > 5e6 for name in OTHER_NAMES[::5])
 
 
@@ -159,7 +158,6 @@ def test_plan_and_train_take_the_names(capsys: Any, tmp_path: Any) -> None:
         assert all(words in output for words in printed)
     assert cli.main(["plan", "vit_base_patch16_clap_224"]) == 2
     assert "'vit_base_patch16_clip_224'" in capsys.readouterr().err
-    # Image size and rho.
     recipe = recipe_of(Job(data="digits", out=tmp_path, model="vit_small_patch16_384", sam=True))
     assert (recipe.image_size, recipe.rho) == (384, 0.1)
     job = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
