@@ -1,4 +1,4 @@
-"""Decisions that share a random number are as good as those with one each; so are those of PatchDropout."""
+"""Decisions that share a random number are as good as those with one each, in PatchDropout too."""
 
 import keras
 import numpy as np
