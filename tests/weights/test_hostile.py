@@ -54,12 +54,6 @@ def zeros(*shape: int, dtype: Any = "float32") -> np.ndarray:
     return np.zeros(shape, dtype)
 
 
-def with_value(value: float) -> np.ndarray:
-    kernel = np.ones((32, 5), "float32")
-    kernel[3, 2] = value
-    return kernel
-
-
 def changed(file: Path, arrays: dict[str, Any]) -> Path:
     """The `.npz` file with some arrays replaced, added, or (None) left out."""
     content = {**(np.load(file) if file.exists() else {}), **arrays}
@@ -194,7 +188,8 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 NO_SCALE = "'block_0/norm_0/scale' of the model is not in the file|LayerNorm"
 SHAPE = {"descr": "<f4", "fortran_order": False, "shape": (2**40,)}
 LIE = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + f"{str(SHAPE).ljust(117)}\n".encode()
-ENDLESS = [with_value(value) for value in (np.nan, np.inf, -np.inf)]
+ENDLESS = np.ones((3, 32, 5), "float32")
+ENDLESS[:, 3, 2] = np.nan, np.inf, -np.inf
 DOUBLE = b'{"a": {"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "a": 1}'
 NO_STRUCT = "invalid JSON .* expected struct"
 NO_SUFFIX = "does not have the suffix of a file of weights"
