@@ -48,9 +48,7 @@ def test_released_keras_others_and_released(name: str, shared: Path, tmp_path: P
     chain(golden_case(name, shared).file, CASES.get(name, {}), steps, tmp_path)
 
 
-def chain(
-    source: Path, arguments: dict[str, Any], steps: list[tuple[str, str]], folder: Path
-) -> None:
+def chain(source: Path, arguments: Any, steps: Any, folder: Path) -> None:
     model = from_checkpoint(source, **arguments)
     config = model.get_config()
     for file, layout in [("a.keras", None), *steps]:
