@@ -77,10 +77,9 @@ def test_searches_across_models() -> None:
 @pytest.fixture
 def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
     """A file in place of a released one: a small model at a file:// address, an empty cache."""
-    source = tmp_path / "bucket"
-    source.mkdir()
-    file = saved(source)
-    row = Weights("tiny_in1k", "ViT-Ti/8", file.as_uri(), "google", 32, 5)
+    (tmp_path / "bucket").mkdir()
+    url = saved(tmp_path / "bucket").as_uri()
+    row = Weights("tiny_in1k", "ViT-Ti/8", url, "google", 32, 5)
     monkeypatch.setattr(catalog, "RELEASED", (row,))
     monkeypatch.setattr(catalog, "_fits", lambda row, model: model.hidden_dim == 32)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
