@@ -1,5 +1,6 @@
 """The examples that print a table: of several seeds, whose training is replaced, or of features."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) 
     assert row["accuracy"] == 0.92
 
 
-def test_imbalance(digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_imbalance(digits: data.Splits, tmp_path: Path) -> None:
     """A long tail falls by the ratio, the interval is SciPy's, and both trainings run."""
     script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
@@ -143,13 +144,13 @@ def test_imbalance(digits: data.Splits, tmp_path: Path, monkeypatch: pytest.Monk
     theirs = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     np.testing.assert_allclose([mean, low, high], [0.026, theirs.low, theirs.high])
     bank.tiny(depth=2, input_shape=(16, 16, 1)).save(tmp_path / "start.keras")
-    monkeypatch.setattr(script, "PROBE_SIZE", 16)
-    monkeypatch.setattr(script, "cache_folder", lambda: tmp_path)
     words = ["--weights", str(tmp_path / "start.keras"), "--image-size", "16", "--blocks", "1"]
     options = script.parser.parse_args([*words, "--epochs", "1", "--out", str(tmp_path)])
     tail = script.long_tail(digits.train.labels(), 10, seed=0)
-    for train in (script.frozen, script.fine_tuned):
-        for way in ("none", "sampling"):
+    with patch.multiple(script, PROBE_SIZE=16, cache_folder=lambda: tmp_path):
+        for train, way in itertools.product(
+            (script.frozen, script.fine_tuned), ("none", "sampling")
+        ):
             recall = train(options, digits, tail, way, 0)
             assert len(recall) == 10
             assert 0 < np.mean(recall) < 1
@@ -179,17 +180,16 @@ def test_a_page_begins_with_what_does_not_help(tmp_path: Path, run_example: Run)
     assert row["balanced"] == pytest.approx(0.75)
 
 
-@pytest.fixture
-def photographs(tmp_path: Path) -> list[Any]:
-    """Options: a tiny ViT to start from, and two classes, dark and bright, of four images each."""
-    bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(tmp_path / "a.keras")
-    levels = {"dark": range(0, 40, 10), "bright": range(200, 240, 10)}
-    files = {f"{name}/{n}.png": plain(n, (32, 32)) for name, own in levels.items() for n in own}
-    words = ["--data", write(tmp_path / "photos", files), "--weights", tmp_path / "a.keras"]
-    return [*words, "--image-size", 32, "--out", tmp_path / "out"]
+def options_in(folder: Path) -> list[Any]:
+    """A tiny ViT to start from, and two classes, dark and bright, of four images each."""
+    bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(folder / "a.keras")
+    names = [f"{name}/{i}.png" for name in ("dark", "bright") for i in range(4)]
+    files = {name: plain(25 * i, (32, 32)) for i, name in enumerate(names)}
+    words = ["--data", write(folder / "photos", files), "--weights", folder / "a.keras"]
+    return [*words, "--image-size", 32, "--out", folder / "out"]
 
 
-def test_vit_beside_resnet(photographs: list[Any], tmp_path: Path, run_example: Run) -> None:
+def test_vit_beside_resnet(tmp_path: Path, run_example: Run) -> None:
     """They have the mean and spread of the seeds."""
     script = load_example("flowers_vit_vs_resnet")
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
@@ -205,8 +205,8 @@ def test_vit_beside_resnet(photographs: list[Any], tmp_path: Path, run_example: 
     def predict(model: Any, split: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.array([0, 1]), np.eye(2)[next(levels)]
 
-    words = [*photographs, "--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
-    words += ["--markdown", tmp_path / "page.md"]
+    words = ["--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
+    words += [*options_in(tmp_path), "--markdown", tmp_path / "page.md"]
     report = script.evaluation.classification_report
     evaluation = SimpleNamespace(predict_split=predict, classification_report=report)
     out = run_example(script, *words, fit=fit, resnet=lambda *_: resnet, evaluation=evaluation)
@@ -221,9 +221,9 @@ def test_vit_beside_resnet(photographs: list[Any], tmp_path: Path, run_example: 
 
 
 @pytest.mark.slow
-def test_both_are_trained(photographs: list[Any], tmp_path: Path, run_example: Run) -> None:
-    script = load_example("flowers_vit_vs_resnet")
-    run_example(script, *photographs, "--resnet-weights", "none", "--epochs", 1)
+def test_vit_and_resnet_are_trained(tmp_path: Path, run_example: Run) -> None:
+    words = [*options_in(tmp_path), "--resnet-weights", "none", "--epochs", 1]
+    run_example(load_example("flowers_vit_vs_resnet"), *words)
     text = (tmp_path / "out" / "table.md").read_text("utf-8")
     assert "| ViT from scratch | 5," in text  # like beside like
     assert "| ResNet from scratch | 23," in text
