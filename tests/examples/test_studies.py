@@ -89,12 +89,9 @@ def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> No
     first = trial("first")
     same = replace(first, name="other", about={}, recipe=replace(RECIPE, hardware="a phone"))
     assert first.identity(digits) == same.identity(digits)
-    others: list[dict[str, Any]] = [
-        {"seed": 1},
-        {"sizes": {**VIT, "mlp_dim": 9}},
-        {"recipe": replace(RECIPE, learning_rate=1.0)},
-        {"recipe": replace(RECIPE, augmentation=data.Augmentation(min_area=0.5))},
-    ]
+    augmented = replace(RECIPE, augmentation=data.Augmentation(min_area=0.5))
+    others: list[dict[str, Any]] = [{"seed": 1}, {"sizes": {**VIT, "mlp_dim": 9}}]
+    others += [{"recipe": one} for one in (replace(RECIPE, learning_rate=1.0), augmented)]
     identities = {replace(first, **changes).identity(digits) for changes in [{}, *others]}
     identities.add(first.identity(data.load("digits/half")))
     assert len(identities) == 6
@@ -162,18 +159,15 @@ def test_options_and_a_plan(digits: data.Splits) -> None:
 def test_words_and_numbers_of_a_page(tmp_path: Path) -> None:
     words = ["/here/examples/small_data.py", "--data", str(tmp_path), "--steps", "20"]
     words += ["--markdown", "docs/page.md", "--only", "ViT base"]
+    expected = f"python examples/small_data.py --data {tmp_path.name} --steps 20 --only 'ViT base'"
     with patch("sys.argv", words):
-        assert study.command_line() == (
-            f"python examples/small_data.py --data {tmp_path.name} --steps 20 --only 'ViT base'"
-        )
+        assert study.command_line() == expected
     # An empty paragraph leaves no gap.
     assert study.paragraphs("# Title", "", "Text") == "# Title\n\nText"
     names = {source: study.data_name(source) for source in ("x/CIFAR10", "tf_flowers", "x/Birds")}
     assert list(names.values()) == ["CIFAR-10", "flowers", "Birds"]
-    rows: list[dict[str, Any]] = [
-        {"name": name, "seed": seed, "accuracy": accuracy, "seconds": 2.0}
-        for name, seed, accuracy in (("a", 0, 0.4), ("a", 1, 0.6), ("b", 0, 0.5))
-    ]
+    runs = [{"name": "a", "accuracy": 0.4}, {"name": "a", "accuracy": 0.6}]
+    rows = [{**run, "seed": 0, "seconds": 2.0} for run in [*runs, {"name": "b", "accuracy": 0.5}]]
     first, second = study.averaged(rows)
     assert first["accuracy"] == pytest.approx(0.5)
     assert first["spread"] == pytest.approx(0.1414, abs=1e-4)
