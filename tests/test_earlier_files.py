@@ -28,8 +28,7 @@ def answer(name: str) -> np.ndarray:
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
     for load in (keras.saving.load_model, load_model):
-        model = load(FILES / f"{name}.keras")
-        logits = outputs(model, answer("images"))
+        logits = outputs(load(FILES / f"{name}.keras"), answer("images"))
         np.testing.assert_allclose(logits, answer(name), rtol=1e-4, atol=1e-5)
 
 

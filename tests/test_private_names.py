@@ -79,8 +79,7 @@ def private_names() -> set[str]:
     """Those of Keras's objects, without what torch's modules have besides."""
     names = {name for each in objects_of_keras() for name in dir(each)}
     if keras.backend.backend() == "torch":
-        torch = importlib.import_module("torch")
-        names -= {*dir(torch.nn.Module())}
+        names -= {*dir(importlib.import_module("torch").nn.Module())}
     return {name for name in names if re.match("_[a-z]", name)}
 
 

@@ -168,8 +168,7 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def printed(splits: data.Splits, **options: Any) -> list[str]:
         lines: list[str] = []
         monkeypatch.setattr(run_module, "load_splits", lambda job: splits)
-        run = Run(Job("digits", tmp_path / "run", recipe="digits", **options), lines.append)
-        run.load()
+        Run(Job("digits", tmp_path / "run", recipe="digits", **options), lines.append).load()
         return [line for line in lines if line.startswith(("training images", "note: rare"))]
 
     counts = "training images: a 40, b 8, c 2: 20 times as many of the largest as of the smallest"

@@ -254,8 +254,7 @@ def test_the_best_model_is_that_of_the_best_epoch(tmp_path: Path) -> None:
     for epoch, (loss, bias) in enumerate([(0.7, 1.0), (0.5, 2.0), (0.6, 3.0)]):
         model.layers[0].bias.assign([bias])
         best.on_epoch_end(epoch, {"val_loss": loss})
-    kept = keras.saving.load_model(tmp_path / "best.keras")
-    assert kept.layers[0].get_weights()[1] == [2.0]
+    assert keras.saving.load_model(tmp_path / "best.keras").layers[0].get_weights()[1] == [2.0]
     assert [file.name for file in tmp_path.iterdir()] == ["best.keras"]
 
 

@@ -104,8 +104,7 @@ with_logits = functools.partial(functools.partial, from_logits=True)
     ],
 )
 def test_a_warning_of_losses(loss: Any, activation: Any, message: Any) -> None:
-    model = small_vit(classifier_activation=activation)
-    expect(message, lambda: model.compile("adam", loss))
+    expect(message, lambda: small_vit(classifier_activation=activation).compile("adam", loss))
 
 
 METRICS = keras.metrics
@@ -245,8 +244,7 @@ def test_labels_outside_the_classes_are_found_in_validation(source: Source, surv
 
 @pytest.mark.parametrize("loss", [SPARSE(from_logits=True, ignore_class=-1), OwnLoss()])
 def test_an_ignored_class_is_not_outside(loss: Any) -> None:
-    model = compiled(loss)
-    labels = np.where(LABELS == 2, -1, LABELS)
+    model, labels = compiled(loss), np.where(LABELS == 2, -1, LABELS)
     for source in (arrays, tensorflow_dataset):
         assert np.isfinite(model.evaluate(**source(IMAGES, labels), verbose=0)).all()
 

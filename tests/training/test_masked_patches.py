@@ -77,8 +77,7 @@ def test_half_is_corrupted_80_10_10(training: bool) -> None:
     np.testing.assert_allclose(is_chosen.mean(axis=0), 0.5, atol=4 * 0.5 / np.sqrt(500))
     np.testing.assert_array_equal(actual[~is_chosen], numbers[~is_chosen])
     mask, same = actual[is_chosen] == 0, actual[is_chosen] == numbers[is_chosen]
-    swap = ~mask & ~same
-    tosses = is_chosen.sum()
+    swap, tosses = ~mask & ~same, is_chosen.sum()
     for outcome, probability in ((mask, 0.8), (swap, 0.1), (same, 0.1)):
         deviation = np.sqrt(probability * (1 - probability) / tosses)  # standard deviation
         np.testing.assert_allclose(outcome.mean(), probability, atol=4 * deviation)
@@ -92,8 +91,7 @@ def test_half_is_corrupted_80_10_10(training: bool) -> None:
 def test_draws_follow_from_the_seed() -> None:
     def draws(seed: int | None, training: bool) -> list[np.ndarray]:
         keras.utils.set_random_seed(4)
-        layer = CorruptPatches(seed=seed)
-        ones = np.ones((2, 4, 4, 8), "float32")
+        layer, ones = CorruptPatches(seed=seed), np.ones((2, 4, 4, 8), "float32")
         return [array(layer(ones, training=training)[1]) for _ in range(2)]
 
     first, other = draws(1, True), draws(2, True)
@@ -136,9 +134,9 @@ def test_predictions_and_labels() -> None:
 @pytest.mark.every_backend
 def test_fit_trains_mask_token_and_model() -> None:
     """Few colors, by heart: below their entropy, and every layer has changed."""
-    images = (np.arange(4)[:, None, None, None] * np.ones((4, 32, 32, 3)) * 60).astype("uint8")
+    images = np.repeat(np.arange(0, 240, 60), 4)[:, None, None, None]
+    images = np.broadcast_to(images, (16, 32, 32, 3)).astype("uint8")
     images[:, 16:] //= 2
-    images = np.repeat(images, 4, axis=0)
     task = compiled(small_task())
     before = {v.path: array(v).copy() for v in task.trainable_variables}
     losses = task.fit(images, epochs=30, batch_size=16, verbose=0).history["loss"]
@@ -176,14 +174,12 @@ def test_transfer_and_file(tmp_path: Path) -> None:
 def test_recipe_in_mixed_precision_with_labels() -> None:
     """All that `compile_model` does, on batches as the pipelines make them."""
     keras.config.set_dtype_policy("mixed_bfloat16")
-    task = small_task()
-    recipe = recipes.get("masked_patches")
+    task, recipe = small_task(), recipes.get("masked_patches")
     assert (recipe.learning_rate, recipe.warmup, recipe.steps) == (2e-4, 10_000, 1_000_000)
     assert (recipe.batch_size, recipe.decay, recipe.optimizer) == (4096, "cosine", "adam")
     keras_vit.compile_model(task, recipe.scaled(steps=6), 6, jit_compile=JIT)
     labels = np.eye(4, dtype="float32")[np.arange(8) % 4]
-    history = task.fit(IMAGES, labels, epochs=2, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
+    assert np.isfinite(task.fit(IMAGES, labels, epochs=2, verbose=0).history["loss"]).all()
     assert task.output["logits"].dtype == "float32"
     assert task.output["logits"].shape == (None, 8, 512)
 

@@ -102,8 +102,7 @@ def test_layerwise_decay_is_timms() -> None:
         "norm.weight": "encoder_norm/gamma",
         "head.weight": "head/kernel",
     }
-    paths = {v.path for v in small(depth=depth).trainable_variables}
-    assert set(ours.values()) <= paths
+    assert set(ours.values()) <= {v.path for v in small(depth=depth).trainable_variables}
     rows = find_groups(ours.values(), parameter_groups.layerwise_decay(depth, decay))
     for (name, path), group in zip(ours.items(), rows, strict=True):
         np.testing.assert_allclose(group.learning_rate, rates[name], err_msg=name)

@@ -147,8 +147,7 @@ def test_a_first_update_is_that_of_float32(policy: str, way: str, extra: str, co
     expected = expected_updates(extra, compile)
     actual = updates(WAYS[way](policy), extra, compile)
     for update, other in zip(actual, expected, strict=True):
-        error = np.linalg.norm(update - other) / np.linalg.norm(other)
-        assert error < TOLERANCE[policy]
+        assert np.linalg.norm(update - other) / np.linalg.norm(other) < TOLERANCE[policy]
 
 
 def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
@@ -157,8 +156,7 @@ def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
         keras.config.set_dtype_policy("float32")
         model = ask(FLOAT16)
         keras.config.set_dtype_policy("float32")
-        of_blocks = way == "a map of blocks"
-        assert model.compute_dtype == ("float32" if of_blocks else "float16")
+        assert model.compute_dtype == ("float32" if way == "a map of blocks" else "float16")
         assert model.variable_dtype == "float32"
         name = {"a map": f"map_{FLOAT16}", "a map of blocks": "map_float32"}.get(way, FLOAT16)
         compile_by_hand(model)

@@ -123,8 +123,7 @@ RECIPE = Recipe(source="", model={}, image_size=32, epochs=1, batch_size=16, lea
 def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
     model, start, part = parts["model"], parts["start"], parts["part"]
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
-    recipe = replace(RECIPE, tuned_share=0.9, views="flip")
-    kept, choice = choose(model, recipe, start, part)
+    kept, choice = choose(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
     assert_equal(kept, start)
     assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
@@ -230,8 +229,7 @@ def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
     assert (kept > 1).sum() >= 2 or min(counts) == 1  # of two classes a probe needs two images
     assert (given <= np.ceil(0.2 * np.array(counts))).all()
     assert rest.val is splits.val
-    again = hold_out_to_choose(splits, seed=3)[1]
-    np.testing.assert_array_equal(again.labels(), part.labels())
+    np.testing.assert_array_equal(hold_out_to_choose(splits, seed=3)[1].labels(), part.labels())
 
 
 def records() -> data.Splits:
@@ -248,8 +246,7 @@ def test_records_and_too_few_images_are_all_trained_on(splits: data.Splits) -> N
 def test_200_classes_of_three_images(tmp_path: Path) -> None:
     """Each class has two images to train on, of which eighty classes give one."""
     folder = photographs(tmp_path / "photographs", classes=200, count=3, noise=10)
-    weights = saved(tmp_path / "start.keras", hidden_dim=128)
-    accuracies = {}
+    weights, accuracies = saved(tmp_path / "start.keras", hidden_dim=128), {}
     for name, options in (("probe", ["--freeze-backbone"]), ("tuned", ["--epochs", "3"])):
         words = words_of(folder, weights, tmp_path / name)
         if name == "probe":  # features are computed once

@@ -162,8 +162,7 @@ def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
     models = [build(seed) for seed in range(3)]
     before = [model.get_weights() for model in models]
     soup = average_weights(models)
-    means = [np.mean(parts, axis=0) for parts in zip(*before, strict=True)]
-    assert_equal(soup, means, atol=1e-6)
+    assert_equal(soup, [np.mean(parts, axis=0) for parts in zip(*before, strict=True)], atol=1e-6)
     for model, weights in zip(models, before, strict=True):
         assert_equal(model, weights)
     wise = average_weights(models[:2], (0.3, 0.7))  # WiSE-FT

@@ -121,8 +121,7 @@ def test_every_kind_of_optimizer(tmp_path: Path, optimizer: Callable[[], Any]) -
     history = fit(run_in(tmp_path / "whole"), model).history
     kinds = {v.dtype for v in model.optimizer.variables}
     assert ("bfloat16" in kinds) == (optimizer is bfloat16_and_averages)
-    actual = cut_and_resumed(tmp_path / "cut", 18, make)
-    assert actual[:2] == (history, weights(model))
+    assert cut_and_resumed(tmp_path / "cut", 18, make)[:2] == (history, weights(model))
 
 
 def test_callbacks_go_on(tmp_path: Path) -> None:
@@ -172,8 +171,7 @@ def test_several_steps_an_execution(tmp_path: Path) -> None:
 
     whole, options = make(3), {"steps_per_epoch": 15, "epochs": 2}
     history = fit(run_in(tmp_path / "whole"), whole, **options).history
-    actual = cut_and_resumed(tmp_path / "cut", 5, make, **options)
-    assert actual[:2] == (history, weights(whole))
+    assert cut_and_resumed(tmp_path / "cut", 5, make, **options)[:2] == (history, weights(whole))
     with pytest.raises(ValueError, match="steps_per_epoch=7 must be a multiple of"):
         fit(run_in(tmp_path / "cut"), make(9), steps_per_epoch=7)
 

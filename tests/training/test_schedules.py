@@ -48,8 +48,7 @@ def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
 
 
 def test_kerass_own_schedule_where_it_is_the_same() -> None:
-    schedule = make_schedule("cosine", 0.1, 20, 5)
-    assert type(schedule) is keras.optimizers.schedules.CosineDecay
+    assert type(make_schedule("cosine", 0.1, 20, 5)) is keras.optimizers.schedules.CosineDecay
     steps = [0, 1, 5, 6, 12, 20, 22]
     for options in ({}, {"end": 0.01}):
         ours = WarmupDecay(0.1, 20, "cosine", 5, **options)
@@ -66,8 +65,8 @@ def test_a_schedule_comes_back_from_its_configuration() -> None:
         schedule = WarmupDecay(0.1, 10, warmup_steps=2, **options)
         saved = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
         again = keras.saving.deserialize_keras_object(saved)
-        steps = list(range(11))
-        np.testing.assert_array_equal(values_of(schedule, steps), values_of(again, steps))
+        of_both = (values_of(each, list(range(11))) for each in (schedule, again))
+        np.testing.assert_array_equal(*of_both)
 
 
 def test_errors_say_what_is_accepted() -> None:
