@@ -28,8 +28,7 @@ def blurred(image: Image.Image) -> Image.Image:
 
 
 def tiny_model() -> ImageModel:
-    sizes = TINY | {"patch_size": 4, "input_shape": (8, 8, 3)}
-    return fresh(**sizes, pooling="gap", filled=False)
+    return fresh(**TINY | {"patch_size": 4, "input_shape": (8, 8, 3)}, pooling="gap", filled=False)
 
 
 def in_memory(features: np.ndarray) -> FeatureIndex:
