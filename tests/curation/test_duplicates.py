@@ -63,8 +63,8 @@ def test_features_find_what_hashes_do_not() -> None:
     distances = 1 - np.corrcoef(features)  # about the same as the cosine's
     assert distances[3, 7] < 0.2 < np.sort(distances[3])[10]
     assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
-    few = in_memory(features[:9])  # fewer than the tenth neighbor
-    assert len(find_duplicates(few, no_hashes(9)).pairs) == 0
+    # With fewer rows than the tenth neighbor.
+    assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0
 
 
 def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:
