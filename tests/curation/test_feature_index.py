@@ -245,8 +245,7 @@ def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> 
     (there := photos.parent / "there").mkdir()
     for folder in (photos, index.folder):
         folder.rename(there / folder.name)
-    moved = FeatureIndex.open(there / "index")
-    assert moved.path(0).is_file()
+    assert FeatureIndex.open(there / "index").path(0).is_file()
     assert embed(model, there / "photos", there / "index").sums == index.sums
     assert json.loads((there / "index/index.json").read_text())["photos"] == "../photos"
     # Of an index that went without its photographs, nothing is computed again either.
