@@ -96,8 +96,7 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_outliers_are_far_from_their_neighbors() -> None:
-    random = np.random.default_rng(0)
-    features = np.eye(8)[0] + random.normal(0, 0.1, (60, 8))
+    features = np.eye(8)[0] + np.random.default_rng(0).normal(0, 0.1, (60, 8))
     features[17] = np.eye(8)[5]
     distances = outlier_distances(features, k=5)
     peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
