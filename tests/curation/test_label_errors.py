@@ -49,8 +49,7 @@ def test_wrong_labels_are_found_and_right_ones_suggested() -> None:
     assert set(np.flatnonzero(errors.confident)) <= set(errors.suspects)
     assert (np.diff(errors.quality[errors.suspects]) >= 0).all()
     np.testing.assert_allclose(errors.probabilities.sum(axis=1), 1, atol=1e-6)
-    again = find_label_errors(features, labels)
-    np.testing.assert_array_equal(again.quality, errors.quality)
+    np.testing.assert_array_equal(find_label_errors(features, labels).quality, errors.quality)
     # Rows without a label are not judged.
     labels[:5] = -1
     errors = find_label_errors(features, labels)
@@ -101,5 +100,4 @@ def test_a_large_folder_is_fitted_to_a_part(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(label_errors, "MOST_FITTED", 60)
     monkeypatch.setattr(label_errors, "BLOCK", 7)
     features, labels, wrong = mislabeled()
-    quality = find_label_errors(features, labels).quality
-    assert average_precision_score(wrong, -quality) > 0.8
+    assert average_precision_score(wrong, -find_label_errors(features, labels).quality) > 0.8
