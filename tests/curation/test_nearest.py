@@ -63,8 +63,7 @@ def test_groups_that_stand_apart_are_the_clusters(monkeypatch: pytest.MonkeyPatc
     assert groups.sizes.tolist() == [50, 30, 20]
     assert adjusted_rand_score(number, groups.labels) == 1
     assert groups.silhouette > 0.8
-    first = groups.members(0)
-    assert (np.diff(groups.similarities[first]) <= 0).all()
+    assert (np.diff(groups.similarities[groups.members(0)]) <= 0).all()
     np.testing.assert_allclose(np.linalg.norm(groups.centers, axis=1), 1, atol=1e-6)
     assert find_clusters(np.eye(3), 3).sizes.tolist() == [1, 1, 1]
     # Of many rows a sample is fitted, and all are assigned.
@@ -77,7 +76,6 @@ def test_groups_that_stand_apart_are_the_clusters(monkeypatch: pytest.MonkeyPatc
 
 def test_clusters_are_those_of_scikit_learn() -> None:
     features = load_digits().data[:500]
-    rows = nearest.unit_rows(features)
-    peer = KMeans(10, n_init=3, random_state=4).fit(rows).labels_
+    peer = KMeans(10, n_init=3, random_state=4).fit(nearest.unit_rows(features)).labels_
     labels = find_clusters(features, 10, seed=4).labels
     assert adjusted_rand_score(peer, labels) > 0.98  # a center of length 1 moves a border a little
