@@ -104,8 +104,7 @@ def test_the_matrix_shows_the_worst_confusions() -> None:
     assert (numbers[1, 0], numbers[0, 0]) == ("3", "1")
     # 60 classes, each taken for the next one, do not fit; their rows still sum to all images.
     labels = np.repeat(np.arange(60), 3)
-    report = classification_report(labels, (labels + 1) % 60, NAMES[:60])
-    axes = draw_confusion(report).axes[0]
+    axes = draw_confusion(classification_report(labels, (labels + 1) % 60, NAMES[:60])).axes[0]
     assert len(axes.get_yticklabels()) == 50
     sums = np.zeros(50)
     for text in axes.texts:
