@@ -182,8 +182,7 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
             figure = draw_mistakes(files, IMAGES[:2], names)
             run_plots.save_figure(figure, tmp_path / "mistakes.png")
         with without_glyph_warnings():
-            report = classification_report([0, 1, 2], [0, 0, 2], names)
-            drawn(run_plots.draw_confusion(report))
+            drawn(run_plots.draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
             warnings.warn("of something else", stacklevel=1)
     assert not caplog.records
     assert "Set font.family in a file matplotlibrc" in str(caught[0].message)
