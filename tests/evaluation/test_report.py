@@ -19,9 +19,8 @@ def test_numbers_equal_scikit_learn() -> None:
     expected = metrics.classification_report(*both, target_names=NAMES, output_dict=True)
     for scores in (*report.classes, report.macro, report.weighted):
         row = expected[scores.name.replace("average", "avg")]
-        ours = scores.precision, scores.recall, scores.f1, scores.support
         theirs = [row[key] for key in ("precision", "recall", "f1-score", "support")]
-        assert ours == pytest.approx(theirs)
+        assert (scores.precision, scores.recall, scores.f1, scores.support) == pytest.approx(theirs)
     assert report.accuracy == pytest.approx(expected["accuracy"])
     np.testing.assert_array_equal(report.confusion, metrics.confusion_matrix(*both))
     # A class that is never predicted scores zero.
