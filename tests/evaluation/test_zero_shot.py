@@ -33,10 +33,9 @@ def test_as_transformers(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = both_towers(transformers, kind)
     theirs.save_pretrained(tmp_path)
-    tokens = torch.tensor([[5, 6, 7, 2], [9, 8, 3, 2]])
     pixels = torch.as_tensor(IMAGES.transpose(0, 3, 1, 2).copy())
     with torch.no_grad():
-        expected = theirs(input_ids=tokens, pixel_values=pixels)
+        expected = theirs(input_ids=torch.tensor([[5, 6, 7, 2], [9, 8, 3, 2]]), pixel_values=pixels)
     tower = from_checkpoint(tmp_path, include_preprocessing=False)
     options = {"logit_scale": float(np.exp(theirs.logit_scale.item())), "activation": None}
     options["logit_bias"] = theirs.logit_bias.item() if kind == "siglip" else 0.0
