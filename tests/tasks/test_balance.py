@@ -28,8 +28,7 @@ def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:
         ours = class_weights(COUNTS, beta)
         np.testing.assert_allclose(ours / ours.sum() * len(COUNTS), theirs)
         np.testing.assert_allclose((ours * COUNTS).sum() / COUNTS.sum(), 1)
-    labels = np.repeat(range(4), COUNTS)
-    balanced = compute_class_weight("balanced", classes=np.arange(4), y=labels)
+    balanced = compute_class_weight("balanced", classes=np.arange(4), y=np.repeat(range(4), COUNTS))
     np.testing.assert_allclose(class_weights(COUNTS, 1.0), balanced)
     np.testing.assert_allclose(balance.sampling_rates(COUNTS), balanced)
     np.testing.assert_array_equal(class_weights(COUNTS, 0.0), np.ones(4))
@@ -106,8 +105,7 @@ def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
 
 def test_positive_weights() -> None:
     np.testing.assert_allclose(positive_weights([1, 50, 0, 100], 100, 1.0), [99, 1, 1, 1])
-    expected = (1 - 0.999**99) / (1 - 0.999)
-    np.testing.assert_allclose(positive_weights([1], 100), [expected])
+    np.testing.assert_allclose(positive_weights([1], 100), [(1 - 0.999**99) / (1 - 0.999)])
     task = Multilabel(("a", "b"))
     loss = task.balanced(task.loss(label_smoothing=0.1), "weights", [["a"], [], [], ["a"]])
     assert loss.positive_weights == pytest.approx((1.0, 1.0))
