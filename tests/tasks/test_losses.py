@@ -169,8 +169,7 @@ def test_metrics() -> None:
         metric.update_state(y[5:], outputs[5:], weights[5:])
         expected = np.average(errors, weights=weights)
         np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-5)
-        again = type(metric).from_config(metric.get_config())
-        assert again.get_config() == metric.get_config()
+        assert type(metric).from_config(metric.get_config()).get_config() == metric.get_config()
 
 
 def task_and_data(kind: str) -> tuple[Task, np.ndarray, np.ndarray]:
