@@ -71,8 +71,7 @@ def test_classes_are_split_as_folders_are(fraction: float) -> None:
     parts = _stratified(files, names, fraction, seed=5)
     mask = Classification(names).split(list(map(names.index, targets)), fraction, seed=5)
     assert {file for file, _ in parts["val"]} == {files[i][0] for i in np.flatnonzero(mask)}
-    by_name = Classification(names).split(targets, fraction, seed=5)
-    np.testing.assert_array_equal(by_name, mask)
+    np.testing.assert_array_equal(Classification(names).split(targets, fraction, seed=5), mask)
 
 
 def test_numbers_and_examples_without_labels() -> None:
@@ -91,8 +90,7 @@ def test_numbers_and_examples_without_labels() -> None:
     assert Regression(size=1).split([1.0, 2, 3], 0.1).sum() == 1
     assert Regression(size=1).split(np.ones(50), 0.2).sum() == 10
     # Of examples most of which are without any label.
-    rows = np.arange(100)[:, None] < [10, 0, 0]
-    mask = Multilabel(size=3).split(rows.astype(int), 0.2)
+    mask = Multilabel(size=3).split((np.arange(100)[:, None] < [10, 0, 0]).astype(int), 0.2)
     assert (mask[:10].sum(), mask.sum()) == (2, 20)
 
 
