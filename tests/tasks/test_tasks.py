@@ -147,8 +147,7 @@ def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None
         "regression": rng.normal(5, 2, (50_000, 3)),
     }.get(task.kind, rng.choice(3, 50_000, p=[0.7, 0.2, 0.1]))
     mean = (np.eye(3)[targets] if targets.ndim == 1 else targets).mean(axis=0)
-    bias = task.initial_bias(targets)
-    np.testing.assert_allclose(task.answers(bias[None])[0], mean, rtol=1e-2)
+    np.testing.assert_allclose(task.answers(task.initial_bias(targets)[None])[0], mean, rtol=1e-2)
     assert task.initial_bias(targets[:1]).shape == (task.outputs,)
 
 
