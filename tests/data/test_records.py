@@ -39,11 +39,6 @@ WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
 
 
-@pytest.fixture(params=WRITERS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """Writes `{name: records}` in shards, with labels.txt."""
@@ -67,6 +62,7 @@ def labels(split: Any, **order: Any) -> list[int]:
     return [int(label) for label in read]
 
 
+@pytest.mark.parametrize("kind", WRITERS)
 def test_a_folder_of_records_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
     splits = load(folder(kind))
     assert repr(splits).endswith(", 128 classes: train 23, val 5)")
@@ -135,6 +131,7 @@ def test_the_order_of_millions_starts_anywhere() -> None:
     assert again == last[-3:]
 
 
+@pytest.mark.parametrize("kind", WRITERS)
 def test_one_group_of_files_is_split_at_random(folder: Folder, kind: str) -> None:
     place = folder(kind, {"part": examples()})
     splits = load(place, val_fraction=0.3)
@@ -257,6 +254,7 @@ def test_missing_files(folder: Folder, tmp_path: Path) -> None:
         load(place)
 
 
+@pytest.mark.parametrize("kind", WRITERS)
 def test_an_image_that_does_not_decode_is_replaced(folder, kind, capfd) -> None:
     records = examples()
     records[9] = plain(9)[:-20], 1
