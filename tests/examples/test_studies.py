@@ -166,8 +166,9 @@ def test_words_and_numbers_of_a_page(tmp_path: Path) -> None:
     assert study.paragraphs("# Title", "", "Text") == "# Title\n\nText"
     names = {source: study.data_name(source) for source in ("x/CIFAR10", "tf_flowers", "x/Birds")}
     assert list(names.values()) == ["CIFAR-10", "flowers", "Birds"]
-    runs = [{"name": "a", "accuracy": 0.4}, {"name": "a", "accuracy": 0.6}]
-    rows = [{**run, "seed": 0, "seconds": 2.0} for run in [*runs, {"name": "b", "accuracy": 0.5}]]
+    runs = [{"name": "a", "seed": 0, "accuracy": 0.4}, {"name": "a", "seed": 1, "accuracy": 0.6}]
+    runs += [{"name": "b", "seed": 0, "accuracy": 0.5}]
+    rows = [{**run, "seconds": 2.0} for run in runs]
     first, second = study.averaged(rows)
     assert first["accuracy"] == pytest.approx(0.5)
     assert first["spread"] == pytest.approx(0.1414, abs=1e-4)
