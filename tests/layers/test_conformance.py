@@ -116,8 +116,7 @@ def test_keras_set_to_channels_first(name: str) -> None:
     same(**inputs)
     assert getattr(same, "data_format", None) == getattr(layer, "data_format", None)
     same.set_weights(layer.get_weights())
-    found = keras.tree.flatten(same(**inputs))
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(keras.tree.flatten(same(**inputs)), expected, strict=True):
         np.testing.assert_array_equal(numpy(one), numpy(other))
 
 
