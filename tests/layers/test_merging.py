@@ -72,8 +72,7 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
         return [tokens, token_sizes(token_index, tokens.shape[1]), token_index]
 
     tokens, sizes, token_index = keras.ops.array(values(2, 13, 8)), None, None
-    where = np.tile(np.arange(13), (2, 1))
-    originals = numpy(tokens)
+    where, originals = np.tile(np.arange(13), (2, 1)), numpy(tokens)
     for r in (4, 3):
         for i, each in enumerate(numpy(tokens)):
             step = merged_by_the_paper(each, each, np.bincount(where[i]), r, 1)[2]
@@ -85,8 +84,8 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
         # However it came about, a token is the mean of what it stands for.
         means = [originals[i][where[i] == place].mean(axis=0) for place in range(6)]
         np.testing.assert_allclose(numpy(tokens)[i], means, atol=1e-5)
-    laid_out = layers.UnmergeTokens()(tokens, token_index)
-    np.testing.assert_array_equal(numpy(laid_out)[1], numpy(tokens)[1, where[1]])
+    laid_out = numpy(layers.UnmergeTokens()(tokens, token_index))
+    np.testing.assert_array_equal(laid_out[1], numpy(tokens)[1, where[1]])
 
 
 def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> None:
@@ -146,8 +145,7 @@ def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     found, kept = block(few, token_index)
     np.testing.assert_allclose(numpy(found), numpy(plain(many))[:, :9], atol=2e-5)
     np.testing.assert_array_equal(numpy(kept), token_index)
-    sizes = token_sizes(token_index, 9)
-    maps = numpy(block.attention.attention_probabilities(few, sizes))
+    maps = numpy(block.attention.attention_probabilities(few, token_sizes(token_index, 9)))
     wanted = numpy(plain.attention.attention_probabilities(many))
     np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
 
