@@ -37,8 +37,7 @@ def functional(layer: Any, inputs: dict[str, np.ndarray], filled: bool = True) -
     tensors = {
         key: keras.Input(x.shape[1:], dtype=x.dtype.name, name=key) for key, x in inputs.items()
     }
-    model = keras.Model(tensors, layer(**tensors))
-    random = np.random.default_rng(2)
+    model, random = keras.Model(tensors, layer(**tensors)), np.random.default_rng(2)
     for weight in layer.weights if filled else []:
         weight.assign(0.3 * random.normal(size=weight.shape))
     return model
@@ -85,8 +84,7 @@ def test_every_layer_has_a_row_of_all_its_arguments() -> None:
             plain = layers.BlockConfig(num_heads=1, mlp_dim=1)
             block |= dict(asdict(case.arguments["config"]).items() - asdict(plain).items())
     # What every layer has, and what quantizing gives: tested below.
-    of_all = inspect.signature(keras.layers.Layer.__init__).parameters
-    elsewhere = {*of_all, "quantization_config"}
+    elsewhere = {*inspect.signature(keras.layers.Layer.__init__).parameters, "quantization_config"}
     for cls, arguments in given.items():
         own: Any = cls.__init__  # type: ignore[misc]
         for name, parameter in inspect.signature(own).parameters.items():
@@ -127,8 +125,7 @@ def test_a_policy_map_reaches_sublayers(name: str, which: str, tmp_path: Path) -
     pattern = {"last": parts[-1], "all": "one/.*"}[which]
     policies = DTYPE_MAP("float32", {pattern: keras.DTypePolicy("mixed_bfloat16")})
     model = functional(one(name, dtype=policies)[0], inputs)
-    loaded = check_copies(model, inputs, tmp_path)
-    for each in loaded._flatten_layers():
+    for each in check_copies(model, inputs, tmp_path)._flatten_layers():
         if each.path is not None:  # Dropout: nothing to build, so that Keras gives it no path
             dtype = "bfloat16" if re.fullmatch(pattern, each.path) else "float32"
             assert each.compute_dtype == dtype
