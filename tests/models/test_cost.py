@@ -25,8 +25,7 @@ GMACS |= {"Mixer-S/32": 1.0, "Mixer-S/16": 3.79, "Mixer-B/32": 3.24, "Mixer-B/16
 
 def test_parameters_and_gmacs_are_the_published_ones() -> None:
     assert {name: model_cost(name).parameters for name in PARAMETERS} == PARAMETERS
-    found = {name: model_cost(name).macs / 1e9 for name in GMACS}
-    assert found == pytest.approx(GMACS, rel=0.009)
+    assert {name: model_cost(name).macs / 1e9 for name in GMACS} == pytest.approx(GMACS, rel=0.009)
     assert model_cost("ViT-B/16", image_size=384).macs / 1e9 == pytest.approx(55.54, rel=0.008)
 
 
@@ -74,8 +73,7 @@ def test_every_convolution_of_a_conv_stem_is_counted() -> None:
     model = build("conv_stem", patch_size=3, input_shape=(45, 29, 1))
     # The maps are 23 x 15; patches of 3 x 3 x 12 values instead of 3 x 3 x 1 of the whole image.
     plain = build("conv_stem", conv_stem=None, patch_size=3, input_shape=(23, 15, 1))
-    convolutions = 23 * 15 * 9 * (1 * 8 + 8 * 12)
-    patches = 7 * 5 * 9 * 11 * model.hidden_dim
+    convolutions, patches = 23 * 15 * 9 * (1 * 8 + 8 * 12), 7 * 5 * 9 * 11 * model.hidden_dim
     assert cost_of(model).macs - cost_of(plain).macs == convolutions + patches
 
 
