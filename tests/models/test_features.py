@@ -113,9 +113,8 @@ def test_gradients_of_features_are_finite_differences(kind: str) -> None:
         random = np.random.default_rng(0).normal(size=gradient.shape)
         rest, others = rest_of(model, name, features[name])
         for direction in (gradient / size, random / np.linalg.norm(random)):
-            expected = float((gradient * direction).sum())
-            numeric = slope(rest, numpy(value), others, direction)
-            assert abs(numeric - expected) < 0.005 * size, name
+            found = slope(rest, numpy(value), others, direction)
+            assert abs(found - float((gradient * direction).sum())) < 0.005 * size, name
 
 
 @pytest.mark.every_backend
@@ -125,16 +124,14 @@ def test_the_model_computes_what_its_graph_does(kind: str) -> None:
     model = model_of(kind)
     joint = keras.Model(model.inputs[0], [model.feature_model("encoder_norm").output, model.output])
     tokens, expected = joint.predict(IMAGES, verbose=0)
-    prefix_and_patches = model.num_prefix_tokens + 16 - sum(model._config.merging)
-    assert tokens.shape == (1, prefix_and_patches, 32)
+    assert tokens.shape == (1, model.num_prefix_tokens + 16 - sum(model._config.merging), 32)
     for outputs in (numpy(model(IMAGES)), model.predict(IMAGES, verbose=0)):
         np.testing.assert_allclose(outputs, expected, **NEAR)
 
 
 def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_alone() -> None:
     """A model may call both: its last block leaves tokens out in one of them alone."""
-    model = fresh_kind("token")
-    images = keras.Input((32, 32, 3))
+    model, images = fresh_kind("token"), keras.Input((32, 32, 3))
     both = keras.Model(images, [model(images), model.feature_model("encoder_norm")(images)])
     logits, tokens = both.predict(IMAGES, verbose=0)
     assert tokens.shape == (1, 17, 32)
