@@ -25,8 +25,7 @@ def test_attention_probabilities_equal_the_official_code(name: str, shared: Path
         block = model.get_layer(f"block_{i}")
         before = recorded["with_posemb" if i == 0 else f"block_{i - 1}"]
         found = block.attention.attention_probabilities(block.norm_0(before))
-        difference = np.abs(numpy(found) - recorded[f"attn_{i}"]).max()
-        assert difference <= case.tolerances()[f"attn_{i}"]
+        assert np.abs(numpy(found) - recorded[f"attn_{i}"]).max() <= case.tolerances()[f"attn_{i}"]
 
 
 @pytest.mark.parametrize("name", SIZES)
