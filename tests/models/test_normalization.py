@@ -43,8 +43,7 @@ def test_gray_is_rgb_with_equal_channels(family: str, kind: str) -> None:
         options = {"data_format": "channels_first", "normalization": "imagenet"}
         first = fresh_kind("token", input_shape=(1, 32, 32), **options)
         first.set_weights(rgb.get_weights())
-        found = outputs(first, GRAY.transpose(0, 3, 1, 2))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(outputs(first, GRAY.transpose(0, 3, 1, 2)), expected, atol=1e-5)
 
 
 def test_files_keep_the_weights(tmp_path: Path) -> None:
@@ -92,8 +91,7 @@ def test_what_is_refused_and_the_spelling_of_earlier_files() -> None:
     # A header with True is of [-1, 1], whatever the conventions of its layout are.
     dinov2 = Checkpoint("dinov2", "vit", LAYOUTS["dinov2"].conventions, {})
     for earlier, name in ((True, "inception"), ("clip", "clip"), (False, "imagenet")):
-        header = {"arguments": {"include_preprocessing": earlier}}
-        stated = with_metadata(dinov2, header).stated
+        stated = with_metadata(dinov2, {"arguments": {"include_preprocessing": earlier}}).stated
         assert (stated["include_preprocessing"], stated["normalization"]) == (bool(earlier), name)
 
 
