@@ -89,8 +89,7 @@ def test_initial_values_are_the_released_codes() -> None:
     # A normal cut at two deviations, and widened so that the deviation comes out right. On torch
     # Keras takes the first of four draws that is inside: one value in 0.0455**-4 = 230,000 is not.
     # Of a normal that is not cut, 2.3 % would be outside.
-    outside = abs(kernel) > 2.0001 * (16 * 16 * 3) ** -0.5 / 0.87962566
-    assert outside.mean() < 1e-4
+    assert (abs(kernel) > 2.0001 * (16 * 16 * 3) ** -0.5 / 0.87962566).mean() < 1e-4
     qkv, dense = block.attention.query_key_value, (block.mlp.dense_0, block.mlp.dense_1)
     fans = {qkv: 2 * 192, block.attention.output_projection: 2 * 192} | dict.fromkeys(dense, 960)
     for each, number in fans.items():  # what goes in and out
