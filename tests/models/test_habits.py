@@ -180,8 +180,7 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_pat
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
     model = make()
-    everything = trainable(model)
-    block = model.get_layer("block_0")
+    everything, block = trainable(model), model.get_layer("block_0")
     for part, whole in ((block.attention, block), (block.mlp.dense_0, block.mlp)):
         part.trainable = False
         assert model.get_config()["frozen"] == [part.path]
