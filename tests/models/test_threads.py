@@ -43,8 +43,7 @@ def is_finite(fit: Any) -> bool:
 
 
 def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: Path) -> None:
-    features = model.feature_model("pre_logits")
-    both = keras_vit.average_views(model, "flip")
+    features, both = model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")
     ways: list[Callable[[], Any]] = [
         lambda: model.predict(IMAGES, verbose=0),
         lambda: model.evaluate(IMAGES, LABELS, verbose=0),
