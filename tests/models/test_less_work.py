@@ -101,8 +101,7 @@ def test_attention_maps_are_laid_out_on_every_patch() -> None:
     a, b = next((i, j) for i in range(17) for j in range(i) if first[i] == first[j])
     np.testing.assert_array_equal(maps[0, 1, :, a], maps[0, 1, :, b])
     np.testing.assert_array_equal(maps[0, 1, :, :, a], maps[0, 1, :, :, b])
-    assert (token_index[:, 0] == 0).all()  # the class token stays in front, alone
-    assert (token_index[:, 1:] > 0).all()
+    assert ((token_index > 0) == (np.arange(17) > 0)).all()  # the class token stays alone, in front
 
 
 @pytest.mark.every_backend
@@ -140,8 +139,7 @@ def test_both_train_with_remat_as_without_and_gradients_reach_every_variable() -
     assert losses[0][-1] < losses[0][0]
     model = build(token_merging=(3, 0), patch_dropout=0.25, num_registers=1)
     for path, gradient in gradients(model, IMAGES, training=True).items():
-        assert np.isfinite(gradient).all(), path
-        assert np.abs(gradient).max() > 0, path
+        assert 0 < np.abs(gradient).max() < np.inf, path  # and no NaN
 
 
 def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
