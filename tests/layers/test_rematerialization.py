@@ -63,8 +63,7 @@ def gradients(name: str, noisy: bool, eager: bool, remat: bool) -> dict[str, np.
     """What one step of plain SGD at a rate of 1 takes from every weight."""
     build, noise = MODELS[name]
     keras.utils.set_random_seed(4)
-    model = build(remat, **(noise if noisy else {}))
-    random = np.random.default_rng(1)
+    model, random = build(remat, **(noise if noisy else {})), np.random.default_rng(1)
     for weight in model.trainable_weights:
         weight.assign(0.2 * random.normal(size=weight.shape))
     before = {weight.path: numpy(weight) for weight in model.weights}
