@@ -103,7 +103,7 @@ def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
     assert joint.argmax(1).tolist() == [0, 0]
 
 
-def test_positive_weights() -> None:
+def test_positive_weights_and_counts_and_every_task_without() -> None:
     np.testing.assert_allclose(positive_weights([1, 50, 0, 100], 100, 1.0), [99, 1, 1, 1])
     np.testing.assert_allclose(positive_weights([1], 100), [(1 - 0.999**99) / (1 - 0.999)])
     task = Multilabel(("a", "b"))
@@ -111,9 +111,7 @@ def test_positive_weights() -> None:
     assert loss.positive_weights == pytest.approx((1.0, 1.0))
     assert loss.label_smoothing == 0.1
     np.testing.assert_array_equal(task.counts([["a"], [], ["a", "b"]]), [2, 1])
-
-
-def test_every_task_goes_without_and_has_counts() -> None:
+    # Every task goes without.
     for kind in TASKS.values():
         task = kind(size=3)
         loss = task.loss()
