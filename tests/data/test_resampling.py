@@ -38,9 +38,7 @@ def test_every_class_is_drawn_as_often() -> None:
         times += counts
     # Over many passes all images of a class are drawn alike: 40 * 25 / 60 = 16.7 +- 3.1.
     assert 5 < times[LABELS == 0].min() <= times[LABELS == 0].max() < 29
-
-
-def test_passes_follow_from_seed_and_number_alone() -> None:
+    # Passes follow from seed and number alone.
     first = drawn(RESAMPLED)
     np.testing.assert_array_equal(drawn(RESAMPLED), first)
     np.testing.assert_array_equal(drawn(RESAMPLED, start=37), first[:, 37:])
