@@ -151,11 +151,18 @@ def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
     check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (1, 4, 7), cache=cache)
 
 
-def test_a_prepared_folder_needs_no_builder(data_dir: Path) -> None:
+def test_a_prepared_folder_needs_all_records_and_no_builder(data_dir: Path, tmp_path) -> None:
     folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
     by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
     assert by_folder.class_names == ("even", "odd")
     assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
+    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = next(copy.glob("*train*"))
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    write_records(file, records[:-1])
+    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
+        load(copy)
 
 
 def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch) -> None:
@@ -168,13 +175,3 @@ def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch
     load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
     converted = load("kv_two_splits", data_dir=tmp_path / "new").train
     assert levels(pipeline(converted, 8, 4, training=True)) == expected
-
-
-def test_a_shard_without_all_of_its_records_is_refused(data_dir: Path, tmp_path: Path) -> None:
-    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    file = next(copy.glob("*train*"))
-    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    write_records(file, records[:-1])
-    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
-        load(copy)
