@@ -228,10 +228,8 @@ def test_refusals(kind: str) -> None:
     options: dict[str, Any] = {"bands": (5,), "max_pixels": 100_000} if kind == "fifth" else {}
     for make, reason in REFUSED[kind]:
         contents = make()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with pytest.raises(BadImageError, match=reason):
-                read_raster(contents, **options)
+        with warnings.catch_warnings(action="error"), pytest.raises(BadImageError, match=reason):
+            read_raster(contents, **options)
 
 
 def test_bands_count_from_one_and_a_missing_package_is_named(monkeypatch) -> None:
@@ -315,6 +313,13 @@ def test_a_folder_of_bands(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cached, numbered(every.files))
     one = read_image(splits.val.files[0], 8, 2, transform=EvalTransform(bands=(4, 1)))
     np.testing.assert_array_equal(one, expected[0])
+    # With the labels in a table.
+    folder = tiles(tmp_path / "table", IMAGES, ".npy")
+    rows = [f"{'ab'[i % 2]}/{i}.npy,{i / 7:.3f}" for i in range(20)]
+    (folder / "labels.csv").write_text("\n".join(["file,height", *rows]))
+    splits = load(folder, labels=folder / "labels.csv", task="regression", bands=(2,))
+    assert splits.train.bands == (2,)
+    assert next(iter(pipeline(splits.val, 8, 4)))[0].shape == (4, 8, 8, 1)
 
 
 def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
@@ -347,12 +352,3 @@ def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             call()
-
-
-def test_a_table_of_bands(tmp_path: Path) -> None:
-    folder = tiles(tmp_path / "tiles", IMAGES, ".npy")
-    rows = [f"{'ab'[i % 2]}/{i}.npy,{i / 7:.3f}" for i in range(20)]
-    (folder / "labels.csv").write_text("\n".join(["file,height", *rows]))
-    splits = load(folder, labels=folder / "labels.csv", task="regression", bands=(2,))
-    assert splits.train.bands == (2,)
-    assert next(iter(pipeline(splits.val, 8, 4)))[0].shape == (4, 8, 8, 1)
