@@ -48,8 +48,7 @@ def test_by_splits_without_classes_and_without_suffixes(tmp_path: Path) -> None:
 def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
     """By `load`, as the command line does; bounded, and with the number of each format."""
     flat_folder(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         load(tmp_path)
     write(tmp_path, {"a/notes.txt": b"x", "b/x.tif": b"x"})
     with pytest.warns(UserWarning, match=r"2 files are ignored:\n") as caught:
