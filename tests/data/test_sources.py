@@ -64,8 +64,7 @@ def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> N
         assert [splits.class_names[i] for i in splits[name].labels()] == folders
     assert repr(splits) == f"Splits('{folder}', 5 classes: train 1800, val 450)"
     folder = shared / "photos" / "cifar10"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         splits = load(folder / "test")  # one folder for each class: split here
         both = load(folder, verify=False)
     assert (len(splits.train), len(splits.val)) == (800, 200)
