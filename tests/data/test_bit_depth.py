@@ -25,8 +25,7 @@ DEEP = png_of_twelve_bits()
 
 
 def deep_warnings(call: Callable[[], Any]) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         call()
     return [str(w.message) for w in caught if issubclass(w.category, DataRangeWarning)]
 
