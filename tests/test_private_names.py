@@ -54,9 +54,6 @@ PRIVATE: dict[str, tuple[str, str]] = {
 }
 OF_ONE_BACKEND = {"_track_variables": "torch", "_jax_state_synced": "jax", "_layout": "jax"}
 OF_ONE_BACKEND |= {name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"}
-# Names that are public in spite of their underscore: methods of named tuples.
-DOCUMENTED = {"_replace", "_asdict", "_fields"}
-
 # What is imported from within Keras: it wraps data for several devices.
 IMPORTED = "keras.src.trainers.data_adapters.get_data_adapter"
 
@@ -131,7 +128,8 @@ def names_defined(tree: ast.AST) -> Iterator[str]:
 
 def others_private(used: set[str], ours: set[str]) -> set[str]:
     """Names among those used that are Keras's, or that the package does not define itself."""
-    private = {name for name in used if NAME.fullmatch(name)} - DOCUMENTED
+    public = {"_replace", "_asdict", "_fields"}  # of named tuples
+    private = {name for name in used if NAME.fullmatch(name)} - public
     imports = {name for name in used if name.startswith("keras.src.")}
     return imports | (private & private_names()) | (private - ours)
 

@@ -50,22 +50,18 @@ class KillAt(StopAt):
         threading.Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
-def build() -> keras.Model:
-    """A small ViT with everything random and everything that remembers."""
-    random = {"dropout": 0.2, "stochastic_depth": 0.3}
-    model = fresh(**{**TINY, "depth": 2, "mlp_dim": 32, "num_classes": 4, **random}, filled=False)
+def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict[str, Any], str]:
+    """A small ViT with everything random and everything that remembers, to the end.
+
+    Returns the digest of the final weights, the history, and the CSV log.
+    """
+    changes = {"depth": 2, "mlp_dim": 32, "num_classes": 4, "dropout": 0.2, "stochastic_depth": 0.3}
+    model, log = fresh(**{**TINY, **changes}, filled=False), folder / "history.csv"
     rise = {"warmup_target": 3e-3, "warmup_steps": 10}
     schedule = keras.optimizers.schedules.CosineDecay(0.0, EPOCHS * STEPS, **rise)
     averages = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 3}
-    optimizer = keras.optimizers.AdamW(schedule, **averages)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, metrics=["accuracy"])
-    return model
-
-
-def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict[str, Any], str]:
-    """Runs to the end: the digest of the final weights, the history, and the CSV log."""
-    model, log = build(), folder / "history.csv"
+    model.compile(keras.optimizers.AdamW(schedule, **averages), loss, metrics=["accuracy"])
     run = ResumableRun(folder / "checkpoints", every_seconds=None, every_steps=2, print_fn=print)
     watching = [CSVLogger(log), EarlyStopping("val_loss", patience=20), *callbacks]
     options = {"validation_data": (IMAGES, LABELS), "callbacks": watching, "verbose": 0}
