@@ -72,7 +72,7 @@ def test_a_contestant_that_has_died_is_a_result(tmp_path: Path) -> None:
             process.close()
 
 
-def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
+def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() -> None:
     ours, hub = result("keras_vit/jax", [1.0, 2.0, 4.0]), result("keras_hub/jax", [2.0, 4.0, 8.0])
     other = result("keras_hub/torch", [1.0] * 3)
     limit = result("limit/jax", [0.1] * 3)
@@ -92,9 +92,7 @@ def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
     assert words in _report.table("training", [plain, half])
     deeper = Work(**{"task": "training", **compare.parse_contestant("keras_vit/jax:depth=3")[0]})
     assert deeper.sizes() == {**Work("keras_vit", "jax", "training").sizes(), "depth": 3}
-
-
-def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
+    # A rate is compared with the limit of its dtype.
     names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
     results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
     lines = _report.table("training", results).splitlines()

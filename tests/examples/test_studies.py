@@ -286,15 +286,13 @@ def test_small_data(tmp_path: Path) -> None:
     rows = rows_of(trials, accuracy=0.5, spread=0.01)
     rows[0]["accuracy"], rows[1]["accuracy"] = 0.6, 0.3
     assert script.conclusion(rows) == (
-        "At equal compute, no variant is better than the plain ViT, 60.00%: the next, "
-        "**shifted patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, "
-        "30.00%."
+        "At equal compute, no variant is better than the plain ViT, 60.00%: the next, **shifted "
+        "patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, 30.00%."
     )
     rows[4]["accuracy"] = 0.7
     assert script.conclusion(rows) == (
-        "At equal compute, **conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 "
-        "points above the plain ViT; the last, **RandAugment (better plain ViT)**, reaches "
-        "30.00%."
+        "At equal compute, **conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 points "
+        "above the plain ViT; the last, **RandAugment (better plain ViT)**, reaches 30.00%."
     )
     assert script.conclusion(rows[1:]) == ""
     rows[-1]["accuracy"] = 0.2
