@@ -1,17 +1,13 @@
 """Small models of every kind whose insides differ, and images for them."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit import from_checkpoint
 from keras_vit.inspection import attention_maps
 from keras_vit.models import ImageModel
 from tests import bank
-from tests.golden_cases import GoldenCase, golden_case
-from tests.weights.test_golden import CASES
 
 # Patches and grid are not square: a transposed axis cannot hide.
 SHAPE = (32, 12, 3)
@@ -53,9 +49,3 @@ def maps_of(kind: str) -> np.ndarray:
 def images_for(kind: str) -> np.ndarray:
     images = bank.pixels(3, *SHAPE, seed=2)
     return np.moveaxis(images, -1, 1) if kind == "channels_first" else images
-
-
-def recorded(name: str, shared: Path) -> tuple[GoldenCase, ImageModel]:
-    """A run of the official code, and the model of its weights."""
-    case = golden_case(name, shared)
-    return case, from_checkpoint(case.file, include_preprocessing=False, **CASES[name])

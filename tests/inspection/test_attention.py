@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from keras_vit import inspection
+from keras_vit import from_checkpoint, inspection
 from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
 from keras_vit.ops import has_fused_attention
 from tests.backend import numpy, rows
-from tests.inspection.models import KINDS, images_for, maps_of, model_of, recorded, untrained
+from tests.golden_cases import golden_case
+from tests.inspection.models import KINDS, images_for, maps_of, model_of, untrained
 from tests.weights.test_golden import CASES
 
 # big_vision ran the bfloat16 file in bfloat16.
@@ -59,7 +60,8 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 @pytest.mark.filterwarnings("ignore:Patches of")
 @pytest.mark.parametrize("name", rows(RECORDED, ["vit_token", WITH_PROBE]))
 def test_what_is_recorded(name: str, shared: Path) -> None:
-    case, model = recorded(name, shared)
+    case = golden_case(name, shared)
+    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
     outputs, prefix = case.outputs(), model.num_prefix_tokens
     images = outputs["images"]
     expected = np.stack([outputs[f"attn_{i}"] for i in range(model.depth)], axis=1)
@@ -113,16 +115,26 @@ def test_training_and_inference_use_the_fused_kernel(monkeypatch) -> None:
     attention_maps(model, images)
 
 
-def test_layers_and_batches() -> None:
+def test_layers_batches_and_errors() -> None:
     model, images = model_of("token"), images_for("token")
     twice = np.concatenate([images, images[::-1]])
     some = attention_maps(model, twice, layers=[-1, 0], batch_size=3)
     expected = maps_of("token")[:, [1, 0]]
     assert np.abs(some - np.concatenate([expected, expected[::-1]])).max() < 1e-6
+    with pytest.raises(ValueError, match=r"depth 2.*0 to 1"):
+        attention_maps(model, images, layers=[2])
+    with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
+        attention_maps(model, images[0])
+    with pytest.raises(ValueError, match="at least one"):
+        attention_maps(model, images[:0])
+    with pytest.raises(ValueError, match="without encoder blocks"):
+        attention_maps(keras.Sequential([keras.layers.Dense(1)]), images)
+    with pytest.raises(ValueError, match='pooling="map"'):
+        pooling_attention(model, images)
 
 
 @pytest.mark.parametrize("kind", rows(KINDS, ["token", "map"]))
-def test_readout_and_rollout_are_of_the_row_of_the_prediction(kind: str) -> None:
+def test_readout_rollout_and_distance_equal_their_definitions(kind: str) -> None:
     model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
     prefix, tokens = model.num_prefix_tokens, maps.shape[-1]
     row = np.zeros((3, tokens))  # how much the prediction is made from each token
@@ -140,14 +152,9 @@ def test_readout_and_rollout_are_of_the_row_of_the_prediction(kind: str) -> None
         expected = its_row @ joint_attention(its_maps)
         assert np.abs(its_rollout.ravel() - expected[prefix:]).max() < 1e-6
         assert abs(expected.sum() - 1) < 1e-6
-
-
-@pytest.mark.parametrize("kind", ["token", "registers", "map", "any_size"])
-def test_distance_equals_the_definition(kind: str) -> None:
-    prefix = model_of(kind).num_prefix_tokens
-    expected = distances(maps_of(kind)[..., prefix:, prefix:], 3, (8, 4))
-    by_heads = inspection.attention_distance(model_of(kind), images_for(kind))
-    assert np.abs(by_heads - expected).max() < 1e-4
+    if kind in ("token", "registers", "map", "any_size"):
+        expected = distances(maps[..., prefix:, prefix:], 3, (8, 4))
+        assert np.abs(inspection.attention_distance(model, images) - expected).max() < 1e-4
 
 
 def test_distances_of_patches_without_attention_are_not_nan() -> None:
@@ -166,20 +173,6 @@ def test_mixed_precision_gives_nearly_the_same_maps() -> None:
     assert maps.dtype == np.float32
     assert np.abs(maps.sum(axis=-1) - 1).max() < 0.02
     assert np.abs(maps - exact).mean() < 0.01
-
-
-def test_errors() -> None:
-    model, images = model_of("token"), images_for("token")
-    with pytest.raises(ValueError, match=r"depth 2.*0 to 1"):
-        attention_maps(model, images, layers=[2])
-    with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
-        attention_maps(model, images[0])
-    with pytest.raises(ValueError, match="at least one"):
-        attention_maps(model, images[:0])
-    with pytest.raises(ValueError, match="without encoder blocks"):
-        attention_maps(keras.Sequential([keras.layers.Dense(1)]), images)
-    with pytest.raises(ValueError, match='pooling="map"'):
-        pooling_attention(model, images)
 
 
 def test_similarity_of_positions() -> None:
