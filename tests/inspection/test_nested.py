@@ -106,32 +106,22 @@ def test_the_overlay_lies_on_the_image_that_is_resized() -> None:
         assert (darkened > 0).any(axis=2).mean() > 0.9  # no strip is left out
 
 
-def two_transformers() -> keras.Model:
-    images, other = keras.Input(SHAPE), model_of("gap").copy(name="other")
-    return keras.Model(images, model_of("token")(images) + other(images))
-
-
-def siamese() -> keras.Model:
-    images, vit = keras.Input(SHAPE), model_of("token")
-    return keras.Model(images, vit(images) - vit(layers.Rescaling(0.5)(images)))
-
-
-@pytest.mark.parametrize(
-    ("build", "reason"),
-    [
-        (two_transformers, r"several Vision Transformers.*get_layer\('vision.*\(a Vis.*, model\."),
+def test_what_is_ambiguous_is_named() -> None:
+    vit, other = model_of("token"), model_of("gap").copy(name="other")
+    inputs, images = keras.Input(SHAPE), images_for("token").astype("float32")
+    two = keras.Model(inputs, vit(inputs) + other(inputs))
+    siamese = keras.Model(inputs, vit(inputs) - vit(layers.Rescaling(0.5)(inputs)))
+    for model, reason in (
+        (two, r"several Vision Transformers.*get_layer\('vision.*\(a Vis.*, model\."),
         (siamese, r"several times.*get_layer\('vision_transformer.*with the images that it gets"),
-        (lambda: NotCalled(model_of("token")), r"did not call them"),
-    ],
-)
-def test_what_is_ambiguous_is_named(build: Callable[[], keras.Model], reason: str) -> None:
-    model, images = build(), images_for("token").astype("float32")
-    for measure in (*MAPS, inspection.class_attribution):
-        with pytest.raises(ValueError, match=reason):
-            measure(model, images)
-    if not isinstance(model, NotCalled):  # the advice works
-        inner = next(x for x in model.layers if isinstance(x, keras_vit.VisionTransformer))
-        assert inspection.attention_maps(inner, images).shape[0] == 3
+        (NotCalled(vit), r"did not call them"),
+    ):
+        for measure in (*MAPS, inspection.class_attribution):
+            with pytest.raises(ValueError, match=reason):
+                measure(model, images)
+        if not isinstance(model, NotCalled):  # the advice works
+            inner = next(x for x in model.layers if isinstance(x, keras_vit.VisionTransformer))
+            assert inspection.attention_maps(inner, images).shape[0] == 3
 
 
 def test_frames_of_a_video_are_not_one_image() -> None:
