@@ -81,10 +81,6 @@ def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> Non
             assert np.abs(restored - values).max() < 0.01 * high
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])
 def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, name: str) -> None:
     theirs = {name: b"theirs", "notes.txt": b"theirs"}
@@ -93,7 +89,7 @@ def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, nam
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
             inspect_files(model_of("registers"), files, tmp_path, overwrite=overwrite)
-        assert contents(tmp_path) == theirs
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
 
 def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_path: Path) -> None:
@@ -103,7 +99,8 @@ def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_pa
     out = Path(shutil.copytree(written, tmp_path / "out"))
     (out / "notes.txt").write_bytes(b"theirs")
     inspect_files(model_of("registers"), files, out, overwrite=True)
-    assert contents(out).keys() == {*PLOTS, "index.html", "notes.txt"} - {"position_similarity.png"}
+    files_now = {*PLOTS, "index.html", "notes.txt"} - {"position_similarity.png"}
+    assert {path.name for path in out.iterdir()} == files_now
     reason = "position_embedding='relative' does not have position embeddings"
     assert reason in Elements(page_in(out)).text
     (tmp_path / "file").write_bytes(b"theirs")
@@ -212,9 +209,8 @@ def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
     )
     assert smallest >= 14
     assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
-    photo, canvas = (
-        page.locator(f".photo {tag}").first.bounding_box() for tag in ("img", "canvas")
-    )
+    photo = page.locator(".photo img").first.bounding_box()
+    canvas = page.locator(".photo canvas").first.bounding_box()
     assert canvas == pytest.approx(photo, abs=1)  # the overlay lies on the photograph
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     with image.open(tmp_path / "page.png") as shot:
