@@ -53,11 +53,15 @@ def test_dots_of_distances_have_a_legend() -> None:
     assert len(colors) == 1  # heads of one number in two layers have nothing in common
 
 
-def test_of_a_large_grid_rows_at_equal_distances_are_shown() -> None:
+def test_large_grids_are_thinned_and_small_ones_upsampled() -> None:
     assert list(_evenly_spaced(1, 8)) == [0]
     assert list(_evenly_spaced(8, 8)) == [*range(8)]
     assert list(_evenly_spaced(9, 8)) == [0, 2, 4, 6, 8]
     assert list(_evenly_spaced(24, 8)) == [1, 4, 7, 10, 13, 16, 19, 22]
+    grid = np.random.default_rng(0).random((3, 2), np.float32)
+    large = upsample(grid, (9, 10))
+    assert large.shape == (9, 10)
+    assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12  # values and borders
 
 
 def test_patches_without_attention_are_dark() -> None:
@@ -95,13 +99,6 @@ def test_no_strip_of_the_figure_is_empty(shape: tuple[int, int]) -> None:
         figure = draw_maps(images, np.ones((count, 4, 4)), shape, "rollout")
         assert max(blank_strips(figure)) <= 16, count  # of 160 per inch
         assert all(len(axes.images) == 1 for axes in figure.axes), count  # no place is left empty
-
-
-def test_upsampling_keeps_values_and_borders() -> None:
-    grid = np.random.default_rng(0).random((3, 2), np.float32)
-    large = upsample(grid, (9, 10))
-    assert large.shape == (9, 10)
-    assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12
 
 
 def test_filters_of_other_channels_cannot_be_plotted() -> None:
