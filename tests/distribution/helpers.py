@@ -59,6 +59,11 @@ def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
     return model
 
 
+def sharpness_aware(model: keras.Model, **options: float) -> keras.Model:
+    keras_vit.sharpness_aware(model, **options)
+    return model
+
+
 class Stop(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch == 3:

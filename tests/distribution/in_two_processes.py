@@ -30,18 +30,13 @@ together = partial(on, "data_parallel")
 sgd = partial(MomentumSGD, 0.01 if ON_JAX else 0.02, state_dtype="float32")
 
 pytestmark = pytest.mark.backends("jax", "torch")
-# How torch shares a step; on JAX several processes run the program of one, which
-# `on_eight_devices.py` tests.
+# How torch shares a step. On JAX processes run the program of one: see `on_eight_devices.py`.
 of_torch = pytest.mark.backends("torch")
 thorough_on_jax = pytest.mark.thorough if ON_JAX else lambda test: test
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> None:
-    if not ON_JAX:
-        import torch
-
-        torch.set_num_threads(1)
     keras_vit.distribution.initialize()
 
 
@@ -51,8 +46,8 @@ def vit(**arguments: Any) -> keras.Model:
     return helpers.vit(**{**sizes, **arguments})
 
 
-def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
-    return helpers.compiled(model, optimizer or sgd(global_clipnorm=1.0), **options)
+def compiled(model: keras.Model, **options: Any) -> keras.Model:
+    return helpers.compiled(model, sgd(global_clipnorm=1.0), **options)
 
 
 @thorough_on_jax
@@ -105,9 +100,7 @@ def trained(model: keras.Model, rows: int = 11, batch_size: int = 8, epochs: int
 
 
 def sharpness_aware() -> keras.Model:
-    model = vit(dropout=0.1)
-    keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
-    return trained(model, 19, epochs=2)
+    return trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05, alpha=0.3), 19, epochs=2)
 
 
 def smaller_than_all_processes(rows: int) -> Any:

@@ -23,8 +23,7 @@ thorough = partial(pytest.param, marks=pytest.mark.thorough)
 def vit(**arguments: Any) -> keras.Model:
     """Wide enough that its kernels are cut."""
     sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "num_heads": 8}
-    model = helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments})
-    return helpers.with_head(model)
+    return helpers.with_head(helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments}))
 
 
 def bit() -> keras.Model:
@@ -71,12 +70,6 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
-def sharpness_aware() -> keras.Model:
-    model = vit(dropout=0.1)
-    keras_vit.sharpness_aware(model, rho=0.05)
-    return trained(model)
-
-
 def masked_patch_prediction() -> keras.Model:
     task = keras_vit.MaskedPatchPrediction(vit(), seed=3)
     task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
@@ -95,7 +88,7 @@ def distillation() -> keras.Model:
 
 QUICK: dict[str, Callable[[], keras.Model]] = {
     "mixer": lambda: trained(helpers.with_head(helpers.mixer(128, 32))),
-    "sharpness-aware steps": sharpness_aware,
+    "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
     "masked patch prediction": masked_patch_prediction,
     "distillation": distillation,
 }
@@ -143,9 +136,7 @@ def test_weights_and_every_state_are_cut(name: str) -> None:
         blocks = [v for v in model.variables if v.path.startswith("block")]
         return share(blocks), share([v for v in model.optimizer.variables if "block_" in v.path])
 
-    weights, states = on("fsdp", all_by_fsdp)
-    assert weights < 0.16
-    assert states < 0.16
+    assert max(on("fsdp", all_by_fsdp)) < 0.16
     weights, states = on("tensor_parallel", blocks_by_tensor_parallel)
     assert weights < 0.13
     assert states < 0.16
