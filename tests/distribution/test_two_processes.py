@@ -80,35 +80,23 @@ def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
         return list(weights.values())
 
 
-@pytest.fixture(scope="module")
-def died(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
-    """A run in two processes whose last one died: its folder, and how the other ended."""
-    folder = tmp_path_factory.mktemp("died")
-    dying = start(folder, RESUMABLE, DIES_AT="2")
+def test_in_two_processes(tmp_path: Path) -> None:
+    """A run whose last process dies continues, in two processes and in one, to the same weights."""
+    dying = start(tmp_path, RESUMABLE, DIES_AT="2")
     if ON_JAX:  # whose coordinator waits 100 seconds for a sign of life; srun does not
         assert dying[1].wait(timeout=600) == 9
         dying[0].kill()
-    (code, output), (of_the_dead, _) = ended(folder, dying)
+    (code, output), (of_the_dead, _) = ended(tmp_path, dying)
     assert of_the_dead == 9, output[-6000:]
-    return folder, code, output
-
-
-def test_in_two_processes(died: tuple[Path, int, str]) -> None:
-    """The run continues, there in two processes and here in one, to the weights of a whole run."""
-    folder, _, _ = died
-    shutil.copytree(folder / "run", folder / "continued alone")
-    run_tests(folder, "in_two_processes.py", "-x", "-m", "not thorough")
-    expected = train(folder / "never stopped")
-    continued = (train(folder / "continued alone"), *(saved_weights(folder, r) for r in range(2)))
-    for weights in continued:
+    if not ON_JAX:
+        assert code == 1
+        assert "Process 0 of 2 lost the connection to the others" in output
+    shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
+    run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "not thorough")
+    expected = train(tmp_path / "never stopped")
+    in_two = (saved_weights(tmp_path, rank) for rank in range(2))
+    for weights in (train(tmp_path / "continued alone"), *in_two):
         assert_same_weights(weights, expected, 1e-6)
-
-
-@pytest.mark.backends("torch")
-def test_a_process_that_dies_ends_the_others(died: tuple[Path, int, str]) -> None:
-    _, code, output = died
-    assert code == 1
-    assert "Process 0 of 2 lost the connection to the others" in output
 
 
 @pytest.mark.thorough
@@ -142,8 +130,7 @@ def test_thirty_kills(tmp_path: Path) -> None:
     began = time.monotonic()
     finish(whole, RESUMABLE, PAUSE="0.3")
     seconds = time.monotonic() - began
-    kills = 0
-    ends: list[int] = []
+    kills, ends = 0, []
     while kills < KILLS:
         folder = tmp_path / f"chain{len(ends)}"
         folder.mkdir()
