@@ -94,10 +94,11 @@ def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) ->
 def test_folders_of_splits(tmp_path: Path) -> None:
     for val in ("val", "validation", "test"):
         files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
-        splits = load(write(tmp_path / val, files))
+        folder = write(tmp_path / f"with {val}", files)
+        splits = load(folder)
         assert list(splits) == ["train", "val"]
         assert splits.class_names == ("a", "b")
-        assert splits.val.files == tuple(tmp_path / val / val / c / "1.png" for c in "ab")
+        assert splits.val.files == tuple(folder / val / c / "1.png" for c in "ab")
         assert splits.val.labels().tolist() == [0, 1]
     parts = ("train", "val", "test")
     three = {f"three/{p}/{c}/1.png": plain(1) for p in parts for c in "ab"}
