@@ -19,7 +19,7 @@ def duplicates(measured: int = 20, **options: Any) -> None:
     curation.find_duplicates(in_memory(X), no_hashes(measured), **options)
 
 
-ERRORS: list[tuple[str, Callable[[], Any]]] = [
+@pytest.mark.parametrize(("words", "call"), [
     (r"\(5, 1\) do not match 4 rows", lambda: curation.ridge_answers(TWO, np.ones((5, 1)))),
     ("at least 3", lambda: curation.ridge_answers(np.ones((2, 2)), np.ones((2, 1)))),
     ("An answer is NaN", lambda: curation.ridge_answers(TWO, ONE * np.nan)),
@@ -41,10 +41,7 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     ("2 numbers do not fit features of 16", lambda: curation.nearest_neighbors(X, np.ones((1, 2)))),
     ("NaN or infinite", lambda: curation.nearest_neighbors(X, np.full((1, 16), np.nan))),
     ("are not rows", lambda: curation.nearest_neighbors(X, np.ones(16))),
-]
-
-
-@pytest.mark.parametrize(("words", "call"), ERRORS)
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=words):
         call()
