@@ -53,7 +53,9 @@ def quantized() -> Any:
 UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
 NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
 ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
-ERRORS: list[tuple[str, Callable[[], Any]]] = [
+
+
+@pytest.mark.parametrize(("words", "call"), [
     ("k=201 is more than the 200", lambda: evaluation.knn_accuracy(*FOUR, k=201)),
     ("temperature=0", lambda: evaluation.knn_accuracy(*FOUR, temperature=0)),
     ("folds=0 must be an integer", lambda: evaluation.linear_probe(*FOUR, folds=0)),
@@ -121,10 +123,7 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     ("1 class names for 2", lambda: zero_shots(class_names=["a"])),
     ("activation", lambda: zero_shots(activation="gelu")),
     ("logit_scale", lambda: zero_shots(logit_scale=float("nan"))),
-]
-
-
-@pytest.mark.parametrize(("words", "call"), ERRORS)
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=words):
         call()
