@@ -189,14 +189,11 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
     assert [str(warning.message) for warning in caught[1:]] == ["of something else"]
 
 
-@pytest.mark.parametrize(
-    ("task", "targets"),
-    [
-        (Multilabel(size=400), RANDOM.random((30, 400)) < 0.1),
-        (Regression(size=8), RANDOM.normal(size=(30, 8))),
-        (Ordinal(size=400), RANDOM.integers(0, 400, 30)),
-    ],
-)
+@pytest.mark.parametrize(("task", "targets"), [
+    (Multilabel(size=400), RANDOM.random((30, 400)) < 0.1),
+    (Regression(size=8), RANDOM.normal(size=(30, 8))),
+    (Ordinal(size=400), RANDOM.integers(0, 400, 30)),
+])  # fmt: skip
 def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -> None:
     answers = task.answers(RANDOM.normal(size=(30, task.outputs)))
     checked = task.check_targets(targets)
