@@ -198,7 +198,7 @@ def test_models_and_weights_are_named_with_the_license_where_it_is_known() -> No
     assert unknown == "vit.npz (its license is not known here)"
 
 
-DESCRIBED: list[tuple[Task, list, str, str]] = [
+@pytest.mark.parametrize(("task", "targets", "about", "of_split"), [
     (Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose, tulip",
      "2 of 3 classes, 1 to 2 images each"),
     (Multilabel(("sun", "sea")), [[1, 1], [0, 1], [0, 0]],
@@ -207,10 +207,7 @@ DESCRIBED: list[tuple[Task, list, str, str]] = [
      "regression of 1 number: angle", "angle from -1.5 to 3 degrees"),
     (Ordinal(("low", "mid", "high")), [0, 1, 2],
      "ordinal into 3 grades: low, mid, high", "3 grades, 1 images each"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "targets", "about", "of_split"), DESCRIBED)
+])  # fmt: skip
 def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str) -> None:
     checked = task.check_targets(targets)
     split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
