@@ -46,7 +46,7 @@ def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **opt
     PredictionSets.calibrated(labels, rows, coverage, **options)
 
 
-ERRORS: list[tuple[str, Callable[[], Any]]] = [
+@pytest.mark.parametrize(("words", "call"), [
     *((words, partial(EVERY[kind].check_targets, targets)) for kind, targets, words in TARGETS),
     ("at least 2 names", lambda: Classification()),
     ("more than once: a", lambda: Multilabel(("a", "a"))),
@@ -97,10 +97,7 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     (r"\(3,\) do not go with probabilities \(300, 6\)", lambda: calibrate(LABELS[:3])),
     ("not finite", lambda: calibrate(rows=ROWS * np.nan)),
     ("penalty=-1.0 must be", lambda: calibrate(penalty=-1.0)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "call"), ERRORS)
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=words):
         call()
