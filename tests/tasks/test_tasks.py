@@ -96,22 +96,19 @@ def test_answers_of_ordinal_outputs_in_any_order() -> None:
     np.testing.assert_allclose(answers[:, 4], above[:, 3], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("kind", "targets", "expected"),
-    [
-        ("classification", ["high", "low"], [2, 0]),
-        ("classification", np.array([[2], [0]], "uint8"), [2, 0]),
-        ("classification", [[0.5, 0.5, 0]], [[0.5, 0.5, 0]]),
-        ("multilabel", [["low", "high"], ()], [[1, 0, 1], [0, 0, 0]]),
-        ("multilabel", [[], []], [[0, 0, 0], [0, 0, 0]]),
-        ("multilabel", np.array([["low", "high"]]), [[1, 0, 1]]),
-        ("multilabel", [[1, 0, 1], [0, 0, 0]], [[1, 0, 1], [0, 0, 0]]),
-        ("multilabel", np.array([[True, False, True]]), [[1, 0, 1]]),
-        ("regression", [[4, -1.9, 0]], [[1, 1, -0.5]]),
-        ("ordinal", np.array(["high", "low"]), [2, 0]),
-        ("ordinal", [2.0, 0.0], [2, 0]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "targets", "expected"), [
+    ("classification", ["high", "low"], [2, 0]),
+    ("classification", np.array([[2], [0]], "uint8"), [2, 0]),
+    ("classification", [[0.5, 0.5, 0]], [[0.5, 0.5, 0]]),
+    ("multilabel", [["low", "high"], ()], [[1, 0, 1], [0, 0, 0]]),
+    ("multilabel", [[], []], [[0, 0, 0], [0, 0, 0]]),
+    ("multilabel", np.array([["low", "high"]]), [[1, 0, 1]]),
+    ("multilabel", [[1, 0, 1], [0, 0, 0]], [[1, 0, 1], [0, 0, 0]]),
+    ("multilabel", np.array([[True, False, True]]), [[1, 0, 1]]),
+    ("regression", [[4, -1.9, 0]], [[1, 1, -0.5]]),
+    ("ordinal", np.array(["high", "low"]), [2, 0]),
+    ("ordinal", [2.0, 0.0], [2, 0]),
+])  # fmt: skip
 def test_targets(kind: str, targets: Any, expected: Any) -> None:
     checked = EVERY[kind].check_targets(targets)
     np.testing.assert_allclose(checked, expected, rtol=1e-6)
