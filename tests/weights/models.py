@@ -49,12 +49,10 @@ def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
     assert_same_values(model, canonical_values(expected))
 
 
-def refused(
-    message: str, call: Any, *arguments: Any, error: Any = CheckpointError, **options: Any
-) -> str:
+def refused(message: str, call: Any, *args: Any, error: Any = CheckpointError, **named: Any) -> str:
     """What the error says that a call must raise."""
     with pytest.raises(error, match=message) as raised:
-        call(*arguments, **options)
+        call(*args, **named)
     said = str(raised.value)
     del raised  # and with it the frames of the call, which may hold files
     return said
