@@ -181,17 +181,6 @@ def test_a_model_of_another_size_is_left_alone(changes: Any, message: str, file:
     assert_same_weights(model, small(**changes))
 
 
-def test_what_a_model_inherits_from_its_weights(tmp_path: Path) -> None:
-    file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
-    sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
-    inherited = arguments_for(file, **sizes)
-    assert inherited.items() >= {("activation", "gelu"), ("pooling", "gap"), ("class_token", False)}
-    assert "num_classes" not in inherited
-    file = saved(tmp_path, representation_size=24)
-    assert arguments_for(file, **sizes, num_classes=5)["representation_size"] == 24
-    assert "representation_size" not in arguments_for(file, **sizes, num_classes=3)
-
-
 def test_what_differs_and_what_nothing_states_is_noted(tmp_path: Path) -> None:
     file = saved(tmp_path, activation="gelu", norm_epsilon=1e-12)
     notes = " ".join(load_weights(small(), file).notes)
@@ -203,7 +192,8 @@ def test_what_differs_and_what_nothing_states_is_noted(tmp_path: Path) -> None:
     assert not from_checkpoint(named).load_report.notes
 
 
-def test_names_of_classes_come_with_the_weights(tmp_path: Path) -> None:
+def test_what_comes_with_the_weights(tmp_path: Path) -> None:
+    """Names of classes, and what a model inherits that is given none of it."""
     model = fresh(num_classes=3)
     model.class_names = ("one", "two", "three")
     for file, layout in (("m.npz", "google"), ("m.safetensors", "timm")):
@@ -211,6 +201,14 @@ def test_names_of_classes_come_with_the_weights(tmp_path: Path) -> None:
         assert from_checkpoint(tmp_path / file).class_names == model.class_names
         assert from_checkpoint(tmp_path / file, num_classes=2).class_names is None
     assert from_checkpoint(saved(tmp_path, num_classes=1000)).class_names[281] == "tabby, tabby cat"
+    file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
+    sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
+    inherited = arguments_for(file, **sizes)
+    assert inherited.items() >= {("activation", "gelu"), ("pooling", "gap"), ("class_token", False)}
+    assert "num_classes" not in inherited
+    file = saved(tmp_path, representation_size=24)
+    assert arguments_for(file, **sizes, num_classes=5)["representation_size"] == 24
+    assert "representation_size" not in arguments_for(file, **sizes, num_classes=3)
 
 
 @pytest.mark.every_backend
