@@ -46,12 +46,10 @@ DINOV2 = {"dinov2", "dinov2_reg4"}
 # Words match within names; patterns match whole ones, and a model of the name comes first: another
 # is R50+ViT-B/16.
 SEARCHES: list[tuple[str, str, set[str]]] = [
-    ("ViT-B/16", "model", {"ViT-B/16"}),
-    ("vit-b/16", "model", {"ViT-B/16"}),
+    *((word, "model", {"ViT-B/16"}) for word in ("ViT-B/16", "vit-b/16")),
     ("vit-b/16:augreg_in21k", "name", {"ViT-B/16:augreg_in21k"}),
     ("nothing", "name", set()),
-    ("dinov2", "tag", {*DINOV2, "hf_dinov2", "hf_dinov2_reg4"}),
-    ("DINOv2", "tag", {*DINOV2, "hf_dinov2", "hf_dinov2_reg4"}),
+    *((word, "tag", {*DINOV2, "hf_dinov2", "hf_dinov2_reg4"}) for word in ("dinov2", "DINOv2")),
     ("dinov2*", "tag", DINOV2),
     ("?inov2", "tag", {"dinov2"}),
     ("?inov", "tag", set()),
