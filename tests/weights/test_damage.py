@@ -160,7 +160,7 @@ def test_a_failed_write_leaves_what_was_there(name: str, tmp_path: Path, monkeyp
     assert read_all(tmp_path) == contents
 
 
-def test_unwritable_places(tmp_path: Path) -> None:
+def test_unwritable_places_and_links(tmp_path: Path) -> None:
     to_null = partial(Path.symlink_to, target="/dev/null")
     for name, make, layout, message in (
         ("m.npz", Path.mkdir, "google", "is a folder: give the name of a file"),
@@ -170,9 +170,7 @@ def test_unwritable_places(tmp_path: Path) -> None:
     ):
         make(tmp_path / name)
         refused(message, save_weights, small(), tmp_path / name, layout, error=ValueError)
-
-
-def test_a_link_is_followed(tmp_path: Path) -> None:
+    # A link is followed.
     (tmp_path / "link.npz").symlink_to("real.npz")
     for _ in range(2):  # to nothing, then to a file
         save_weights(small(), tmp_path / "link.npz", "google")
