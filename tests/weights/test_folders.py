@@ -313,7 +313,6 @@ def test_convert_writes_folders_of_the_same_model(layout: str, tmp_path: Path) -
 @pytest.mark.parametrize("layout", SIDES)
 @pytest.mark.parametrize("mode", ["crop", "stretch", "big_vision", "timm_center"])
 def test_folder_transform(layout: str, mode: str, tmp_path: Path, photograph: Path) -> None:
-    """It is what the other side computes."""
     model = model_with({"mode": mode})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what the folder cannot say
