@@ -18,14 +18,13 @@ from tests.weights.models import assert_same_weights, of_torch, stripped, suffix
 from tests.weights.test_round_trips import THERE_AND_BACK, chain
 
 Arrays = dict[str, np.ndarray]
-NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 # Largest difference of logits of magnitude 13, and of tokens, which grow to 50 by the last block.
 LOGITS, TOKENS = 2e-5, {"block_0": 2e-5, "block_5": 2e-5, "block_11": 5e-4}
 
 
 @pytest.fixture(scope="module")
 def folder(shared: Path) -> Path:
-    return shared / "weights" / NAME
+    return shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,6 @@ def test_timms_numbers(model: VisionTransformer, recorded: Arrays) -> None:
 
 @pytest.mark.parametrize("layout", ["google", "big_vision", "huggingface"])
 def test_in_another_layout(layout: str, model: Any, recorded: Arrays, tmp_path: Path) -> None:
-    """It is the same model."""
     file = tmp_path / f"m{suffix(layout)}"
     save_weights(model, file, layout=layout)
     twin = from_checkpoint(file)
