@@ -27,8 +27,7 @@ REFUSED = {
     "timm_eva02_tiny_odd": "ref_feat_shape",
 }
 # transformers reads the table of a grid that is not square by columns: a fault of its own.
-FAULTY = "hf_beit_wide"
-SUPPORTED = [n for n in NAMES if n not in (*REFUSED, FAULTY)]
+SUPPORTED = [n for n in NAMES if n not in (*REFUSED, "hf_beit_wide")]
 WITH_GRADIENTS = [n for n in SUPPORTED if "gradients" in weights.outputs(n)]
 
 
