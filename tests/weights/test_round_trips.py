@@ -101,8 +101,6 @@ NOT_HELD, SAFE = "layout cannot hold '.*", "m.safetensors"
         ({}, "m.npz", None, "Choose the layout"),
     ],
 )
-def test_a_layout_that_does_not_fit_says_so_and_writes_nothing(
-    changes: dict[str, Any], file: str, layout: str | None, message: str, tmp_path: Path
-) -> None:
+def test_unfit_layouts(changes: Any, file: str, layout: Any, message: str, tmp_path: Path) -> None:
     refused(message, save_weights, small(**changes), tmp_path / file, layout, error=ValueError)
     assert not list(tmp_path.iterdir())
