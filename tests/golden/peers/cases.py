@@ -47,7 +47,6 @@ SHARED: Spec = {"use_shared_relative_position_bias": True, "use_mean_pooling": F
 TIMM_SHARED: Spec = {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}
 TIMM_SHARED |= {"use_abs_pos_emb": True}
 NOISE: Spec = {"noise": "arange"}
-INTERPOLATE: Spec = {"interpolate_pos_encoding": True}
 BICUBIC = "F.interpolate, bicubic, align_corners=False, antialias=False, to the grid of the images"
 
 
@@ -175,7 +174,7 @@ ANTIALIAS = (
 ROTARY = "nothing to resample: rotary positions of the grid of the images"
 RESAMPLED: dict[str, Spec] = {
     **{
-        f"{name}_resampled": resampled(name, BICUBIC, INTERPOLATE)
+        f"{name}_resampled": resampled(name, BICUBIC, {"interpolate_pos_encoding": True})
         for name in ("hf_clip", "hf_siglip", "hf_deit", "hf_deit_teacher", "hf_vit_mae", "hf_vit")
     },
     **{
