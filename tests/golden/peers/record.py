@@ -19,7 +19,6 @@ from tests.golden.peers import weights
 from tests.golden.peers.cases import CASES
 
 Arrays = dict[str, np.ndarray]
-Recorded = tuple[dict[str, Any], Arrays]
 FIXED = ("position_embeddings", "decoder_pos_embed")  # of ViTMAE: sines and cosines
 
 # Where a class keeps its blocks, the norm over all tokens after them, and its heads.
@@ -157,7 +156,7 @@ def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray
     return np.array([weights.summary(name, file[name], seed) for name in names])
 
 
-def record(name: str) -> Recorded:
+def record(name: str) -> tuple[dict[str, Any], Arrays]:
     """What is to be written of a case: JSON and arrays."""
     spec = CASES[name]
     package = spec["package"]
@@ -165,8 +164,7 @@ def record(name: str) -> Recorded:
     model, config, file = (hugging_face if package == "transformers" else timm)(spec)
     model.eval().requires_grad_()
     case = {"name": name, "package": package, "version": importlib.metadata.version(package)}
-    case |= {"class": spec["class"], "config": config}
-    case |= {"images": spec["images"], "seed": spec["seed"]}
+    case |= {"class": spec["class"], "config": config} | {k: spec[k] for k in ("images", "seed")}
     case["tensors"] = {key: list(value.shape) for key, value in file.items()}
     case |= {key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)}
     made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
