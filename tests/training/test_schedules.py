@@ -12,11 +12,9 @@ from keras_vit.training.schedules import WarmupDecay, make_schedule
 from tests.training.common import array, refused
 
 
-def schedule_of(args: dict[str, Any], recorded: dict[str, Any], base: float) -> Any:
-    """The schedule that the arguments of the official function mean."""
-    args = dict(args)
-    total, batch = recorded["total_steps"], recorded["batch_size"]
-    peak = args.pop("base", base)
+def schedule_of(args: dict[str, Any], recorded: dict[str, Any]) -> Any:
+    """The schedule that the arguments of the official function mean; takes them out of `args`."""
+    total, batch, peak = recorded["total_steps"], recorded["batch_size"], args.pop("base", 1.0)
     if args.pop("scale_with_batchsize", False):
         peak *= batch / 256
     warmup = args.pop("warmup_steps", 0)
@@ -40,11 +38,11 @@ def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
         args = dict(row["args"])
         if code == "vit_jax" and args["decay_type"] == "linear":
             args.setdefault("linear_end", 1e-5)
-        schedule = schedule_of(args, recorded, base=1.0)
+        schedule = schedule_of(args, recorded)
         # JAX compiles Keras's schedule anew for every single step: a few of them will do.
         every = 1 if isinstance(schedule, WarmupDecay) else 7
         actual, values = values_of(schedule, recorded["steps"][::every]), row["values"][::every]
-        np.testing.assert_allclose(actual, values, rtol=2e-6, atol=1e-9, err_msg=str(args))
+        np.testing.assert_allclose(actual, values, rtol=2e-6, atol=1e-9, err_msg=str(row["args"]))
 
 
 def test_kerass_own_schedule_where_it_is_the_same() -> None:
