@@ -10,7 +10,7 @@ from keras.src.testing import TestCase
 
 from keras_vit import layers
 from tests.backend import reloaded
-from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, Case, arrays
+from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, arrays
 from tests.layers.test_layers import numpy, values
 from tests.training.common import refused
 
@@ -63,6 +63,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "residual_unit": {"images": ((None, None, None, 64), (3, 7, 6, 64), (1, 4, 9, 64))},
     "relative_position_bias": {"queries": ((None, None, 4, 8), (3, 17, 4, 8), (1, 9, 4, 8))},
 }
+# MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number.
+OF_FIXED_LENGTH = ("mixer_block", "rotary_block", "rotary_attention")
 TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))}
 
 
@@ -74,15 +76,8 @@ def test_keras_conformance_without_merging_before(name: str) -> None:
     Harness().run_layer_test(cls, arguments, input_shape=inputs["tokens"], **options)
 
 
-def is_of_fixed_length(case: Case) -> bool:
-    """MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number."""
-    config = case.arguments.get("config")
-    grid = getattr(config, "relative_grid", case.arguments.get("relative_grid"))
-    return case.cls is layers.MixerBlock or grid is not None
-
-
 @pytest.mark.backends("tensorflow")  # the others trace every size anew
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if not is_of_fixed_length(case)])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OF_FIXED_LENGTH])
 def test_batches_and_images_of_any_size(name: str) -> None:
     cls, arguments, _ = CASES[name]
     shapes, layer = SHAPES.get(name, TOKENS_ALONE), cls(**arguments)
