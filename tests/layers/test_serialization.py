@@ -43,12 +43,6 @@ def functional(layer: Any, inputs: dict[str, np.ndarray], filled: bool = True) -
     return model
 
 
-def reload(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path) -> keras.Model:
-    loaded = reloaded(model, folder)
-    assert_same(model, loaded, inputs)
-    return loaded
-
-
 def assert_same(one: keras.Model, other: keras.Model, inputs: dict[str, np.ndarray]) -> None:
     for found, expected in zip(numpy(other(inputs)), numpy(one(inputs)), strict=True):
         assert np.isfinite(expected).all()
@@ -69,8 +63,10 @@ def check_copies(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path
     paths = [[(v.path, v.trainable) for v in each.weights] for each in (clone, model)]
     assert paths[0] == paths[1]
     clone.set_weights(model.get_weights())
-    assert_same(model, clone, inputs)
-    return only_layer(reload(model, inputs, folder))
+    loaded = reloaded(model, folder)
+    for other in (clone, loaded):
+        assert_same(model, other, inputs)
+    return only_layer(loaded)
 
 
 def test_every_layer_has_a_row_of_all_its_arguments() -> None:
@@ -155,7 +151,8 @@ def test_a_quantized_layer_is_saved(name: str, mode: str, config: Any, tmp_path:
     assert 0 < error < (0.05 if mode == "int8" else 0.4)
     dense = [each for each in layer._flatten_layers() if isinstance(each, Dense)]
     assert {each.quantization_mode for each in dense} == {mode}
-    loaded = reload(model, inputs, tmp_path)
+    loaded = reloaded(model, tmp_path)
+    assert_same(model, loaded, inputs)
     assert {v.path: v.dtype for v in loaded.weights} == {v.path: v.dtype for v in model.weights}
     with pytest.raises(ValueError, match="already quantized"):
         only_layer(loaded).quantize(mode)
@@ -169,7 +166,7 @@ def test_a_quantized_policy_holds_for_dense_sublayers(name: str, mode: str, tmp_
         if not isinstance(leaf, CompositeLayer):
             assert leaf.quantization_mode == (mode if isinstance(leaf, Dense) else None)
             assert leaf.compute_dtype == "bfloat16"
-    reload(model, inputs, tmp_path)
+    assert_same(model, reloaded(model, tmp_path), inputs)
 
 
 def test_what_cannot_be_quantized_says_why() -> None:
