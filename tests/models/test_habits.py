@@ -55,11 +55,6 @@ def assert_equal_outputs(one: keras.Model, other: keras.Model) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def vector(features: Any) -> Any:
-    pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
-    return pooling[len(features.shape)]()(features) if len(features.shape) > 2 else features
-
-
 def fit_once(model: keras.Model, images: np.ndarray = IMAGES) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, jit_compile=JIT)
@@ -72,7 +67,9 @@ def test_models_built_on_ours_are_saved_reloaded_and_copied(family: str, tmp_pat
     base, model = make(family, num_classes=0), make(family)
     middle = model.get_layer("stage_1_unit_1" if family == "bit" else "block_0")
     features = ["stage_1" if family == "bit" else "block_0", "pooled"]
-    head = keras.Model(base.input, keras.layers.Dense(3)(vector(base.output)))
+    means = {3: keras.layers.GlobalAveragePooling1D(), 4: keras.layers.GlobalAveragePooling2D()}
+    vector = means.get(len(base.output.shape), keras.layers.Identity())(base.output)
+    head = keras.Model(base.input, keras.layers.Dense(3)(vector))
     grid = model.feature_model(features, format="grid")
     cut = keras.Model(model.input, middle.output)
     stacked = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(3)])
