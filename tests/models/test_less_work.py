@@ -1,5 +1,6 @@
 """Token merging and patch dropout as options of the model: what they cost, and what they keep."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,7 @@ from tests.models.test_common import IMAGES, JIT, compiled, pixels, predict
 # Operation by operation, every length of a sequence is compiled anew on JAX; elsewhere, compiling
 # the model takes longer than running it so.
 answer = compiled if keras.backend.backend() == "jax" else predict
-
-
-def build(**changes: Any) -> Any:
-    return fresh_kind("token", **changes)
+build = partial(fresh_kind, "token")
 
 
 def features(model: Any, *names: str, **options: Any) -> Any:
