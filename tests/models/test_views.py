@@ -25,13 +25,6 @@ def build(**options: Any) -> Any:
     return model
 
 
-def folder_of_noise(folder: Path) -> Path:
-    for i, image in enumerate(pixels(16, 40, 30, 3)):
-        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / "ab"[i % 2] / f"{i // 2}.png")
-    return folder
-
-
 def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
     """Channels last. Corners of 28 x 21 of 32 x 24 pixels, enlarged again."""
     seen = [images]
@@ -73,7 +66,11 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.from_checkpoint(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
-    splits = keras_vit.data.load(str(folder_of_noise(tmp_path / "photos")))
+    for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
+        folder = tmp_path / "photos" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i // 2}.png")
+    splits = keras_vit.data.load(str(tmp_path / "photos"))
     _, scores = predict_split(loaded, splits.val)
     single = model.copy()
     single.eval_transform = {"mode": "stretch"}
