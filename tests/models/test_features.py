@@ -34,7 +34,6 @@ def model_of(kind: str) -> ImageModel:
 
 
 def float_features(model: ImageModel) -> dict[str, Any]:
-    """The symbolic tensors of the features that have gradients, by name."""
     names = [name for name in model.feature_names if name not in ("images", "logits")]
     features = {name: model.feature_model(name).output for name in names}
     return {name: x for name, x in features.items() if "float" in str(x.dtype)}
