@@ -80,7 +80,6 @@ NEAREST = [
 
 
 def without_values(name: str, **arguments: Any) -> Any:
-    """The model, whose variables have shapes alone."""
     with keras.StatelessScope(initialize_variables=False):
         return keras_vit.create(name, **arguments)
 
