@@ -157,7 +157,6 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
 
 
 def test_sincos_positions_are_big_visions() -> None:
-    """`posemb_sincos_2d` of big_vision, written out."""
     layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
     layer.build((None, 15, 16))
     found = numpy(layer.positions(3, 5))
@@ -167,8 +166,7 @@ def test_sincos_positions_are_big_visions() -> None:
 
 
 def test_resampling_is_scipys_zoom() -> None:
-    ndimage = pytest.importorskip("scipy.ndimage")
-    grid = values(4, 4, 6)
+    ndimage, grid = pytest.importorskip("scipy.ndimage"), values(4, 4, 6)
     for height, width in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
         wanted = ndimage.zoom(grid, (height / 4, width / 4, 1), order=1)
         found = numpy(layers.positions.resample_grid(grid, height, width))
