@@ -23,6 +23,9 @@ LOGITS = X[:, :3]
 ROWS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)  # probabilities
 LABELS = Y % 3
 THREE, ALONE = (np.eye(3), [0, 0, 1]), [0, 0, 0]
+UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
+NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
+ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
 SPLIT = ArraySplit("val", NAMES, np.zeros((3, 16, 16, 3), np.uint8), np.arange(3))
 
 
@@ -48,11 +51,6 @@ def quantized() -> Any:
     model = fresh(**TINY)
     model.quantize("int8")
     return model
-
-
-UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
-NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
-ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
 
 
 @pytest.mark.parametrize(("words", "call"), [
