@@ -40,16 +40,13 @@ def test_everything_loaded(file: Path) -> None:
     assert_same_weights(from_checkpoint(file, dtype="mixed_bfloat16"), small())  # in float32
 
 
-@pytest.mark.parametrize(
-    ("of_file", "of_model", "is_fresh", "ignored"),
-    [
-        ({}, {"num_classes": 3}, HEAD, HEAD),
-        ({}, {"num_classes": 0}, (), HEAD),
-        ({"num_classes": 0}, {}, HEAD, ()),
-        # As wide as the tokens: the head's shape would fit, its meaning would not.
-        ({"representation_size": 32}, {}, HEAD, (*HEAD, "pre_logits/kernel", "pre_logits/bias")),
-    ],
-)
+@pytest.mark.parametrize(("of_file", "of_model", "is_fresh", "ignored"), [
+    ({}, {"num_classes": 3}, HEAD, HEAD),
+    ({}, {"num_classes": 0}, (), HEAD),
+    ({"num_classes": 0}, {}, HEAD, ()),
+    # As wide as the tokens: the head's shape would fit, its meaning would not.
+    ({"representation_size": 32}, {}, HEAD, (*HEAD, "pre_logits/kernel", "pre_logits/bias")),
+])  # fmt: skip
 def test_heads(of_file: Any, of_model: Any, is_fresh: Any, ignored: Any, tmp_path: Path) -> None:
     model = fresh(**of_model)
     report = load_weights(model, saved(tmp_path, **of_file))
@@ -161,20 +158,17 @@ def test_fresh_by_pattern_keeps_the_models_values(file: Path) -> None:
     np.testing.assert_array_equal(values(model, "block_1/query/kernel"), expected)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"depth": 3}, "'block_2/norm_0/scale' of the model is not in the file"),
-        ({"depth": 1}, "block_1/.* does not belong to the model"),
-        ({"hidden_dim": 64}, "where the model has"),
-        ({"mlp_dim": 64}, "mlp/dense_0"),
-        ({"pooling": "map"}, "'pooling/probe' of the model is not in the file"),
-        ({"position_embedding": "sincos2d"}, "position_embedding.* does not belong"),
-        ({"num_registers": 2}, "register_tokens"),
-        ({"layer_scale": 1.0}, "scale_0"),
-        ({"representation_size": 8}, "pre_logits"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"depth": 3}, "'block_2/norm_0/scale' of the model is not in the file"),
+    ({"depth": 1}, "block_1/.* does not belong to the model"),
+    ({"hidden_dim": 64}, "where the model has"),
+    ({"mlp_dim": 64}, "mlp/dense_0"),
+    ({"pooling": "map"}, "'pooling/probe' of the model is not in the file"),
+    ({"position_embedding": "sincos2d"}, "position_embedding.* does not belong"),
+    ({"num_registers": 2}, "register_tokens"),
+    ({"layer_scale": 1.0}, "scale_0"),
+    ({"representation_size": 8}, "pre_logits"),
+])  # fmt: skip
 def test_a_model_of_another_size_is_left_alone(changes: Any, message: str, file: Path) -> None:
     model = fresh(**changes)
     refused(message, load_weights, model, file)
