@@ -22,6 +22,8 @@ from keras_vit.weights.tables.layouts import LAYOUTS
 from tests.bank import fresh, small
 from tests.weights.models import assert_same_weights, flips, refused, saved
 
+DINOV2 = {"dinov2", "dinov2_reg4"}
+
 
 def test_the_table() -> None:
     rows = list_weights()
@@ -42,10 +44,9 @@ def test_the_table() -> None:
     assert row.megabytes == round(5_717_416 * 4 / 1e6)  # of its parameters
 
 
-DINOV2 = {"dinov2", "dinov2_reg4"}
 # Words match within names; patterns match whole ones, and a model of the name comes first: another
 # is R50+ViT-B/16.
-SEARCHES: list[tuple[str, str, set[str]]] = [
+@pytest.mark.parametrize(("searched", "column", "expected"), [
     *((word, "model", {"ViT-B/16"}) for word in ("ViT-B/16", "vit-b/16")),
     ("vit-b/16:augreg_in21k", "name", {"ViT-B/16:augreg_in21k"}),
     ("nothing", "name", set()),
@@ -56,10 +57,7 @@ SEARCHES: list[tuple[str, str, set[str]]] = [
     ("hf_dinov2_reg4", "layout", {"huggingface_dinov2_registers"}),
     ("hf_dinov2_reg4", "pixels", {518}),
     ("hf_dinov2_reg4", "num_classes", {0}),
-]
-
-
-@pytest.mark.parametrize(("searched", "column", "expected"), SEARCHES)
+])  # fmt: skip
 def test_searches(searched: str, column: str, expected: set[Any]) -> None:
     assert {getattr(row, column) for row in list_weights(searched)} == expected
 
