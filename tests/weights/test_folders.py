@@ -110,15 +110,12 @@ def test_timm_rounds_the_center_as_its_mode_does(tmp_path: Path, photograph: Pat
     assert_agree("timm", model_with(transform), tmp_path, photograph, 1e-3)
 
 
-UNNAMED: list[dict[str, Any]] = [
+@pytest.mark.parametrize("changes", [
     *({"pooling": "gap"}, {"pooling": "gap", "class_token": True}, {"pooling": "map"}),
     *({"num_registers": 3, "layer_scale": 0.3}, {"position_embedding": "none"}),
     *({"mlp_dim": 45, "activation": "silu"}, {"normalization": "imagenet"}),
     {"input_shape": (32, 48, 3), "patch_size": (8, 16)},
-]
-
-
-@pytest.mark.parametrize("changes", UNNAMED, ids=str)
+], ids=str)  # fmt: skip
 def test_timm_builds_what_it_does_not_name(changes: Any, tmp_path: Path, photograph: Path) -> None:
     model = fresh(**{"activation": "gelu_tanh", **changes})
     model.eval_transform = {"mode": "timm_squash", "crop_fraction": 1.0, **PILLOW}
@@ -152,15 +149,12 @@ def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
         compare_logits(model, theirs, **call)
 
 
-@pytest.mark.parametrize(
-    ("kind", "processor", "expected"),
-    [
-        ("ViT", {}, ("stretch", 1.0, "bilinear")),
-        ("ViT", {"resample": 3, "size": LARGE}, ("stretch", 1.0, "bicubic")),
-        ("Bit", {**HALF, "size": EDGE, "crop_size": SMALL}, ("crop", 0.8, "bicubic")),
-        ("DeiT", {"size": LARGE, "crop_size": SMALL, "resample": 1}, ("stretch", 0.8, "lanczos")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "processor", "expected"), [
+    ("ViT", {}, ("stretch", 1.0, "bilinear")),
+    ("ViT", {"resample": 3, "size": LARGE}, ("stretch", 1.0, "bicubic")),
+    ("Bit", {**HALF, "size": EDGE, "crop_size": SMALL}, ("crop", 0.8, "bicubic")),
+    ("DeiT", {"size": LARGE, "crop_size": SMALL, "resample": 1}, ("stretch", 0.8, "lanczos")),
+])  # fmt: skip
 def test_we_open_a_folder_of_transformers(
     kind: str, processor: Any, expected: Any, tmp_path: Path, photograph: Path
 ) -> None:
@@ -198,14 +192,11 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
     np.testing.assert_allclose(ours(model, photograph), logits, atol=1e-3)
 
 
-UNKNOWN: list[dict[str, Any]] = [
+@pytest.mark.parametrize("changes", [
     *({"resample": 0}, {"do_resize": False}, {"crop_pct": 0.9}, {"size": {"longest_edge": 32}}),
     {"size": {"shortest_edge": 32}, "do_center_crop": False},
     *({"size": {"height": "32", "width": 32}}, {"size": {"height": 10**9, "width": 10**9}}),
-]
-
-
-@pytest.mark.parametrize("changes", UNKNOWN, ids=str)
+], ids=str)  # fmt: skip
 def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: Path) -> None:
     save_weights(small(), tmp_path / "vit", "huggingface")
     stripped(tmp_path / "vit" / "model.safetensors")
@@ -216,23 +207,20 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     assert model.eval_transform == EvalTransform("stretch_bicubic")
 
 
-@pytest.mark.parametrize(
-    ("layout", "changes", "message"),
-    [
-        ("huggingface", {"pooling": "gap", "class_token": True}, "not classify with pooling='gap'"),
-        ("huggingface", {"pooling": "map"}, "does not classify with pooling='map'"),
-        ("huggingface", {"layer_scale": 0.1}, "Dinov2ForImageClassification does not classify"),
-        ("huggingface", {"distilled": True, "mlp_norm": True}, "mlp_norm=True"),
-        ("huggingface", {"num_registers": 2}, "num_registers=2"),
-        ("huggingface", {"representation_size": 32}, "representation_size=32"),
-        ("huggingface", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d'"),
-        ("timm", {"position_embedding": "learned_2d"}, "position_embedding='learned_2d'"),
-        ("timm", {"representation_size": 24}, "representation_size=24"),
-        ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
-        ("timm", {"pooling": None}, "does not classify with pooling=None"),
-        ("timm", {"token_merging": 1}, "token_merging=1"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "changes", "message"), [
+    ("huggingface", {"pooling": "gap", "class_token": True}, "not classify with pooling='gap'"),
+    ("huggingface", {"pooling": "map"}, "does not classify with pooling='map'"),
+    ("huggingface", {"layer_scale": 0.1}, "Dinov2ForImageClassification does not classify"),
+    ("huggingface", {"distilled": True, "mlp_norm": True}, "mlp_norm=True"),
+    ("huggingface", {"num_registers": 2}, "num_registers=2"),
+    ("huggingface", {"representation_size": 32}, "representation_size=32"),
+    ("huggingface", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d'"),
+    ("timm", {"position_embedding": "learned_2d"}, "position_embedding='learned_2d'"),
+    ("timm", {"representation_size": 24}, "representation_size=24"),
+    ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
+    ("timm", {"pooling": None}, "does not classify with pooling=None"),
+    ("timm", {"token_merging": 1}, "token_merging=1"),
+])  # fmt: skip
 def test_what_they_do_not_compute(layout: str, changes: Any, message: str, tmp_path: Path) -> None:
     refused(message, save_weights, small(**changes), tmp_path / "vit", layout)
     assert not (tmp_path / "vit").exists()
@@ -244,17 +232,14 @@ def test_another_family_and_an_unknown_layout_are_refused(tmp_path: Path) -> Non
     refused("is a BiTResNet that is not", save_weights, model, tmp_path / "bit", "timm")
 
 
-@pytest.mark.parametrize(
-    ("layout", "transform", "changes", "message"),
-    [
-        ("timm", {"mode": "stretch"}, {}, "'stretch' cannot be expressed"),
-        ("huggingface", {"mode": "big_vision"}, {}, "'big_vision' cannot be expressed"),
-        ("timm", {}, {"norm_epsilon": 1e-3}, "norm_epsilon=0.001"),
-        ("timm", {}, {"include_preprocessing": False}, "include_preprocessing=False"),
-        ("huggingface", {}, {"input_shape": (32, 64, 3)}, "transformers crops to 32 x 64"),
-        ("timm", {}, {"input_shape": (32, 32, 1)}, "1 channels"),
-    ],
-)
+@pytest.mark.parametrize(("layout", "transform", "changes", "message"), [
+    ("timm", {"mode": "stretch"}, {}, "'stretch' cannot be expressed"),
+    ("huggingface", {"mode": "big_vision"}, {}, "'big_vision' cannot be expressed"),
+    ("timm", {}, {"norm_epsilon": 1e-3}, "norm_epsilon=0.001"),
+    ("timm", {}, {"include_preprocessing": False}, "include_preprocessing=False"),
+    ("huggingface", {}, {"input_shape": (32, 64, 3)}, "transformers crops to 32 x 64"),
+    ("timm", {}, {"input_shape": (32, 32, 1)}, "1 channels"),
+])  # fmt: skip
 def test_what_the_folder_cannot_say_is_reported(
     layout: str, transform: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
