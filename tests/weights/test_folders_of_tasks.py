@@ -97,10 +97,9 @@ def test_timm_returns_numbers_in_their_units(model: Any, photograph: Path, tmp_p
     assert ("sigmoid" in usage) != is_numbers
 
 
-@pytest.mark.parametrize(
-    ("problem", "kind"),
-    [("multi_label_classification", "multilabel"), ("regression", "regression"), ([], None)],
-)
+@pytest.mark.parametrize(("problem", "kind"), [
+    ("multi_label_classification", "multilabel"), ("regression", "regression"), ([], None),
+])  # fmt: skip
 def test_their_problem_type_is_read(problem: Any, kind: str | None, tmp_path: Path) -> None:
     labels = {"id2label": {0: "sun", 1: "rain"}, "label2id": {"sun": 0, "rain": 1}}
     their_vit(num_hidden_layers=1, **labels).save_pretrained(tmp_path)
