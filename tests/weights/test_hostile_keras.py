@@ -82,13 +82,10 @@ CLAIMS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-IN_H5 = [
+@pytest.mark.parametrize("changes", [
     *({"hidden_dim": 16_384}, {"dtype": SYSTEM}, {"quantizers": {"head": SYSTEM}}),
     {"activation": {**LAMBDA, "__passive_serialization__": True}},
-]
-
-
-@pytest.mark.parametrize("changes", IN_H5, ids=str)
+], ids=str)  # fmt: skip
 def test_configurations_in_h5(changes: dict[str, Any], tmp_path: Path) -> None:
     """Keras's reader of these files would build whatever the configuration names."""
     file = tmp_path / "m.h5"
