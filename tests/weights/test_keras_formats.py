@@ -79,13 +79,10 @@ def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs(loaded, IMAGES), outputs(around, IMAGES))
 
 
-OTHERS = [
+@pytest.mark.parametrize("changes", [
     *({"num_classes": 7}, {"input_shape": (64, 48, 3)}, {"input_shape": (32, 32, 1)}),
     *({"patch_size": 16}, {"pooling": "gap"}, {"num_classes": 0}),
-]
-
-
-@pytest.mark.parametrize("changes", OTHERS, ids=str)
+], ids=str)  # fmt: skip
 def test_weights_alone_adapt_as_whole_models_do(changes: dict[str, Any], tmp_path: Path) -> None:
     """`.weights.h5` and `.keras` of one model: equal weights and equal reports."""
     model = fresh()
@@ -136,8 +133,7 @@ def test_weights_alone_of_another_model(tmp_path: Path) -> None:
     refused("cannot be read by Keras", load_weights, small(num_classes=7), file)
 
 
-# 4.8 MB as JSON.
-MANY = tuple(f"a kind of thing, the {i}th of many, näme" for i in range(100_000))
+MANY = tuple(f"a kind of thing, the {i}th of many, näme" for i in range(100_000))  # 4.8 MB
 
 
 def test_many_class_names(tmp_path: Path) -> None:
