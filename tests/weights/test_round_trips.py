@@ -88,19 +88,16 @@ def test_what_is_written_is_read_as_the_same_model(layout: str, kind: str, tmp_p
 NOT_HELD, SAFE = "layout cannot hold '.*", "m.safetensors"
 
 
-@pytest.mark.parametrize(
-    ("changes", "file", "layout", "message"),
-    [
-        ({"pooling": "map"}, "m.npz", "google", f"{NOT_HELD}pooling/"),
-        ({"num_registers": 2}, "m.npz", "big_vision", f"{NOT_HELD}register_tokens"),
-        ({"position_embedding": "learned_2d"}, SAFE, "timm", f"{NOT_HELD}position_embedding/"),
-        ({"mlp_norm": True}, SAFE, "huggingface", f"{NOT_HELD}mlp/norm"),
-        ({"conv_stem": ((8, 2),), "patch_size": 4}, SAFE, "timm", f"{NOT_HELD}conv_stem/0/kernel"),
-        ({}, SAFE, "google", r"should end in '.npz'"),
-        ({}, "m.npz", "goggle", "Did you mean 'google'"),
-        ({}, "m.npz", None, "Choose the layout"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "file", "layout", "message"), [
+    ({"pooling": "map"}, "m.npz", "google", f"{NOT_HELD}pooling/"),
+    ({"num_registers": 2}, "m.npz", "big_vision", f"{NOT_HELD}register_tokens"),
+    ({"position_embedding": "learned_2d"}, SAFE, "timm", f"{NOT_HELD}position_embedding/"),
+    ({"mlp_norm": True}, SAFE, "huggingface", f"{NOT_HELD}mlp/norm"),
+    ({"conv_stem": ((8, 2),), "patch_size": 4}, SAFE, "timm", f"{NOT_HELD}conv_stem/0/kernel"),
+    ({}, SAFE, "google", r"should end in '.npz'"),
+    ({}, "m.npz", "goggle", "Did you mean 'google'"),
+    ({}, "m.npz", None, "Choose the layout"),
+])  # fmt: skip
 def test_unfit_layouts(changes: Any, file: str, layout: Any, message: str, tmp_path: Path) -> None:
     refused(message, save_weights, small(**changes), tmp_path / file, layout, error=ValueError)
     assert not list(tmp_path.iterdir())
