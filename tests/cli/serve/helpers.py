@@ -1,6 +1,5 @@
 """A tiny model, images for it, and requests to a server."""
 
-import io
 import json
 import re
 import signal
@@ -17,6 +16,7 @@ from PIL import Image
 from keras_vit._base.files import atomic_write
 from keras_vit.tasks import Classification
 from tests import bank, processes
+from tests.data.image_fixtures import encode
 
 NAMES = ('<b>"rose"</b>\x1b[31m', "tulip\udcff", "daisy")
 
@@ -32,9 +32,7 @@ def tiny_model(seed: int = 0, **options: Any) -> Any:
 def jpeg(seed: int = 0, size: tuple[int, int] = (60, 50)) -> bytes:
     """An image file of coarse noise."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 5, 3)).astype("uint8")
-    buffer = io.BytesIO()
-    Image.fromarray(noise).resize(size).save(buffer, "JPEG")
-    return buffer.getvalue()
+    return encode(Image.fromarray(noise).resize(size), "JPEG")
 
 
 # urllib's own keeps the proxies of the first test that opened an address.
