@@ -137,7 +137,6 @@ USAGE = [
     ("train --data x --num-epochs 3", "Did you mean --epochs?"),
     ("train --data x --lora-rank 3", "Did you mean --lora?"),
     ("train --data x --Batch_Size 3", "Did you mean --batch-size?"),
-    ("train --data digits --epochs 0", "--epochs: '0'"),
     ("plan ViT-B/16 --precision int4", "'int4'"),
     ("predict no/model a.png --out a.txt", "does not end in .csv"),
     ("predict no/model a.png --format table --out a.csv", "--format table is printed"),
@@ -177,9 +176,7 @@ def test_errors_of_values(command: Command) -> None:
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "keras_vit_cli.start", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         # Shells start background jobs, such as a whole test run, with Ctrl-C ignored.
