@@ -122,11 +122,8 @@ def test_decisions_make_lists_that_train_reads(command: Command) -> None:
     pytest.importorskip("tensorflow")
     decide(
         ("green/wrong.png", "relabel", "red"),
-        ("green/other.png", "drop", ""),
-        ("red/dark.png", "drop", ""),
-        ("red/copy.png", "keep", ""),
-        ("red/1.png", "drop", ""),
-        (f"red/{NAME}", "keep", ""),
+        *((name, "drop", "") for name in ("green/other.png", "red/dark.png", "red/1.png")),
+        *((name, "keep", "") for name in ("red/copy.png", f"red/{NAME}")),
     )
     printed = command("audit audit_index --decisions decisions.csv --out cleaned")
     assert "3 dropped, 1 with another label" in printed
