@@ -15,6 +15,7 @@ import pytest
 
 from keras_vit._base.manifest import read_manifest
 from tests.conftest import REPOSITORY
+from tests.data.image_fixtures import write
 from tests.xla_flags import QUICK_XLA
 
 EXAMPLES = REPOSITORY / "examples" / "distributed"
@@ -36,10 +37,8 @@ KERAS_DISTRIBUTION_PROCESS_ID=0 bash -c "${@: -1}" && wait $!
 
 
 def started(command: list[str], cwd: Path | None = None, **environment: str) -> Any:
-    environment = {**os.environ, **environment}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=900
-    )
+    options = {"capture_output": True, "text": True, "timeout": 900}
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, **options)
 
 
 def run(folder: Path, script: str, *arguments: str, **environment: str) -> str:
@@ -65,10 +64,9 @@ def test_torchrun(tmp_path: Path) -> None:
 @pytest.mark.backends("jax")
 @pytest.mark.slow
 def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
-    for folder, name, text in (("slurm", "srun", SRUN), ("pod", "gcloud", GCLOUD)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_text(text)
-        (tmp_path / folder / name).chmod(0o755)
+    programs = {"slurm/srun": SRUN.encode(), "pod/gcloud": GCLOUD.encode()}
+    for name in programs:
+        (write(tmp_path, programs) / name).chmod(0o755)
     assert run(tmp_path / "slurm", "slurm.sbatch").count("written to run") == 1
     printed = run(tmp_path / "slurm", "slurm.sbatch", SLURM_RESTART_COUNT="1")
     assert "nothing to resume" in printed
