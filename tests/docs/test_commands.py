@@ -27,7 +27,6 @@ Lines = tuple[tuple[str, ...], ...]
 
 def _blocks() -> list[Any]:
     """The `keras-vit` lines of every block, each set of lines once, with the first block's name."""
-    found: dict[Lines, str] = {}
     of_block: dict[str, Lines] = {}
     for block, words in itertools.chain.from_iterable(map(commands, pages())):
         if words[0] == "keras-vit" and not block.reason:
@@ -36,9 +35,8 @@ def _blocks() -> list[Any]:
     for command in COMMANDS.values():
         words = command.example.split()[1:]
         of_block[f"docs/commands.md:{words[0]}"] = (tuple(words),)
-    for name, lines in of_block.items():
-        found.setdefault(lines, name)
-    return [pytest.param(lines, id=name) for lines, name in found.items()]
+    first = {lines: name for name, lines in reversed(of_block.items())}
+    return [pytest.param(lines, id=name) for lines, name in first.items()]
 
 
 @pytest.fixture(scope="module")
