@@ -1,4 +1,4 @@
-"""Every guide runs, and keeps what its first paragraph promises; the tools of the site, its pages."""
+"""Every guide runs and keeps its promise, that of its first paragraph; the site and its tools."""
 
 import functools
 import json
