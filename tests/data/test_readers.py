@@ -19,7 +19,7 @@ from tests.data.image_fixtures import encode, flat_folder, orientation, smooth, 
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
-SIZES = ((30, 44), (41, 23), (64, 64), (17, 90))  # height, width
+SIZES = ((44, 30), (23, 41), (64, 64), (90, 17))  # width, height
 OF_DIGITS = {**bank.TINY, "patch_size": 4, "input_shape": (8, 8, 1), "num_classes": 10}
 MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
 AFFINE = Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=2)
@@ -34,8 +34,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Smooth pictures of many sizes, formats and orientations, gray ones among them."""
     folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for number in range(26):
-        height, width = SIZES[number % len(SIZES)]
-        image = smooth(random, width, height)
+        image = smooth(random, *SIZES[number % len(SIZES)])
         image = image.convert("L") if number % 5 == 4 else image
         kind = ("jpeg", "png", "webp")[number % 3]
         contents = encode(image, kind, exif=orientation(1 + number % 8), quality=90)
