@@ -81,6 +81,7 @@ def test_one_file_or_many_that_are_predicted_or_inspected(folder: Path, tmp_path
     assert "(5 of 5 looked at)" in message
 
 
+TRAIN = pytest.param(["train"], marks=pytest.mark.slow)
 COMMANDS = """
 import contextlib, io, sys
 from keras_vit_cli import commands as cli
@@ -101,9 +102,7 @@ for name in sys.argv[5:]:
 
 
 @pytest.mark.backends("tensorflow")  # whose process has it imported, and prints nothing then
-@pytest.mark.parametrize(
-    "commands", [["predict", "evaluate"], pytest.param(["train"], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("commands", [["predict", "evaluate"], TRAIN])
 def test_the_commands(commands, folder, tmp_path, run_python) -> None:
     """One line on the screen each."""
     bank.tiny().save(tmp_path / "model.keras")
