@@ -330,10 +330,8 @@ def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
         splits = load(folder, bands="all")
     assert "it has 4 bands, and the first file has 5" in str(dict(splits.report))
     (folder / "a" / "bytes.npy").write_bytes(npy(IMAGES[0].astype("uint8")))
-    with (
-        pytest.warns(DataRangeWarning, match="20 files of uint16, 1 file of uint8"),
-        pytest.warns(UserWarning, match="cannot be decoded"),
-    ):
+    depths = pytest.warns(DataRangeWarning, match="20 files of uint16, 1 file of uint8")
+    with depths, pytest.warns(UserWarning, match="cannot be decoded"):
         load(folder, bands="all")
     flat = np.stack([IMAGES[..., 0], np.full_like(IMAGES[..., 0], 7)], -1)
     train = load(tiles(tmp_path / "flat", flat), bands="all").train
