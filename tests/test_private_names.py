@@ -59,7 +59,6 @@ IMPORTED = "keras.src.trainers.data_adapters.get_data_adapter"
 
 
 def objects_of_keras() -> list[Any]:
-    """A model, layers, optimizers, callbacks, a loss, a metric and a variable."""
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     model.compile("sgd", "mse")
@@ -85,10 +84,7 @@ DOTTED = re.compile(r"(?:\w+\.)*\w+")
 
 
 def names_in_code(tree: ast.AST) -> Iterator[str]:
-    """Private names of attributes, methods and arguments, and imports from within Keras.
-
-    Strings count, which `getattr` may take, also dotted ones such as `"module.Class._name"`.
-    """
+    """Private names of attributes, methods, arguments and strings, and imports from Keras."""
     nodes = list(ast.walk(tree))
     # Parts of texts are not names.
     texts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}

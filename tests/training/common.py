@@ -57,7 +57,6 @@ def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
 
 
 def reloaded(model: keras.Model, folder: Path) -> Any:
-    """The model as its file gives it back."""
     model.save(folder / "model.keras")
     return keras.saving.load_model(folder / "model.keras")
 

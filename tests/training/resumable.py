@@ -51,10 +51,7 @@ class KillAt(StopAt):
 
 
 def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict[str, Any], str]:
-    """A small ViT with everything random and everything that remembers, to the end.
-
-    Returns the digest of the final weights, the history, and the CSV log.
-    """
+    """With all that is random or remembers: final weights' digest, history and CSV log."""
     changes = {"depth": 2, "mlp_dim": 32, "num_classes": 4, "dropout": 0.2, "stochastic_depth": 0.3}
     model, log = fresh(**{**TINY, **changes}, filled=False), folder / "history.csv"
     rise = {"warmup_target": 3e-3, "warmup_steps": 10}

@@ -183,7 +183,6 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the error names what to install; it is off by default."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit\[tensorflow\]'"):
         default_callbacks(tmp_path, BATCH, tensorboard=True)

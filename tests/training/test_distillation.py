@@ -74,7 +74,6 @@ def compiled(task: Any, optimizer: Any = None, jit_compile: bool = JIT) -> Any:
 
 
 def steps(task: Any, labels: Any, count: int, images: np.ndarray = IMAGES) -> list[float]:
-    """The loss of each of some steps on one batch."""
     return task.fit(images, labels, batch_size=8, epochs=count, verbose=0).history["loss"]
 
 
@@ -103,10 +102,7 @@ def heads_of(student: Vit) -> list[np.ndarray]:
 
 
 def by_hand(student: Vit, teacher: Vit, kind: str, weight: float, t: float) -> Any:
-    """The losses of three steps of SGD on the heads alone, and what the heads become.
-
-    In NumPy, from the papers' equations.
-    """
+    """Losses of three steps of SGD on the heads, and the heads, from the papers' equations."""
     names = ["pooled", "distillation_token"] if student.distilled else ["pooled"]
     outputs = student.feature_model(names).predict(IMAGES, verbose=0)
     features = [np.hstack([outputs[name], np.ones((8, 1))]) for name in names]
@@ -142,7 +138,6 @@ GOLDEN = {
 
 @pytest.mark.parametrize(("kind", "distilled"), rows(GOLDEN, [("soft", True), ("hard", False)]))
 def test_steps_follow_the_equations(kind: str, distilled: bool) -> None:
-    """Three updates of the heads, with mixed labels, against gradients written down by hand."""
     student, teacher = vit(0, distilled=distilled), teacher_of()
     for layer in student.layers:
         layer.trainable = layer.name.startswith("head")
@@ -299,7 +294,6 @@ CHANGES = [{"rho": 0.05}, {"ema": 0.9}, {"accumulation": 2}, {"loss": "sigmoid",
 
 @pytest.mark.parametrize("changes", rows(CHANGES, CHANGES[:1]), ids=" ".join)
 def test_recipes(changes: dict[str, Any]) -> None:
-    """SAM, moving averages, accumulation and the sigmoid loss train the student alone."""
     student = Vit(**SIZES, hidden_dim=16, input_shape=(16, 16, 3), distilled=True)
     teacher, recipe = teacher_of(), replace(RECIPE, layer_decay=0.5, **changes)
     task, before = Distillation(student, teacher), teacher.get_weights()
@@ -445,7 +439,6 @@ def words(out: Path, *more: str) -> list[str]:
 
 @contextmanager
 def killed_at(step: int) -> Iterator[None]:
-    """The run of the command stops at the end of a step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_module, "fit", functools.partial(fit, callbacks=[StopAt(step)]))
         with pytest.raises(Killed):
@@ -455,7 +448,6 @@ def killed_at(step: int) -> Iterator[None]:
 @pytest.mark.backends("tensorflow")
 @pytest.mark.usefixtures("small_recipe")
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A teacher, and a student that is interrupted and resumed."""
     teacher, run = tmp_path / "teacher", tmp_path / "run"
     assert cli.main(words(teacher, "--image-size", "12")) == 0
     options = ["--teacher", str(teacher), "--distill", "hard"]

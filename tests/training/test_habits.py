@@ -57,7 +57,6 @@ def survivor() -> keras_vit.VisionTransformer:
 
 
 def warned_of(words: str, call: Callable[[], Any]) -> list[warnings.WarningMessage]:
-    """The warnings in a call that have these words."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
@@ -282,8 +281,6 @@ def failing_batches() -> Iterator[Any]:
 
 
 def broken(where: str) -> dict[str, Any]:
-    """A callback raises in one of its methods."""
-
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("broken on purpose")
 
@@ -335,7 +332,6 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> None:
-    """The same weights, data and steps: the same loss as with the channels last."""
     digits = keras_vit.data.load("digits")
     recipe = keras_vit.recipes.get("digits").scaled(steps=2, batch_size=64)
     losses = []
@@ -356,7 +352,6 @@ def loss_of_arrays() -> list[float]:
 @pytest.mark.every_backend
 @pytest.mark.parametrize("source", SOURCES[1:])
 def test_every_source_of_batches_trains_alike(source: Source, loss_of_arrays: list[float]) -> None:
-    """All feed the same batches in the same order, so all end with the same loss."""
     loss = compiled().fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(loss, loss_of_arrays, rtol=1e-5)
 

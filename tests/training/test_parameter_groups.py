@@ -83,7 +83,6 @@ def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) 
 
 @pytest.mark.backends("torch")
 def test_layerwise_decay_is_timms() -> None:
-    """The learning rate of each part of a ViT, against timm's own table."""
     timm = pytest.importorskip("timm")
     from timm.optim import param_groups_layer_decay
 

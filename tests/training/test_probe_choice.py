@@ -67,7 +67,6 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
 
 
 def run(folder: Path, weights: Path, out: Path, *options: str) -> dict[str, Any]:
-    """What the report of the command says."""
     assert cli.main(words_of(folder, weights, out, *options)) == 0
     return json.loads((out / "report.json").read_text("utf-8"))
 

@@ -209,7 +209,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture
 def checkpoints(recorded: dict[str, bytes], tmp_path: Path) -> Path:
-    """A folder of these two."""
     for name, content in recorded.items():
         (tmp_path / name).write_bytes(content)
     return tmp_path
