@@ -1,22 +1,31 @@
-"""k-NN, linear probes, few-shot accuracies and heads of tasks against independent computations."""
+"""Probes, few-shot and zero-shot classifiers, and temperatures, against independent computations."""
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import scipy
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import keras_vit
 from keras_vit import data
-from keras_vit.evaluation import features, fewshot_table, knn_accuracy, linear_probe
+from keras_vit.evaluation import features, fewshot_table, knn_accuracy, linear_probe, zero_shot
+from keras_vit.evaluation.calibration import calibration
 from keras_vit.evaluation.fewshot import fewshot_accuracy, least_squares_scores, sample_shots
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
+from keras_vit.evaluation.temperature import divide_logits, fit_temperature
+from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.weights import from_checkpoint
+from tests.backend import rows
+from tests.bank import TINY, fill, fresh, outputs, pixels
 
 
 def clusters(examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0) -> tuple:
@@ -82,7 +91,7 @@ def test_flowers(shared: Path, tmp_path: Path) -> None:
     """Issue 3, criterion 4: an independent probe of timm's features gave 92.7 %."""
     pytest.importorskip("tensorflow")
     folder = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    model = keras_vit.from_checkpoint(folder / "model.safetensors")
+    model = from_checkpoint(folder / "model.safetensors")
     splits = data.load(shared / "photos" / "flowers")
     parts = [*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path)]
     assert [len(part) for part in parts] == [1800, 1800, 450, 450]
@@ -199,3 +208,80 @@ def test_the_penalty_is_chosen_on_held_out_examples() -> None:
     # The head is for features as they are.
     probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
     assert probe.outputs([[1, 2]]).tolist() == [[4.0]]
+
+
+TOWER = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+TOWER |= {"num_attention_heads": 3}
+IMAGES = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype("float32")
+
+
+def both_towers(transformers: Any, kind: str) -> Any:
+    texts = {**TOWER, "vocab_size": 50, "max_position_embeddings": 8, "eos_token_id": 2}
+    images = {**TOWER, "image_size": 16, "patch_size": 4}
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=texts, vision_config=images, projection_dim=16)
+        return transformers.CLIPModel(config).eval()
+    texts["projection_size"] = 24
+    config = transformers.SiglipConfig(text_config=texts, vision_config=images)
+    return transformers.SiglipModel(config).eval()
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_as_transformers(kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    theirs = both_towers(transformers, kind)
+    theirs.save_pretrained(tmp_path)
+    pixels = torch.as_tensor(IMAGES.transpose(0, 3, 1, 2).copy())
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor([[5, 6, 7, 2], [9, 8, 3, 2]]), pixel_values=pixels)
+    tower = from_checkpoint(tmp_path, include_preprocessing=False)
+    options = {"logit_scale": float(np.exp(theirs.logit_scale.item())), "activation": None}
+    options["logit_bias"] = theirs.logit_bias.item() if kind == "siglip" else 0.0
+    model = zero_shot(tower, expected.text_embeds.numpy(), ["one", "two"], **options)
+    found = model.predict(IMAGES, verbose=0)
+    np.testing.assert_allclose(found, expected.logits_per_image.numpy(), rtol=1e-5, atol=1e-5)
+    assert model.class_names == ("one", "two")
+    assert any("text_model" in e.name for e in tower.load_report.entries if e.status == "ignored")
+
+
+RNG = np.random.default_rng(0)  # for Guo et al.'s temperatures
+softmax = partial(scipy.special.softmax, axis=1)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
+def test_the_temperature_that_labels_were_drawn_with_comes_back(temperature: float) -> None:
+    logits = RNG.normal(0, 3, (4000, 5))
+    labels = np.array([RNG.choice(5, p=row) for row in softmax(logits / temperature)])
+    fitted = fit_temperature(labels, logits)
+    assert fitted == pytest.approx(temperature, rel=0.1)
+    losses = [log_loss(labels, softmax(logits / t)) for t in np.linspace(0.3, 4, 200)]
+    assert log_loss(labels, softmax(logits / fitted)) <= min(losses) + 1e-6
+    after = calibration(labels, softmax(logits / fitted)).error
+    assert after < 0.03
+    assert after <= calibration(labels, softmax(logits)).error + 0.002
+
+
+@pytest.mark.parametrize(("labels", "bound"), [([0, 1], 0.05), ([1, 0], 20.0)])
+def test_all_right_and_all_wrong_end_at_a_bound(labels: list[int], bound: float) -> None:
+    assert fit_temperature(labels, [[3.0, 0.0], [0.0, 3.0]]) == bound
+
+
+OPTIONS = [{}, {"distilled": True}, {"classifier_activation": "softmax"}]
+
+
+@pytest.mark.parametrize("options", rows(OPTIONS, OPTIONS[1:2]))
+def test_dividing_the_head_divides_the_logits_and_is_saved(options: dict, tmp_path) -> None:
+    model, images = fresh(**TINY, **options), pixels(4, 16, 16, 3).astype("float32")
+    fill(model, scale=0.3)
+    before = outputs(model, images)
+    divide_logits(model, 2.5)
+    after = outputs(model, images)
+    expected = softmax(np.log(before) / 2.5) if "classifier_activation" in options else before / 2.5
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = from_checkpoint(tmp_path / "model.keras")
+    again = answers_of(loaded, outputs(loaded, images))
+    np.testing.assert_allclose(again, answers_of(model, after), atol=1e-6)
