@@ -107,8 +107,7 @@ def test_a_split_of_one_class_is_read_though_no_task_has_one(tmp_path) -> None:
     split = ArraySplit("train", ("a",), np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int))
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"
     images, labels = next(iter(pipeline(split, 8, 4, num_classes=1)))
-    assert images.shape == (4, 8, 8, 3)
-    assert labels.numpy().tolist() == [[1.0]] * 4
+    assert (images.shape, labels.numpy().tolist()) == ((4, 8, 8, 3), [[1.0]] * 4)
     with pytest.raises(ValueError, match="at least 2 names"):
         _ = split.task
     # A task without names has as many classes.
