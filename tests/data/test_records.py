@@ -119,8 +119,7 @@ def test_the_order_of_millions_starts_anywhere() -> None:
     first = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=1000).take(100)]
     last = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 100)]
     assert time.monotonic() - began < 5  # all of them would take longer
-    assert len(last) == 100
-    assert len({*first, *last}) == 200
+    assert (len(last), len({*first, *last})) == (100, 200)
     assert max(first) - min(first) > 0.8 * count
     assert 0 <= min(last) <= max(last) < count
     again = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)]
@@ -148,8 +147,7 @@ def test_where_records_may_be(tmp_path: Path) -> None:
         write_examples(tmp_path / name / "0.tfrecords", examples(count=4), "image", "label")
     (tmp_path / "label.labels.txt").write_text(NAMES)
     splits = load(tmp_path)
-    assert list(splits) == ["train", "val", "test"]
-    assert labels(splits["test"]) == [0, 1, 2, 3]
+    assert (list(splits), labels(splits["test"])) == (["train", "val", "test"], [0, 1, 2, 3])
     for source in ("val/*", "val/0.tfrecords", "val"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
