@@ -36,8 +36,7 @@ def test_digits_are_those_of_scikit_learn_and_split_reproducibly() -> None:
     assert (pixels.dtype, pixels.shape, pixels.max()) == (np.uint8, (1797, 8, 8, 1), 255)
     expected, labels = load_digits(return_X_y=True)
     assert sorted(map(tuple, sixteenths(pixels))) == sorted(map(tuple, expected))
-    assert splits.class_names == tuple("0123456789")
-    assert len(splits.val) == 360
+    assert (splits.class_names, len(splits.val)) == (tuple("0123456789"), 360)
     for digit, count in Counter(labels.tolist()).items():
         assert (splits.val.labels() == digit).sum() == pytest.approx(count / 5, abs=1)
     again, other = load("digits"), load("digits", seed=1)
@@ -70,8 +69,7 @@ def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> N
     assert (len(splits.train), len(splits.val)) == (800, 200)
     assert (np.bincount(splits.val.labels()) == 20).all()
     assert (len(both.train), len(both.val), len(splits.report)) == (4000, 1000, 0)
-    assert list(both) == ["train", "val"]
-    assert len(both.class_names) == 10
+    assert (list(both), len(both.class_names)) == (["train", "val"], 10)
     assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
@@ -96,8 +94,7 @@ def test_folders_of_splits(tmp_path: Path) -> None:
         files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
         folder = write(tmp_path / f"with {val}", files)
         splits = load(folder)
-        assert list(splits) == ["train", "val"]
-        assert splits.class_names == ("a", "b")
+        assert (list(splits), splits.class_names) == (["train", "val"], ("a", "b"))
         assert splits.val.files == tuple(folder / val / c / "1.png" for c in "ab")
         assert splits.val.labels().tolist() == [0, 1]
     parts = ("train", "val", "test")
@@ -112,8 +109,7 @@ def test_folders_of_splits(tmp_path: Path) -> None:
     alone = load(flat_folder(tmp_path / "one" / "train").parent)  # without val, it is split
     assert (len(alone.train), len(alone.val)) == (16, 4)
     splits = load(tmp_path / "bus")  # a class may be called train
-    assert splits.class_names == ("bus", "train")
-    assert len(splits.val) == 2
+    assert (splits.class_names, len(splits.val)) == (("bus", "train"), 2)
 
 
 def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
@@ -123,8 +119,7 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
     write(tmp_path, {"a/deeper/six.png": plain(6), ".cache/x.png": plain(1)})
     (tmp_path / "a" / "link.png").symlink_to(tmp_path / "b" / "001.png")
     splits = load(tmp_path)
-    assert splits.class_names == ("a", "b")
-    assert len(splits.report) == 0
+    assert (splits.class_names, len(splits.report)) == (("a", "b"), 0)
     assert len(splits.train) + len(splits.val) == 20 + 6
     assert [path.name for path, _ in splits.report.ignored] == ["deeper", "notes.txt"]
     assert "notes.txt: not one of .bmp .gif" in str(splits.report)
@@ -261,8 +256,7 @@ def test_classes_of_one_or_of_no_image(tmp_path: Path) -> None:
     left_out = pytest.warns(UserWarning, match="1 class is left out")
     with pytest.warns(UserWarning, match="2 of 22 files"), left_out:
         splits = load(folder)
-    assert splits.class_names == ("a", "b")
-    assert len(splits.report) == 2
+    assert (splits.class_names, len(splits.report)) == (("a", "b"), 2)
     assert list(splits.report.ignored) == [(folder / "c", NO_IMAGE)]
     # The only image of a class is one to train on.
     splits = load(write(flat_folder(tmp_path / "one"), {"c/1.png": plain(1)}))
