@@ -191,8 +191,7 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert "in the order of their texts; write '1 low'" in splits.task_reason
     named = Ordinal(("owl", "dog", "cat"))
     splits = table(base(label=ANIMALS), task=named)
-    assert splits.task == named
-    assert of(splits)["00.png"] == 2
+    assert (splits.task, of(splits)["00.png"]) == (named, 2)
     assert table(base(label=ANIMALS), task="multilabel").task == Multilabel(("cat", "dog", "owl"))
     weight = Regression(("age",), units=("years",))
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
