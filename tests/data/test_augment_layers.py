@@ -234,8 +234,7 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
     assert cli.main(["train", "--data", "digits", "--augment", "tiny"]) == 0
     assert cli.main(["train", "--data", "digits"]) == 0
     job, other = jobs
-    assert job.augment == ("tiny",)
-    assert job.identity["augment"] == "('tiny',)"
+    assert (job.augment, job.identity["augment"]) == (("tiny",), "('tiny',)")
     assert other.identity["augment"] == "None"  # --resume compares them
     named = recipe_of(replace(job, recipe="deit"))
     assert (named.augmentation.shift, named.mixup, named.cutmix) == (4, 0, 0)
