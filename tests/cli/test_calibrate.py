@@ -8,9 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import data, evaluation, tasks
-from keras_vit.evaluation import predict_split
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import PredictionSets
 from tests import bank
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of
@@ -35,9 +33,9 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     assert "10 classes with a threshold and a coverage of its own" in printed
     assert "novelty: above 1 for at most 0.1 of new images like these" in printed
     model = keras_vit.load_model("model-calibrated.keras")
-    labels, outputs = predict_split(model, data.load("digits").val)
+    labels, outputs = evaluation.predict_split(model, data.load("digits").val)
     answers = answers_of(model, outputs)
-    assert model.task.sets == PredictionSets.calibrated(labels, answers, 0.9)
+    assert model.task.sets == tasks.PredictionSets.calibrated(labels, answers, 0.9)
     sizes, inside = np.bincount(labels), model.task.sets.contains(answers)
     covered = np.bincount(labels, inside[np.arange(360), labels])
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
