@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit import data
+from keras_vit import data, tasks
 from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.tasks import Classification
 from keras_vit_cli import commands as cli
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results, results_of_classes
@@ -31,7 +30,7 @@ LOGITS = 9.0 * np.eye(len(NAMES))[np.roll(LABELS, 1)]  # all wrong
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # JSON, and so .keras, holds no bytes that are not UTF-8.
-    options = {"task": Classification(NAMES[:-1]), "input_shape": (8, 8, 3)}
+    options = {"task": tasks.Classification(NAMES[:-1]), "input_shape": (8, 8, 3)}
     return save_tiny(tmp_path_factory.mktemp("models") / "m.keras", **options)
 
 
