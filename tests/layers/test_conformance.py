@@ -14,15 +14,6 @@ from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, arrays
 from tests.layers.test_layers import numpy, values
 from tests.training.common import refused
 
-
-class Harness(TestCase):
-    """Keras's harness, outside of unittest."""
-
-    __test__ = False
-
-    def runTest(self) -> None: ...
-
-
 # Their outputs are for all images alike.
 WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")
 
@@ -36,15 +27,10 @@ def test_keras_conformance(name: str) -> None:
     dtype: Any = {argument: array.dtype.name for argument, array in given.items()}
     if len(given) == 1:  # Keras's harness takes the shape of one argument without a name
         (shape,), (dtype,) = shape.values(), dtype.values()
-    Harness().run_layer_test(
-        cls,
-        init_kwargs=arguments,
-        input_shape=shape,
-        input_dtype=dtype,
-        supports_masking=issubclass(cls, keras.layers.Dense | keras.layers.Dropout),
-        # Keras trains on one argument alone; the others train below.
-        run_training_check=len(inputs) == 1 and name not in WITHOUT_BATCH,
-    )
+    options = {"supports_masking": issubclass(cls, keras.layers.Dense | keras.layers.Dropout)}
+    # Keras trains on one argument alone; the others train below.
+    options["run_training_check"] = len(inputs) == 1 and name not in WITHOUT_BATCH
+    TestCase().run_layer_test(cls, arguments, shape, dtype, **options)
 
 
 ANY_TOKENS = (None, None, 32)  # per argument a shape with None, and two that fit it
@@ -73,7 +59,7 @@ def test_keras_conformance_without_merging_before(name: str) -> None:
     """The second argument is optional."""
     cls, arguments, inputs = CASES[name]
     options = {"run_training_check": name != "merging_block"}  # Keras sums one output
-    Harness().run_layer_test(cls, arguments, input_shape=inputs["tokens"], **options)
+    TestCase().run_layer_test(cls, arguments, input_shape=inputs["tokens"], **options)
 
 
 @pytest.mark.backends("tensorflow")  # the others trace every size anew
