@@ -34,17 +34,9 @@ BACKBONES: dict[str, tuple[type, dict[str, Any]]] = {
 }
 
 
-class Harness(harness.TestCase):
-    """KerasHub's harness, outside of unittest."""
-
-    __test__ = False
-
-    def runTest(self) -> None: ...
-
-
 @pytest.fixture
 def hub() -> Any:
-    case = Harness()
+    case = harness.TestCase()
     case.setUp()
     yield case
     case.tearDown()
