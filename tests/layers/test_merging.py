@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from keras_vit.layers.merging import (
-    Matching,
-    bipartite_soft_matching,
-    merge_tokens,
-    merging_schedule,
-    token_sizes,
-)
+from keras_vit.layers.merging import bipartite_soft_matching, merge_tokens, token_sizes
 from tests.backend import at_once
 from tests.layers.test_layers import BLOCK, numpy, values
 
@@ -91,12 +85,12 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
 def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> None:
     tokens = values(2, 2, 8)
     for matching in (bipartite_soft_matching(tokens, 0), bipartite_soft_matching(tokens, 8, 1)):
-        assert isinstance(matching, Matching)
+        assert isinstance(matching, layers.merging.Matching)
         assert matching.merge(tokens) is matching.unmerge(tokens) is tokens
-    assert merging_schedule([4, 0, 2], 3) == (4, 0, 2)
+    assert layers.merging.merging_schedule([4, 0, 2], 3) == (4, 0, 2)
     for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
         with pytest.raises(ValueError, match="token_merging="):
-            merging_schedule(wrong, 3)  # type: ignore[arg-type]
+            layers.merging.merging_schedule(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="relative_length=17"):
         layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)
 
