@@ -56,16 +56,14 @@ HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
 
 
 def serve(folder: Path, **work: tuple[Path, list[Path], np.ndarray]) -> dict[str, Any]:
-    """The answers of each model to its files, its images and nothing (the shapes); its images.
-
-    One process serves them all: to start one takes longer than to serve.
-    """
+    """The answers of each model to its files, its images and nothing (the shapes); its images."""
     folders = {name: folder / name for name in work}
     for at, (model, files, images) in zip(folders.values(), work.values(), strict=True):
         at.mkdir()
         served = {"model": str(model), "files": [str(file) for file in files]}
         (at / "work.json").write_text(json.dumps(served))
         np.save(at / "images.npy", rounded(images))
+    # One process serves them all: to start one takes longer than to serve.
     command = [sys.executable, "-c", SERVE, *map(str, folders.values())]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
