@@ -1,7 +1,4 @@
-"""Examples in processes of their own: the launchers' scripts, and a pre-training that is killed.
-
-The scripts train in two processes here; SLURM and gcloud are played by scripts.
-"""
+"""Examples in processes of their own: the launchers' scripts, and a pre-training that is killed."""
 
 import os
 import signal
@@ -22,7 +19,7 @@ EXAMPLES = REPOSITORY / "examples" / "distributed"
 TWO_DEVICES = f"--xla_force_host_platform_device_count=2 {QUICK_XLA}"
 OPTIONS = ["--data", "digits", "--epochs", "1", "--distribution", "data_parallel"]
 
-# Each starts its command twice, at once, as the real one does on two machines.
+# They play the programs: each starts its command twice, at once, as the real one on two machines.
 SRUN = """#!/usr/bin/env bash
 shift
 export SLURM_JOB_ID=$$ SLURM_STEP_NODELIST=localhost SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0
