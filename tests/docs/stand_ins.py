@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from tests import bank
 from tests.data.image_fixtures import write
 
 CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
+fill = partial(bank.fill, scale=0.05)
 SMALL = variants.Width(hidden_dim=24, depth=2, num_heads=3, mlp_dim=48)
 
 # Text that is replaced in a block before it runs, and its replacement.
@@ -64,10 +66,6 @@ def released_file(row: Weights) -> Path:
     file.unlink(missing_ok=True)
     keras_vit.save_weights(model, file, layout=layout)
     return file
-
-
-def fill(model: keras.Model, seed: int = 0) -> None:
-    bank.fill(model, seed, scale=0.05)
 
 
 def classifier(**arguments: Any) -> Any:
