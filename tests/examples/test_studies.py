@@ -141,7 +141,8 @@ def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "table.md").read_text() == "new\n\n![a plot](table.png)\n"
 
 
-def test_options_and_a_plan(digits: data.Splits) -> None:
+def test_options_and_words(digits: data.Splits, tmp_path: Path) -> None:
+    """The trials that are chosen and planned, and what a page says of them."""
     options = study.study_parser("", "runs/s").parse_args(["--only", "b", "--seeds", "2"])
     trials = study.select([trial("a"), trial("b")], options)
     assert [(one.name, one.seed) for one in trials] == [("b", 0), ("b", 1)]
@@ -154,9 +155,6 @@ def test_options_and_a_plan(digits: data.Splits) -> None:
         "|---|---:|---:|---:|",
         "| small | 0.0 | 70,656 | 100% |",
     ]
-
-
-def test_words_and_numbers_of_a_page(tmp_path: Path) -> None:
     words = ["/here/examples/small_data.py", "--data", str(tmp_path), "--steps", "20"]
     words += ["--markdown", "docs/page.md", "--only", "ViT base"]
     expected = f"python examples/small_data.py --data {tmp_path.name} --steps 20 --only 'ViT base'"
