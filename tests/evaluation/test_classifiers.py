@@ -38,21 +38,17 @@ def clusters(examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0)
 TRAIN, TEST = clusters(200), clusters(150, seed=1)
 
 
-def dino_knn(k: int, temperature: float) -> float:
+def test_neighbors_vote_as_in_dino() -> None:
     """The definition: cosine similarities, and votes of exp(s / T) (DINO's eval_knn.py)."""
     train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (TRAIN[0], TEST[0]))
-    right = 0
-    for row, label in zip(test @ train.T, TEST[1], strict=True):
-        nearest = np.argsort(-row)[:k]
-        votes = np.bincount(TRAIN[1][nearest], np.exp(row[nearest] / temperature))
-        right += votes.argmax() == label
-    return right / len(TEST[1])
-
-
-def test_neighbors_vote_as_in_dino() -> None:
     for k, temperature in itertools.product((1, 5, 20, 200), (0.07, 1.0)):
+        right = 0
+        for row, label in zip(test @ train.T, TEST[1], strict=True):
+            nearest = np.argsort(-row)[:k]
+            votes = np.bincount(TRAIN[1][nearest], np.exp(row[nearest] / temperature))
+            right += votes.argmax() == label
         found = knn_accuracy(*TRAIN, *TEST, k=k, temperature=temperature)
-        assert found == dino_knn(k, temperature), (k, temperature)
+        assert found == right / len(TEST[1]), (k, temperature)
     # When all examples vote with equal weight the largest class always wins.
     flat = knn_accuracy(*TRAIN, *TEST, k=200, temperature=float("inf"))
     assert flat == (TEST[1] == np.bincount(TRAIN[1]).argmax()).mean()
