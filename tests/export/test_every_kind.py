@@ -18,7 +18,7 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.export.artifacts import EVERY_KIND, PATHS, Artifacts, case, contract, in_turns
+from tests.export.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, in_turns
 from tests.models.test_common import KINDS, build
 
 # Of each position and each pooling one, in the format that its backend writes in this process. To
@@ -33,11 +33,6 @@ FIRST = {"data_format": "channels_first", "input_shape": (3, 32, 32)}
 NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
 
 
-def made(kind: str, **changes: Any) -> Any:
-    base, own = EVERY_KIND[kind]
-    return build(base, **{**own, **changes})
-
-
 def assert_agrees(run: Callable[[np.ndarray], np.ndarray], model: Any) -> None:
     images = check_images(model.image_size, model.channels)
     expected = answers_of(model, bank.outputs(model, images))
@@ -47,8 +42,7 @@ def assert_agrees(run: Callable[[np.ndarray], np.ndarray], model: Any) -> None:
 
 def test_the_table_is_complete() -> None:
     arguments = [{**KINDS[base], **changes} for base, changes in EVERY_KIND.values()]
-    positions = {a.get("position_embedding", "learned") for a in arguments}
-    assert positions == set(POSITION_EMBEDDINGS)
+    assert {a.get("position_embedding", "learned") for a in arguments} == set(POSITION_EMBEDDINGS)
     assert {a.get("pooling", "token") for a in arguments} == set(POOLINGS) - {None}
     assert {a["rotary"] for a in arguments if a.get("rotary")} == set(ROTATIONS)
     assert {kind for kinds in QUICK.values() for kind in kinds} <= set(EVERY_KIND)
@@ -59,7 +53,7 @@ def test_the_table_is_complete() -> None:
 )
 def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
     """No second process to start. (`test_serves_as_predict_does` has the SavedModel.)"""
-    model, path = made(kind, dtype="float32"), tmp_path / PATHS[format]
+    model, path = MODELS[kind](dtype="float32"), tmp_path / PATHS[format]
     implementation, task = FORMATS[format].implementation(), Classification(tuple("abcde"))
     sizes = {"image_size": model.image_size, "channels": model.channels, "top_k": 2}
     implementation.write(model, path, contract(task, format=format, max_pixels=10**6, **sizes))
@@ -95,7 +89,7 @@ def test_torch_traces_models(kind: str) -> None:
     """`torch.jit.trace` checks that a second trace, without gradients, is the same graph."""
     import torch
 
-    model, images = made(kind), torch.rand(2, 32, 32, 3) * 255
+    model, images = MODELS[kind](), torch.rand(2, 32, 32, 3) * 255
     found = torch.jit.trace(model, images)(images).detach().numpy()
     np.testing.assert_allclose(found, model(images).detach().numpy(), atol=1e-6)
 
