@@ -197,15 +197,12 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
     payload = f"cposix\nsystem\n(S'touch {ran}'\ntR.".encode()
     with zipfile.ZipFile(of_names(artifacts, "torch").path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-
-    def member(suffix: str) -> str:
-        return next(name for name in members if name.endswith(suffix))
-
-    options = member("model_constants_config.json")
+    ends = ("model_constants_config.json", "sample_inputs/model.pt")
+    options, sample = (next(name for name in members if name.endswith(end)) for end in ends)
     pickled = members[options].replace(b'"use_pickle": false', b'"use_pickle": true')
     assert pickled != members[options]
     for changes, words in (
-        ({member("sample_inputs/model.pt"): payload}, r"model\.pt2 is damaged"),
+        ({sample: payload}, r"model\.pt2 is damaged"),
         ({options: pickled}, r"model\.pt2 is damaged"),
         ({"model/data/constants/custom_obj_0": payload}, "custom_obj_0"),
     ):
