@@ -92,11 +92,9 @@ def of_transformers(name: str, folder: Path, **arguments: Any) -> tuple[Any, Any
     """The outputs of their model, and ours from its file."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        image_size=32, patch_size=16, hidden_size=48, num_attention_heads=3, intermediate_size=96,
-        attn_implementation="eager", **arguments,
-    )  # fmt: skip
-    theirs = getattr(transformers, name)(config).eval()
+    sizes = {"image_size": 32, "patch_size": 16, "hidden_size": 48, "num_attention_heads": 3}
+    arguments |= {"intermediate_size": 96, "attn_implementation": "eager"}
+    theirs = getattr(transformers, name)(transformers.ViTConfig(**sizes, **arguments)).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.normal_(0, 0.05)
