@@ -71,7 +71,6 @@ def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
 
 
 PRETRAINING = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
-
 # Killed by the system in the middle of its sixth step.
 KILLED = """
 import os, signal, sys
@@ -87,7 +86,6 @@ callbacks = script.default_callbacks
 script.default_callbacks = lambda *a, **k: [*callbacks(*a, **k), Kill()]
 script.main(sys.argv[1:])
 """
-
 # Continues that run, and makes one that was never stopped.
 COMPARED = """
 import sys
