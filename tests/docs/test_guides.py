@@ -49,14 +49,12 @@ NEEDS_SHARED = {
     "weights": {"KERAS_VIT_TI16": WEIGHTS},
     **dict.fromkeys(("search", "choose", "audit", "finetune_folder"), PRETRAINED),
 }
-
 SITE = REPOSITORY / "site" / "dev"
 WIDTHS = (390, 1440)
 FIRST_RESULT = "document.querySelector('.cell_output')?.getBoundingClientRect().top ?? null"
 SMALL_LETTERS = """[...document.querySelectorAll('article *')].filter(e => e.getClientRects().length
     && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
     && parseFloat(getComputedStyle(e).fontSize) < 11.5).map(e => e.outerHTML.slice(0, 90))"""
-
 RUN = """
 import json, runpy, sys
 print("\\n" + json.dumps(runpy.run_path(sys.argv[1])["result"]))
