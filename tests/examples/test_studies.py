@@ -125,18 +125,15 @@ def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
     options = study.study_parser("", "runs").parse_args(["--out", str(tmp_path)])
     for name in ("table.md", "table.png"):
         (tmp_path / name).write_bytes(b"old")
-
-    def write() -> None:
-        study.write_study(options, "new", lambda image: image.write_bytes(b"new"), "a plot")
-
+    new = "new", lambda image: image.write_bytes(b"new"), "a plot"
     with (
         patch.object(os, "fsync", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
         pytest.raises(OSError, match=r"No space left on device: .*table"),
     ):
-        write()
+        study.write_study(options, *new)
     found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert found == {"table.md": b"old", "table.png": b"old"}
-    write()
+    study.write_study(options, *new)
     assert (tmp_path / "table.png").read_bytes() == b"new"
     assert (tmp_path / "table.md").read_text() == "new\n\n![a plot](table.png)\n"
 
