@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training.sam import gsam_rho, sharpness_aware
-from tests.training.common import BACKEND, assert_equal
+from tests.backend import rows
+from tests.training.common import BACKEND, POLICIES, assert_equal
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
 
@@ -81,6 +82,16 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
             np.testing.assert_array_equal(np.array(a), np.array(c), err_msg=a.path)
     pairs = zip(plain.trainable_variables, far.trainable_variables, strict=True)
     assert max(np.abs(np.array(a) - np.array(b)).max() for a, b in pairs) > 1e-3
+
+
+@pytest.mark.parametrize("policy", rows(POLICIES, ["mixed_bfloat16"]))
+def test_mixed_precision(policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    model = regression(keras.optimizers.Adam(0.05))
+    sharpness_aware(model, 0.05)
+    losses = model.fit(X, Y, epochs=12, verbose=0).history["loss"]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < 0.8 * losses[0]
 
 
 @pytest.mark.every_backend
