@@ -57,7 +57,7 @@ def test_calibration_is_its_definition_and_scikit_learns() -> None:
     assert (right.error, wrong.error, right.counts[-1]) == (0, 1, 3)
 
 
-def test_mistakes_are_the_most_confident_errors() -> None:
+def test_mistakes_are_the_most_confident_errors_and_have_their_images(tmp_path: Path) -> None:
     mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, [f"{i}.jpg" for i in range(400)])
     predictions = PROBABILITIES.argmax(1)
     wrong = np.flatnonzero(predictions != LABELS)
@@ -69,10 +69,7 @@ def test_mistakes_are_the_most_confident_errors() -> None:
         assert mistake.label_probability == PROBABILITIES[mistake.index, mistake.label]
         assert mistake.file == f"{mistake.index}.jpg"
     assert worst_mistakes(predictions, PROBABILITIES) == ()
-
-
-def test_images_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
-    """And skipped files do not shift them, nor the labels."""
+    # Images come in the order of their indices; skipped files do not shift them, nor the labels.
     complete = data.load(flat_folder(tmp_path), val_fraction=0.5).val
     images = images_at(complete, [7, 2, 4])
     assert [image.shape for image in images] == [(16, 20, 3)] * 3
