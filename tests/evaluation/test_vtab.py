@@ -36,7 +36,7 @@ PUBLISHED = {
 }
 
 
-def test_nineteen_tasks_in_three_groups_have_the_published_splits() -> None:
+def test_nineteen_tasks_have_the_published_splits_and_label_maps() -> None:
     groups = [row.group for row in VTAB_TASKS]
     assert [groups.count(group) for group in vtab.VTAB_GROUPS] == [7, 4, 8]
     assert len({row.name for row in VTAB_TASKS}) == 19
@@ -44,9 +44,7 @@ def test_nineteen_tasks_in_three_groups_have_the_published_splits() -> None:
         both = f"train[:800]+{val}"
         expected = {"train800": "train[:800]", "val200": val, "train800val200": both, "test": test}
         assert task(name).splits(sizes) == expected, name
-
-
-def test_label_maps_against_numpy() -> None:
+    # Label maps against NumPy.
     labels = vtab_tasks.TURN, vtab_tasks.SPRITES_X, vtab_tasks.AZIMUTH
     for label, count, step in zip(labels, (40, 32, 18), (2.5, 2, 1), strict=True):
         values = [int(label.read(value)) for value in range(count)]
