@@ -53,7 +53,7 @@ def multilabel() -> tuple[np.ndarray, np.ndarray]:
     return targets, np.round(1 / (1 + np.exp(-noisy)), 2).astype("float32")  # with ties
 
 
-def test_multilabel() -> None:
+def test_labels_and_their_thresholds() -> None:
     targets, answers = multilabel()
     task = Multilabel(size=4, thresholds=(0.5, 0.3, 0.2, 0.71))
     predicted = answers >= np.array(task.thresholds, "float32")
@@ -65,6 +65,22 @@ def test_multilabel() -> None:
     targets[:, 2] = False  # does not count
     expected = metrics.average_precision_score(targets[:, [0, 1, 3]], answers[:, [0, 1, 3]])
     assert values_of(task, targets, answers)["mean_average_precision"] == pytest.approx(expected)
+    # Calibrated thresholds are the best for F1.
+    task = Multilabel(("a", "b", "c", "d"), thresholds=(0.5, 0.5, 0.9, 0.5))
+    chosen = task.calibrated(targets, answers)
+    assert chosen.names == task.names
+    assert chosen.thresholds[2] == 0.9  # nothing to choose by
+    for i in (0, 1, 3):
+        at = [metrics.f1_score(targets[:, i], answers[:, i] >= t) for t in np.arange(0, 1, 0.005)]
+        predicted = answers[:, i] >= np.float32(chosen.thresholds[i])
+        assert metrics.f1_score(targets[:, i], predicted) == pytest.approx(max(at))
+    before, after = (t.scores(targets, answers, 0)["macro_f1"].value for t in (task, chosen))
+    assert after > before
+    # Of probabilities without a number between.
+    low = np.float32(0.9999999)
+    high = np.nextafter(low, np.float32(2))
+    given = [[0], [1], [1]], np.array([[low], [high], [high]])
+    assert Multilabel(size=1).calibrated(*given).scores(*given, 0)["macro_f1"].value == 1
 
 
 def of_numbers(y: np.ndarray, x: np.ndarray) -> list[float]:
@@ -137,26 +153,6 @@ def test_scores_and_calibrations_that_are_not_defined() -> None:
     for task in (Classification(size=2), Ordinal(size=2)):
         assert task.calibrated([0, 1], np.eye(2)) is task
         assert task.fitted([0, 1]) is task
-
-
-def test_thresholds_are_the_best_for_f1() -> None:
-    targets, answers = multilabel()
-    targets[:, 2] = False
-    task = Multilabel(("a", "b", "c", "d"), thresholds=(0.5, 0.5, 0.9, 0.5))
-    chosen = task.calibrated(targets, answers)
-    assert chosen.names == task.names
-    assert chosen.thresholds[2] == 0.9  # nothing to choose by
-    for i in (0, 1, 3):
-        at = [metrics.f1_score(targets[:, i], answers[:, i] >= t) for t in np.arange(0, 1, 0.005)]
-        predicted = answers[:, i] >= np.float32(chosen.thresholds[i])
-        assert metrics.f1_score(targets[:, i], predicted) == pytest.approx(max(at))
-    before, after = (t.scores(targets, answers, 0)["macro_f1"].value for t in (task, chosen))
-    assert after > before
-    # Of probabilities without a number between.
-    low = np.float32(0.9999999)
-    high = np.nextafter(low, np.float32(2))
-    given = [[0], [1], [1]], np.array([[low], [high], [high]])
-    assert Multilabel(size=1).calibrated(*given).scores(*given, 0)["macro_f1"].value == 1
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
