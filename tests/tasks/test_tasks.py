@@ -31,7 +31,7 @@ def outputs_of(task: Task, examples: int = 40) -> np.ndarray:
     return np.random.default_rng(0).normal(0, 3, (examples, task.outputs)).astype("float32")
 
 
-def test_configuration_and_targets_can_be_turned_back(task: Task) -> None:
+def test_configurations_targets_and_descriptions(task: Task) -> None:
     assert set(EVERY) == set(TASKS)  # every kind is tested
     targets = np.eye(3) if task.kind in ("regression", "multilabel") else [0, 2, 1]
     checked = task.check_targets(targets)
@@ -44,6 +44,12 @@ def test_configuration_and_targets_can_be_turned_back(task: Task) -> None:
     assert hash(task) == hash(get(config))
     assert get(task.kind, size=4).shown_names == ("0", "1", "2", "3")
     assert keras_vit.tasks.get is get
+    answer = task.answers(outputs_of(task))[0]
+    description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
+    assert json.loads(json.dumps(description)) == description
+    assert len(description["predictions"]) == (3 if task.kind == "regression" else 2)
+    assert text.splitlines() == [text]
+    assert task.shown_names[0] in task.to_text(answer, top=3)
 
 
 @pytest.mark.every_backend
@@ -84,8 +90,14 @@ def test_graph_answers() -> None:
     np.testing.assert_allclose(named("regression", "values"), values, rtol=1e-4, atol=1e-6)
 
 
-def test_answers_of_ordinal_outputs_in_any_order() -> None:
-    """Sorted, they keep the grade and the expected grade, and are probabilities."""
+def test_answers_of_numbers_and_of_ordinal_outputs_in_any_order() -> None:
+    targets = np.random.default_rng(0).normal([100, 1e-3], [10, 1e-4], (500, 2))
+    task = Regression(("mass", "length")).fitted(targets)
+    scaled = task.check_targets(targets)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-5)
+    np.testing.assert_allclose(task.answers(scaled), targets, rtol=1e-5)
+    # Sorted, ordinal ones keep the grade and the expected grade, and are probabilities.
     task = Ordinal(size=5)
     outputs = outputs_of(task, 500)
     answers = task.answers(outputs)
@@ -120,15 +132,6 @@ def test_targets(kind: str, targets: Any, expected: Any) -> None:
         np.testing.assert_array_equal(again, checked)
 
 
-def test_descriptions(task: Task) -> None:
-    answer = task.answers(outputs_of(task))[0]
-    description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
-    assert json.loads(json.dumps(description)) == description
-    assert len(description["predictions"]) == (3 if task.kind == "regression" else 2)
-    assert text.splitlines() == [text]
-    assert task.shown_names[0] in task.to_text(answer, top=3)
-
-
 def test_texts() -> None:
     assert Classification(("a\n", "b")).to_text([0.9, 0.1], 1) == "a\\n 90.00%"
     assert Classification(("crane", "crane")).check_targets([1, 0]).tolist() == [1, 0]
@@ -148,15 +151,6 @@ def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None
     mean = (np.eye(3)[targets] if targets.ndim == 1 else targets).mean(axis=0)
     np.testing.assert_allclose(task.answers(task.initial_bias(targets)[None])[0], mean, rtol=1e-2)
     assert task.initial_bias(targets[:1]).shape == (task.outputs,)
-
-
-def test_scale_of_numbers() -> None:
-    targets = np.random.default_rng(0).normal([100, 1e-3], [10, 1e-4], (500, 2))
-    task = Regression(("mass", "length")).fitted(targets)
-    scaled = task.check_targets(targets)
-    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-5)
-    np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-5)
-    np.testing.assert_allclose(task.answers(scaled), targets, rtol=1e-5)
 
 
 EXAMPLES = 1000
@@ -224,7 +218,7 @@ def test_classes_are_split_as_folders_are(fraction: float) -> None:
     np.testing.assert_array_equal(Classification(names).split(targets, fraction, seed=5), mask)
 
 
-def test_numbers_and_examples_without_labels() -> None:
+def test_splits_of_numbers_and_their_seeds() -> None:
     rng = np.random.default_rng(0)
     one = rng.lognormal(size=EXAMPLES)
     mask = Regression(size=1).split(one, 0.2)
@@ -239,14 +233,11 @@ def test_numbers_and_examples_without_labels() -> None:
     np.testing.assert_allclose(below.mean(axis=0), 0.3, atol=0.02)
     assert Regression(size=1).split([1.0, 2, 3], 0.1).sum() == 1
     assert Regression(size=1).split(np.ones(50), 0.2).sum() == 10
-    # Of examples most of which are without any label.
-    mask = Multilabel(size=3).split((np.arange(100)[:, None] < [10, 0, 0]).astype(int), 0.2)
-    assert (mask[:10].sum(), mask.sum()) == (2, 20)
-
-
-def test_seeds() -> None:
-    rows = labels()
-    for task, targets in ((Multilabel(size=12), rows), (Regression(size=1), rows @ RATES)):
+    # The same seed has the same split.
+    for task, targets in ((Multilabel(size=12), labels()), (Regression(size=1), labels() @ RATES)):
         first = task.split(targets, 0.2, 1)
         np.testing.assert_array_equal(task.split(targets, 0.2, 1), first)
         assert (task.split(targets, 0.2, 2) != first).any()
+    # Of examples most of which are without any label.
+    mask = Multilabel(size=3).split((np.arange(100)[:, None] < [10, 0, 0]).astype(int), 0.2)
+    assert (mask[:10].sum(), mask.sum()) == (2, 20)
