@@ -1,52 +1,51 @@
-"""Gradients of a Keras model, which Keras itself does not offer across backends."""
+"""What Keras itself does not offer across backends, as gradients, and what tests often do."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+numpy = keras.ops.convert_to_numpy
 
-def gradients(
-    model: keras.Model, images: Any, training: bool = False, weights: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
+
+def reloaded(model: keras.Model, folder: Path) -> Any:
+    """The model out of its `.keras` file."""
+    model.save(folder / "reloaded.keras")
+    return keras.saving.load_model(folder / "reloaded.keras")
+
+
+def gradients(model: Any, images: Any, training: bool = False, weights: Any = None) -> Any:
     """Gradient of a weighted sum of the logits by each trainable variable, by path."""
     if weights is None:
         shape = tuple(model(images).shape)
         # All ones would be blind to softmax outputs and to errors that cancel out.
         weights = np.cos(np.arange(int(np.prod(shape)))).reshape(shape).astype("float32")
     variables = model.trainable_variables
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(images, training=training) * weights)
         found = tape.gradient(loss, [v.value for v in variables])
-    elif backend == "jax":
-        values = [v.value for v in variables]
-        # Compiled at once: operation by operation takes several times as long.
-        found = _jax_gradient(model, images, weights, training)(values)
+    elif keras.backend.backend() == "jax":
+        found = _jax_gradient(model, images, weights, training)([v.value for v in variables])
     else:
         import torch
 
         model.zero_grad()
         (model(images, training=training) * torch.as_tensor(weights)).sum().backward()
         found = [v.value.grad for v in variables]
-    # A missing gradient stays visible as NaN instead of passing for a zero.
-    return {
-        variable.path: (
-            np.full(variable.shape, np.nan)
-            if gradient is None
-            else keras.ops.convert_to_numpy(gradient)
-        )
+    return {  # a missing one stays visible as NaN instead of passing for a zero
+        variable.path: np.full(variable.shape, np.nan) if gradient is None else numpy(gradient)
         for variable, gradient in zip(variables, found, strict=True)
     }
 
 
 def _jax_gradient(model: keras.Model, images: Any, weights: np.ndarray, training: bool) -> Any:
-    """The compiled function from values of the trainable variables to their gradients."""
+    """From values of the variables. Operation by operation takes several times as long."""
     import jax
 
     fixed = [v.value for v in model.non_trainable_variables]

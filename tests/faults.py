@@ -5,21 +5,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # Events of Python's audit hooks that change a file system, and how many paths they begin with.
-CHANGES = {
-    "os.rename": 2,
-    "os.remove": 1,
-    "os.rmdir": 1,
-    "os.mkdir": 1,
-    "os.chmod": 1,
-    "os.truncate": 1,
-    "os.link": 2,
-    "os.symlink": 2,
-}
+CHANGES = dict.fromkeys(("os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate"), 1)
+CHANGES |= dict.fromkeys(("os.rename", "os.link", "os.symlink"), 2)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -32,7 +24,6 @@ class Fault:
     error: int
     seen: int = 0
     happened: str | None = None
-    events: list[str] = field(default_factory=list)
 
     def look(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -44,9 +35,8 @@ class Fault:
         if not any(os.path.abspath(path).startswith(self.folder) for path in paths):
             return
         self.seen += 1
-        self.events.append(f"{event} {paths}")
         if self.seen > self.number and self.happened is None:
-            self.happened = self.events[-1]
+            self.happened = f"{event} {paths}"
             raise OSError(self.error, os.strerror(self.error), paths[0])
 
 

@@ -11,14 +11,8 @@ import pytest
 
 from keras_vit._base.version import install_command
 from tests.backends import BACKENDS
-from tests.models.test_common import (
-    EVERY_LAYER,
-    WITHOUT_GRADIENT,
-    built,
-    gradients_of,
-    pixels,
-    predict,
-)
+from tests.bank import outputs, pixels, small_kind
+from tests.models.test_common import EVERY_LAYER, WITHOUT_GRADIENT, gradients_of
 
 # A process of another backend: loads both files, computes, saves what it found.
 ELSEWHERE = """
@@ -44,24 +38,22 @@ def others() -> list[str]:
     return [n for n in BACKENDS if n != keras.backend.backend() and importlib.util.find_spec(n)]
 
 
-def test_files_give_the_same_logits_and_gradients_elsewhere(
-    tmp_path: Path, run_python: Callable[..., str]
-) -> None:
+def test_files_give_the_same_elsewhere(tmp_path: Path, run_python: Callable[..., str]) -> None:
     """Logits to 1e-5, gradients to 1e-4 of the largest of each variable; there and back."""
     images = pixels(2, 32, 32, 3)
     np.save(tmp_path / "images.npy", images)
-    models = {kind: built(kind) for kind in EVERY_LAYER}
+    models = {kind: small_kind(kind) for kind in EVERY_LAYER}
     for kind, model in models.items():
         model.save(tmp_path / f"{kind}.keras")
         model.save_weights(tmp_path / f"{kind}.weights.h5")
     for backend in others():
         run_python(ELSEWHERE, backend, str(tmp_path), *models)
         for kind, model in models.items():
-            expected = predict(model, images)
+            expected = outputs(model, images)
             logits = np.load(tmp_path / f"{kind}.logits.npy")
             np.testing.assert_allclose(logits, expected, atol=1e-5, err_msg=kind)
             back = keras.saving.load_model(tmp_path / f"{kind}.back.keras")
-            np.testing.assert_array_equal(predict(back, images), expected)
+            np.testing.assert_array_equal(outputs(back, images), expected)
             theirs = np.load(tmp_path / f"{kind}.gradients.npz")
             for path, ours in gradients_of(kind).items():
                 if not path.endswith(WITHOUT_GRADIENT):
@@ -71,7 +63,6 @@ def test_files_give_the_same_logits_and_gradients_elsewhere(
 
 WITHOUT_TENSORFLOW = """
 import sys, numpy as np
-
 if {forbidden}:  # as on a machine where it is not installed: nobody finds it
     from importlib.machinery import PathFinder
     find = PathFinder.find_spec
@@ -91,11 +82,10 @@ model.fit(images, np.array([0, 1, 0, 1]), verbose=0)
 model.save_weights(sys.argv[1] + "/m.weights.h5")
 model.load_weights(sys.argv[1] + "/m.weights.h5")
 model.with_input_shape((24, 16, 3)).predict(images.repeat(2, 1)[:, :24], verbose=0)
-loaded = [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
-assert not loaded, loaded[:5]
+def loaded():
+    return [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
+assert not loaded(), loaded()[:5]
 """
-
-
 # Where TensorFlow is installed, it is loaded for pipelines that need it alone.
 INSTALLED = """
 keras_vit.data.pipeline(keras_vit.data.load('digits').val, 8, 4)
@@ -110,7 +100,7 @@ batches = keras_vit.data.pipeline(digits.val, (16, 16), 90)
 assert model.predict(batches, verbose=0).shape == (360, 2)
 try: keras_vit.data.load('tfds:mnist')
 except ImportError as error: print(error)
-assert not [name for name in sys.modules if name.split('.')[0] == 'tensorflow']
+assert not loaded()
 """
 
 
@@ -126,10 +116,8 @@ def test_without_tensorflow(missing: bool, run_python: Callable[..., str], tmp_p
 
 def test_importing_costs_little_beside_keras(run_python: Callable[..., str]) -> None:
     """Less than a fifth of `import keras`, in time of the processor: machines differ in speed."""
-    code = (
-        "import time; start = time.process_time(); import keras; middle = time.process_time();"
-        "import keras_vit; print((time.process_time() - middle) / (middle - start))"
-    )
+    code = "import time; start = time.process_time(); import keras; middle = time.process_time();"
+    code += "import keras_vit; print((time.process_time() - middle) / (middle - start))"
     assert any(float(run_python(code, new=True)) < 0.2 for _ in range(3))
 
 

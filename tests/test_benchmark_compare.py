@@ -1,4 +1,4 @@
-"""The benchmark takes turns, counts, skips what is missing, and fails when it should."""
+"""The benchmarks take turns, count, skip what is missing, and fail when they should."""
 
 import importlib.util
 import json
@@ -10,10 +10,12 @@ from typing import Any
 import keras
 import pytest
 
-from benchmarks import _against, _page, _quick, _report, compare, costs, merging, performance
+from benchmarks import _against, _page, _quick, _report, compare, costs, merging, performance, tpu
 from benchmarks._contestants import SYSTEMS
 from benchmarks._rounds import Result, _Process
 from benchmarks._work import Work
+from tests.data.image_fixtures import write
+from tests.examples import plotted
 
 
 def result(name: str, seconds: list[float], **changes: Any) -> Result:
@@ -34,45 +36,43 @@ def test_contestants_are_named() -> None:
     for wrong in ("timm2", "timm/jax"):
         with pytest.raises(SystemExit, match="Known: "):
             compare.parse_contestant(wrong)
+    # Every variant has a backend.
+    works = [Work(name, v, "training") for name, s in SYSTEMS.items() for v in s.variants]
+    assert {work.backend for work in works} == {"tensorflow", "jax", "torch"}
 
 
-def test_code_of_a_commit_is_compared_in_turns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_of_a_commit_is_compared_in_turns(capsys: pytest.CaptureFixture[str]) -> None:
     now = result("keras_vit/jax", [1.0, 1.0, 1.0])
     (twin,) = _against.twins([now.work, Work("timm", "eager", "training")], "abc", "/tree")
     assert (twin.label, twin.tree) == ("keras_vit/jax of abc", "/tree")
     slower, equal = Result(twin, [1.1, 1.0, 1.2]), Result(twin, [0.9, 0.99, 1.0])
     assert _against.verdict({"training": [now, slower]}, "abc") == 0
-    assert "training, keras_vit/jax: 1.100 of abc (1.000 to 1.200 in 3 rounds)" in (
-        capsys.readouterr().out
-    )
+    words = "training, keras_vit/jax: 1.100 of abc (1.000 to 1.200 in 3 rounds)"
+    assert words in capsys.readouterr().out
     assert _against.verdict({"training": [now, equal]}, "abc") == 0
     assert _against.verdict({"training": [now, Result(twin, [0.9] * 3)]}, "abc") == 1
     with _against.tree_of(None) as tree:
         assert tree == ""
     with pytest.raises(SystemExit, match="not a commit"), _against.tree_of("no such commit"):
         pass
-    # The folder is where the worker's modules are looked for, before this one's.
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__init__.py").touch()
-    (tmp_path / "benchmarks" / "_worker.py").write_text("raise SystemExit('of the tree')")
-    with open(tmp_path / "log", "w+") as log:
-        process = _Process(Work("keras_vit", "jax", "training", tree=str(tmp_path)), log)
-        assert process.receive() == {"failed": "of the tree"}
-        process.close()
 
 
 def test_a_contestant_that_has_died_is_a_result(tmp_path: Path) -> None:
-    with open(tmp_path / "log", "w+") as log:
-        process = _Process(Work("nobody", "jax", "training"), log)
-        process.process.wait()
-        process.send("1.0")
-        assert process.receive() == {"failed": "KeyError: 'nobody'"}
-        process.close()
+    """One that is not known, and one of a folder, whose modules are looked for before ours."""
+    worker = b"raise SystemExit('of the tree')"
+    write(tmp_path, {"benchmarks/__init__.py": b"", "benchmarks/_worker.py": worker})
+    of_tree = Work("keras_vit", "jax", "training", tree=str(tmp_path))
+    unknown = Work("nobody", "jax", "training")
+    for work, words in ((unknown, "KeyError: 'nobody'"), (of_tree, "of the tree")):
+        with open(tmp_path / "log", "w+") as log:
+            process = _Process(work, log)
+            process.process.wait()
+            process.send("1.0")
+            assert process.receive() == {"failed": words}
+            process.close()
 
 
-def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
+def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() -> None:
     ours, hub = result("keras_vit/jax", [1.0, 2.0, 4.0]), result("keras_hub/jax", [2.0, 4.0, 8.0])
     other = result("keras_hub/torch", [1.0] * 3)
     limit = result("limit/jax", [0.1] * 3)
@@ -84,9 +84,7 @@ def test_ratios_are_taken_within_a_round_and_the_limit_by_operations() -> None:
     assert "keras_vit/jax is 2.00 x keras_hub/jax (2.00 to 2.00)" in table
     assert "1024 MiB" in table
     assert "no contestant" in _report.table("training", [result("timm/eager", [], skipped="no")])
-
-
-def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> None:
+    # What has something of its own is compared with what has nothing.
     plain, half = result("keras_vit/jax", [2.0]), result("keras_vit/jax:dtype=bfloat16", [1.0])
     assert half.work.dtype == "bfloat16"
     assert _report.option_pairs([plain, half, result("timm/eager", [1.0])]) == [(half, plain)]
@@ -94,20 +92,16 @@ def test_what_has_something_of_its_own_is_compared_with_what_has_nothing() -> No
     assert words in _report.table("training", [plain, half])
     deeper = Work(**{"task": "training", **compare.parse_contestant("keras_vit/jax:depth=3")[0]})
     assert deeper.sizes() == {**Work("keras_vit", "jax", "training").sizes(), "depth": 3}
-
-
-def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
+    # A rate is compared with the limit of its dtype.
     names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
     results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
-    plain, half, _ = (
-        next(line for line in _report.table("training", results).splitlines() if name in line)
-        for name in ("keras_vit/jax ", "bfloat16 ", "limit/jax ")
-    )
+    lines = _report.table("training", results).splitlines()
+    starts = ("keras_vit/jax ", "bfloat16 ", "limit/jax ")
+    plain, half, _ = (next(line for line in lines if start in line) for start in starts)
     assert re.search(r"2\.00 .* 0\.50 +120\.0% ", plain)
     assert re.search(r"4\.00 .* 1\.00 +- ", half)
-    assert "training: ViT-S/16, 224 px, batch 4, float32 and bfloat16, dropout 0.0" in (
-        _report.table("training", results)
-    )
+    words = "training: ViT-S/16, 224 px, batch 4, float32 and bfloat16, dropout 0.0"
+    assert words in _report.table("training", results)
     assert _page.conclusions("training", results) == [
         "Training in float32: the best of keras_vit is `keras_vit/jax`, 120% of the limit "
         "(`limit/jax`).",
@@ -118,41 +112,23 @@ def test_a_rate_is_compared_with_the_limit_of_its_dtype() -> None:
     assert "of limit" not in _report.table("training", results[:2])
 
 
-def test_a_long_command_continues_on_the_next_line() -> None:
-    for arguments in performance.MEASUREMENTS.values():
-        lines = _page.command(arguments).splitlines()
-        assert max(map(len, lines)) <= 100
-        words = shlex.split("\n".join(lines).replace("\\\n", " "))
-        assert words == ["python", "-m", "benchmarks", "compare", *arguments]
-
-
-def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_are_legible_on_a_phone(tmp_path: Path) -> None:
     """Narrow, with large letters, panels below each other, and a legend that covers nothing."""
     pytest.importorskip("matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
     results = [
         result(f"keras_vit/{backend}:dtype={dtype};dropout=0.1", [1.0, 2.0])
         for backend in ("tensorflow", "jax", "torch")
         for dtype in ("float32", "bfloat16")
     ]
     results.append(result("limit/jax", [0.2, 0.3]))
-    _report.plot({"training": results, "inference": results}, tmp_path / "compare.png")
+    panels = {"training": results, "inference": results}
+    compared = plotted(_report.plot, panels, tmp_path / "compare.png")
     row = {"accuracy": 0.96, "dtype": "float32"}
     rates = ((0, 1.0), (10, 1.4), (12, 1.42))
     rows = [{**row, "merged": r, "images_per_second": [rate]} for r, rate in rates]
     rows.append({**rows[0], "dtype": "mixed_bfloat16", "images_per_second": [1.6]})
-    merging.plot(rows, tmp_path / "merging.png")
-    compared, merged = figures
-    for figure in figures:
-        FigureCanvasAgg(figure).draw()  # gives every part its place
-        assert figure.get_figwidth() <= 5.5
-        sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text()]
-        assert min(sizes) >= 9
+    merged = plotted(merging.plot, rows, tmp_path / "merging.png")
+    for figure in (compared, merged):
         (legend,) = figure.legends
         box = legend.get_window_extent()
         assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
@@ -164,6 +140,30 @@ def test_plots_are_legible_on_a_phone(tmp_path: Path, monkeypatch: pytest.Monkey
     assert first.get_position().y0 > second.get_position().y1
     assert "float32 and bfloat16, dropout 0.1" in first.get_title("left")
     assert [text.get_text() for text in merged.axes[0].texts] == ["0", "10", "12"]
+
+
+def counted(contestant: str, gib: float, model: str = "ViT-B/16", task: str = "training") -> Any:
+    """A row of what is counted for a TPU."""
+    counts = {"state": 2**30, "temporaries": 2**29, "flops": 3e12, "moved": gib * 2**30}
+    counts |= {"least_seconds": 0.5, "recomputed": False}
+    return {"model": model, "task": task, "contestant": contestant, **counts}
+
+
+ROWS = [("keras_vit", 30), ("keras_vit, remat", 20), ("keras_hub", 80), ("flax", 60)]
+ROWS += [("flax", 10, "ViT-L/16"), ("keras_vit", 9, "ViT-B/16", "inference")]
+COUNTED: dict[str, Any] = {"topology": "v5e:2x4", "versions": {"jax": "1.2.3"}}
+COUNTED["rows"] = [counted(*row) for row in ROWS]
+MERGED = [(0, "float32", 0.96, 10.0), (8, "float32", 0.958, 15.0), (16, "float32", 0.9, 20.0)]
+MERGED += [(0, "mixed_bfloat16", 0.959, 14.0)]
+
+
+def test_bytes_are_compared_with_the_best_peer() -> None:
+    lines = tpu.table(COUNTED).splitlines()
+    shares = [line.split()[-3] for line in lines if line.startswith("ViT")]
+    # A peer of another model is none, and what recomputes is no peer of its own.
+    assert shares == ["0.50", "0.33", "1.33", "1.00", "1.00", "-"]
+    words = "ViT-B/16 1024 keras_vit 3.00 30.0 0.50 1.50 500.0"
+    assert lines[2].split() == words.split()
 
 
 def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
@@ -178,22 +178,17 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     for name, seconds in measured.items():
         results = [result(who, [time] * 2) for who, time in seconds.items()]
         _report.write({"training": results}, folder / name, {})
-    columns = ("merged", "dtype", "accuracy", "images_per_second")
     rows = [
-        (0, "float32", 0.96, [10.0] * 3),
-        (8, "float32", 0.958, [15.0] * 3),
-        (16, "float32", 0.9, [20.0] * 3),
-        (0, "mixed_bfloat16", 0.959, [14.0] * 3),
+        {"merged": merged, "dtype": dtype, "accuracy": accuracy, "images_per_second": [rate] * 3}
+        for merged, dtype, accuracy, rate in MERGED
     ]
-    facts = {"title": "T", "images": 500}
-    facts["rows"] = [dict(zip(columns, row, strict=True)) for row in rows]
-    (folder / "merging_torch").mkdir()
-    (folder / "merging_torch" / "merging.json").write_text(json.dumps(facts))
+    facts = {"title": "T", "images": 500, "rows": rows}
     plots = [*folder.glob("*/*.png")]
     for file in plots:
         file.unlink()
-    (folder / "costs").mkdir()
-    (folder / "costs" / "costs.json").write_text('{"training": {"GELU": 0.75, "copies": 0.25}}')
+    files = {"merging_torch/merging.json": facts, "tpu/tpu.json": COUNTED}
+    files["costs/costs.json"] = {"training": {"GELU": 0.75, "copies": 0.25}}
+    write(folder, {name: json.dumps(value).encode() for name, value in files.items()})
     page = _page.page(folder, performance.MEASUREMENTS)
     for words in (
         "the best of keras_vit is `keras_vit/jax`, 1.50 × `timm/compiled`",
@@ -207,22 +202,28 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
         '`model.copy(dtype="mixed_bfloat16")` on torch loses 0.10 points',
         "| huge pages on Linux, see below | training, ViT-S/16, batch 4 | – | **1.25** |",
         "training\n 75.0%  GELU\n 25.0%  copies",
+        tpu.table(COUNTED),
+        "python -m benchmarks tpu",
+        "jax 1.2.3",
     ):
         assert words in page
-    files = [*plots, folder / "merging_torch" / "merging.png", folder / "growth.png"]
-    assert all(file.exists() for file in files)
+    plots += [folder / "merging_torch" / "merging.png", folder / "growth.png"]
+    assert all(file.exists() for file in plots)
     assert "bfloat16 instead" not in page  # was not measured
     for arguments in performance.MEASUREMENTS.values():
         options = compare.arguments_parser().parse_args(arguments)
         assert all(compare.parse_contestant(text) for text in options.contestants)
+        # A long command continues on the next line.
+        lines = _page.command(arguments).splitlines()
+        assert max(map(len, lines)) <= 100
+        command = shlex.split("\n".join(lines).replace("\\\n", " "))
+        assert command == ["python", "-m", "benchmarks", "compare", *arguments]
 
 
 def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "quick.json"
-    before, after = (
-        {"training": [result("keras_vit/jax", [ours]), result("keras_hub/jax", [2.0])]}
-        for ours in (1.0, 1.2)
-    )
+    hub = result("keras_hub/jax", [2.0])
+    before, after = ({"training": [result("keras_vit/jax", [one]), hub]} for one in (1.0, 1.2))
     alone = {"training": [result("keras_vit/jax", [9.0])]}
     for results, record, status, words in (
         (before, False, 0, "nothing is recorded"),
@@ -235,13 +236,6 @@ def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, caps
         assert words in capsys.readouterr().out
         if record:
             assert json.loads(file.read_text()) == {"training jax": 2.0}
-
-
-def test_every_variant_has_a_backend() -> None:
-    backends = {
-        Work(name, v, "training").backend for name, s in SYSTEMS.items() for v in s.variants
-    }
-    assert backends == {"tensorflow", "jax", "torch"}
 
 
 @pytest.mark.backends("torch")

@@ -6,13 +6,8 @@ from importlib import metadata
 from keras_vit._base.version import DISTRIBUTION, __version__, install_command
 from tests.conftest import REPOSITORY
 
-TEXTS = sorted(
-    path
-    for pattern in ("keras_vit/**/*.py", "examples/*.py", "benchmarks/*.py", "*.md", "docs/*.md")
-    for path in REPOSITORY.glob(pattern)
-)
-
-
+PLACES = ("keras_vit/**/*.py", "examples/*.py", "benchmarks/*.py", "*.md", "docs/*.md")
+TEXTS = sorted(path for pattern in PLACES for path in REPOSITORY.glob(pattern))
 EXTRAS = set(metadata.metadata(DISTRIBUTION).get_all("Provides-Extra"))
 
 
@@ -20,6 +15,10 @@ def test_the_distribution_is_this_package() -> None:
     assert metadata.version(DISTRIBUTION) == __version__
     scripts = metadata.distribution(DISTRIBUTION).entry_points
     assert [script.value for script in scripts] == ["keras_vit_cli.start:main"]
+    # A message names extras that exist.
+    command = f"pip install '{DISTRIBUTION}[tensorflow,plots]'"
+    assert install_command("tensorflow", "plots") == command
+    assert {"tensorflow", "jax", "torch", "plots", "train", "all"} <= EXTRAS
 
 
 def test_nothing_installs_the_other_project() -> None:
@@ -33,9 +32,3 @@ def test_nothing_installs_the_other_project() -> None:
             groups.append(",".join(re.findall(r"\w+", call)))
         wrong += [f"{path}: [{group}]" for group in groups if not set(group.split(",")) <= EXTRAS]
     assert not wrong
-
-
-def test_a_message_names_extras_that_exist() -> None:
-    command = f"pip install '{DISTRIBUTION}[tensorflow,plots]'"
-    assert install_command("tensorflow", "plots") == command
-    assert {"tensorflow", "jax", "torch", "plots", "train", "all"} <= EXTRAS

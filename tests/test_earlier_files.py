@@ -28,22 +28,16 @@ def answer(name: str) -> np.ndarray:
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
     for load in (keras.saving.load_model, load_model):
-        model = load(FILES / f"{name}.keras")
-        logits = outputs(model, answer("images"))
+        logits = outputs(load(FILES / f"{name}.keras"), answer("images"))
         np.testing.assert_allclose(logits, answer(name), rtol=1e-4, atol=1e-5)
 
 
 def test_layers_are_found_by_their_registered_names() -> None:
     """A user's own model names the module of each layer where it was at the time."""
-    for module, name in (("dense", "Dense"), ("dropout", "Dropout")):
-        layer = keras.saving.deserialize_keras_object(
-            {
-                "module": f"keras_vit.layers.{module}",
-                "class_name": name,
-                "config": {{"Dense": "units", "Dropout": "rate"}[name]: 1},
-                "registered_name": f"keras_vit>{name}",
-            }
-        )
+    for module, name, config in (("dense", "Dense", "units"), ("dropout", "Dropout", "rate")):
+        names = {"class_name": name, "registered_name": f"keras_vit>{name}", "config": {config: 1}}
+        written = {"module": f"keras_vit.layers.{module}", **names}
+        layer = keras.saving.deserialize_keras_object(written)
         assert type(layer).__module__ == f"keras_vit.layers._{module}"
 
 
@@ -76,7 +70,6 @@ def test_runs_are_continued(name: str, tmp_path: Path) -> None:
     weights, images = model.get_weights(), answer("images")
     logits = model.predict(images, verbose=0)
     recorded = [answer(f"{name}/{i}") for i in range(len(weights))]
-    print("bit for bit:", all(map(np.array_equal, weights, recorded)))
     # Other processors round otherwise, and of the keys' biases, on which no logit depends, Adam
     # makes steps of that size: what can be compared everywhere is what the weights compute.
     model.set_weights(recorded)

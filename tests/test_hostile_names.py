@@ -2,17 +2,16 @@
 
 import json
 import shlex
-from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from keras_vit import data
+from keras_vit import data, tasks
 from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.tasks import Classification
 from keras_vit_cli import commands as cli
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results, results_of_classes
@@ -20,6 +19,7 @@ from keras_vit_cli.report.run_files import write_report
 from tests import bank
 from tests.cli.helpers import save_tiny
 from tests.hostile import NAMES
+from tests.inspection.pages import Elements
 
 image = pytest.importorskip("PIL.Image")
 PLAIN = tuple(f"class {i}" for i in range(len(NAMES)))
@@ -30,11 +30,8 @@ LOGITS = 9.0 * np.eye(len(NAMES))[np.roll(LABELS, 1)]  # all wrong
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # JSON, and so .keras, holds no bytes that are not UTF-8.
-    return save_tiny(
-        tmp_path_factory.mktemp("models") / "m.keras",
-        task=Classification(NAMES[:-1]),
-        input_shape=(8, 8, 3),
-    )
+    options = {"task": tasks.Classification(NAMES[:-1]), "input_shape": (8, 8, 3)}
+    return save_tiny(tmp_path_factory.mktemp("models") / "m.keras", **options)
 
 
 @pytest.fixture
@@ -45,12 +42,7 @@ def photographs(tmp_path: Path) -> list[Path]:
     return files
 
 
-def test_predict(
-    model_file: Path,
-    photographs: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_predict(model_file: Path, photographs: list[Path], monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     broken = photographs[0].with_name("[bold]\x1b[2J.png")
     broken.write_bytes(b"not an image")
@@ -74,8 +66,7 @@ def test_errors_that_echo_a_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_printed_report() -> None:
-    report = str(classification_report(LABELS, LOGITS, NAMES))
-    lines = report.splitlines()
+    lines = str(classification_report(LABELS, LOGITS, NAMES)).splitlines()
     assert len(lines) == len(NAMES) + 7  # heads, rules, means, and a note that names a class
     assert lines[-1].startswith("note: ")
     assert all(line.isprintable() for line in lines)
@@ -83,50 +74,35 @@ def test_a_printed_report() -> None:
         assert line.startswith(printable(name))
 
 
-class Page(HTMLParser):
-    """Tags of a page in their order, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def results_of(names: tuple[str, ...], split: data.Split | None = None) -> Results:
     report = classification_report(LABELS, LOGITS, names)
     return results_of_classes(report, Outcomes.of_logits(LABELS, LOGITS), split)
 
 
+def config_of(name: str) -> dict[str, Any]:
+    return {"command": shlex.join(["keras-vit", "train", "--data", name])}
+
+
+def run_of(name: str) -> Path:
+    return Path("runs") / name.replace("/", "")
+
+
 def page(names: tuple[str, ...]) -> str:
     """A page with the names wherever it has one of a user's."""
-    return "\n".join(
-        report_page(
-            name,
-            results_of(names),
-            {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name},
-            {
-                "command": shlex.join(["keras-vit", "train", "--data", name]),
-                "job": {"data": name, "labels": name, "weights": name, "teacher": name},
-                "recipe": {"source": name},
-            },
-            run=Path("runs") / name.replace("/", ""),
-        )
-        for name in names
-    )
+    pages = []
+    for name in names:
+        facts = {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name}
+        job = dict.fromkeys(("data", "labels", "weights", "teacher"), name)
+        config = {**config_of(name), "job": job, "recipe": {"source": name}}
+        pages.append(report_page(name, results_of(names), facts, config, run=run_of(name)))
+    return "\n".join(pages)
 
 
 def test_the_page() -> None:
     markdown_it = pytest.importorskip("markdown_it")
     reader = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    shown, plain = Page(reader.render(page(NAMES))), Page(reader.render(page(PLAIN)))
-    assert shown.tags == plain.tags
+    shown, plain = (Elements(reader.render(page(names))) for names in (NAMES, PLAIN))
+    assert [tag for tag, _ in shown.elements] == [tag for tag, _ in plain.elements]
     for name in NAMES:
         # Title, data, labels, part, weights, teacher, file and reason, recipe and its source, and
         # in every page the task's names and the table's row.
@@ -135,9 +111,7 @@ def test_the_page() -> None:
 
 def test_commands_of_the_page_can_be_pasted() -> None:
     for name in NAMES:
-        run = Path("runs") / name.replace("/", "")
-        config = {"command": shlex.join(["keras-vit", "train", "--data", name])}
-        text = report_page("m", results_of(PLAIN), {}, config, run=run)
+        text = report_page("m", results_of(PLAIN), {}, config_of(name), run=run_of(name))
         train, predict = (line for line in text.splitlines() if line.startswith("keras-vit "))
         assert shlex.split(train) == ["keras-vit", "train", "--data", printable(name)]
         folder = f"runs/{printable(name.replace('/', ''))}"
@@ -146,42 +120,26 @@ def test_commands_of_the_page_can_be_pasted() -> None:
         compile(line, "page", "exec")
 
 
-def test_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_and_a_plot_of_augmented_images(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorflow")
     pixels = np.zeros((len(LABELS), 8, 8, 3), np.uint8)
     split = data.ArraySplit("val", NAMES, pixels, LABELS)
     facts = {"bad_files": [[name, "empty"] for name in NAMES]}
     write_report(tmp_path, results_of(NAMES, split), facts)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "report.json",
-        "report.md",
-        "confusion.png",
-        "calibration.png",
-        "mistakes.png",
-    }
+    written = "report.json report.md confusion.png calibration.png mistakes.png"
+    assert {path.name for path in tmp_path.iterdir()} == set(written.split())
     record = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [name for name, _ in record["bad_files"]] == list(NAMES)
     assert [scores["name"] for scores in record["report"]["classes"]] == list(NAMES)
-
-
-def test_a_plot_of_augmented_images(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("tensorflow")
-    pixels = np.zeros((len(NAMES), 8, 8, 3), np.uint8)
-    split = data.ArraySplit("train", NAMES, pixels, np.arange(len(NAMES)))
     path = tmp_path / "plot.png"
-    data.plot_augmentations(split, path, 8, augment="none", images=len(NAMES), versions=1)
+    data.plot_augmentations(split, path, 8, augment="none", images=len(LABELS), versions=1)
     assert path.stat().st_size > 1000
 
 
 @pytest.mark.parametrize(("value", "status"), [(float("nan"), 2), (3e38, 1)])
 def test_what_is_not_finite_is_not_a_prediction(
-    value: float,
-    status: int,
-    tmp_path: Path,
-    photographs: list[Path],
-    capsys: pytest.CaptureFixture[str],
+    value: float, status: int, tmp_path: Path, photographs: list[Path], capsys: Any
 ) -> None:
     model = bank.tiny(filled=False, input_shape=(8, 8, 3))
     head = model.get_layer("head")

@@ -78,6 +78,7 @@ def make(home: Path, steps: str) -> None:
 def run_once(output: OutputFolder, **mode: bool) -> None:
     with output.opened(**mode) as folder:
         write(folder / "model.keras", "new")
+        write(folder / "checkpoints/step-000000009.safetensors", "state")
         output.finish()
         output.publish()
 
@@ -100,31 +101,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run(["umount", "-l", mount], capture_output=True)
 
 
-# What is passed as --out, with ~ for the home, and what is made there before.
+@pytest.fixture
+def out(home: Path) -> Path:
+    return home / "runs/a"
+
+
+@pytest.fixture
+def output(out: Path) -> OutputFolder:
+    return Job("digits", out).output
+
+
+# The images, what holds them or lies in them; the working directory, and what holds it; folders of
+# the system and of somebody; files: refused in every mode, with ~ for the home.
+REFUSED = """~/photos ../photos ../photos/ ../photos/cat/.. ~/photos/run ~/photos/cat/runs/1
+~/photos/cat ~ ~/.. ~/photos/cat/0.jpg . ~/work ../work/../work .. ../.. / /tmp /root /root/..
+~/documents ~/work/notes.txt /dev/null ~/work/notes.txt/run"""
+# What is passed as --out, and what is made there before.
 PLACES: dict[str, tuple[str, str]] = {
-    "the images": ("~/photos", ""),
-    "the images, relative": ("../photos", ""),
-    "the images, with a slash": ("../photos/", ""),
-    "the images, roundabout": ("../photos/cat/..", ""),
-    "in the images": ("~/photos/run", ""),
-    "deep in the images": ("~/photos/cat/runs/1", ""),
-    "a class of the images": ("~/photos/cat", ""),
-    "what holds the images": ("~", ""),
-    "above what holds them": ("~/..", ""),
-    "an image": ("~/photos/cat/0.jpg", ""),
-    "the working directory": (".", ""),
-    "the working directory, empty name": ("", ""),
-    "the working directory, by name": ("~/work", ""),
-    "the working directory, roundabout": ("../work/../work", ""),
-    "the parent": ("..", ""),
-    "two up": ("../..", ""),
-    "the root": ("/", ""),
-    "the temporary files of all": ("/tmp", ""),
-    "a home of the system": ("/root", ""),
-    "above the homes": ("/root/..", ""),
-    "foreign files": ("~/documents", ""),
+    **{out: (out, "") for out in REFUSED.split()},
+    "an empty name": ("", ""),
     "foreign files beside": ("~/photos", "run photos2"),
-    "a file": ("~/work/notes.txt", ""),
     "a link to images": ("~/work/l", "link work/l ../photos"),
     "a link to foreign files": ("~/work/l", "link work/l ../documents"),
     "a link to an empty folder": ("~/l", "folder e; link l e"),
@@ -137,8 +133,6 @@ PLACES: dict[str, tuple[str, str]] = {
     "on a mount": ("~/mount/run", "mount mount"),
     "read-only": ("~/locked", "locked locked"),
     "in a read-only folder": ("~/locked/run", "locked locked"),
-    "a device": ("/dev/null", ""),
-    "below a file": ("~/work/notes.txt/run", ""),
     "new": ("~/runs/new", ""),
     "new, of two": ("~/work/a/b/c", ""),
     "empty": ("~/empty", "folder empty"),
@@ -148,25 +142,17 @@ PLACES: dict[str, tuple[str, str]] = {
     "a former run, changed": ("~/runs/a", "run runs/a; write runs/a/report.md"),
     "a former run with a link": ("~/runs/a", "run runs/a; link runs/a/more ../../photos"),
     "an interrupted run": ("~/runs/a", "interrupted runs/a.partial"),
-    "an interrupted run with notes": (
-        "~/runs/a",
-        "interrupted runs/a.partial; write runs/a.partial/notes.txt",
-    ),
+    "an interrupted run with notes": ("~/a", "interrupted a.partial; write a.partial/notes.txt"),
     "an interrupted run beside a former": ("~/runs/a", "run runs/a; interrupted runs/a.partial"),
     "a foreign .partial": ("~/runs/a", "write runs/a.partial/model.keras"),
     "a foreign .previous": ("~/runs/a", "write runs/a.previous/model.keras"),
     "a .partial that is a link": ("~/work/a", "link work/a.partial ../documents"),
     "a forged list": ("~/forged", "list forged ../documents/thesis.tex"),
-    "a list through a link": (
-        "~/runs/a",
-        "run runs/a; link runs/a/docs ../../documents; list runs/a docs/thesis.tex",
-    ),
+    "a list through a link": ("~/a", "run a; link a/docs ../documents; list a docs/thesis.tex"),
     "a sha256sum of somebody": ("~/documents", "sha256sum documents"),
 }
-REPLACED = {name for name in PLACES if name.startswith("a former run")} | {
-    "a list through a link",
-    "a forged list",
-}
+REPLACED = {name for name in PLACES if name.startswith("a former run")}
+REPLACED |= {"a list through a link", "a forged list"}
 RESUMED = {"an interrupted run", "an interrupted run with notes"}
 BESIDE = "an interrupted run beside a former"
 NEW = {"new", "new, of two", "empty", "on a mount"}
@@ -174,15 +160,10 @@ NEW = {"new", "new, of two", "empty", "on a mount"}
 
 def contents(root: Path) -> dict[str, str]:
     """What every file and link below `root` holds, by path."""
-    texts = {}
-    for place, folders, files in os.walk(root):
-        for name in files + folders:
-            path = Path(place, name)
-            if path.is_symlink():
-                texts[os.fspath(path)] = f"-> {os.readlink(path)}"
-            elif path.is_file():
-                texts[os.fspath(path)] = path.read_text()
-    return texts
+    paths = [Path(place, name) for place, dirs, files in os.walk(root) for name in dirs + files]
+    links = {os.fspath(path): f"-> {os.readlink(path)}" for path in paths if path.is_symlink()}
+    files = {path for path in paths if path.is_file() and not path.is_symlink()}
+    return {os.fspath(path): path.read_text() for path in files} | links
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -202,11 +183,7 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
     permitted = {"read-only", "in a read-only folder"} if os.getuid() == 0 else set()
     output = Job(str(home / "photos"), Path(out)).output
     try:
-        with output.opened(**MODES[mode]) as folder:
-            write(folder / "model.keras", "new")
-            write(folder / "checkpoints/step-000000009.safetensors", "state")
-            output.finish()
-            output.publish()
+        run_once(output, **MODES[mode])
     except (OSError, ValueError) as error:
         message = str(error)
         assert "\n" not in message
@@ -227,36 +204,32 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
             assert after.get(path) == text or text in texts, f"{path} is gone"
 
 
-def test_the_first_manifest_is_written_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_manifest_is_written_once(output: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     written = mock.Mock(side_effect=write_manifest)
     monkeypatch.setattr("keras_vit._base.output_folder.write_manifest", written)
-    with Job("digits", home / "runs/a").output.opened() as folder:
+    with output.opened() as folder:
         assert [call.args[0] for call in written.call_args_list] == [folder]
 
 
-def test_other_peoples_files_stay_where_they_were(home: Path) -> None:
-    out = former_run(home / "runs/a")
-    write(out / "notes.txt", "mine")
-    write(out / "saved_models/x/1/warmup.txt", "mine, too")
-    output = Job("digits", out).output
+def test_other_peoples_files_stay_where_they_were(out: Path, output: OutputFolder) -> None:
+    former_run(out)
+    texts = {"notes.txt": "mine", "saved_models/x/1/warmup.txt": "mine, too"}
+    for name, text in texts.items():
+        write(out / name, text)
     with output.opened(overwrite=True) as folder:
         write(folder / "model.keras", "new")
         output.finish()
         write(out / "appeared.txt", "while it trained")
         output.publish()
-    assert {path.name for path in (home / "runs").iterdir()} == {"a"}
-    assert (out / "notes.txt").read_text() == "mine"
-    assert (out / "saved_models/x/1/warmup.txt").read_text() == "mine, too"
-    assert (out / "appeared.txt").read_text() == "while it trained"
+    assert {path.name for path in out.parent.iterdir()} == {"a"}
+    texts |= {"appeared.txt": "while it trained", "model.keras": "new"}
+    assert {name: (out / name).read_text() for name in texts} == texts
     assert not (out / "report.md").exists()
-    assert (out / "model.keras").read_text() == "new"
 
 
-def test_a_model_that_was_exported_again_belongs_to_the_run(home: Path) -> None:
+def test_a_model_exported_again_belongs_to_the_run(out: Path, output: OutputFolder) -> None:
     """Its manifest counts; a further version, exported by the user, stays."""
-    out = home / "runs/a"
     exported = out / "saved_models/a/1"
-    output = Job("digits", out).output
     with output.opened() as folder:
         write(folder / "saved_models/a/1/saved_model.pb", "graph")
         write_manifest(folder / "saved_models/a/1", "SavedModel", ["saved_model.pb"], complete=True)
@@ -266,40 +239,30 @@ def test_a_model_that_was_exported_again_belongs_to_the_run(home: Path) -> None:
         write(version / "saved_model.pb", text)
         write_manifest(version, "SavedModel", ["saved_model.pb"], complete=True)
     run_once(output, overwrite=True)
-    assert {path.name for path in (home / "runs").iterdir()} == {"a"}
+    assert {path.name for path in out.parent.iterdir()} == {"a"}
     assert not exported.exists()
     assert (out / "saved_models/a/2/saved_model.pb").read_text() == "version 2"
 
 
-def test_an_edited_file_is_kept_aside(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = former_run(home / "runs/a")
-    write(out / "model.keras", "edited")
-    output = Job("digits", out).output
+def test_an_edited_file_is_kept_aside(out: Path, output: OutputFolder, capsys: Any) -> None:
+    write(former_run(out) / "model.keras", "edited")
     run_once(output, overwrite=True)
-    assert (home / "runs/a.previous/model.keras").read_text() == "edited"
+    assert (out.parent / "a.previous/model.keras").read_text() == "edited"
     assert "a.previous keeps files of the former" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("obstacle", ["link", "file", "folder"])
-def test_a_place_taken_meanwhile_costs_nothing(obstacle: str, home: Path) -> None:
+@pytest.mark.parametrize("obstacle", ["link a ../documents", "write a", "write a/x.txt"])
+def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: OutputFolder) -> None:
     """The last move fails: the run stays complete, and `--resume` only moves it."""
-    out = home / "runs/a"
-    output = Job("digits", out).output
     with output.opened() as folder:
         write(folder / "model.keras", "new")
         output.finish()
-        if obstacle == "link":
-            out.symlink_to("../documents")
-        else:
-            write(out if obstacle == "file" else out / "x.txt", "theirs")
+        make(out.parent, obstacle)
         with pytest.raises(OSError, match=r"a\.partial.*--resume"):
             output.publish()
     assert output.is_finished()
     before = contents(home / "documents")
-    if obstacle == "link":
-        out.unlink()
-    else:
-        out.rename(home / "elsewhere")
+    out.rename(home / "elsewhere")
     with output.opened(resume=True):
         assert output.is_finished()
         output.publish()
@@ -312,11 +275,11 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("stage", range(7))
-def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_moving(
+    stage: int, home: Path, out: Path, output: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between any two renames or deletions the next attempt finds everything it needs."""
-    out = former_run(home / "runs/a")
-    write(out / "notes.txt", "mine")
-    output = Job("digits", out).output
+    write(former_run(out) / "notes.txt", "mine")
     calls = []
 
     def counted(function: Callable[..., None]) -> Callable[..., None]:
@@ -347,8 +310,7 @@ def test_a_kill_while_moving(stage: int, home: Path, monkeypatch: pytest.MonkeyP
     assert "mine" in contents(home / "runs").values()
 
 
-def test_a_second_process_is_told_so(home: Path, run_python: Callable[..., str]) -> None:
-    output = Job("digits", home / "runs/a").output
+def test_a_second_process_is_told_so(out: Path, output: OutputFolder, run_python: Any) -> None:
     other = (
         "import sys, pathlib; from keras_vit_cli.train.job import Job\n"
         "for mode in ({}, {'overwrite': True}, {'resume': True}):\n"
@@ -358,25 +320,24 @@ def test_a_second_process_is_told_so(home: Path, run_python: Callable[..., str])
     )
     with output.opened() as folder:
         write(folder / "checkpoints/step-000000001.safetensors", "state")
-        refusals = run_python(other, None, str(home / "runs/a")).splitlines()
+        refusals = run_python(other, None, str(out)).splitlines()
         assert len(refusals) == 3
         for refusal in refusals:
             assert f"Another process is writing {folder}" in refusal
         assert (folder / "checkpoints/step-000000001.safetensors").exists()
     # This process has let go of it without finishing, as one that was killed.
-    refusal, *others = run_python(other, None, str(home / "runs/a")).splitlines()
+    refusal, *others = run_python(other, None, str(out)).splitlines()
     assert "Continue it with --resume" in refusal
     assert others == ["in", "in"]
 
 
-def test_a_killed_process_holds_no_lock(home: Path, tmp_path: Path) -> None:
+def test_a_killed_process_holds_no_lock(out: Path, output: OutputFolder, tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib; from keras_vit_cli.train.job import Job\n"
         "with Job('digits', pathlib.Path(sys.argv[1])).output.opened():\n"
         "    print('in', flush=True); time.sleep(600)\n"
     )
-    output = Job("digits", home / "runs/a").output
-    other = processes.start(code, str(home / "runs/a"), printed=tmp_path / "printed")
+    other = processes.start(code, str(out), printed=tmp_path / "printed")
     while other.output() != "in\n":
         assert other.poll() is None, other.output()
         time.sleep(0.01)
@@ -397,9 +358,8 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
     assert manifest is not None
     assert set(manifest.sums) == set(names)
     assert sorted(own_files(tmp_path)) == sorted([*names, MANIFEST])
-    done = subprocess.run(
-        ["sha256sum", "--check", "--strict", MANIFEST], cwd=tmp_path, capture_output=True
-    )
+    check = ["sha256sum", "--check", "--strict", MANIFEST]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -413,39 +373,28 @@ def test_overwrite_refuses_images_from_python(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("files", "stays"),
-    [
-        (("a/b/model.keras",), False),
-        (("checkpoints/step-1/state",), True),
-        (("model.keras", "notes.txt"), True),
-    ],
+    [("a/b/model.keras", False), ("checkpoints/1/state", True), ("model.keras notes.txt", True)],
 )
-def test_a_failed_attempt_leaves_what_can_be_gone_on_with(
-    files: tuple[str, ...], stays: bool, tmp_path: Path
-) -> None:
+def test_a_failed_attempt_leaves_what_can_go_on(files: str, stays: bool, tmp_path: Path) -> None:
     patterns = ["*.keras"], ["checkpoints/*"]
     output = OutputFolder(tmp_path / "run", "run", *patterns, staging="run.partial", resumable=True)
 
     def attempt() -> None:
         with output.opened() as workspace:
-            for name in files:
+            for name in files.split():
                 write(workspace / name, "x")
             raise ValueError("no download")
 
     with pytest.raises(ValueError, match="no download"):
         attempt()
     assert output.workspace.exists() == stays
-    for name in files if stays else ():
+    for name in files.split() if stays else ():
         assert (output.workspace / name).exists() == (name != "model.keras")
 
 
-def test_a_download_that_fails_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def offline(*_: Any, **__: Any) -> None:
-        raise OSError("no network")
-
+def test_a_failed_download(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("keras.utils.get_file", offline)
+    monkeypatch.setattr("keras.utils.get_file", mock.Mock(side_effect=OSError("no network")))
     monkeypatch.setattr("keras_vit.weights.cache._published_sum", lambda url: ("auto", None))
     run = tmp_path / "runs" / "a"
     command = ["train", "--data", "digits", "--model", "ViT-Ti/16", "--out", str(run)]

@@ -47,31 +47,18 @@ PRIVATE: dict[str, tuple[str, str]] = {
     "_forward_pre_hooks": ("torch", "what it calls before it"),
     "_backward_hooks": ("torch", "what it calls after its backward pass"),
     "_backward_pre_hooks": ("torch", "what it calls before it"),
-    "_execution_engine": (
-        "torch",
-        "of `torch.autograd.Variable`: calls back after a backward pass",
-    ),
+    "_execution_engine": ("torch", "of `torch.autograd.Variable`: calls after a backward pass"),
     "_getframe": ("sys", "the line of a user to which a warning belongs"),
     "_EndRecData": ("zipfile", "the end of an archive, with the size of its directory"),
     "_ECD_SIZE": ("zipfile", "the place of that size"),
 }
-OF_ONE_BACKEND = {
-    "_track_variables": "torch",
-    "_jax_state_synced": "jax",
-    "_layout": "jax",
-    **{name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"},
-}
-# Names that are public in spite of their underscore: methods of named tuples.
-DOCUMENTED = {"_replace", "_asdict", "_fields"}
-
-# What is imported from within Keras, and what for.
-IMPORTED = {
-    "keras.src.trainers.data_adapters.get_data_adapter": "wraps data for several devices",
-}
+OF_ONE_BACKEND = {"_track_variables": "torch", "_jax_state_synced": "jax", "_layout": "jax"}
+OF_ONE_BACKEND |= {name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"}
+# What is imported from within Keras: it wraps data for several devices.
+IMPORTED = "keras.src.trainers.data_adapters.get_data_adapter"
 
 
 def objects_of_keras() -> list[Any]:
-    """A model, layers, optimizers, callbacks, a loss, a metric and a variable."""
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     model.compile("sgd", "mse")
@@ -88,9 +75,7 @@ def private_names() -> set[str]:
     """Those of Keras's objects, without what torch's modules have besides."""
     names = {name for each in objects_of_keras() for name in dir(each)}
     if keras.backend.backend() == "torch":
-        import torch
-
-        names -= {*dir(torch.nn.Module())}
+        names -= {*dir(importlib.import_module("torch").nn.Module())}
     return {name for name in names if re.match("_[a-z]", name)}
 
 
@@ -99,11 +84,7 @@ DOTTED = re.compile(r"(?:\w+\.)*\w+")
 
 
 def names_in_code(tree: ast.AST) -> Iterator[str]:
-    """Private names of attributes, methods and arguments, and imports from within Keras.
-
-    Strings count, which `getattr` or `vars` may take, and so do those of a path such as
-    `"module.Class._name"`, which may be patched.
-    """
+    """Private names of attributes, methods, arguments and strings, and imports from Keras."""
     nodes = list(ast.walk(tree))
     # Parts of texts are not names.
     texts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -143,7 +124,8 @@ def names_defined(tree: ast.AST) -> Iterator[str]:
 
 def others_private(used: set[str], ours: set[str]) -> set[str]:
     """Names among those used that are Keras's, or that the package does not define itself."""
-    private = {name for name in used if NAME.fullmatch(name)} - DOCUMENTED
+    public = {"_replace", "_asdict", "_fields"}  # of named tuples
+    private = {name for name in used if NAME.fullmatch(name)} - public
     imports = {name for name in used if name.startswith("keras.src.")}
     return imports | (private & private_names()) | (private - ours)
 
@@ -160,14 +142,13 @@ patch("keras.src.layers.Layer._patched"); f(_keyword=1); f"{x}_text"; "two _word
     assert private == {"_attribute", "_string", "_item", "_patched", "_keyword"}
 
 
-def where_it_exists(name: str) -> pytest.MarkDecorator:
+def where_it_exists(name: str) -> Any:
     backend = OF_ONE_BACKEND.get(name)
-    return pytest.mark.backends(backend) if backend else pytest.mark.every_backend
+    mark = pytest.mark.backends(backend) if backend else pytest.mark.every_backend
+    return pytest.param(name, marks=mark)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=where_it_exists(name)) for name in PRIVATE]
-)
+@pytest.mark.parametrize("name", [where_it_exists(name) for name in PRIVATE])
 def test_it_exists(name: str) -> None:
     where, _ = PRIVATE[name]
     if where == "keras":
@@ -175,8 +156,7 @@ def test_it_exists(name: str) -> None:
     elif where == "keras.Model.fit":
         assert f"{name}=True" in inspect.getsource(keras.Model.fit)
     elif where == "torch":
-        import torch
-
+        torch = importlib.import_module("torch")
         owners = (torch.nn.Module(), torch.autograd.Variable, torch.ops.aten)
         assert any(hasattr(owner, name) for owner in owners)
     else:
@@ -184,38 +164,25 @@ def test_it_exists(name: str) -> None:
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize("name", IMPORTED)
-def test_it_can_be_imported(name: str) -> None:
-    module, _, attribute = name.rpartition(".")
-    assert callable(getattr(importlib.import_module(module), attribute))
-
-
-@pytest.mark.every_backend
-def test_an_adapter_of_data_can_be_given_as_data() -> None:
-    """`trainer/device_batches.py` wraps it."""
-    get_data_adapter = importlib.import_module("keras.src.trainers.data_adapters").get_data_adapter
+def test_what_our_steps_rely_on() -> None:
+    # `trainer/device_batches.py` wraps an adapter of data, which can be given as data.
+    module, _, name = IMPORTED.rpartition(".")
+    get_data_adapter = getattr(importlib.import_module(module), name)
     adapter = get_data_adapter(np.ones((1, 1)))
     assert get_data_adapter(adapter) is adapter
     assert callable(adapter.get_jax_iterator)
+    # `trainer/two_pass_step.py` updates the mean of the loss as Keras's own step does.
+    assert objects_of_keras()[0].metrics[0].name == "loss"
 
 
 @pytest.mark.every_backend
 def test_no_other_private_name_is_used() -> None:
     rooms = [REPOSITORY / name for name in ("keras_vit", "keras_vit_cli")]
     files = [file for room in rooms for file in sorted(room.rglob("*.py"))]
-    used: set[str] = set()
+    trees = [ast.parse(file.read_text("utf-8")) for file in files]
+    used = {name for tree in trees for name in names_in_code(tree)}
     ours = {part for file in files for part in file.relative_to(REPOSITORY).with_suffix("").parts}
-    for file in files:
-        tree = ast.parse(file.read_text("utf-8"))
-        ours |= {*names_defined(tree)}
-        used |= {*names_in_code(tree)}
-    private, allowed = others_private(used, ours), {*PRIVATE, *IMPORTED}
+    ours |= {name for tree in trees for name in names_defined(tree)}
+    private, allowed = others_private(used, ours), {*PRIVATE, IMPORTED}
     assert private <= allowed, f"{private - allowed} are not in the table"
-    unused = allowed - used
-    assert not unused, f"{unused} are not used any more: leave them out of the table"
-
-
-@pytest.mark.every_backend
-def test_the_mean_of_the_loss_is_the_first_metric() -> None:
-    """`trainer/two_pass_step.py` updates it as Keras's own step does."""
-    assert objects_of_keras()[0].metrics[0].name == "loss"
+    assert allowed <= used, f"{allowed - used} are not used any more: leave them out of the table"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,21 @@ class Command:
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which is empty, and where downloads would be."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder is the `home` of a module."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
 
 
 @pytest.fixture(scope="module")

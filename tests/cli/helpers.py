@@ -1,37 +1,56 @@
-"""Photographs and models for the commands, and the tables that they write."""
+"""Photographs and models for the commands, and what they write."""
 
 import csv
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from PIL import Image
 
+from keras_vit._base.manifest import read_manifest, sha256
 from keras_vit.tasks import Classification
 from tests import bank
 
 COLORS = ("green", "red")
+TRAIN = "train --data photos --out run --batch-size 8 --image-size 16 --learning-rate 0.001"
 
 
-def color_photos(folder: Path, count: int, size: tuple[int, int] = (20, 24)) -> Path:
-    """JPEG files of two classes that differ by color."""
+def color_photos(folder: Path, count: int, suffix: str = ".jpg", brighter: int = 0) -> Path:
+    """Files of two classes that differ by color, each perhaps brighter than the one before."""
     random = np.random.default_rng(0)
     for channel, name in enumerate(COLORS):
         (folder / name).mkdir(parents=True)
         for i in range(count):
-            pixels = random.integers(0, 60, (*size, 3)).astype("uint8")
-            pixels[..., 1 - channel] += 150
-            Image.fromarray(pixels).save(folder / name / f"{i}.jpg")
+            pixels = random.integers(0, 60, (20, 24, 3)).astype("uint8")
+            pixels[..., 1 - channel] += 150 + brighter * i
+            Image.fromarray(pixels).save(folder / name / f"{i}{suffix}")
     return folder
 
 
-def save_tiny(path: Path, **changes: Any) -> Path:
+def sums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file, by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+
+
+def weights_of(run: Path) -> list[np.ndarray]:
+    """Those of a finished run, whose files are as its manifest has them."""
+    manifest = read_manifest(run)
+    assert manifest is not None
+    assert manifest.complete
+    for name, digest in manifest.sums.items():
+        assert sha256(run / name) == digest, name
+    return keras.saving.load_model(run / "model.keras", compile=False).get_weights()
+
+
+def save_tiny(file: str | Path, **changes: Any) -> Path:
     """The file of a tiny ViT with weights that are not zero, by default of the two colors."""
     if "num_classes" not in changes:
         changes = {"task": Classification(COLORS), **changes}
         changes["num_classes"] = changes["task"].outputs
-    bank.tiny(**changes).save(path)
-    return path
+    bank.tiny(**changes).save(file)
+    return Path(file)
 
 
 def rows_of(file: str | Path) -> list[dict[str, str]]:

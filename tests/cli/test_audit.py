@@ -1,10 +1,11 @@
 """`keras-vit audit`: from photographs to a page, a table and lists that follow decisions."""
 
 import csv
-import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.audit import decisions as lists
 from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.findings import audit_photos
+from tests.browser import opened
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import rows_of, sums
 from tests.curation.photos import blurred, grainy, index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
+pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
 
 
@@ -48,11 +51,6 @@ def make_photos(folder: Path) -> None:
     (folder / "train.txt").write_text("\n".join(name for name in names if name not in val))
 
 
-def sums(folder: Path) -> dict[str, str]:
-    files = (p for p in sorted(folder.rglob("*")) if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audit")
@@ -60,16 +58,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keras_vit.save_weights(tiny_model(), folder / "model.keras")
     before = sums(folder / "photos")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        words = "audit photos --model model.keras --out audit"
-        assert cli.main(words.split()) == 1  # a file is broken
+        patch.chdir(folder)  # a file is broken
+        assert cli.main(["audit", "photos", "--model", "model.keras", "--out", "audit"]) == 1
     assert sums(folder / "photos") == before
     return folder
-
-
-@pytest.fixture(autouse=True)
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
 
 
 def decide(*rows: tuple[str, str, str]) -> None:
@@ -82,9 +74,8 @@ def test_the_table_has_what_was_planted() -> None:
     found: dict[str, list[dict[str, str]]] = {}
     for row in rows_of("audit/audit.csv"):
         found.setdefault(row["problem"].split(":")[0], []).append(row)
-    assert {row["file"]: row["suggestion"] for row in found["wrong label"]}["green/wrong.png"] == (
-        "red"
-    )
+    suggested = {row["file"]: row["suggestion"] for row in found["wrong label"]}
+    assert suggested["green/wrong.png"] == "red"
     copies = {(r["file"], r["other"], r["split"], r["other_split"]) for r in found["copy"]}
     assert copies == {
         ("red/1.png", "red/copy.png", "val", "train"),
@@ -131,11 +122,8 @@ def test_decisions_make_lists_that_train_reads(command: Command) -> None:
     pytest.importorskip("tensorflow")
     decide(
         ("green/wrong.png", "relabel", "red"),
-        ("green/other.png", "drop", ""),
-        ("red/dark.png", "drop", ""),
-        ("red/copy.png", "keep", ""),
-        ("red/1.png", "drop", ""),
-        (f"red/{NAME}", "keep", ""),
+        *((name, "drop", "") for name in ("green/other.png", "red/dark.png", "red/1.png")),
+        *((name, "keep", "") for name in ("red/copy.png", f"red/{NAME}")),
     )
     printed = command("audit audit_index --decisions decisions.csv --out cleaned")
     assert "3 dropped, 1 with another label" in printed
@@ -172,18 +160,15 @@ def test_decisions_that_cannot_be_read_are_errors(command: Command) -> None:
         lists.read_decisions(Path("audit/cleaned.csv"), index)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+def test_what_would_be_in_danger_is_an_error(command: Command) -> None:
+    for words, reason in (
         ("photos --model model.keras --out photos/audit", "which is read"),
         ("photos --model model.keras --out audit", "is not empty"),
         ("photos --out elsewhere", "give the --model"),
         ("photos --decisions x.csv --out elsewhere", "the index that the page was made of"),
         ("audit_index --model model.keras --out elsewhere", "is an index already"),
-    ],
-)
-def test_what_would_be_in_danger_is_an_error(words: str, reason: str, command: Command) -> None:
-    assert reason in command(f"audit {words}", status=2)
+    ):
+        assert reason in command(f"audit {words}", status=2)
 
 
 def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
@@ -215,3 +200,82 @@ def test_a_dropped_copy_leaves_the_other(tmp_path: Path) -> None:
     assert list(lists.clean(index, {1: lists.Decision("keep")}).rows) == [1]
     both = {0: lists.Decision("keep"), 2: lists.Decision("keep")}
     assert list(lists.clean(index, both).rows) == [0, 2]
+
+
+# The page in Chromium: decisions by key and button, and its layout
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> FeatureIndex:
+    folder = tmp_path_factory.mktemp("audit")
+    make_photos(folder)
+    (folder / "red/broken.jpg").unlink()
+    index = index_of(folder)
+    write_audit_page(folder / "index.html", folder, index, audit_photos(index, seed=0), most=50)
+    return index
+
+
+@pytest.fixture
+def page(browser: Any, index: FeatureIndex) -> Iterator[Any]:
+    with opened(browser, index.folder / "index.html", 1440, ("file", "data", "blob")) as page:
+        yield page
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = page.evaluate(
+        "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
+        " && (e.getBoundingClientRect().right > innerWidth + 0.5"
+        " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
+    )
+    assert outside == []
+    smallest = page.evaluate(
+        "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
+    )
+    assert smallest >= 14
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    with image.open(tmp_path / "page.png") as shot:
+        assert len(np.unique(np.asarray(shot.convert("L")))) > 50
+
+
+def test_decisions_are_downloaded(page: Any, index: FeatureIndex, tmp_path: Path) -> None:
+    def decided(name: str) -> Any:
+        return page.locator(f'.photo[data-row="{index.files.index(name)}"]')
+
+    assert page.is_disabled("#download")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement === document.querySelector('.photo')")
+    wrong = decided("green/wrong.png").first
+    wrong.focus()
+    page.keyboard.press("r")  # to what is suggested, and on to the next one
+    assert wrong.locator("select").input_value() == "red"
+    assert not wrong.evaluate("card => card.contains(document.activeElement)")
+    decided("red/dark.png").first.locator("text=drop").click()
+    # A photograph may have several problems, and has one decision.
+    states = {each.get_attribute("data-decision") for each in decided("red/dark.png").all()}
+    assert states == {"drop"}
+    select = decided("red/copy.png").first.locator("select")
+    select.focus()  # fills it
+    select.select_option("green")
+    for name, key in (("red/2.png", "k"), ("red/1.png", "d"), ("red/1.png", "u")):
+        decided(name).first.focus()
+        page.keyboard.press(key)
+    assert page.text_content("#count").startswith("1 kept, 2 relabeled, 1 dropped, of ")
+    with page.expect_download() as waiting:
+        page.click("#download")
+    waiting.value.save_as(tmp_path / "decisions.csv")
+    with (tmp_path / "decisions.csv").open(newline="") as file:
+        assert next(csv.reader(file)) == ["file", "decision", "label"]
+    decisions = lists.read_decisions(tmp_path / "decisions.csv", index)
+    assert {index.files[row]: decision for row, decision in decisions.items()} == {
+        "green/wrong.png": lists.Decision("relabel", "red"),
+        "red/dark.png": lists.Decision("drop"),
+        "red/copy.png": lists.Decision("relabel", "green"),
+        "red/2.png": lists.Decision("keep"),
+    }
+    page.reload()
+    assert wrong.get_attribute("data-decision") == "relabel"
+    page.evaluate("localStorage.clear()")

@@ -39,8 +39,7 @@ def test_from_training_to_the_exported_file(
     run = tmp_path / "run"
     command("train --bands 4,2 --image-size 12 --recipe digits --data", tiles, "--out", run)
     model = load_model(run)
-    assert model.input_shape == (None, 12, 12, 2)
-    assert model.eval_transform.bands == (4, 2)
+    assert (model.input_shape, model.eval_transform.bands) == ((None, 12, 12, 2), (4, 2))
     assert [round(mean, -2) for mean in model.normalization[0]] == [1800, 2100]
     report = json.loads((run / "report.json").read_text())
     assert report["bands"] == [4, 2]

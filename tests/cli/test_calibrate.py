@@ -2,57 +2,52 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import data, evaluation, tasks
-from keras_vit.evaluation import predict_split
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import PredictionSets
 from tests import bank
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of
 from tests.data.image_fixtures import plain, write
 
+pytestmark = pytest.mark.usefixtures("here")
 DIGITS = tuple("0123456789")
 
 
-def saved(folder: Path, task: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    sizes = {"num_classes": task.outputs, "patch_size": 4, "input_shape": (8, 8, 1)}
-    model = bank.tiny(task=task, **sizes, filled=False)
+def save(file: str, names: tuple[str, ...] = DIGITS) -> None:
+    sizes = {"num_classes": len(names), "patch_size": 4, "input_shape": (8, 8, 1)}
+    model = bank.tiny(task=tasks.Classification(names), **sizes, filled=False)
     head = model.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(0, 0.5, head.kernel.shape))
-    model.save(path := folder / "model.keras")
-    return path
+    model.save(file)
 
 
-def test_calibrate_predict_and_evaluate(tmp_path: Path, command: Command) -> None:
-    path, out = saved(tmp_path, tasks.Classification(DIGITS)), tmp_path / "model-calibrated.keras"
-    printed = command("calibrate --data digits --split val --coverage 0.9", path)
+def test_calibrate_predict_and_evaluate(command: Command) -> None:
+    save("model.keras")
+    printed = command("calibrate --data digits --split val --coverage 0.9 model.keras")
     assert "calibrated on 360 images for a coverage of 0.9" in printed
     assert "10 classes with a threshold and a coverage of its own" in printed
     assert "novelty: above 1 for at most 0.1 of new images like these" in printed
-    model = keras_vit.load_model(out)
-    labels, outputs = predict_split(model, data.load("digits").val)
+    model = keras_vit.load_model("model-calibrated.keras")
+    labels, outputs = evaluation.predict_split(model, data.load("digits").val)
     answers = answers_of(model, outputs)
-    assert model.task.sets == PredictionSets.calibrated(labels, answers, 0.9)
+    assert model.task.sets == tasks.PredictionSets.calibrated(labels, answers, 0.9)
     sizes, inside = np.bincount(labels), model.task.sets.contains(answers)
     covered = np.bincount(labels, inside[np.arange(360), labels])
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
 
-    printed = command("evaluate --data digits", out)
+    printed = command("evaluate --data digits model-calibrated.keras")
     assert "Prediction sets of 0.9 coverage, from 360 images" in printed
     assert "Novel, unlike the training images: " in printed
-    folder = write(tmp_path / "images", {f"{i}.png": plain(60 * i) for i in range(5)})
-    table, lines = tmp_path / "a.csv", tmp_path / "a.jsonl"
-    for file in (table, lines):
-        command("predict --top 10", out, folder, "--out", file)
-    rows = rows_of(table)
-    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    write(Path("images"), {f"{i}.png": plain(60 * i) for i in range(5)})
+    for file in ("a.csv", "a.jsonl"):
+        command(f"predict model-calibrated.keras images --top 10 --out {file}")
+    rows = rows_of("a.csv")
+    records = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
     for row, record in zip(rows, records, strict=True):
         number = {row[f"class_{i}"]: float(row[f"probability_{i}"]) for i in range(1, 11)}
         names = model.task.names_in_set([number[name] for name in DIGITS])
@@ -64,7 +59,7 @@ def test_calibrate_predict_and_evaluate(tmp_path: Path, command: Command) -> Non
     assert any(row["set"] for row in rows)
 
 
-def test_numbers_have_intervals(tmp_path: Path) -> None:
+def test_numbers_have_intervals() -> None:
     task = tasks.Regression(("weight",))
     labels, answers = np.arange(40.0)[:, None], np.arange(40.0)[:, None] + 0.5
     covered = task.with_coverage(labels, answers, 0.95)
@@ -73,28 +68,29 @@ def test_numbers_have_intervals(tmp_path: Path) -> None:
         tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
 
 
-def test_refusals(tmp_path: Path, command: Command) -> None:
-    path = saved(tmp_path, tasks.Classification(DIGITS))
-    (tmp_path / "config.json").write_text(json.dumps({"job": {"data": "digits"}}))
-    others = saved(tmp_path / "others", tasks.Classification(("a", "b")))
+def test_refusals(command: Command) -> None:
+    save("model.keras")
+    Path("config.json").write_text(json.dumps({"job": {"data": "digits"}}))
+    Path("others").mkdir()
+    save("others/model.keras", ("a", "b"))
     for words, message in (
-        ((path,), "give other images, or --split val"),
-        ((path, "--split", "val", "--coverage", 0.999), "at least 999 images"),
-        ((path, "--split", "test"), "does not have test"),
-        ((path, "--out", tmp_path / "a.h5"), "must end in .keras"),
-        ((path, "--out", others), "exists. Give --overwrite"),
-        ((others,), "predicts 2 classes"),
+        ("model.keras", "give other images, or --split val"),
+        ("model.keras --split val --coverage 0.999", "at least 999 images"),
+        ("model.keras --split test", "does not have test"),
+        ("model.keras --out a.h5", "must end in .keras"),
+        ("model.keras --out others/model.keras", "exists. Give --overwrite"),
+        ("others/model.keras", "predicts 2 classes"),
     ):
-        assert message in command("calibrate --data digits", *words, status=2)
+        assert message in command(f"calibrate --data digits {words}", status=2)
 
 
-def test_train_with_a_coverage(tmp_path: Path, command: Command) -> None:
-    weights, out = saved(tmp_path, tasks.Classification(DIGITS)), tmp_path / "run"
-    words = ("--weights", weights, "--out", out)
-    train = "train --data digits --freeze-backbone --image-size 8 --recipe finetune --coverage"
-    error = command(f"{train} 0.999", *words, status=2)
-    assert "needs at least 999 training images" in error
-    printed = command(f"{train} 0.9 --overwrite", *words)
+def test_train_with_a_coverage(command: Command) -> None:
+    save("model.keras")
+    out = Path("run")
+    train = "train --data digits --weights model.keras --out run --image-size 8 --recipe finetune"
+    train = f"{train} --freeze-backbone --coverage"
+    assert "needs at least 999 training images" in command(f"{train} 0.999", status=2)
+    printed = command(f"{train} 0.9 --overwrite")
     facts = json.loads((out / "report.json").read_text())
     count = facts["calibrated_on"]
     assert facts["data"] == {"train": 1437 - count, "val": 360}
@@ -104,17 +100,13 @@ def test_train_with_a_coverage(tmp_path: Path, command: Command) -> None:
     scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
     assert facts["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
     novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 360 images."
-    assert novel in printed
-    assert novel in (out / "report.md").read_text()
-    assert novel in command("evaluate --data digits", out / "saved_models/run/1")
-    assert facts["sets"]["calibrated_on"] == count
     page = (out / "report.md").read_text()
+    for text in (printed, page, command("evaluate --data digits run/saved_models/run/1")):
+        assert novel in text
+    assert facts["sets"]["calibrated_on"] == count
     assert f"| calibrated on | {count} training images, used for nothing else |" in page
     assert "Answered with one class: " in page
-    task = keras_vit.load_model(out).task
-    contract = keras_vit.export.load_exported(out / "saved_models" / "run" / "1").contract
-    exported = contract.task
-    assert exported.sets == task.sets
+    contract = keras_vit.export.load_exported(out / "saved_models/run/1").contract
+    assert contract.task.sets == model.task.sets
     assert contract.novelty
-    assert keras_vit.load_model(out).novelty is not None
-    assert task.sets.coverage == 0.9
+    assert model.task.sets.coverage == 0.9

@@ -1,17 +1,19 @@
 """`keras-vit choose`: from photographs and weights to a table and a plot."""
 
+import itertools
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.curation import embedding
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import COLORS, color_photos, rows_of
+from tests.data.image_fixtures import write
 
-image = pytest.importorskip("PIL.Image")
+pytestmark = pytest.mark.usefixtures("inside")
+SIZES = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 CHOOSE = "choose photos --out choice --among one.keras"
 
 
@@ -19,34 +21,19 @@ CHOOSE = "choose photos --out choice --among one.keras"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models, and photographs of two colors with a table of numbers and labels."""
     folder = tmp_path_factory.mktemp("home")
-    random = np.random.default_rng(0)
+    photos = color_photos(folder / "photos", 15, ".png", brighter=3)
     rows = ["file,weight,colors"]
-    for channel, name in enumerate(("red", "green")):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(15):
-            pixels = random.integers(0, 60, (20, 24, 3)).astype("uint8")
-            pixels[..., channel] += 100 + 5 * i
-            image.fromarray(pixels).save(folder / "photos" / name / f"{i}.png")
-            rows.append(f"{name}/{i}.png,{5 * i / 2},{name}{'|bright' if i > 7 else ''}")
-    (folder / "photos/labels.csv").write_text("\n".join(rows))
+    for name, i in itertools.product(COLORS, range(15)):
+        rows.append(f"{name}/{i}.png,{3 * i / 2},{name}{'|bright' if i > 7 else ''}")
+    (photos / "labels.csv").write_text("\n".join(rows))
     for seed, name in enumerate(("one", "other")):
         keras.utils.set_random_seed(seed)
-        model = keras_vit.VisionTransformer(
-            patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3)
-        )
+        model = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 3))
         keras_vit.save_weights(model, folder / f"{name}.keras")
     return folder
 
 
-@pytest.fixture(autouse=True)
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
-    monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
-
-
-def test_it_compares_weights_layers_and_sizes(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     more = "--layers pre_logits block_0 --poolings token --sizes 12"
     printed = command(f"{CHOOSE} other.keras {more}")
     assert "24 training images of photos: classification of 2 classes" in printed
@@ -54,9 +41,8 @@ def test_it_compares_weights_layers_and_sizes(
     assert "next: keras-vit train --data photos --weights" in printed
     assert printed.rstrip().endswith("--image-size 12")
     rows = rows_of("choice/choice.csv")
-    names = ["one.keras", "other.keras"]
     layers = [("pre_logits", ""), ("block_0", "token")]
-    asked = {(name, "12", *layer) for name in names for layer in layers}
+    asked = {(f"{name}.keras", "12", *each) for name in ("one", "other") for each in layers}
     keys = ("weights", "height", "layer", "pooling")
     assert {tuple(row[key] for key in keys) for row in rows} == asked
     scores = [float(row["probe_accuracy"]) for row in rows]
@@ -94,9 +80,10 @@ def test_some_images_are_drawn(command: Command) -> None:
     assert [row["images"] for row in rows_of("drawn/choice.csv")] == ["12"]
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
+def test_errors_before_the_work(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_write_rows", None)
+    write(Path("mine"), {"notes.txt": b"mine"})
+    for more, words in (
         ("--layers block_9", "No feature 'block_9'"),
         ("--poolings token", "--poolings has no effect"),
         ("--sizes 3", "3"),
@@ -104,13 +91,6 @@ def test_some_images_are_drawn(command: Command) -> None:
         ("--among nowhere.keras", "nowhere.keras"),
         ("--out mine --overwrite", "files that this command did not write"),
         ("--out photos/choice", "is, holds or lies in photos"),
-    ],
-)
-def test_what_does_not_suit_a_model_is_an_error_before_the_work(
-    more: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedding, "_write_rows", None)
-    Path("mine").mkdir(exist_ok=True)
-    Path("mine/notes.txt").write_text("mine")
-    assert words in command(f"{CHOOSE} --out failed {more}", status=2)
-    assert not Path("failed").exists()
+    ):
+        assert words in command(f"{CHOOSE} --out failed {more}", status=2)
+        assert not Path("failed").exists()

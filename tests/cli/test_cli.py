@@ -6,6 +6,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -16,10 +18,11 @@ from tests.cli.conftest import Command
 from tests.cli.helpers import color_photos, save_tiny
 from tests.data.image_fixtures import disorderly_folder
 
-pytestmark = pytest.mark.usefixtures("small_recipe")
+pytestmark = pytest.mark.usefixtures("small_recipe", "here")
 Interrupt = Callable[[list[str], str], None]
 IN_A_RUN = """SHA256SUMS model.keras saved_models report.json report.md curves.png confusion.png
 calibration.png mistakes.png best.keras history.csv config.json"""
+LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def training(photographs: Path, out: Path, epochs: int = 1) -> list[str]:
+def training(photographs: Path, out: str | Path = "colors", epochs: int = 1) -> list[str]:
     """The words of a short training."""
     words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", str(epochs)]
     return [*words, "--image-size", "16", "--batch-size", "8"]
@@ -54,8 +57,7 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
     assert [Path(path).name for path, _ in facts["bad_files"]] == ["broken.jpg"]
     assert len((run / "history.csv").read_text().splitlines()) == 7
     config = json.loads((run / "config.json").read_text())
-    assert config["job"]["epochs"] == 6
-    assert config["recipe"]["learning_rate"] == 0.001
+    assert (config["job"]["epochs"], config["recipe"]["learning_rate"]) == (6, 0.001)
     page = (run / "report.md").read_text()
     assert "| green |" in page
     assert str(photographs.parent) not in page
@@ -76,9 +78,7 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("no_export")
-def test_a_disorderly_folder_trains_to_the_end(
-    tmp_path: Path, command: Command, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_disorderly_folder(tmp_path: Path, command: Command, recwarn: Any) -> None:
     folder, out = disorderly_folder(tmp_path / "wüst"), tmp_path / "Blüten"
     printed = command(*training(folder, out), "--batch-size", "32")
     facts = json.loads((out / "report.json").read_text("utf-8"))
@@ -90,18 +90,14 @@ def test_a_disorderly_folder_trains_to_the_end(
     assert facts["data"] == {"train": 59, "val": 8}
 
 
-def test_evaluation_lists_the_files_that_it_leaves_out(
-    tmp_path: Path, photographs: Path, command: Command
-) -> None:
+def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, command: Command) -> None:
     """Each once, and without a line of our code."""
     folder = shutil.copytree(photographs, tmp_path / "photographs")
     (folder / "red" / "notes.txt").write_text("of the trip")
     model = save_tiny(tmp_path / "m.keras")
     with warnings.catch_warnings():  # as outside of pytest, which keeps them for itself
         warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = lambda *warning: sys.stderr.write(
-            warnings.formatwarning(*warning[:4])
-        )
+        warnings.showwarning = lambda *seen: sys.stderr.write(warnings.formatwarning(*seen[:4]))
         printed = command("evaluate", model, "--data", folder)
     for file in ("notes.txt", "broken.jpg"):
         assert (printed + command.error).count(f"{folder / 'red' / file}") == 1
@@ -110,38 +106,22 @@ def test_evaluation_lists_the_files_that_it_leaves_out(
 
 
 @pytest.mark.usefixtures("no_export")
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough), "--freeze-backbone"],
-)
-def test_lora_and_frozen_backbone_start_from_weights(
-    options: str,
-    run: Path,
-    photographs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: Command,
-) -> None:
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    out = tmp_path / "runs" / "cheap"
-    words = ["train", "--data", photographs, "--out", out, "--image-size", "16"]
-    words += options.split()
-    assert "weights" in command(*words, status=2)
-    command(*words, "--weights", run / "model.keras", "--batch-size", "8")
-    before = keras.saving.load_model(run / "model.keras")
-    after = keras.saving.load_model(out / "model.keras")
+@pytest.mark.parametrize("options", [LORA, "--freeze-backbone"])
+def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, command: Command) -> None:
+    words = f"train --out runs/cheap --image-size 16 --batch-size 8 {options} --data"
+    assert "weights" in command(words, photographs, status=2)
+    command(words, photographs, "--weights", run / "model.keras")
+    files = (run / "model.keras", "runs/cheap/model.keras")
+    before, after = map(keras.saving.load_model, files)
     assert after.count_params() == before.count_params()  # LoRA's are folded in
     moved = not np.array_equal(*(m.get_layer("block_0").get_weights()[2] for m in (before, after)))
     assert moved == ("--lora" in options)
-    assert json.loads((out / "report.json").read_text())["accuracy"] >= 0.9
+    assert json.loads(Path("runs/cheap/report.json").read_text())["accuracy"] >= 0.9
 
 
 @pytest.mark.slow
-def test_recipe_auto_starts_from_a_probe_where_images_are_few(
-    run: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    out = tmp_path / "few"
+def test_recipe_auto_of_few_images(run: Path, photographs: Path, command: Command) -> None:
+    out = Path("few")
     words = [*training(photographs, out), "--weights", run / "model.keras"]
     printed = command(*words, "--recipe", "auto", "--held-out", "0.65")
     assert "recipe finetune_few: 2 classes of about 16 training images each, and" in printed
@@ -165,28 +145,27 @@ def test_recipe_auto_starts_from_a_probe_where_images_are_few(
     command(*words, "one")
 
 
-def test_average(run: Path, tmp_path: Path, command: Command) -> None:
+def test_average(run: Path, command: Command) -> None:
     model = keras.saving.load_model(run / "model.keras")
     for variable in model.weights:
         variable.assign(2 * variable)
-    soup, twice, other = (tmp_path / f"{name}.keras" for name in ("soup", "twice", "other"))
-    model.save(twice)
-    words = ["average", run, twice, "--out", soup]
-    assert f"keras-vit evaluate {soup}" in command(*words)
-    before, after = (keras.saving.load_model(path) for path in (run / "model.keras", soup))
+    model.save("twice.keras")
+    words = ["average", run, "twice.keras", "--out", "soup.keras"]
+    assert "keras-vit evaluate soup.keras" in command(*words)
+    before, after = map(keras.saving.load_model, (run / "model.keras", "soup.keras"))
     assert after.class_names == ("green", "red")
     for tensor, mean in zip(before.get_weights(), after.get_weights(), strict=True):
         np.testing.assert_allclose(mean, 1.5 * tensor, rtol=1e-5)
     assert "overwrite" in command(*words, status=2)  # it is there
     command(*words, "--overwrite", "--start", run)  # Model Stock
     model.class_names = ("green", "blue")
-    model.save(other)
-    for words, reason in (
-        (["average", run, "--out", tmp_path / "one.keras"], "two or more"),
-        (["average", run, twice, "--out", tmp_path / "soup.h5"], ".keras"),
-        (["average", run, other, "--out", tmp_path / "x.keras"], "the classes green, blue, and"),
+    model.save("other.keras")
+    for more, reason in (
+        ("--out one.keras", "two or more"),
+        ("twice.keras --out soup.h5", ".keras"),
+        ("other.keras --out x.keras", "the classes green, blue, and"),
     ):
-        assert reason in command(*words, status=2)
+        assert reason in command("average", run, *more.split(), status=2)
 
 
 @pytest.fixture
@@ -194,9 +173,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, command: Command) -> Interrupt:
     """Runs a training that is interrupted where the job calls this function."""
 
     def interrupt(words: list[str], function: str) -> None:
-        def interrupted(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
+        interrupted = mock.Mock(side_effect=KeyboardInterrupt)
         with monkeypatch.context() as patch:
             patch.setattr(f"keras_vit_cli.train.run.{function}", interrupted)
             patch.setattr("sys.argv", ["keras-vit", *words])
@@ -207,90 +184,63 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, command: Command) -> Interrupt:
 
 @pytest.mark.thorough  # test_kills resumes a killed one
 @pytest.mark.usefixtures("no_export")
-def test_an_interrupted_run_is_resumed(
-    photographs: Path, tmp_path: Path, interrupt: Interrupt, command: Command
-) -> None:
-    out = tmp_path / "colors"
-    words = [*training(photographs, out), "--sam", "--patience", "3"]
+def test_a_run_is_resumed(photographs: Path, interrupt: Interrupt, command: Command) -> None:
+    words = [*training(photographs), "--sam", "--patience", "3"]
     interrupt(words, "predict_outcomes")
-    assert not out.exists()
+    assert not Path("colors").exists()
     assert "--resume" in command(*words, status=2)
     assert "finished already, at step 4" in command(*words, "--resume")
-    assert (out / "model.keras").is_file()
+    assert Path("colors/model.keras").is_file()
     assert "nothing to resume" in command(*words, "--resume")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_export")
 def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
-    photographs: Path,
-    tmp_path: Path,
-    interrupt: Interrupt,
-    monkeypatch: pytest.MonkeyPatch,
-    command: Command,
+    photographs: Path, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    out = tmp_path / "colors"
-    words = training(photographs, out)
-    interrupt(words, "fit")
-    monkeypatch.setattr("sys.argv", ["keras-vit", *words, "--resume"])
-    assert "seed was '0', is '1'" in command(*words, "--seed", "1", "--resume", status=2)
-    assert "no checkpoint yet" in command(*words, "--checkpoint-every", "0", "--resume")
-    config = json.loads((out / "config.json").read_text("utf-8"))
-    assert config["command"].endswith("--batch-size 8"), "the command that started the run"
+    words = [*training(photographs), "--augment"]
+    interrupt([*words, "tiny"], "fit")
+    monkeypatch.setattr("sys.argv", ["keras-vit", *words, "tiny", "--resume"])
+    assert "augment was " in command(*words, "none", "--resume", status=2)
+    words += ["tiny", "--resume"]
+    assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
+    assert "no checkpoint yet" in command(*words, "--checkpoint-every", "0")
+    assert Path("colors/model.keras").is_file()
+    config = json.loads(Path("colors/config.json").read_text("utf-8"))
+    assert config["command"].endswith("--augment tiny"), "the command that started the run"
+    assert config["job"]["augment"] == ["tiny"]
     assert not config["job"]["resume"]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_export")
-def test_an_augmentation_of_a_run_belongs_to_it(
-    photographs: Path, tmp_path: Path, interrupt: Interrupt, command: Command
-) -> None:
-    out = tmp_path / "colors"
-    words = [*training(photographs, out), "--augment"]
-    interrupt([*words, "tiny"], "predict_outcomes")
-    assert "augment was " in command(*words, "none", "--resume", status=2)
-    command(*words, "tiny", "--resume")
-    assert (out / "model.keras").is_file()
-    assert json.loads((out / "config.json").read_text("utf-8"))["job"]["augment"] == ["tiny"]
-
-
-def test_predict_leaves_bad_and_large_images_out(
-    tmp_path: Path, photographs: Path, command: Command
-) -> None:
-    model, good = save_tiny(tmp_path / "m.keras"), photographs / "red/3.jpg"
+def test_predict_leaves_out_bad_and_large_images(photographs: Path, command: Command) -> None:
+    model, good = save_tiny("m.keras"), photographs / "red/3.jpg"
     printed = command("predict", model, photographs / "red/broken.jpg", good, status=1)
     assert "cannot be read" in " ".join(printed.split())
     assert "%" in printed
     words = ["predict", model, good, "--max-pixels"]
     assert "cannot be read" in " ".join(command(*words, "479", status=1).split())  # of 20 x 24
     command(*words, "480")
+    unnamed = save_tiny("unnamed.keras", num_classes=5)  # its classes are numbered
+    assert command("predict", unnamed, photographs / "red/1.jpg").count("%") == 5
 
 
-def test_commands_that_write_end_with_the_next_command(
-    photographs: Path, tmp_path: Path, command: Command
-) -> None:
-    model, photo = save_tiny(tmp_path / "m.keras"), photographs / "red" / "3.jpg"
-    weights, soup, pages = (tmp_path / n for n in ("my weights.keras", "soup.keras", "pages"))
-    features, bare = tmp_path / "features.keras", tmp_path / "bare.keras"
-    keras.saving.load_model(model).with_classifier(0).save(features)
+def test_what_writes_ends_with_the_next_command(photographs: Path, command: Command) -> None:
+    keras.saving.load_model(save_tiny("m.keras")).with_classifier(0).save("body.keras")
+    photo = photographs / "red/3.jpg"
     for words, last in (
-        (["convert", model, weights], f"keras-vit predict '{weights}' photo.jpg"),
-        (["convert", features, bare], f"keras-vit evaluate {bare} --data DATA --probe"),
-        (["average", model, model, "--out", soup], f"keras-vit evaluate {soup} --data DATA"),
-        (["inspect", model, photo, "--out", pages], f"open {pages / 'index.html'} in a browser"),
+        (["convert m.keras", "my weights.keras"], "keras-vit predict 'my weights.keras' photo.jpg"),
+        (["convert body.keras bare.keras"], "keras-vit evaluate bare.keras --data DATA --probe"),
+        (["average m.keras m.keras --out soup.keras"], "keras-vit evaluate soup.keras --data DATA"),
+        (["inspect m.keras", photo, "--out", "pages"], "open pages/index.html in a browser"),
+        (["export m.keras --out colors/2"], "keras-vit predict colors/2 photo.jpg"),
     ):
         assert command(*words).splitlines()[-1] == f"next: {last}"
     # The commands are right: the placeholders alone are filled in.
-    command("predict", soup, photo)
-    command("evaluate", soup, "--data", photographs)
-
-
-def test_export(tmp_path: Path, command: Command) -> None:
-    target = tmp_path / "saved_models" / "colors" / "2"
-    words = ["export", save_tiny(tmp_path / "m.keras"), "--out", target]
-    assert command(*words).endswith(f"next: keras-vit predict {target} photo.jpg\n")
-    assert (target / "saved_model.pb").is_file()
-    assert "overwrite" in command(*words, status=2)
+    command("predict soup.keras", photo)
+    command("evaluate soup.keras --data", photographs)
+    assert Path("colors/2/saved_model.pb").is_file()
+    assert "overwrite" in command("export m.keras --out colors/2", status=2)
 
 
 def test_list_and_plan(command: Command) -> None:
@@ -308,42 +258,20 @@ def test_list_and_plan(command: Command) -> None:
     assert len(command("list", "--weights").splitlines()) > 100
 
 
-def damaged_models(folder: Path) -> list[Path]:
+def test_damaged_models_are_one_line(photographs: Path, command: Command) -> None:
     """A model's file, cut, changed in one bit at twenty places, and files of something else."""
-    content = save_tiny(folder / "whole.keras").read_bytes()
-    versions = {
-        f"cut_{fraction}": content[: int(fraction * len(content))] for fraction in (0.2, 0.9)
-    }
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save("other.keras")
+    assert "not a model of keras_vit" in command("predict other.keras a.jpg", status=2)
+    content = save_tiny("whole.keras").read_bytes()
+    damaged = [content[: int(part * len(content))] for part in (0.2, 0.9)]
     for position in np.linspace(0, 0.95 * len(content), 20).astype(int):
         flipped = bytearray(content)
         flipped[position] ^= 1
-        versions[f"bit_{position}"] = bytes(flipped)
-    versions |= {"empty": b"", "text": b"not a model", "zip": b"PK\x05\x06" + bytes(18)}
-    files = [folder / f"{name}.keras" for name in versions]
-    for file, damaged in zip(files, versions.values(), strict=True):
-        file.write_bytes(damaged)
-    return files
-
-
-def test_damaged_models_are_one_line(tmp_path: Path, photographs: Path, command: Command) -> None:
-    files = damaged_models(tmp_path)
-    assert len(files) == 25
-    for file in files:
-        error = command("predict", file, photographs / "red/1.jpg", status=2)
+        damaged.append(bytes(flipped))
+    for i, version in enumerate([*damaged, b"", b"not a model", b"PK\x05\x06" + bytes(18)]):
+        Path(f"damaged{i}.keras").write_bytes(version)
+        error = command(f"predict damaged{i}.keras", photographs / "red/1.jpg", status=2)
         assert error.startswith("keras-vit: ")
-        assert str(file) in error
+        assert f"damaged{i}.keras" in error
         assert error.count("\n") == 1
         assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
-
-
-def test_a_model_of_another_package_is_refused(tmp_path: Path, command: Command) -> None:
-    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
-    error = command("predict", tmp_path / "other.keras", "a.jpg", status=2)
-    assert "not a model of keras_vit" in error
-
-
-def test_predict_without_names_numbers_the_classes(
-    tmp_path: Path, photographs: Path, command: Command
-) -> None:
-    model = save_tiny(tmp_path / "m.keras", num_classes=5)
-    assert command("predict", model, photographs / "red/1.jpg").count("%") == 5

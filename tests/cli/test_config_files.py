@@ -37,32 +37,30 @@ def test_options_come_from_a_file_and_words_win(tmp_path: Path) -> None:
     TrainOptions(**{name: value for name, value in options.items() if name != "command"})
 
 
-@pytest.mark.parametrize("word", ["--steps", "--ste", "--steps=50"])
-def test_a_word_wins_over_an_option_that_it_excludes(tmp_path: Path, word: str) -> None:
-    value = [] if "=" in word else ["50"]
-    options = parse(["train", f"--config={written(tmp_path, TOML)}", word, *value])
-    assert (options["steps"], options["epochs"]) == (50, None)
+def test_a_word_wins_over_an_option_that_it_excludes(tmp_path: Path) -> None:
+    for words in (["--steps", "50"], ["--ste", "50"], ["--steps=50"]):
+        options = parse(["train", f"--config={written(tmp_path, TOML)}", *words])
+        assert (options["steps"], options["epochs"]) == (50, None)
 
 
 def test_what_is_printed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--data", 'a "quoted" näme', "--steps", "3", "--learning-rate", "1e-5"]
+    words += ["--augment", "randaugment", "--out", "runs/a"]
     with pytest.raises(SystemExit) as stop:
-        parse([*words, "--augment", "randaugment", "--out", "runs/a", "--print-config"])
+        parse([*words, "--print-config"])
     assert not stop.value.code
     file = written(tmp_path, capsys.readouterr().out)
-    assert parse(["train", "--config", file]) == parse(
-        [*words, "--augment", "randaugment", "--out", "runs/a"]
-    )
+    assert parse(["train", "--config", file]) == parse(words)
 
 
 def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     values = {"data": "photos", "epochs": 3, "sam": True, "held_out": 0.1, "model": None}
     lines = "data: photos\nepochs: 3\nsam: true\nheld_out: 0.1\nmodel:\n"
-    json_file = written(tmp_path, json.dumps(values), "run.json")
-    assert parse(["train", "--config", written(tmp_path, lines, "run.yaml")]) == parse(
-        ["train", "--config", json_file]
-    )
+    texts = {"run.json": json.dumps(values), "run.yaml": lines}
+    files = (written(tmp_path, text, name) for name, text in texts.items())
+    of_json, of_yaml = (parse(["train", "--config", file]) for file in files)
+    assert of_json == of_yaml
 
 
 def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
@@ -74,9 +72,8 @@ def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
     assert options == parse(["train", "--data", "digits", "--epochs", "2", "--out", "runs/b"])
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_errors_name_the_file_and_the_option(tmp_path: Path, monkeypatch: Any) -> None:
+    for text, reason in (
         ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
         ("color = 3", "run.toml has the unknown option 'color'."),
         ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
@@ -86,27 +83,15 @@ def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
         ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
         ("precision = 'int4'", "run.toml: argument --precision: invalid choice: 'int4'"),
         ("epochs: 3", "run.toml is not TOML: "),
-    ],
-)
-def test_errors_name_the_file_and_the_option(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(UsageError) as error:
-        parse(["train", "--data", "x", "--config", written(tmp_path, text)])
-    assert reason in str(error.value)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    written(tmp_path, "", "run.txt")
-    for name, reason in (
-        ("none.toml", "No such file"),
-        ("run.txt", "that ends in .toml, .json or .yaml"),
     ):
+        with pytest.raises(UsageError) as error:
+            parse(["train", "--data", "x", "--config", written(tmp_path, text)])
+        assert reason in str(error.value)
+    written(tmp_path, "", "run.txt")
+    reasons = {"none.toml": "No such file", "run.txt": "that ends in .toml, .json or .yaml"}
+    for name, reason in reasons.items():
         with pytest.raises(UsageError, match=reason):
             parse(["train", "--config", str(tmp_path / name)])
-
-
-def test_yaml_without_pyyaml_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UsageError, match="pip install pyyaml, or give"):
         parse(["train", "--config", written(tmp_path, "data: x", "run.yml")])

@@ -8,13 +8,11 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
-from keras_vit._base.manifest import read_manifest, sha256
 from tests import processes
-from tests.cli.helpers import color_photos, save_tiny
+from tests.cli.helpers import TRAIN, color_photos, save_tiny, sums, weights_of
 
 SLOW = pytest.mark.slow
 COMPILED = [SLOW, pytest.mark.backends("tensorflow", "jax")]
@@ -33,12 +31,10 @@ if os.environ.get("NO_EXPORT"):
     keras_vit.export_model = lambda *_, **__: None
 sys.exit(keras_vit_cli.start.main())
 """
-TRAIN = "train --data photos --out run --batch-size 8 --image-size 16 --learning-rate 0.001"
 
 
 def start(folder: Path, words: str, **environment: str) -> processes.WarmProcess:
-    words = f"{TRAIN} {words}"
-    printed = folder.with_name(f"{folder.name}.printed")
+    words, printed = f"{TRAIN} {words}", folder.with_name(f"{folder.name}.printed")
     return processes.start(CODE, *words.split(), printed=printed, cwd=folder, **environment)
 
 
@@ -49,11 +45,7 @@ def mode(folder: Path) -> str:
 
 
 def finished_weights(folder: Path, exported: bool) -> list[np.ndarray]:
-    manifest = read_manifest(folder / "run")
-    assert manifest is not None
-    assert manifest.complete
-    for name, digest in manifest.sums.items():
-        assert sha256(folder / "run" / name) == digest, name
+    weights = weights_of(folder / "run")
     names = {path.name for path in (folder / "run").iterdir()} - {".lock"}
     assert "checkpoints" not in names
     if exported:
@@ -61,18 +53,14 @@ def finished_weights(folder: Path, exported: bool) -> list[np.ndarray]:
         assert (folder / "run/saved_models/run/1/saved_model.pb").is_file() == has_tensorflow
     leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
     assert not leftovers, leftovers
-    return keras.saving.load_model(folder / "run/model.keras", compile=False).get_weights()
+    return weights
 
 
-def prepare(folder: Path, count: int = 20) -> Path:
-    color_photos(folder / "photos", count)
+def prepare(folder: Path) -> Path:
+    color_photos(folder / "photos", 20)
     save_tiny(folder / "teacher.keras")
     (folder / "run.txt").write_text("mine")
     return folder
-
-
-def sums(folder: Path) -> dict[Path, str]:
-    return {path: sha256(path) for path in sorted((folder / "photos").rglob("*.jpg"))}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +84,7 @@ def test_kills(words: str, number: int, tmp_path: Path) -> None:
     chance, kills, chains = random.Random(), [], 0
     while len(kills) < number:
         folder = prepare(tmp_path / f"chain{chains}")
-        photos = sums(folder)
+        photos = sums(folder / "photos")
         while True:
             process = start(folder, f"{words} {mode(folder)}", **options)
             # Late enough to be in the work, and at times so late that it ends by itself.
@@ -112,7 +100,7 @@ def test_kills(words: str, number: int, tmp_path: Path) -> None:
             if process.wait() == 0:
                 break
             assert process.poll() == -signal.SIGKILL, (kills, process.output())
-            assert sums(folder) == photos
+            assert sums(folder / "photos") == photos
         for one, other in zip(finished_weights(folder, exports), wanted, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=str(kills))
         assert (folder / "run.txt").read_text() == "mine"

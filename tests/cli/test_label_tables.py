@@ -44,16 +44,13 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 @pytest.mark.parametrize(
     "name", ["pairs", *(pytest.param(n, marks=pytest.mark.slow) for n in SCORES if n != "pairs")]
 )
-def test_train_evaluate_and_predict(
-    name: str, table: Table, tmp_path: Path, command: Command
-) -> None:
+def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, command: Command) -> None:
     data, out = table(name), tmp_path / "run"
     kind, score, plot = SCORES[name]
     printed = command(f"train --batch-size 16 {SHORT}", *data, "--out", out)
     assert f"task {kind}: " in printed
     record = json.loads((out / "report.json").read_text("utf-8"))
-    assert record["report"]["task"]["kind"] == kind
-    assert record["report"]["examples"] == 30
+    assert (record["report"]["task"]["kind"], record["report"]["examples"]) == (kind, 30)
     assert score in record["report"]["scores"]
     assert {plot, "curves.png", "mistakes.png", "report.md"} <= {p.name for p in out.iterdir()}
     card = (out / "report.md").read_text("utf-8")
@@ -105,8 +102,6 @@ def test_a_frozen_backbone_and_a_teacher(
     assert "learns from " in command(f"train --batch-size 16 {SHORT}", *data, *words)
 
 
-def test_the_loss_of_another_task_is_refused(
-    table: Table, tmp_path: Path, command: Command
-) -> None:
+def test_the_loss_of_another_task(table: Table, tmp_path: Path, command: Command) -> None:
     words = [*table("angles"), "--out", tmp_path / "run"]
     assert "'squared_error'" in command("train --loss zlpr --augment none", *words, status=2)

@@ -2,18 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-import keras
-import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.curation import FeatureIndex
+from keras_vit.curation import FeatureIndex, find_similar
 from keras_vit_cli import commands as cli
+from keras_vit_cli.search.result_page import write_result_page
+from keras_vit_cli.search.search_command import sections_of
+from tests import bank
+from tests.browser import opened
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import COLORS, color_photos, rows_of
+from tests.curation.photos import index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
+pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
 EMBED = "embed photos --model model.keras --out index"
 
@@ -22,39 +27,24 @@ EMBED = "embed photos --model model.keras --out index"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an index, and photographs of two colors, one of them with HTML in its name."""
     folder = tmp_path_factory.mktemp("home")
-    random = np.random.default_rng(0)
-    for channel, name in enumerate(("red", "green")):
-        (folder / "photos" / name).mkdir(parents=True)
-        for i in range(6):
-            pixels = random.integers(0, 60, (20, 24, 3)).astype("uint8")
-            pixels[..., channel] += 150
-            file = NAME if i == 5 else f"{i}.png"
-            image.fromarray(pixels).save(folder / "photos" / name / file)
-    (folder / "photos/red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
-    keras.utils.set_random_seed(0)
-    model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
-    )
-    keras_vit.save_weights(model, folder / "model.keras")
-    new = np.full((20, 24, 3), (180, 30, 30), "uint8")
-    image.fromarray(new).save(folder / "new.png")
+    photos = color_photos(folder / "photos", 6, ".png")
+    for color in COLORS:
+        (photos / color / "5.png").rename(photos / color / NAME)
+    (photos / "red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
+    keras_vit.save_weights(tiny_model(), folder / "model.keras")
+    image.new("RGB", (24, 20), (180, 30, 30)).save(folder / "new.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert cli.main(EMBED.split()) == 1
     return folder
 
 
-@pytest.fixture(autouse=True)
-def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
-
-
 def test_embed_prints_what_it_did(command: Command) -> None:
     assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
     assert "red/broken.jpg cannot be read" in command.error
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
-    error = command(EMBED.replace("photos", "nowhere"), status=2)
-    assert "no folder or table nowhere" in error
+    nowhere = EMBED.replace("photos", "nowhere")
+    assert "no folder or table nowhere" in command(nowhere, status=2)
     error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
 
@@ -65,11 +55,8 @@ def test_search_writes_a_page_and_a_table(command: Command) -> None:
     assert "nowhere.jpg cannot be read" in command.error
     rows = rows_of("pages/similar.csv")
     assert [row["label"] for row in rows] == ["red"] * 5 + ["green"] * 5
-    assert (rows[5]["file"], rows[5]["rank"], float(rows[5]["similarity"])) == (
-        "green/0.png",
-        "1",
-        pytest.approx(1, abs=1e-4),
-    )
+    assert (rows[5]["file"], rows[5]["rank"]) == ("green/0.png", "1")
+    assert float(rows[5]["similarity"]) == pytest.approx(1, abs=1e-4)
     elements = Elements(Path("pages/similar.html").read_text("utf-8"))
     sources = [str(each["src"]) for each in elements.all("img")]
     assert len(sources) == 2 + 10
@@ -78,27 +65,23 @@ def test_search_writes_a_page_and_a_table(command: Command) -> None:
     links = [str(each["href"]) for each in elements.all("a")]
     assert all(link.startswith("../photos/") for link in links)
     assert "<" not in "".join(links)
+    command("search index --out named.html", f"photos/red/{NAME}")
+    elements = Elements(Path("named.html").read_text("utf-8"))
+    assert NAME in elements.text
+    assert not elements.all("b")
 
 
-def test_search_prints_a_table(command: Command) -> None:
+def test_a_file_of_the_index_needs_no_model(tmp_path: Path, command: Command) -> None:
+    """Its features are there; another one's need the model, and that of the index."""
     assert "red/1.png" in command("search index photos/red/1.png --top 2")
     error = command("search photos photos/red/1.png", status=2)
     assert "photos is not an index of features" in error
-
-
-def test_a_file_of_the_index_is_searched_without_the_model(
-    tmp_path: Path, command: Command
-) -> None:
-    """Its features are there; another one's need the model, and that of the index."""
-    keras.utils.set_random_seed(1)
-    other = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), pooling="gap"
-    )
+    other = tiny_model()
+    bank.fill(other, seed=1)
     keras_vit.save_weights(other, tmp_path / "other.keras")
     words = ["--top", "1", "--model", tmp_path / "other.keras"]
     command("search index photos/red/1.png", *words)
-    error = command("search index new.png", *words, status=2)
-    assert "made with other weights" in error
+    assert "made with other weights" in command("search index new.png", *words, status=2)
 
 
 def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
@@ -110,13 +93,6 @@ def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
     page = Path("groups.html").read_text("utf-8")
     assert len(Elements(page).all("img")) == 2 * 4
     assert "labeled 100% red" in Elements(page).text
-
-
-def test_names_are_texts_on_the_page(command: Command) -> None:
-    command("search index --out named.html", f"photos/red/{NAME}")
-    elements = Elements(Path("named.html").read_text("utf-8"))
-    assert NAME in elements.text
-    assert not elements.all("b")
 
 
 def test_what_another_program_wrote_is_not_replaced(command: Command) -> None:
@@ -144,3 +120,42 @@ def test_a_photograph_that_is_gone_leaves_its_place_empty(tmp_path: Path, comman
     command("search", out, photos / "0.png", "--out", page)
     assert "the file is gone" in page.read_text("utf-8")
     assert json.loads((out / "index.json").read_text("utf-8"))["rows"] == 3
+
+
+# The page in Chromium: its layout, its images, and names that are texts
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    names = (NAME, "gone.png", "a" * 200 + ".png", *(f"{i}.png" for i in range(9)))
+    for i, name in enumerate(names):
+        picture(i).save(folder / name)
+    index = index_of(folder)
+    result = find_similar(index, [folder / NAME, folder / "3.png"])
+    (folder / "gone.png").unlink()
+    failed = {folder / "<i>broken.jpg": "cut off"}
+    file = folder / "similar.html"
+    write_result_page(file, f"Like {NAME}", "12 photographs", sections_of(index, result), failed)
+    return file
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_it_fits_and_shows_its_images_and_names(browser: Any, page_file: Path, width: int) -> None:
+    with opened(browser, page_file, width, ("file", "data")) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        images = page.locator("img")
+        for each in images.all():
+            each.scroll_into_view_if_needed()  # they are loaded when they are seen
+        page.wait_for_function("[...document.images].every(image => image.complete)")
+        assert page.evaluate("Math.min(...[...document.images].map(i => i.naturalWidth))") > 0
+        assert images.count() == 2 + 2 * 11  # those searched for, and all but the gone one
+        assert page.locator(".gone").count() == 2
+        assert page.locator("b, i, main script").count() == 0
+        text = page.inner_text("body")
+        assert NAME in text
+        assert "<i>broken.jpg: cut off" in text
+        assert page.locator("a").first.get_attribute("href")
+        page.locator("a").first.click()
+        assert page.url.startswith(page_file.parent.as_uri())
+        assert page.evaluate("document.images[0].naturalWidth") == 85  # the file itself

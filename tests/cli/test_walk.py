@@ -37,9 +37,7 @@ def waiting(frame: FrameType) -> dict[str, None]:
     return dict.fromkeys(filter(None, map(name, reversed(frames))))
 
 
-def test_few_functions_lie_between_the_command_and_the_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_the_command_to_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the application that run, and those of the library that wait for the loss."""
     pytest.importorskip("tensorflow")
     walk: dict[str, None] = {}
@@ -66,9 +64,7 @@ def test_few_functions_lie_between_the_command_and_the_loss(
 
 
 @pytest.mark.parametrize(("file", "layout"), [("x.safetensors", "timm"), ("x.npz", "google")])
-def test_few_functions_lie_between_a_file_and_a_variable(
-    file: str, layout: str, tmp_path: Path
-) -> None:
+def test_from_a_file_to_a_variable(file: str, layout: str, tmp_path: Path) -> None:
     """Those that return values of the file, and those that wait for them."""
     model = bank.tiny()
     keras_vit.save_weights(model, tmp_path / file, layout)

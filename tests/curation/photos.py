@@ -28,8 +28,7 @@ def blurred(image: Image.Image) -> Image.Image:
 
 
 def tiny_model() -> ImageModel:
-    sizes = TINY | {"patch_size": 4, "input_shape": (8, 8, 3)}
-    return fresh(**sizes, pooling="gap", filled=False)
+    return fresh(**TINY | {"patch_size": 4, "input_shape": (8, 8, 3)}, pooling="gap", filled=False)
 
 
 def in_memory(features: np.ndarray) -> FeatureIndex:
@@ -47,21 +46,14 @@ def no_hashes(count: int) -> PhotoMeasures:
 
 def index_of(folder: Path) -> FeatureIndex:
     """An index in memory, by few pixels in place of a model, which would be compiled for each."""
-    photos = list(find_photos(folder).walk())
-    classes = sorted({photo.label for photo in photos if photo.label})
-    features = [
-        np.asarray(Image.open(folder / p.name).convert("RGB").resize((4, 4))) for p in photos
-    ]
-    contents = [(folder / photo.name).read_bytes() for photo in photos]
-    return FeatureIndex(
-        folder,
-        np.stack(features).reshape(len(photos), -1).astype("float32") - 128,
-        tuple(photo.name for photo in photos),
-        np.array([classes.index(p.label) if p.label else -1 for p in photos], np.int32),
-        tuple(photo.split for photo in photos),
-        np.array(list(map(len, contents))),
-        tuple(hashlib.sha256(each).hexdigest() for each in contents),
-        tuple(classes),
-        {},
-        {"photos": ".", "preparation": {"max_pixels": 10**6}, "weights": "none"},
-    )
+    names, given, splits = zip(*find_photos(folder).walk(), strict=True)
+    classes = tuple(sorted({label for label in given if label}))
+    labels = np.array([classes.index(label) if label else -1 for label in given], np.int32)
+    images = [Image.open(folder / name).convert("RGB").resize((4, 4)) for name in names]
+    rows = np.stack([np.asarray(image) for image in images]).reshape(len(names), -1)
+    contents = [(folder / name).read_bytes() for name in names]
+    sizes = np.array([len(each) for each in contents])
+    sums = tuple(hashlib.sha256(each).hexdigest() for each in contents)
+    info = {"photos": ".", "preparation": {"max_pixels": 10**6}, "weights": "none"}
+    features = rows.astype("float32") - 128
+    return FeatureIndex(folder, features, names, labels, splits, sizes, sums, classes, {}, info)

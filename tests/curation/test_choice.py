@@ -11,11 +11,10 @@ from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 PENALTIES = (0.01, 0.3, 10.0, 300.0)
 
 
-def examples(count: int = 60, dimension: int = 8, classes: int = 3) -> tuple[np.ndarray, ...]:
-    random = np.random.default_rng(0)
-    labels = np.arange(count) % classes
-    features = random.normal(3, 1, (count, dimension))
-    features[:, :classes] += 1.2 * np.eye(classes)[labels]
+def examples(dimension: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(60) % 3
+    features = np.random.default_rng(0).normal(3, 1, (60, dimension))
+    features[:, :3] += 1.2 * np.eye(3)[labels]
     return features.astype("float32"), labels
 
 
@@ -26,19 +25,15 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dimension", [8, 90], ids=["more rows", "more columns"])
 def test_ridge_answers_are_those_of_a_fit_to_all_other_rows(dimension: int) -> None:
-    features, labels = examples(dimension=dimension)
+    features, labels = examples(dimension)
     right = np.stack([features[:, 0] + 100, np.sin(labels)], axis=1).astype("float64")
     ours = ridge_answers(features, right, PENALTIES)
     others = ~np.eye(len(features), dtype=bool)
     x = features.astype("float64")
     expected = [Ridge(ours.penalty).fit(x[o], right[o]).predict(x[~o])[0] for o in others]
     np.testing.assert_allclose(ours.answers, expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("dimension", [8, 90], ids=["more rows", "more columns"])
-def test_the_penalty_is_that_of_scikit_learn(dimension: int) -> None:
-    features, labels = examples(dimension=dimension)
-    x, right = features.astype("float64"), np.eye(3)[labels]
+    # The penalty is scikit-learn's.
+    right = np.eye(3)[labels]
     peer = RidgeCV(PENALTIES, store_cv_results=True).fit(x, right)
     ours = ridge_answers(features, right, PENALTIES)
     assert ours.penalty == peer.alpha_
@@ -51,37 +46,34 @@ def test_the_penalty_is_that_of_scikit_learn(dimension: int) -> None:
 
 def test_neighbors_vote_as_scikit_learns_do() -> None:
     features, labels = examples()
-
-    def weights(distances: np.ndarray) -> np.ndarray:
-        return np.exp((1 - distances) / 0.07)
-
-    expected = []
-    for row in range(len(features)):
-        others = np.arange(len(features)) != row
-        peer = KNeighborsClassifier(7, weights=weights, metric="cosine", algorithm="brute")
+    options = {"metric": "cosine", "algorithm": "brute"}
+    options["weights"] = lambda distances: np.exp((1 - distances) / 0.07)
+    peer, expected = KNeighborsClassifier(7, **options), []
+    for others in ~np.eye(len(features), dtype=bool):
         peer.fit(features[others], labels[others])
-        expected.append(peer.predict_proba(features[row : row + 1])[0])
+        expected.append(peer.predict_proba(features[~others])[0])
     ours = neighbors_answers(features, np.eye(3)[labels], k=7)
     np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
 def test_classes_are_scored_by_accuracy_unless_they_differ_much() -> None:
     features, labels = examples()
-    scores = judge_features(features, labels, Classification(("a", "b", "c")))
+    task = Classification(("a", "b", "c"))
+    scores = judge_features(features, labels, task)
     assert scores.measure == "accuracy"
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     ridge = ridge_answers(unit, np.eye(3)[labels])
     assert scores.penalty == pytest.approx(ridge.penalty)
     right = (ridge.answers.argmax(1) == labels).mean()
-    low, high = scores.probe["accuracy"][1:]
-    assert scores.probe["accuracy"].value == pytest.approx(right)
+    value, low, high = scores.probe["accuracy"]
+    assert value == pytest.approx(right)
     assert low < right < high
     rare = np.r_[np.flatnonzero(labels < 2), np.flatnonzero(labels == 2)[:2]]
-    scores = judge_features(features[rare], labels[rare], Classification(("a", "b", "c")))
+    scores = judge_features(features[rare], labels[rare], task)
     assert scores.measure == "balanced_accuracy"
     assert {"accuracy", "balanced_accuracy"} <= scores.knn.keys()
     # Images that are all the same know nothing.
-    scores = judge_features(np.ones((60, 4)), labels, Classification(("a", "b", "c")))
+    scores = judge_features(np.ones((60, 4)), labels, task)
     assert scores.probe["accuracy"].value < 0.4
 
 

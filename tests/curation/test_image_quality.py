@@ -1,4 +1,4 @@
-"""Dark, blurred and tiny images, and those unlike all others."""
+"""Dark, blurred and tiny images, those unlike all others, copies and near copies."""
 
 import os
 from dataclasses import replace
@@ -11,14 +11,19 @@ from PIL import Image
 from scipy.ndimage import laplace
 from sklearn.neighbors import NearestNeighbors
 
-from keras_vit.curation import (
-    find_outliers,
-    image_quality,
-    measure_image,
-    measure_photos,
-    outlier_distances,
-)
-from tests.curation.photos import blurred, grainy, index_of, picture
+from keras_vit.curation import find_duplicates, find_outliers, image_quality, measure_photos
+from keras_vit.curation.image_quality import measure_image, outlier_distances
+from keras_vit.curation.perceptual_hash import perceptual_hash
+from tests.curation.photos import blurred, grainy, in_memory, index_of, no_hashes, picture
+from tests.data.image_fixtures import encode, write
+
+# int(str(imagehash.phash(picture(seed))), 16) by ImageHash 4.3.2 with Pillow 13, and the same of
+# picture(seed).transpose(FLIP_LEFT_RIGHT).
+HASHES = {
+    0: (0xBC7E28359F85306A, 0xE92B7D60CAD0243F),
+    1: (0xAD6BD68AB8A72158, 0xF83E83DFCDB2000D),
+    2: (0x84ED0C5D7D1786E8, 0xD1BC59082842FFBD),
+}
 
 
 def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
@@ -29,9 +34,7 @@ def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
     assert measured.sharpness == pytest.approx(laplace(gray, mode="mirror").var())
     assert measured.brightness == pytest.approx(np.percentile(gray, 95))
     assert (measured.height, measured.width) == (64, 85)
-
-
-def test_large_images_are_measured_small() -> None:
+    # Large images are measured small.
     large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 600)).astype("uint8"))
     small = large.copy()
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
@@ -40,17 +43,14 @@ def test_large_images_are_measured_small() -> None:
 
 
 def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    good = grainy(picture(0, side=96))
-    for i in range(3):
-        grainy(picture(i, side=96)).save(photos / f"good{i}.png")
-    for name, factor in (("dark", 0.1), ("darker", 0.02)):
-        good.point(lambda level, f=factor: int(level * f)).save(photos / f"{name}.png")
-    blurred(good).save(photos / "blurred.png")
-    good.resize((30, 20)).save(photos / "tiny.png")
-    Image.new("RGB", (1, 40), "white").save(photos / "line.png")
-    index = index_of(photos)
+    images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
+    good = images["good0"]
+    images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
+    images |= {"darker": good.point(lambda level: int(level * 0.02)), "blurred": blurred(good)}
+    images["line"] = Image.new("RGB", (1, 40), "white")
+    for name, image in images.items():
+        image.save(tmp_path / f"{name}.png")
+    index = index_of(tmp_path)
     measures = measure_photos(index)
 
     def names(rows: np.ndarray) -> list[str]:
@@ -68,24 +68,20 @@ def counted(function: Any, calls: list[Any]) -> Any:
 
 def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos, folder = tmp_path / "photos", tmp_path / "index"
-    photos.mkdir()
     folder.mkdir()
-    for i in range(5):
-        grainy(picture(i)).save(photos / f"{i}.png")
-    index = index_of(photos)
+    pictures = {f"{i}.png": encode(grainy(picture(i)), "PNG") for i in range(5)}
+    index = index_of(write(photos, pictures))
     info = {**index.info, "photos": "../photos"}
     index = replace(index, folder=folder, info=info, unreadable={"3a.png": ""})
-    decoded: list[Any] = []
-    read: list[Any] = []
+    read, decoded = [], []
 
     def measured() -> tuple[int, int]:
         """How many files are read and decoded; the measures are right, kept or not."""
         read.clear()
         decoded.clear()
-        kept = measure_photos(index, keep=True)
+        kept = vars(measure_photos(index, keep=True))
         counts = len(read), len(decoded)
-        for name, values in vars(measure_photos(index)).items():
-            np.testing.assert_equal(getattr(kept, name), values)
+        np.testing.assert_equal(kept, vars(measure_photos(index)))
         return counts
 
     for name, calls in (("read_contents", read), ("decode_with_pillow", decoded)):
@@ -108,8 +104,7 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_outliers_are_far_from_their_neighbors() -> None:
-    random = np.random.default_rng(0)
-    features = np.eye(8)[0] + random.normal(0, 0.1, (60, 8))
+    features = np.eye(8)[0] + np.random.default_rng(0).normal(0, 0.1, (60, 8))
     features[17] = np.eye(8)[5]
     distances = outlier_distances(features, k=5)
     peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
@@ -118,3 +113,59 @@ def test_outliers_are_far_from_their_neighbors() -> None:
     assert find_outliers(distances, spreads=3).tolist() == [17]
     assert find_outliers(np.zeros(0)).tolist() == []
     assert outlier_distances(features[:1]).tolist() == [0]
+
+
+def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> None:
+    assert {seed: perceptual_hash(np.asarray(picture(seed))) for seed in HASHES} == HASHES
+    pictures = [picture(i) for i in range(6)]
+    files = {f"one/{i}.png": encode(image, "PNG") for i, image in enumerate(pictures)}
+    files |= {"two/copy.png": files["one/0.png"], "two/again.png": files["one/0.png"]}
+    mirrored = pictures[2].transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    files |= {"one/saved.jpg": encode(pictures[1], "JPEG", quality=60)}
+    files |= {"one/mirror.png": encode(mirrored, "PNG")}
+    files |= {"two/small.png": encode(pictures[3].resize((40, 30)), "PNG")}
+    files |= {"train.txt": b"one/0.png\none/1.png\n", "val.txt": b"two/copy.png\none/saved.jpg\n"}
+    index = index_of(write(tmp_path, files))
+    duplicates = find_duplicates(index, measure_photos(index), closeness=0, similar=-1)
+    names = [tuple(sorted(index.files[row] for row in pair)) for pair in duplicates.pairs]
+    copies = [("one/0.png", "two/again.png"), ("one/0.png", "two/copy.png")]
+    others = {("one/1.png", "one/saved.jpg"), ("one/2.png", "one/mirror.png")}
+    assert set(names) == {*copies, *others, ("one/3.png", "two/small.png")}
+    assert [n for n, copy in zip(names, duplicates.is_copy, strict=True) if copy] == copies
+    groups = [{index.files[row] for row in rows} for rows in duplicates.members()]
+    assert groups[0] == {"one/0.png", "two/again.png", "two/copy.png"}
+    assert sorted(map(len, groups)) == [2, 2, 2, 3]
+    of_splits = "one/0.png one/1.png one/saved.jpg two/copy.png"
+    of_labels = "one/0.png one/3.png two/again.png two/copy.png two/small.png"
+    for mask, expected in (
+        (duplicates.across_splits(index.splits), of_splits),
+        (duplicates.with_two_labels(index.labels), of_labels),
+    ):
+        rows = duplicates.pairs[mask].reshape(-1)
+        assert sorted({index.files[row] for row in rows}) == expected.split()
+
+
+def test_features_find_what_hashes_do_not() -> None:
+    """Two rows are near that are much closer to each other than to their tenth neighbors."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(40, 32)).astype("float32")
+    features[7] = features[3] + random.normal(0, 0.2, 32)
+    index = in_memory(features)
+    found = find_duplicates(index, no_hashes(40))
+    assert found.pairs.tolist() == [[3, 7]]
+    assert found.similarities[0] > 0.9
+    distances = 1 - np.corrcoef(features)  # about the same as the cosine's
+    assert distances[3, 7] < 0.2 < np.sort(distances[3])[10]
+    assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
+    # With fewer rows than the tenth neighbor.
+    assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0
+
+
+def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:
+    index = index_of(write(tmp_path, {f"{i}.png": encode(picture(i), "PNG") for i in range(4)}))
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "2.png").write_bytes(b"cut off")
+    measures = measure_photos(index)
+    assert sorted(measures.failed) == [1, 2]
+    found = find_duplicates(index, measures, closeness=0, similar=-1)
+    assert (len(found.pairs), found.groups.tolist()) == (0, [0, 1, 2, 3])

@@ -6,33 +6,22 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from keras_vit import curation
-from keras_vit.curation import (
-    find_label_errors,
-    label_errors,
-    label_quality,
-    neighbor_probabilities,
-)
+from keras_vit.curation import find_label_errors, label_errors
 from keras_vit.evaluation.probes import STRENGTHS
 
-
-@pytest.fixture(scope="module")
-def cleanlab() -> dict[str, np.ndarray]:
-    """What cleanlab 2.9.0 says of 120 labels of four classes:
-
-    get_label_quality_scores(labels, probabilities, method=...), and
-    find_label_issues(labels, probabilities, filter_by="confident_learning",
-    return_indices_ranked_by="normalized_margin").
-    """
-    with np.load(Path(__file__).parents[1] / "golden/cleanlab.npz") as file:
-        return dict(file)
+# What cleanlab 2.9.0 says of 120 labels of four classes:
+# get_label_quality_scores(labels, probabilities, method=...), and find_label_issues(labels,
+# probabilities, filter_by="confident_learning", return_indices_ranked_by="normalized_margin").
+CLEANLAB = dict(np.load(Path(__file__).parents[1] / "golden/cleanlab.npz"))
 
 
-def mislabeled(count: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mislabeled(count: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features of four groups, labels of which a tenth are wrong, and which these are."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     true = random.integers(0, 4, count)
     features = np.eye(8)[true] + random.normal(0, 0.25, (count, 8))
     labels = true.copy()
@@ -41,20 +30,17 @@ def mislabeled(count: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray,
     return features.astype("float32"), labels, labels != true
 
 
-@pytest.mark.parametrize("method", label_errors.QUALITIES)
-def test_quality_is_that_of_cleanlab(cleanlab: dict[str, np.ndarray], method: str) -> None:
-    quality = label_quality(cleanlab["labels"], cleanlab["probabilities"], method)
-    np.testing.assert_allclose(quality, cleanlab[method], rtol=1e-12)
-
-
-def test_suspects_and_their_order_are_those_of_cleanlab(cleanlab: dict[str, np.ndarray]) -> None:
-    labels, probabilities = cleanlab["labels"], cleanlab["probabilities"]
+def test_quality_suspects_and_their_order_are_those_of_cleanlab() -> None:
+    labels, probabilities = CLEANLAB["labels"], CLEANLAB["probabilities"]
+    for method in label_errors.QUALITIES:
+        quality = curation.label_quality(labels, probabilities, method)
+        np.testing.assert_allclose(quality, CLEANLAB[method], rtol=1e-12, err_msg=method)
     errors = np.flatnonzero(curation.confident_errors(labels, probabilities))
-    quality = label_quality(labels, probabilities)[errors]
-    assert errors[np.argsort(quality, kind="stable")].tolist() == cleanlab["ranked"].tolist()
+    quality = curation.label_quality(labels, probabilities)[errors]
+    assert errors[np.argsort(quality, kind="stable")].tolist() == CLEANLAB["ranked"].tolist()
 
 
-def test_wrong_labels_are_found_and_right_ones_suggested() -> None:
+def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels, wrong = mislabeled()
     errors = find_label_errors(features, labels)
     assert average_precision_score(wrong, -errors.quality) > 0.9
@@ -63,8 +49,18 @@ def test_wrong_labels_are_found_and_right_ones_suggested() -> None:
     assert set(np.flatnonzero(errors.confident)) <= set(errors.suspects)
     assert (np.diff(errors.quality[errors.suspects]) >= 0).all()
     np.testing.assert_allclose(errors.probabilities.sum(axis=1), 1, atol=1e-6)
-    again = find_label_errors(features, labels)
-    np.testing.assert_array_equal(again.quality, errors.quality)
+    np.testing.assert_array_equal(find_label_errors(features, labels).quality, errors.quality)
+    # Rows without a label are not judged.
+    labels[:5] = -1
+    errors = find_label_errors(features, labels)
+    np.testing.assert_array_equal(np.isnan(errors.quality), labels < 0)
+    assert not set(errors.suspects) & set(range(5))
+    np.testing.assert_allclose(errors.probabilities.sum(axis=1), 1, atol=1e-6)
+    # A large folder is fitted to a part.
+    monkeypatch.setattr(label_errors, "MOST_FITTED", 60)
+    monkeypatch.setattr(label_errors, "BLOCK", 7)
+    features, labels, wrong = mislabeled()
+    assert average_precision_score(wrong, -find_label_errors(features, labels).quality) > 0.8
 
 
 def test_probes_have_not_seen_the_label() -> None:
@@ -76,52 +72,30 @@ def test_probes_have_not_seen_the_label() -> None:
     for strength in STRENGTHS:
         peer = np.zeros_like(probabilities)
         for f in range(3):
-            scaler = StandardScaler().fit(features[fold != f])
-            probe = LogisticRegression(C=strength, max_iter=1000)
-            probe.fit(scaler.transform(features[fold != f]), labels[fold != f])
-            peer[fold == f] = probe.predict_proba(scaler.transform(features[fold == f]))
+            probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+            probe.fit(features[fold != f], labels[fold != f])
+            peer[fold == f] = probe.predict_proba(features[fold == f])
         peers.append(peer)
     assert min(np.abs(peer - probabilities).max() for peer in peers) < 1e-6
     counts = np.array([np.bincount(fold[labels == c], minlength=3) for c in range(4)])
     assert (counts.max(axis=1) - counts.min(axis=1) <= 1).all()
 
 
-def test_copies_are_not_asked() -> None:
+def test_copies_are_not_asked_and_neighbors_vote_by_their_cosine() -> None:
     """Two copies with one wrong label would confirm each other."""
     features, labels, wrong = mislabeled()
     row = int(np.flatnonzero(wrong)[0])
-    features = np.concatenate([features, np.repeat(features[[row]], 15, axis=0)])
-    labels = np.concatenate([labels, np.repeat(labels[row], 15)])
-    groups = np.arange(len(labels))
-    groups[200:] = row
-    alone = neighbor_probabilities(features, labels)[row, labels[row]]
-    grouped = neighbor_probabilities(features, labels, groups)[row, labels[row]]
+    groups = np.r_[np.arange(200), np.full(15, row)]
+    features, labels = features[groups], labels[groups]
+    alone = curation.neighbor_probabilities(features, labels)[row, labels[row]]
+    grouped = curation.neighbor_probabilities(features, labels, groups)[row, labels[row]]
     assert grouped < 0.3 < alone
     assert len(set(label_errors._folds(labels, groups, 5, np.random.default_rng(0))[groups == row]))
     assert row in find_label_errors(features, labels, groups).suspects
-
-
-def test_neighbors_vote_by_their_cosine() -> None:
+    # Neighbors vote by their cosine.
     features, labels, _ = mislabeled(50)
     near = curation.nearest_neighbors(features, k=4)
-    votes = neighbor_probabilities(features, labels, k=4)
+    votes = curation.neighbor_probabilities(features, labels, k=4)
     weights = np.exp((near.similarities[7] - 1) / 0.07)
     part = np.bincount(labels[near.rows[7]], weights, minlength=4) / weights.sum()
     np.testing.assert_allclose(votes[7], (part + 0.05) / 1.2, rtol=1e-6)
-
-
-def test_rows_without_a_label_are_not_judged() -> None:
-    features, labels, _ = mislabeled()
-    labels[:5] = -1
-    errors = find_label_errors(features, labels)
-    np.testing.assert_array_equal(np.isnan(errors.quality), labels < 0)
-    assert not set(errors.suspects) & set(range(5))
-    np.testing.assert_allclose(errors.probabilities.sum(axis=1), 1, atol=1e-6)
-
-
-def test_a_large_folder_is_fitted_to_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_errors, "MOST_FITTED", 60)
-    monkeypatch.setattr(label_errors, "BLOCK", 7)
-    features, labels, wrong = mislabeled()
-    quality = find_label_errors(features, labels).quality
-    assert average_precision_score(wrong, -quality) > 0.8

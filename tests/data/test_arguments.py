@@ -1,6 +1,7 @@
 """Arguments of splits, pipelines and augmentations that cannot be right, and what is answered."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -23,14 +24,16 @@ SPLIT = split()
 GRADES = split([0, 1, 2, 0], COLOR, Ordinal(("low", "middle", "high")))
 ROWS = split(np.eye(4, 3, dtype=int), COLOR, Multilabel(("a", "b", "c")))
 NAN = float("nan")
+TWO_GRADES = Ordinal(("a", "b"))
+MIXUP, CUTMIX = Augmentation(mixup=1.0), Augmentation(cutmix=0.5)
+LEAVE_OUT, ONE_HOT = "leave num_classes out", "one-hot labels: give num_classes"
+STAY_INTEGERS = f"must stay integers: {LEAVE_OUT}"
+NO_NEAREST = "interpolation='nearest' is not known"
+NO_BICUBIC_CROP = "mode beside interpolation='crop' is not known"
 
 
 def batches(of: ArraySplit = SPLIT, **options: Any) -> Any:
     return pipeline(of, **{"image_size": 8, "batch_size": 4, **options})
-
-
-def trained(augment: Any, of: ArraySplit = SPLIT, **options: Any) -> Any:
-    return batches(of, training=True, augment=augment, **options)
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -39,7 +42,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "targets": lambda **options: split(images=COLOR, **options),
     "rates": lambda rates, of=SPLIT: of.resampled(rates),
     "pipeline": batches,
-    "mixing": trained,
+    "mixing": partial(batches, training=True),
     "evaluate": lambda **options: evaluation_image(PIXELS, **{"image_size": 8, **options}),
     "augment": Augmentation,
 }
@@ -54,11 +57,7 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("arrays", {"images": GRAY[..., 0]}, r"shape \(2, 8, 8\): give uint8 pixels"),
     ("arrays", {"labels": [0]}, r"labels are int64 of shape \(1,\)"),
     ("arrays", {"labels": [0, 2]}, "labels run from 0 to 2, but the 2 class"),
-    (
-        "targets",
-        {"labels": [7] * 4, "task": Ordinal(("a", "b"))},
-        "Target 7 of row 0 does not suit ordinal",
-    ),
+    ("targets", {"labels": [7] * 4, "task": TWO_GRADES}, "Target 7 of row 0 does not suit ordinal"),
     ("targets", {"labels": [["a"], [], ["b"]], "task": Multilabel(("a", "b"))}, "3 labels for 4"),
     ("rates", {"rates": [1]}, "give one per class"),
     ("rates", {"rates": [[1, 1]]}, "give one per class"),
@@ -74,37 +73,17 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline", {"eval_transform": "no"}, "eval_transform='no' is not known. Give one of: 'crop'"),
     ("pipeline", {"start_step": 3}, "start_step=3 must be 0 or more, and 0 without repeat=True"),
     ("pipeline", {"channels": 4}, "channels=4 must be 3"),
-    (
-        "pipeline",
-        {"of": ROWS, "num_classes": 5},
-        "rows of 3 numbers already: leave num_classes out",
-    ),
-    ("mixing", {"augment": Augmentation(mixup=1.0)}, "num_classes"),
-    (
-        "mixing",
-        {"augment": Augmentation(cutmix=0.5)},
-        r"cutmix=0\.5 mix one-hot labels: give num_classes",
-    ),
-    ("mixing", {"augment": keras.layers.MixUp()}, "MixUp mixes one-hot labels: give num_classes"),
-    (
-        "mixing",
-        {"of": GRADES, "augment": Augmentation(mixup=1.0), "num_classes": 3},
-        "must stay integers: leave num_classes out",
-    ),
+    ("pipeline", {"of": ROWS, "num_classes": 5}, f"rows of 3 numbers already: {LEAVE_OUT}"),
+    ("mixing", {"augment": MIXUP}, "num_classes"),
+    ("mixing", {"augment": CUTMIX}, rf"cutmix=0\.5 mix {ONE_HOT}"),
+    ("mixing", {"augment": keras.layers.MixUp()}, f"MixUp mixes {ONE_HOT}"),
+    ("mixing", {"of": GRADES, "augment": MIXUP, "num_classes": 3}, STAY_INTEGERS),
     ("evaluate", {"transform": "no"}, "mode='no' is not known. Give one of: 'crop', 'stretch'"),
     ("evaluate", {"crop_fraction": 0.0}, r"crop_fraction=0.0 must lie in \(0, 1\]"),
     ("evaluate", {"image_size": 0}, "image_size=0 is not a size"),
     ("evaluate", {"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) is not a size"),
-    (
-        "evaluate",
-        {"transform": "timm_squash", "interpolation": "nearest"},
-        "interpolation='nearest' is not known",
-    ),
-    (
-        "evaluate",
-        {"transform": "crop", "interpolation": "bicubic"},
-        "mode beside interpolation='crop' is not known",
-    ),
+    ("evaluate", {"transform": "timm_squash", "interpolation": "nearest"}, NO_NEAREST),
+    ("evaluate", {"transform": "crop", "interpolation": "bicubic"}, NO_BICUBIC_CROP),
     ("augment", {"crop": "no"}, "crop='no' is not known. Give one of: 'inception', 'random'"),
     ("augment", {"min_area": 0.0}, r"min_area=0.0 must lie in \(0, 1\]"),
     ("augment", {"aspect_ratio": (2.0, 1.0)}, r"aspect_ratio=\(2.0, 1.0\) must be \(low, high\)"),

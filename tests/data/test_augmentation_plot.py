@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -25,60 +26,50 @@ def black(count: int) -> ArraySplit:
 def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
     from matplotlib.axes import Axes
 
-    shown: list[np.ndarray] = []
-    titles: list[str] = []
+    shown, titles = [], []
     monkeypatch.setattr(Axes, "imshow", lambda self, image, **_: shown.append(image))
     monkeypatch.setattr(Axes, "set_title", lambda self, title, **_: titles.append(title))
     images = np.full((30, 8, 8, 3), 40, np.uint8)
     images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
     split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
     plain = Augmentation(crop="resize", flip=False)
-    options = {"images": 3, "versions": 2}
-    plot_augmentations(split, tmp_path / "plot.png", 8, augment=plain, **options)
+    plot = partial(plot_augmentations, split, image_size=8, images=3, versions=2)
+    plot(tmp_path / "plot.png", augment=plain)
     assert len(shown) == 9
     assert titles == ["a", "a", "b"]  # images 0, 14 and 29, the names above the first column
     for column in range(3):  # the image as it is, twice, because nothing is augmented
         for row, index in enumerate((0, 14, 29)):
             np.testing.assert_allclose(shown[3 * column + row], images[index] / 255, atol=1e-6)
     titles.clear()
-    mixed = replace(plain, mixup=1.0)
-    plot_augmentations(split, tmp_path / "mixed.png", 8, augment=mixed, **options)
+    plot(tmp_path / "mixed.png", augment=replace(plain, mixup=1.0))
     assert len(titles) == 9
     assert any("%" in title for title in titles[3:])
 
 
-def test_the_title_is_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_title_is_in_words_and_a_sheet_has_a_bound(tmp_path: Path, monkeypatch) -> None:
     from matplotlib.figure import Figure
 
-    titles: list[str] = []
+    titles, sizes = [], []
+
+    def measure(self: Figure, path: Path, **_: object) -> None:
+        sizes.append(self.get_size_inches() * self.dpi)
+        Path(path).write_bytes(b"")
+
     monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).write_bytes(b""))
+    monkeypatch.setattr(Figure, "savefig", measure)
     options = {"images": 1, "versions": 1}
     changes = Augmentation(crop="resize", flip=False, shift=2, rotation=10, erasing=0.25, mixup=0.2)
     plot_augmentations(black(4), tmp_path / "plot.png", 8, augment=changes, **options)
-    assert titles == [
-        "resize, shift by up to 2 px, rotation by up to 10°, random erasing of 25 %, mixup 0.2"
-    ]
+    words = "resize, shift by up to 2 px, rotation by up to 10°, random erasing of 25 %, mixup 0.2"
+    assert titles == [words]
     for name in recipes.RECIPES:
         title = describe_augment(recipes.get(name).augment, ())
         assert not re.search(r"[(]\w+=|None|False|Augmentation", title), title
     layers = [Augmentation(min_area=0.3), keras.layers.MixUp()]
     title = describe_augment(*resolve_augment(layers, Augmentation()))
     assert title == "inception crop of at least 30 %, flip, keras.layers.MixUp"
-
-
-def test_a_sheet_of_many_images_has_a_bound(tmp_path: Path, monkeypatch) -> None:
-    from matplotlib.figure import Figure
-
-    sizes = []
-
-    def measure(self: Figure, path: Path, **_: object) -> None:
-        sizes.append(self.get_size_inches() * self.dpi)
-        Path(path).write_bytes(b"")
-
-    monkeypatch.setattr(Figure, "savefig", measure)
-    plot_augmentations(black(60), tmp_path / "plot.png", 8, images=60, versions=1)
-    assert max(sizes[0]) == pytest.approx(8000)
+    plot_augmentations(black(60), tmp_path / "many.png", 8, images=60, versions=1)
+    assert max(sizes[-1]) == pytest.approx(8000)
 
 
 def test_command(tmp_path: Path, capsys) -> None:

@@ -14,8 +14,6 @@ from keras_vit.data.augment.three_augment import three_augment
 tf = pytest.importorskip("tensorflow")
 ndimage = pytest.importorskip("scipy.ndimage")
 
-# Mixup and CutMix change images and labels alike.
-
 
 def test_images_and_labels_are_mixed_alike() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
@@ -34,18 +32,21 @@ def test_images_and_labels_are_mixed_alike() -> None:
     assert np.mean(weights) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
 
 
-def test_pipeline_mixes_in_training_only_and_by_seed() -> None:
-    split = data.load("digits").train
-    augment = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
+def test_pipeline_mixes_in_training_only_by_seed_and_in_turns() -> None:
+    split, options = data.load("digits").train, {"channels": 1, "num_classes": 10}
+    options["augment"] = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
 
     def first(seed: int, training: bool = True) -> tf.Tensor:
-        options = {"augment": augment, "channels": 1, "num_classes": 10}
         return next(iter(data.pipeline(split, 8, 16, training, seed=seed, **options)))[1].numpy()
 
     np.testing.assert_array_equal(first(1), first(1))
     assert (first(1) != first(2)).any()
     assert first(1).max(axis=1).min() < 1
     assert set(np.unique(first(1, training=False))) == {0.0, 1.0}
+    options["augment"] = replace(data.AUGMENTATIONS["none"], mixup=1.0, cutmix=1.0)
+    batches = data.pipeline(split, 8, 16, True, **options).take(80).as_numpy_iterator()
+    whole = [bool((images == np.round(images)).all()) for images, _ in batches]
+    assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
 
 
 def test_boxes_are_cut_and_labels_follow_the_area() -> None:
@@ -74,26 +75,16 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
     assert np.mean(areas) == pytest.approx(extents.prod(1).mean(), abs=0.04)
 
 
-def test_mixup_and_cutmix_take_turns() -> None:
-    split = data.load("digits").train
-    augment = replace(data.AUGMENTATIONS["none"], mixup=1.0, cutmix=1.0)
-    batches = data.pipeline(split, 8, 16, True, channels=1, augment=augment, num_classes=10)
-    whole = [bool((x == np.round(x)).all()) for x, _ in batches.take(80).as_numpy_iterator()]
-    assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
-
-
-# Random erasing: how often, how much, where and with what.
-
-
-def erased(count: int, probability: float, shape=(60, 80, 3)) -> np.ndarray:
-    blank = tf.fill(shape, -1.0)
+def erased(count: int, probability: float) -> np.ndarray:
+    """Images of -1, but for what random erasing has drawn."""
+    blank = tf.fill((60, 80, 3), -1.0)
     seeds = np.stack([np.arange(count), np.full(count, 5)], 1)
     images = tf.data.Dataset.from_tensor_slices(seeds)
     images = images.map(lambda seed: random_erasing(blank, seed, probability))
     return np.stack(list(images.as_numpy_iterator()))
 
 
-def test_boxes_are_those_of_the_paper() -> None:
+def test_erased_boxes_are_those_of_the_paper() -> None:
     images = erased(400, 1.0)
     boxes = (images >= 0).all(-1)
     np.testing.assert_array_equal(boxes, (images >= 0).any(-1))
@@ -110,12 +101,10 @@ def test_boxes_are_those_of_the_paper() -> None:
     assert 0.28 < min(ratios) < 0.5
     assert 2 < max(ratios) < 3.6
     assert np.sum(corners, axis=0).min() >= 1  # up to every border
-    noise = images[images >= 0]
-    quartiles = np.quantile(noise, [0, 0.25, 0.5, 0.75, 1])
+    quartiles = np.quantile(images[images >= 0], [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
 
-
-def test_probability_and_seed() -> None:
+    # Probability and seed.
     images = erased(400, 0.25)
     count = (images >= 0).any((1, 2, 3)).sum()
     assert 66 <= count <= 134  # four standard deviations
@@ -125,12 +114,10 @@ def test_probability_and_seed() -> None:
     assert len(set(tops)) > 15
 
 
-# Rotation, zoom, shear and shift against scipy's interpolation.
-
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 
 
-def test_transform_equals_scipy() -> None:
+def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
     matrix = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
     a, b, c, d, e, f = matrix
     seen = transform(tf.constant(IMAGE), matrix, "BILINEAR").numpy()
@@ -141,6 +128,20 @@ def test_transform_equals_scipy() -> None:
         options = {"output_shape": IMAGE.shape[:2], "order": 1}
         expected = ndimage.affine_transform(padded, [[e, d], [b, a]], place, **options)
         np.testing.assert_allclose(seen[..., channel], expected, atol=1e-3)
+    # Nothing drawn is no change, and the seed decides.
+    image = tf.constant(IMAGE)
+    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
+    options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
+    first = random_affine(image, (3, 4), **options).numpy()
+    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
+    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
+    # Training images stay in their range of values.
+    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
+    pixels = IMAGE.astype("uint8")
+    turned = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
+    assert (turned.dtype, turned.shape) == ("float32", IMAGE.shape)
+    assert 0 <= turned.min() <= turned.max() <= 255
+    assert np.abs(turned - pixels).max() > 1
 
 
 # What the option alone does to the image's brightest point, in moments of a bright bar: from its
@@ -171,48 +172,20 @@ def test_each_change_stays_within_its_range(option: str) -> None:
     assert abs(np.mean(seen)) < 0.4 * value  # either side
 
 
-def test_nothing_drawn_is_no_change_and_the_seed_decides() -> None:
-    image = tf.constant(IMAGE)
-    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
-    options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
-    first = random_affine(image, (3, 4), **options).numpy()
-    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
-    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
-
-
-def test_training_images_are_turned_in_their_range_of_values() -> None:
-    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
-    pixels = IMAGE.astype("uint8")
-    image = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
-    assert image.dtype == "float32"
-    assert image.shape == IMAGE.shape
-    assert image.min() >= 0
-    assert image.max() <= 255
-    assert np.abs(image - pixels).max() > 1
-
-
-# 3-Augment against Pillow's and scipy's grayscale, solarization, blur and enhancements.
-
 PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
 PICTURE = Image.fromarray(PIXELS)
 
 
-def draws(seed: int) -> np.ndarray:
-    return tf.random.stateless_uniform((5,), (seed, 0)).numpy()
-
-
-def by_hand(seed: int) -> np.ndarray:
+def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
     """The same changes with Pillow's and scipy's functions."""
-    choice, sigma, *factors = draws(seed)
     if choice < 1 / 3:
         changed = PICTURE.convert("L").convert("RGB")
     elif choice < 2 / 3:
         changed = ImageOps.solarize(PICTURE, 128)
     else:
         width = (0.1 + 1.9 * sigma) / 2  # half the size that the radius is stated for
-        blurred = ndimage.gaussian_filter(
-            PIXELS.astype(float), (width, width, 0), mode="mirror", radius=(3, 3, 0)
-        )
+        options = {"mode": "mirror", "radius": (3, 3, 0)}
+        blurred = ndimage.gaussian_filter(PIXELS.astype(float), (width, width, 0), **options)
         changed = Image.fromarray(np.rint(blurred).astype("uint8"))
     enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     for enhancer, factor in zip(enhancers, factors, strict=True):
@@ -220,33 +193,29 @@ def by_hand(seed: int) -> np.ndarray:
     return np.asarray(changed, float)
 
 
-def test_it_equals_pillow_up_to_its_rounding() -> None:
+def test_three_augment_equals_pillow_up_to_its_rounding() -> None:
     chosen = set()
     for seed in range(12):
-        chosen.add(int(draws(seed)[0] * 3))
+        draws = tf.random.stateless_uniform((5,), (seed, 0)).numpy()
+        chosen.add(int(draws[0] * 3))
         image = three_augment(tf.cast(PIXELS, tf.float32), (seed, 0)).numpy()
         # Pillow rounds to integers after each of four changes.
-        np.testing.assert_allclose(image, by_hand(seed), atol=4)
+        np.testing.assert_allclose(image, by_hand(*draws), atol=4)
     assert chosen == {0, 1, 2}
 
 
-def test_the_seed_decides_and_every_size_and_channel_works() -> None:
+def test_three_augment_by_seed_of_every_size_and_channel_and_in_training() -> None:
     for shape in ((1, 1, 3), (8, 8, 1), (33, 64, 3)):
         pixels = tf.constant(np.random.default_rng(0).uniform(0, 255, shape), tf.float32)
         for seed in range(6):
             image = three_augment(pixels, (seed, 1)).numpy()
             np.testing.assert_array_equal(image, three_augment(pixels, (seed, 1)))
             assert image.shape == shape
-            assert image.min() >= 0
-            assert image.max() <= 255
-
-
-def test_training_images_have_it() -> None:
+            assert 0 <= image.min() <= image.max() <= 255
     plain = Augmentation(crop="resize", flip=False)
-    changed = Augmentation(crop="resize", flip=False, three_augment=True)
     before, after = (
         training_image(tf.constant(PIXELS), 112, (0, 1), augmentation).numpy()
-        for augmentation in (plain, changed)
+        for augmentation in (plain, replace(plain, three_augment=True))
     )
     np.testing.assert_array_equal(before, PIXELS)
     assert np.abs(after - before).mean() > 1

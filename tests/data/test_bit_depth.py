@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -19,23 +18,14 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
 from tests import bank
-from tests.data.image_fixtures import (
-    IMAGE,
-    encode,
-    plain,
-    png_of_twelve_bits,
-    write,
-    write_examples,
-)
+from tests.data.image_fixtures import encode, plain, png_of_twelve_bits, write, write_examples
 
 pytestmark = pytest.mark.backends("torch")  # the bytes of a file say it
-
 DEEP = png_of_twelve_bits()
 
 
 def deep_warnings(call: Callable[[], Any]) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         call()
     return [str(w.message) for w in caught if issubclass(w.category, DataRangeWarning)]
 
@@ -47,15 +37,13 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "data", files | {f"b/deep{i}.png": DEEP for i in range(5)})
 
 
-def test_what_has_sixteen_bits() -> None:
-    color = np.zeros((4, 4, 3), "uint8")
-    others = [encode(IMAGE, kind) for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP")]
-    others += [encode(Image.fromarray(color).convert(mode), "PNG") for mode in ("1", "P", "RGBA")]
+def test_what_has_sixteen_bits(tmp_path: Path) -> None:
+    black = Image.new("RGB", (4, 4))
+    others = [encode(black, kind) for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP")]
+    others += [encode(black.convert(mode), "PNG") for mode in ("1", "P", "RGBA")]
     assert has_sixteen_bits(DEEP)
     assert not any(map(has_sixteen_bits, [*others, b"", DEEP[:24]]))
-
-
-def test_files_that_cannot_be_read_are_left_to_their_reader(tmp_path: Path) -> None:
+    # Files that cannot be read are left to their reader.
     write(tmp_path, {"a.png": DEEP, "b.jpg": DEEP, "c.PNG": DEEP[:9], "d/e.png": b""})
     files = [tmp_path / name for name in ("a.png", "b.jpg", "c.PNG", "d", "nowhere.png")]
     assert sixteen_bit_files(files) == [tmp_path / "a.png"]
@@ -64,12 +52,11 @@ def test_files_that_cannot_be_read_are_left_to_their_reader(tmp_path: Path) -> N
 @pytest.mark.parametrize("verify", [True, False])
 def test_a_folder_is_one_warning(verify: bool, folder: Path) -> None:
     (message,) = deep_warnings(lambda: load(folder, verify=verify))
-    names = [str(folder / "b" / f"deep{i}.png") for i in range(5)]
-    assert sum(name in message for name in names) == 3
-    assert "(5 of 17 looked at)" in message
-    assert "the high 8 bits alone are read" in message
-    assert "PIL.Image.fromarray" in message
-    for file in folder.glob("b/deep*"):
+    deep = list(folder.glob("b/deep*"))
+    assert sum(str(file) in message for file in deep) == 3
+    for words in ("(5 of 17 looked at)", "the high 8 bits alone are read", "PIL.Image.fromarray"):
+        assert words in message
+    for file in deep:
         file.unlink()
     assert deep_warnings(lambda: load(folder, verify=verify)) == []
 
@@ -82,23 +69,19 @@ def test_records_are_one_warning(tmp_path: Path) -> None:
     assert "train.tfrecord" in message
 
 
-def test_read_image(tmp_path: Path) -> None:
-    write(tmp_path, {"deep.png": DEEP, "plain.png": plain(9)})
-    (message,) = deep_warnings(lambda: read_image(tmp_path / "deep.png", 16))
-    assert message.startswith(f"{tmp_path / 'deep.png'}: a PNG file of 16 bits")
-    assert deep_warnings(lambda: read_image(tmp_path / "plain.png", 16)) == []
-
-
-def test_predictions_and_an_inspection_of_many_files_are_one_warning(folder, tmp_path) -> None:
+def test_one_file_or_many_that_are_predicted_or_inspected(folder: Path, tmp_path: Path) -> None:
+    (message,) = deep_warnings(lambda: read_image(folder / "b" / "deep0.png", 16))
+    assert message.startswith(f"{folder / 'b' / 'deep0.png'}: a PNG file of 16 bits")
+    assert deep_warnings(lambda: read_image(folder / "b" / "0.png", 16)) == []
     pytest.importorskip("matplotlib")
     files, deep = (sorted(folder.glob(f"b/{names}")) for names in ("*.png", "deep*.png"))
-    predicted = deep_warnings(lambda: list(predict_files(bank.tiny(), files, batch_size=2)))
-    assert len(predicted) == 1
-    assert "deep1.png (2 of 8 looked at)" in predicted[0]
+    (message,) = deep_warnings(lambda: list(predict_files(bank.tiny(), files, batch_size=2)))
+    assert "deep1.png (2 of 8 looked at)" in message
     (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), deep, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
 
 
+TRAIN = pytest.param(["train"], marks=pytest.mark.slow)
 COMMANDS = """
 import contextlib, io, sys
 from keras_vit_cli import commands as cli
@@ -119,9 +102,7 @@ for name in sys.argv[5:]:
 
 
 @pytest.mark.backends("tensorflow")  # whose process has it imported, and prints nothing then
-@pytest.mark.parametrize(
-    "commands", [["predict", "evaluate"], pytest.param(["train"], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("commands", [["predict", "evaluate"], TRAIN])
 def test_the_commands(commands, folder, tmp_path, run_python) -> None:
     """One line on the screen each."""
     bank.tiny().save(tmp_path / "model.keras")
@@ -130,11 +111,8 @@ def test_the_commands(commands, folder, tmp_path, run_python) -> None:
     assert answers == [f"{name} 0 1 True" for name in commands]
 
 
-def test_a_training_does_not_hide_it_among_what_its_report_lists(folder: Path) -> None:
+def test_a_training_hides_it_nowhere_and_other_warnings_are_shown_as_ever(folder: Path) -> None:
     job = Job(data=str(folder), out=folder / "run")
     assert len(deep_warnings(lambda: load_splits(job))) == 1
-
-
-def test_other_warnings_of_commands_are_shown_as_ever() -> None:
     line = printing.format_warning(UserWarning("other"), UserWarning, "file.py", 3)
     assert line.startswith("file.py:3: UserWarning: other")

@@ -101,7 +101,6 @@ def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Pat
     written = {file: file.stat().st_mtime_ns for file in cached.files}
     (line,) = keep()[1]
     assert "B in " not in line
-
     cached.files[0].write_bytes(cached.files[0].read_bytes()[:-1])  # a power failure
     cached.files[1].unlink()
     stat = split.files[2].stat()
@@ -109,15 +108,19 @@ def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Pat
     again, _ = keep()
     assert again.files[2] != cached.files[2]
     assert again.files[3:] == cached.files[3:]
-    for file in again.files[3:]:
-        assert file.stat().st_mtime_ns == written[file]
+    assert all(file.stat().st_mtime_ns == written[file] for file in again.files[3:])
     assert not list((tmp_path / "cache").rglob(".*"))
     assert len(list(again.decoded())) == len(split)
 
 
-def test_sides_and_channels_do_not_meet(split: Any, keep: Any) -> None:
+def test_ways_do_not_meet_and_others_may_read_the_cache(split, keep, tmp_path) -> None:
+    """Files have the usual mode, whichever of the threads wrote them, and so do later ones."""
     ways = [keep(side, channels)[0].files for side in (SIDE, SIDE + 1) for channels in (1, 3)]
-    assert len({file for files in ways for file in files}) == 4 * len(split)
+    files = {file for files in ways for file in files}
+    assert len(files) == 4 * len(split)
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert {file.stat().st_mode for file in files} == {usual.stat().st_mode}
 
 
 def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> None:
@@ -158,13 +161,21 @@ def test_a_photograph_that_broke_or_is_gone_is_not_kept(split, keep, capfd) -> N
 
 
 def test_what_cannot_be_kept(photos: Path, tmp_path: Path) -> None:
-    digits, unverified = data.load("digits").train, data.load(photos, verify=False).train
-    for split, reason in ((digits, "memory or records"), (unverified, "not verified")):
-        with pytest.raises(ValueError, match=f"{reason}: leave cache"):
-            cached_photographs(split, SIDE, 3, tmp_path / "cache", print)
-    with pytest.raises(ValueError, match="cache=0 must be"):
-        cached_photographs(data.load(photos).train, 0, 3, tmp_path / "cache", print)
+    for splits, side, reason in (
+        (data.load("digits"), SIDE, "memory or records: leave cache"),
+        (data.load(photos, verify=False), SIDE, "not verified: leave cache"),
+        (data.load(photos), 0, "cache=0 must be"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            cached_photographs(splits.train, side, 3, tmp_path / "cache", print)
     assert not (tmp_path / "cache").exists()
+    words = ["train", "--data", "photos", "--weights", "a.npz", "--cache", "32"]
+    for options, reason in (
+        (["--freeze-backbone"], "no effect with --freeze-backbone"),
+        (["--image-size", "64"], "below --image-size 64.*give 128"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            parse([*words, *options])
 
 
 def test_advice_where_it_pays(split: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,19 +211,7 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         fit(64)
 
 
-def test_options() -> None:
-    words = ["train", "--data", "photos", "--weights", "a.npz", "--cache", "32"]
-    for options, reason in (
-        (["--freeze-backbone"], "no effect with --freeze-backbone"),
-        (["--image-size", "64"], "below --image-size 64.*give 128"),
-    ):
-        with pytest.raises(UsageError, match=reason):
-            parse([*words, *options])
-
-
-def test_prepared_batches_stay_where_decoded_images_are_too_large(
-    photos: Path, reader: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepared_batches_stay_where_images_are_too_large(photos, reader, monkeypatch) -> None:
     """The second pass of a validation equals the first, and reads no file."""
     splits = data.load(photos, reader=reader)
     expected = [np.asarray(x) for x, _ in data.pipeline(splits.val, 16, 2, cache=False)]
@@ -224,11 +223,3 @@ def test_prepared_batches_stay_where_decoded_images_are_too_large(
         for file in splits.val.files:
             file.unlink(missing_ok=number > 0)
     assert len(batches) == len(expected)
-
-
-def test_others_may_read_the_cache(keep: Any, tmp_path: Path) -> None:
-    """Files have the usual mode, whichever of the threads wrote them, and so do later ones."""
-    cached, _ = keep()
-    usual = tmp_path / "usual"
-    usual.touch()
-    assert {file.stat().st_mode for file in cached.files} == {usual.stat().st_mode}

@@ -11,7 +11,6 @@ from keras_vit.training.refinement import some_images
 from tests.data.image_fixtures import one_quick, plain, write
 
 tf = pytest.importorskip("tensorflow")
-
 COUNT = 22
 RNG = np.random.default_rng(0)
 XY = Regression(("x", "y"), offset=(1, 2), scale=(3, 4))
@@ -35,11 +34,6 @@ def files(task: Task, targets: np.ndarray, folder: Path) -> Split:
     return FileSplit("train", task, paths, targets, verified=True)
 
 
-@pytest.fixture(params=[arrays, files])
-def source(request):
-    return request.param
-
-
 def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
     """The gray level of each image, which is its number, and the labels."""
     batches = list(pipeline(split, 8, 8, **options).as_numpy_iterator())
@@ -48,11 +42,8 @@ def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
 
 
 # Of the files, whose labels go the same way, two kinds of task stand for all.
-CASES = [(arrays, name) for name in TASKS] + [(files, "multilabel"), (files, "ordinal")]
-CASES += [
-    pytest.param(files, n, marks=pytest.mark.thorough)
-    for n in ("regression", "one number", "soft classes")
-]
+CASES = [*((arrays, name) for name in TASKS), (files, "multilabel")]
+CASES += one_quick(["ordinal", "regression", "one number", "soft classes"], files)
 
 
 @pytest.mark.parametrize(("source", "name"), CASES)
@@ -73,6 +64,7 @@ def test_every_image_keeps_its_label(source, name: str, tmp_path, training: bool
     np.testing.assert_array_equal(labels, expected[index])
 
 
+@pytest.mark.parametrize("source", [arrays, files])
 def test_take(source, tmp_path) -> None:
     split = source(*TASKS["regression"], tmp_path)
     part = split.take([7, 3, 5])
@@ -87,10 +79,10 @@ def test_take(source, tmp_path) -> None:
 def test_rows_are_mixed_as_the_images_are(name: str, kind: str, tmp_path) -> None:
     split = arrays(*TASKS[name], tmp_path)
     augment = Augmentation(crop="resize", flip=False, **{kind: 1.0})
-    batches = pipeline(split, 8, COUNT, training=True, augment=augment)
-    plain_batches = pipeline(split, 8, COUNT, training=True, augment="none")
-    images, labels = next(batches.as_numpy_iterator())
-    alone, before_mixing = next(plain_batches.as_numpy_iterator())
+    (images, labels), (alone, before_mixing) = (
+        next(pipeline(split, 8, COUNT, training=True, augment=how).as_numpy_iterator())
+        for how in (augment, "none")
+    )
     # Mean pixels are mixed by the same weight as the rows; of whole images, as of pasted boxes.
     alone, mixed = alone.mean((1, 2, 3)), images.mean((1, 2, 3))
     before = np.roll(alone, 1)
@@ -115,16 +107,13 @@ def test_a_split_of_one_class_is_read_though_no_task_has_one(tmp_path) -> None:
     split = ArraySplit("train", ("a",), np.zeros((4, 8, 8, 1), np.uint8), np.zeros(4, int))
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"
     images, labels = next(iter(pipeline(split, 8, 4, num_classes=1)))
-    assert images.shape == (4, 8, 8, 3)
-    assert labels.numpy().tolist() == [[1.0]] * 4
+    assert (images.shape, labels.numpy().tolist()) == ((4, 8, 8, 3), [[1.0]] * 4)
     with pytest.raises(ValueError, match="at least 2 names"):
         _ = split.task
-
-
-@pytest.mark.parametrize("task", [Classification(size=3), Multilabel(size=3)])
-def test_a_task_without_names_has_as_many_classes(task) -> None:
-    targets = task.check_targets(np.eye(3)[[0, 1, 2, 0]])
-    split = ArraySplit("val", task, np.zeros((4, 8, 8, 3), np.uint8), targets)
-    assert (split.class_names, split.num_classes) == ((), 3)
-    assert len(some_images(split)) == 4
-    assert "3" in repr(split)
+    # A task without names has as many classes.
+    for task in (Classification(size=3), Multilabel(size=3)):
+        targets = task.check_targets(np.eye(3)[[0, 1, 2, 0]])
+        split = ArraySplit("val", task, np.zeros((4, 8, 8, 3), np.uint8), targets)
+        assert (split.class_names, split.num_classes) == ((), 3)
+        assert len(some_images(split)) == 4
+        assert "3" in repr(split)

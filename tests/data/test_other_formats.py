@@ -10,7 +10,6 @@ from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder, plain, write
 
 pytestmark = pytest.mark.backends("torch")  # no file is read
-
 FORMATS = {
     "a.tif": ("TIFF", "Pillow"),
     "a.TIFF": ("TIFF", "scale the array to 0..255"),
@@ -34,12 +33,10 @@ def test_a_folder_of_another_format(file: str, tmp_path: Path) -> None:
         load(tmp_path)
 
 
-HEIC = [f"{split}/{c}/1.heic" for split in ("train", "val") for c in "ab"]
-
-
 def test_by_splits_without_classes_and_without_suffixes(tmp_path: Path) -> None:
+    heic = [f"{split}/{c}/1.heic" for split in ("train", "val") for c in "ab"]
     for name, files, message in (
-        ("split", HEIC, r"train does not hold an image.*2 HEIC files"),
+        ("split", heic, r"train does not hold an image.*2 HEIC files"),
         ("flat", [f"{i}.tif" for i in range(5)], r"5 TIFF files.*a folder per class"),
         ("scanner", ("a/IM0", "a/IM1", "b/IM0", "b/IM1"), "4 DICOM files"),
     ):
@@ -51,15 +48,13 @@ def test_by_splits_without_classes_and_without_suffixes(tmp_path: Path) -> None:
 def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
     """By `load`, as the command line does; bounded, and with the number of each format."""
     flat_folder(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         load(tmp_path)
     write(tmp_path, {"a/notes.txt": b"x", "b/x.tif": b"x"})
     with pytest.warns(UserWarning, match=r"2 files are ignored:\n") as caught:
         splits = load(tmp_path)
     message = str(caught[0].message)
-    for path, reason in splits.report.ignored:
-        assert f"{path}: {reason}" in message
+    assert all(f"{path}: {reason}" in message for path, reason in splits.report.ignored)
     assert "1 TIFF file," in message
     assert caught[0].filename == __file__
     write(tmp_path, {f"a/{i}.tif": b"x" for i in range(500)})
@@ -98,10 +93,10 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_in_place_of_a_folder(file: str, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no .*"):
-        load(tmp_path / file)
-    write(tmp_path, {file: plain(0)})
-    with pytest.raises(NotADirectoryError, match=FILES[file]):
-        load(tmp_path / file)
+def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
+    for file, message in FILES.items():
+        with pytest.raises(FileNotFoundError, match=r"There is no .*"):
+            load(tmp_path / file)
+        write(tmp_path, {file: plain(0)})
+        with pytest.raises(NotADirectoryError, match=message):
+            load(tmp_path / file)

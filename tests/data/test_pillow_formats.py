@@ -15,7 +15,6 @@ from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
 from tests.data.image_fixtures import encode, orientation, write
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
-
 RANDOM = np.random.default_rng(0)
 PHOTO = Image.fromarray(RANDOM.integers(0, 256, (4, 6, 3), np.uint8)).resize((60, 40))
 
@@ -41,8 +40,7 @@ def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path: Path) -> Non
     file = tmp_path / f"photo{kind.suffixes[-1]}"
     file.write_bytes(contents)
     # As every command reads a file, whatever the backend.
-    pixels = read_image(file, expected.shape[:2])
-    np.testing.assert_array_equal(pixels, expected)
+    np.testing.assert_array_equal(read_image(file, expected.shape[:2]), expected)
 
 
 def test_a_folder_of_them(tmp_path: Path) -> None:

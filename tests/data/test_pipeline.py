@@ -3,7 +3,6 @@
 import importlib
 import time
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +10,8 @@ import pytest
 
 from benchmarks import input_pipeline
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, load, pipeline
-from tests.data.image_fixtures import flat_folder, plain
+from tests.data.batches import check_stopped_run, passes
+from tests.data.image_fixtures import flat_folder, one_quick, plain
 
 tf = pytest.importorskip("tensorflow")
 
@@ -31,14 +31,8 @@ def array_split() -> ArraySplit:
 
 
 # Each of both once, the other pairs thoroughly.
-OTHER_PAIRS = [("folder_split", True), ("array_split", False)]
-PAIRS: list[Any] = [("folder_split", False), ("array_split", True)]
-PAIRS += [pytest.param(p, marks=pytest.mark.thorough) for p in OTHER_PAIRS]
-
-
-@pytest.fixture(params=["folder_split", "array_split"])
-def split(request):
-    return request.getfixturevalue(request.param)
+OTHER_PAIRS = [("array_split", True), ("folder_split", True), ("array_split", False)]
+PAIRS = [("folder_split", False), *one_quick(OTHER_PAIRS)]
 
 
 @pytest.fixture(params=PAIRS, ids=str)
@@ -53,26 +47,16 @@ MIXED = Augmentation(**OPERATIONS, erasing=0.5, mixup=0.5, cutmix=1.0)
 EVERYTHING = {"augment": MIXED, "num_classes": 2}
 
 
-def passes(batches: tf.data.Dataset, count: int = 1) -> list[np.ndarray]:
-    """The images of `count` passes over a data set, labels appended as one more value."""
-    return [
-        np.concatenate([np.c_[x.reshape(len(x), -1), y] for x, y in batches.as_numpy_iterator()])
-        for _ in range(count)
-    ]
-
-
-def test_shapes_types_and_number(split) -> None:
-    batches = pipeline(split, (8, 6), 6)
+def test_shapes_types_and_number(folder_split, array_split) -> None:
     image, label = tf.TensorSpec((None, 8, 6, 3), tf.float32), tf.TensorSpec((None,), tf.int32)
-    assert batches.element_spec == (image, label)
-    assert len(batches) == 4 == len(list(batches))
-    assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
+    for split in (folder_split, array_split):
+        batches = pipeline(split, (8, 6), 6)
+        assert batches.element_spec == (image, label)
+        assert len(batches) == 4 == len(list(batches))
+        assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
 
 
-HALF = pytest.param("mixed_float16", marks=pytest.mark.thorough)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", HALF])
+@pytest.mark.parametrize("policy", one_quick(["mixed_bfloat16", "mixed_float16"]))
 def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
     options = {**EVERYTHING, "training": True}
     expected = passes(pipeline(folder_split, 8, 4, **options))[0]
@@ -85,10 +69,8 @@ def test_the_policy_changes_nothing(folder_split, policy: str) -> None:
 @pytest.mark.parametrize("cache", [False, True])
 def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: bool) -> None:
     images, labels = array_split.as_arrays()
-    for batches in [pipeline(array_split, 8, 7, channels=1, cache=cache)] * 2:
-        got = list(batches.as_numpy_iterator())
-        np.testing.assert_array_equal(np.concatenate([x for x, _ in got]), images)
-        np.testing.assert_array_equal(np.concatenate([y for _, y in got]), labels)
+    for arrays in passes(pipeline(array_split, 8, 7, channels=1, cache=cache), 2):
+        np.testing.assert_array_equal(arrays, np.c_[images.reshape(len(images), -1), labels])
     batches = pipeline(folder_split, 8, 7, cache=cache)
     for images in passes(batches, 2):
         # The gray level of an image is its number: 0, 2, 4, ... in class a, 1, 3, 5, ... in b.
@@ -96,7 +78,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
 
 
-@pytest.mark.parametrize("cache", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("cache", one_quick([False, True]))
 def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     def train(seed: int) -> list[np.ndarray]:
         return passes(pipeline(folder_split, 8, 10, training=True, seed=seed, cache=cache), 2)
@@ -132,17 +114,8 @@ def test_augmentation_differs_between_images_and_passes() -> None:
 @pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
 def test_a_stopped_run_goes_on_bit_by_bit(pair, options: dict) -> None:
     split, cache = pair
-
-    def stream(start: int, count: int) -> list[np.ndarray]:
-        more = {"repeat": True, "cache": cache, "start_step": start, **options}
-        batches = pipeline(split, 8, 6, True, **more)
-        assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
-        return passes(batches.take(count))[0]
-
-    whole = stream(0, 12)  # 72 images: three passes of 20, and batches across their borders
-    for start in (4, 11):
-        keras.utils.set_random_seed(start)  # the global seed does not matter
-        np.testing.assert_array_equal(stream(start, 12 - start), whole[6 * start :])
+    # 72 images: three passes of 20, and batches across their borders.
+    check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
 
 
 def test_passes_are_numbered(pair) -> None:

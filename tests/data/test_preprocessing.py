@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.data import (
-    AUGMENTATIONS,
-    EVAL_TRANSFORMS,
-    Augmentation,
-    evaluation_image,
-    training_image,
-)
+from keras_vit import data
+from keras_vit.data import AUGMENTATIONS, Augmentation, evaluation_image, training_image
 from keras_vit.data.eval_transform import MODES
 from tests.data.image_fixtures import PIXELS
 
@@ -27,18 +22,14 @@ def golden(shared: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_stretch_equals_vision_transformer(golden, shared: Path, index: int) -> None:
+def test_images_equal_those_of_vision_transformer_and_big_vision(golden, shared, index) -> None:
+    photo = tf.constant(golden[f"image_{index}"])
     tolerance = json.loads((shared / "golden/preprocess/meta.json").read_text())["tolerance"]
-    image = evaluation_image(tf.constant(golden[f"image_{index}"]), 32, "stretch")
+    image = evaluation_image(photo, 32, "stretch")
     expected = golden[f"vit_jax_eval_{index}"]
     np.testing.assert_allclose((image - 127.5) / 127.5, expected, atol=tolerance["atol"])
-
-
-@pytest.mark.parametrize("index", range(4))
-def test_big_vision_equals_big_vision(golden, index: int) -> None:
     # Recorded with resize_small(40)|central_crop(32). Truncation to whole levels may fall to either
     # side: one level, in at most 4 % of the values.
-    photo = tf.constant(golden[f"image_{index}"])
     image = evaluation_image(photo, 32, "big_vision", crop_fraction=0.8)
     difference = np.abs(image / 255 * 2 - 1 - golden[f"bv_eval_{index}"])
     assert difference.max() <= 2 / 255 + 1e-6
@@ -51,8 +42,8 @@ def pillow_resized(pixels: np.ndarray, size: tuple[int, int], how: Image.Resampl
     return np.stack([np.asarray(band.resize(size[::-1], how)) for band in bands], -1)
 
 
-@pytest.mark.parametrize("size", [(90, 130), (130, 90), (97, 97), (25, 31)])
-def test_crop_equals_pillow(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(90, 130), (130, 90), (97, 97), (25, 31), (20, 50)])
+def test_crop_and_stretch_equal_pillow(size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(3).integers(0, 256, (*size, 3), np.uint8)
     height, width = (round(side * 32 / min(size)) for side in size)  # 28 / 0.875 = 32
     # Pillow's bilinear filter widens when it reduces, which is what antialiasing means.
@@ -61,6 +52,9 @@ def test_crop_equals_pillow(size: tuple[int, int]) -> None:
     image = evaluation_image(tf.constant(pixels), 28)
     assert image.shape == (28, 28, 3)
     np.testing.assert_allclose(image, resized[top : top + 28, left : left + 28], atol=1e-2)
+    image = evaluation_image(tf.constant(pixels), (32, 40), "stretch_bicubic").numpy()
+    stretched = pillow_resized(pixels, (32, 40), Image.Resampling.BICUBIC).clip(0, 255)
+    np.testing.assert_allclose(image, stretched, atol=1e-2)
 
 
 @pytest.mark.parametrize("mode", ["crop", "big_vision"])
@@ -75,21 +69,11 @@ def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
     assert image[..., 1].mean() == pytest.approx(49.5, abs=1.1)
 
 
-@pytest.mark.parametrize("shape", [(97, 131), (20, 50), (64, 64)])
-def test_stretch_bicubic_equals_pillow(shape: tuple[int, int]) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype("uint8")
-    image = evaluation_image(tf.constant(pixels), (32, 40), "stretch_bicubic").numpy()
-    expected = pillow_resized(pixels, (32, 40), Image.Resampling.BICUBIC).clip(0, 255)
-    np.testing.assert_allclose(image, expected, atol=1e-2)
-
-
-@pytest.mark.parametrize("mode", ["crop", "stretch"])
-def test_an_image_of_the_right_size_is_not_changed(mode: str) -> None:
-    np.testing.assert_array_equal(evaluation_image(tf.constant(PIXELS), (24, 32), mode), PIXELS)
-
-
-def test_every_mode_is_carried_out_and_float32_under_any_policy() -> None:
-    assert tuple(EVAL_TRANSFORMS) == MODES
+def test_an_image_of_the_right_size_is_not_changed_and_float32_under_any_policy() -> None:
+    assert tuple(data.EVAL_TRANSFORMS) == MODES
+    for mode in ("crop", "stretch"):
+        image = evaluation_image(tf.constant(PIXELS), (24, 32), mode)
+        np.testing.assert_array_equal(image, PIXELS)
     keras.config.set_dtype_policy("mixed_bfloat16")
     assert evaluation_image(tf.constant(PIXELS), 8).dtype == tf.float32
     assert training_image(tf.constant(PIXELS), 8, (0, 0), Augmentation()).dtype == tf.float32
@@ -116,18 +100,6 @@ def augmented(augmentation: Augmentation, image: np.ndarray, size, count: int) -
     return np.stack(list(images.as_numpy_iterator()))
 
 
-def released_areas(count: int) -> np.ndarray:
-    """Areas as in vision_transformer's input_pipeline.py for an image of 300 x 400."""
-    tf.random.set_seed(0)
-    options = {"area_range": (0.05, 1.0), "min_object_covered": 0}
-    options["use_image_if_no_bounding_boxes"] = True
-    image = (300, 400, 3), tf.zeros([0, 0, 4], tf.float32)
-    boxes = tf.data.Dataset.range(count).map(
-        lambda _: tf.image.sample_distorted_bounding_box(*image, **options).size[:2]
-    )
-    return np.array([height * width for height, width in boxes.as_numpy_iterator()]) / (300 * 400)
-
-
 def test_inception_crop_is_distributed_as_released() -> None:
     # Pixels show their coordinates, so every crop tells where it was cut: slope x size = extent.
     y, x = np.mgrid[0:300, 0:400].astype(np.float32)
@@ -140,33 +112,33 @@ def test_inception_crop_is_distributed_as_released() -> None:
     assert areas.max() > 0.9
     assert 0.7 < ratios.min() < 0.8
     assert 1.25 < ratios.max() < 1.4
+    # As in vision_transformer's input_pipeline.py.
+    tf.random.set_seed(0)
+    options = {"min_object_covered": 0, "use_image_if_no_bounding_boxes": True}
+    options |= {"area_range": (0.05, 1.0)}
+    image = (300, 400, 3), tf.zeros([0, 0, 4], tf.float32)
+    boxes = tf.data.Dataset.range(2000).map(
+        lambda _: tf.image.sample_distorted_bounding_box(*image, **options).size[:2]
+    )
+    released = np.array([height * width for height, width in boxes.as_numpy_iterator()])
     fractions = [0.1, 0.25, 0.5, 0.75, 0.9]
-    expected = np.quantile(released_areas(2000), fractions)
+    expected = np.quantile(released / (300 * 400), fractions)
     np.testing.assert_allclose(np.quantile(areas, fractions), expected, atol=0.06)
-    tops, lefts = crops[:, 0, 0, 0], crops[:, 0, 0, 1]
-    assert tops.std() > 30
-    assert lefts.std() > 40
+    assert (crops[:, 0, 0].std(0) > (30, 40)).all()
     assert (crops >= 0).all()
-    assert crops[..., 0].max() <= 299
-    assert crops[..., 1].max() <= 399
-
-
-def test_min_area_bounds_the_crop() -> None:
+    assert (crops.max((0, 1, 2)) <= (299, 399)).all()
+    # `min_area` bounds the crop.
     square = np.stack(np.mgrid[0:200, 0:200].astype(np.float32), -1)
     crops = augmented(Augmentation(min_area=0.8, flip=False), square, 20, 100)
     extents = 20 * np.diff(crops[:, 5:15, 5:15, 0], axis=1).mean((1, 2))
     assert extents.min() > 200 * np.sqrt(0.8 * 3 / 4) - 3
 
 
-def test_flip_mirrors_half_of_the_images() -> None:
-    pixels = PIXELS.astype(np.float32)
+def test_half_of_the_images_are_mirrored_and_a_shift_moves_over_black() -> None:
     versions = augmented(Augmentation(crop="resize"), PIXELS, (24, 32), 400)
-    flipped = (versions == pixels[:, ::-1]).all((1, 2, 3))
-    assert (flipped | (versions == pixels).all((1, 2, 3))).all()
+    flipped = (versions == PIXELS[:, ::-1]).all((1, 2, 3))
+    assert (flipped | (versions == PIXELS).all((1, 2, 3))).all()
     assert 160 <= flipped.sum() <= 240  # four standard deviations
-
-
-def test_shift_moves_over_black() -> None:
     versions = augmented(AUGMENTATIONS["digits"], PIXELS, (24, 32), 100)
     padded = np.pad(PIXELS, ((1, 1), (1, 1), (0, 0))).astype(np.float32)
     places = {(t, s): padded[t : t + 24, s : s + 32] for t in range(3) for s in range(3)}

@@ -8,39 +8,42 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import BadImageError, EvalTransform, band_statistics, load, pipeline, read_image
 from keras_vit.data.decode.rasters import read_raster, shown
-from tests.data.image_fixtures import one_quick
+from tests.data.image_fixtures import one_quick, write
 
 pytestmark = pytest.mark.backends("torch")  # Grain and NumPy read them
-
 pytest.importorskip("grain")
 tifffile = pytest.importorskip("tifffile")
 imagecodecs = pytest.importorskip("imagecodecs")
 pydicom = pytest.importorskip("pydicom")
-
 RANDOM = np.random.default_rng(0)
 FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")
 
 
-def tiff(array: np.ndarray, **options: Any) -> bytes:
+def written(save: Callable[[io.BytesIO], Any]) -> bytes:
     file = io.BytesIO()
-    tifffile.imwrite(file, array, **{"photometric": "minisblack", **options})
+    save(file)
     return file.getvalue()
+
+
+def tiff(array: np.ndarray, **options: Any) -> bytes:
+    options = {"photometric": "minisblack", **options}
+    return written(lambda file: tifffile.imwrite(file, array, **options))
 
 
 def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+    return written(lambda file: np.save(file, array))
 
 
 def dicom(stored: np.ndarray, bits: int = 12, **tags: Any) -> bytes:
@@ -58,9 +61,7 @@ def dicom(stored: np.ndarray, bits: int = 12, **tags: Any) -> bytes:
     for name, value in tags.items():
         setattr(file, name, value)
     file.PixelData = stored.tobytes()
-    buffer = io.BytesIO()
-    file.save_as(buffer, enforce_file_format=True)
-    return buffer.getvalue()
+    return written(partial(file.save_as, enforce_file_format=True))
 
 
 TIFFS: dict[str, bytes] = {
@@ -102,14 +103,15 @@ def test_every_depth(dtype: str) -> None:
         np.testing.assert_array_equal(read, expected[..., : read.shape[-1]])
 
 
-def test_png_of_sixteen_bits() -> None:
-    """Of colors Pillow reads the high eight bits alone."""
-    from PIL import Image
-
+def test_png_of_sixteen_bits_and_pictures_of_bands() -> None:
+    # Of colors Pillow reads the high eight bits alone.
     np.testing.assert_array_equal(read_raster(OTHERS["png"]), FIVE[..., :3])
     gray = imagecodecs.png_encode(FIVE[..., 0].copy())
     theirs = np.asarray(Image.open(io.BytesIO(gray)))
     np.testing.assert_array_equal(read_raster(gray)[..., 0], theirs)
+    assert (shown(FIVE).shape, shown(FIVE[..., :2]).shape) == ((40, 50, 3), (40, 50, 1))
+    assert (shown(np.full((4, 4, 3), 7000, "uint16")) == 127).all()
+    assert (shown(FIVE).min(), shown(FIVE).max()) == (0, 255)
 
 
 def test_dicom() -> None:
@@ -133,11 +135,10 @@ def test_dicom() -> None:
     contents = dicom(colors, bits=8, PhotometricInterpretation="RGB", **tags)
     np.testing.assert_array_equal(read_raster(contents), colors)
     file = pydicom.dcmread(io.BytesIO(dicom(stored, **slope)))
-    lossless = io.BytesIO()
     file.compress(pydicom.uid.RLELossless)
-    file.save_as(lossless, enforce_file_format=True)
+    lossless = written(partial(file.save_as, enforce_file_format=True))
     theirs = pydicom.pixels.apply_modality_lut(stored, file)
-    np.testing.assert_array_equal(read_raster(lossless.getvalue())[..., 0], theirs)
+    np.testing.assert_array_equal(read_raster(lossless)[..., 0], theirs)
     with pytest.raises(BadImageError, match="2 frames"):
         read_raster(dicom(np.concatenate([stored, stored]), Rows=40, NumberOfFrames=2))
 
@@ -171,9 +172,7 @@ def deflated(tail: int) -> bytes:
     file = pydicom.dcmread(io.BytesIO(OTHERS["dicom"]))
     file.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
     file.add_new(0x00420011, "OB", bytes(tail))
-    buffer = io.BytesIO()
-    file.save_as(buffer, enforce_file_format=True)
-    return buffer.getvalue()
+    return written(partial(file.save_as, enforce_file_format=True))
 
 
 def several_sizes() -> bytes:
@@ -229,20 +228,14 @@ def test_refusals(kind: str) -> None:
     options: dict[str, Any] = {"bands": (5,), "max_pixels": 100_000} if kind == "fifth" else {}
     for make, reason in REFUSED[kind]:
         contents = make()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with pytest.raises(BadImageError, match=reason):
-                read_raster(contents, **options)
+        with warnings.catch_warnings(action="error"), pytest.raises(BadImageError, match=reason):
+            read_raster(contents, **options)
 
 
-def test_bands_count_from_one() -> None:
+def test_bands_count_from_one_and_a_missing_package_is_named(monkeypatch) -> None:
     for bands in ((0,), (-1,), (1, 6)):
-        message = f"has 5 bands, and band {bands[-1]} was asked for"
-        with pytest.raises(BadImageError, match=message):
+        with pytest.raises(BadImageError, match=f"has 5 bands, and band {bands[-1]} was asked for"):
             read_raster(OTHERS["npy"], bands)
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, package in {"planar": "tifffile", "png": "imagecodecs", "dicom": "pydicom"}.items():
         monkeypatch.setitem(sys.modules, package, None)
         how = rf"{package} reads: pip install 'keras3-vit\[bands\]'"
@@ -268,8 +261,7 @@ def test_threads_leave_the_filters_of_warnings() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(answers) == 160
-    assert all(answers)
+    assert answers == [True] * 160
     assert list(warnings.filters) == before
 
 
@@ -289,20 +281,14 @@ def test_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
     assert not [r for r in caplog.records if r.name == "tifffile" and r.levelno >= logging.ERROR]
 
 
-def test_pictures_of_bands() -> None:
-    assert shown(FIVE).shape == (40, 50, 3)
-    assert shown(FIVE[..., :2]).shape == (40, 50, 1)
-    assert (shown(np.full((4, 4, 3), 7000, "uint16")) == 127).all()
-    assert (shown(FIVE).min(), shown(FIVE).max()) == (0, 255)
-
-
-def write(folder: Path, images: np.ndarray, suffix: str = ".tif") -> Path:
+def tiles(folder: Path, images: np.ndarray, suffix: str = ".tif") -> Path:
     """Two classes in turn."""
-    for i, image in enumerate(images):
-        file = folder / "ab"[i % 2] / f"{i}{suffix}"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(tiff(image, planarconfig="contig") if suffix == ".tif" else npy(image))
-    return folder
+    encoded = map(partial(tiff, planarconfig="contig") if suffix == ".tif" else npy, images)
+    return write(folder, {f"{'ab'[i % 2]}/{i}{suffix}": file for i, file in enumerate(encoded)})
+
+
+def numbered(files: Iterable[Path]) -> np.ndarray:
+    return IMAGES[[int(file.stem) for file in files]]
 
 
 IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
@@ -310,69 +296,56 @@ IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
 
 def test_a_folder_of_bands(tmp_path: Path) -> None:
     """The bands arrive as they are in the files, in training as in evaluation."""
-    splits = load(write(tmp_path / "tiles", IMAGES), bands=(4, 1))
+    splits = load(tiles(tmp_path / "tiles", IMAGES), bands=(4, 1))
     assert (splits.train.bands, splits.train.channels, splits.train.reader) == ((4, 1), 2, "grain")
+    expected = numbered(splits.val.files)[..., [3, 0]].astype("float32")
     for training, augment in ((False, None), (True, "none")):
-        batches = pipeline(splits.val, 8, 32, training=training, augment=augment)
-        ((images, labels),) = list(batches)
-        order = [int(file.stem) for file in splits.val.files]
-        expected = IMAGES[order][..., [3, 0]].astype("float32")
-        assert sorted(map(bytes, images)) == sorted(map(bytes, expected))
-        assert len(labels) == 4
+        ((images, labels),) = pipeline(splits.val, 8, 32, training=training, augment=augment)
+        assert (sorted(map(bytes, images)), len(labels)) == (sorted(map(bytes, expected)), 4)
     means, stds = band_statistics(splits.train)
-    values = IMAGES[[int(file.stem) for file in splits.train.files]][..., [3, 0]].reshape(-1, 2)
+    values = numbered(splits.train.files)[..., [3, 0]].reshape(-1, 2)
     np.testing.assert_allclose(means, values.mean(0), rtol=1e-12)
     np.testing.assert_allclose(stds, values.std(0), rtol=1e-12)
     every = load(tmp_path / "tiles", bands="all").val
     assert every.bands == (1, 2, 3, 4, 5)
     cached = next(iter(pipeline(every, 8, 4, cache=True)))[0]
-    np.testing.assert_array_equal(cached, IMAGES[[int(f.stem) for f in every.files]])
-    transform = EvalTransform(bands=(4, 1))
-    one = read_image(splits.val.files[0], 8, 2, transform=transform)
-    np.testing.assert_array_equal(one, IMAGES[order[0]][..., [3, 0]])
-
-
-def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
-    folder = write(tmp_path / "tiles", IMAGES)
-    (folder / "a" / "short.tif").write_bytes(TIFFS["deflate"][:900])
-    (folder / "a" / "four.tif").write_bytes(tiff(IMAGES[0, ..., :4], planarconfig="contig"))
-    with pytest.warns(UserWarning, match="2 of 22 files cannot be decoded"):
-        splits = load(folder, bands="all")
-    assert "it has 4 bands, and the first file has 5" in str(dict(splits.report))
-    (folder / "a" / "bytes.npy").write_bytes(npy(IMAGES[0].astype("uint8")))
-    with (
-        pytest.warns(DataRangeWarning, match="20 files of uint16, 1 file of uint8"),
-        pytest.warns(UserWarning, match="cannot be decoded"),
-    ):
-        load(folder, bands="all")
-    for options, reason in (
-        ({"channels": 3}, r"channels=3 does not fit .* of 5 bands"),
-        ({"eval_transform": EvalTransform(bands=(3,))}, r"The model reads bands \(3,\)"),
-        ({"eval_transform": "big_vision"}, "mode beside bands"),
-        ({"training": True, "augment": "randaugment", "num_classes": 2}, "rand_augment"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            pipeline(splits.val, 8, 4, **options)
-    for wrong in ((), (0, 1), (2, 2), "4,3", (1.5,), 3):
-        with pytest.raises(ValueError, match="different numbers from 1"):
-            load(folder, bands=wrong)
-    for call, reason in (
-        (lambda: load(folder, bands="all", reader="tensorflow"), "leave reader out"),
-        (lambda: load("digits", bands="all"), "for a folder of raster files"),
-        (lambda: band_statistics(load("digits").train), "has photographs"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            call()
-    flat = np.stack([IMAGES[..., 0], np.full_like(IMAGES[..., 0], 7)], -1)
-    train = load(write(tmp_path / "flat", flat), bands="all").train
-    with pytest.raises(ValueError, match="Band 2 is 7 in every pixel"):
-        band_statistics(train)
-
-
-def test_a_table_of_bands(tmp_path: Path) -> None:
-    folder = write(tmp_path / "tiles", IMAGES, ".npy")
+    np.testing.assert_array_equal(cached, numbered(every.files))
+    one = read_image(splits.val.files[0], 8, 2, transform=EvalTransform(bands=(4, 1)))
+    np.testing.assert_array_equal(one, expected[0])
+    # With the labels in a table.
+    folder = tiles(tmp_path / "table", IMAGES, ".npy")
     rows = [f"{'ab'[i % 2]}/{i}.npy,{i / 7:.3f}" for i in range(20)]
     (folder / "labels.csv").write_text("\n".join(["file,height", *rows]))
     splits = load(folder, labels=folder / "labels.csv", task="regression", bands=(2,))
     assert splits.train.bands == (2,)
     assert next(iter(pipeline(splits.val, 8, 4)))[0].shape == (4, 8, 8, 1)
+
+
+def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
+    folder = tiles(tmp_path / "tiles", IMAGES)
+    four = tiff(IMAGES[0, ..., :4], planarconfig="contig")
+    write(folder, {"a/short.tif": TIFFS["deflate"][:900], "a/four.tif": four})
+    with pytest.warns(UserWarning, match="2 of 22 files cannot be decoded"):
+        splits = load(folder, bands="all")
+    assert "it has 4 bands, and the first file has 5" in str(dict(splits.report))
+    (folder / "a" / "bytes.npy").write_bytes(npy(IMAGES[0].astype("uint8")))
+    depths = pytest.warns(DataRangeWarning, match="20 files of uint16, 1 file of uint8")
+    with depths, pytest.warns(UserWarning, match="cannot be decoded"):
+        load(folder, bands="all")
+    flat = np.stack([IMAGES[..., 0], np.full_like(IMAGES[..., 0], 7)], -1)
+    train = load(tiles(tmp_path / "flat", flat), bands="all").train
+    batches, third = partial(pipeline, splits.val, 8, 4), EvalTransform(bands=(3,))
+    wrong = ((), (0, 1), (2, 2), "4,3", (1.5,), 3)
+    for call, reason in (
+        (partial(batches, channels=3), r"channels=3 does not fit .* of 5 bands"),
+        (partial(batches, eval_transform=third), r"The model reads bands \(3,\)"),
+        (partial(batches, eval_transform="big_vision"), "mode beside bands"),
+        (partial(batches, True, augment="randaugment", num_classes=2), "rand_augment"),
+        (partial(load, folder, bands="all", reader="tensorflow"), "leave reader out"),
+        (partial(load, "digits", bands="all"), "for a folder of raster files"),
+        (partial(band_statistics, load("digits").train), "has photographs"),
+        (partial(band_statistics, train), "Band 2 is 7 in every pixel"),
+        *((partial(load, folder, bands=bands), "different numbers from 1") for bands in wrong),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            call()

@@ -1,6 +1,7 @@
 """Grain's batches are TensorFlow's: order, labels and crops the same, pixels within a level."""
 
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from tests.data.image_fixtures import encode, flat_folder, orientation, smooth, 
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
-
-SIZES = ((30, 44), (41, 23), (64, 64), (17, 90))  # height, width
+SIZES = ((44, 30), (23, 41), (64, 64), (90, 17))  # width, height
 OF_DIGITS = {**bank.TINY, "patch_size": 4, "input_shape": (8, 8, 1), "num_classes": 10}
 MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
 AFFINE = Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=2)
+AUGMENTS = [*AUGMENTATIONS, AFFINE, Augmentation(three_augment=True, erasing=0.5)]
+TRANSFORMS = ("crop", "stretch", EvalTransform("timm_center", 0.9, "bicubic"))
+WAYS: list[dict[str, Any]] = [{"eval_transform": how, "channels": 1} for how in TRANSFORMS]
+WAYS += [{"training": True, "augment": MIXED, "num_classes": 2, "cache": True}]
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +34,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Smooth pictures of many sizes, formats and orientations, gray ones among them."""
     folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for number in range(26):
-        height, width = SIZES[number % len(SIZES)]
-        image = smooth(random, width, height)
+        image = smooth(random, *SIZES[number % len(SIZES)])
         image = image.convert("L") if number % 5 == 4 else image
         kind = ("jpeg", "png", "webp")[number % 3]
         contents = encode(image, kind, exif=orientation(1 + number % 8), quality=90)
@@ -39,13 +42,11 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def batches(
-    folder: Path, reader: str, count: int = 6, verify: bool = True, **options: Any
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(folder: Path, reader: str, verify: bool = True, **options: Any) -> list[Any]:
+    """The first six."""
     split = load(folder, reader=reader, verify=verify).train.with_decoder("pillow")
     options = {"image_size": (24, 32), "batch_size": 6, "seed": 3, **options}
-    made = pipeline(split, **options).as_numpy_iterator()
-    return [batch for _, batch in zip(range(count), made, strict=False)]
+    return list(islice(pipeline(split, **options).as_numpy_iterator(), 6))
 
 
 def assert_same(ours: list[Any], theirs: list[Any], atol: float = 1.0) -> None:
@@ -56,9 +57,7 @@ def assert_same(ours: list[Any], theirs: list[Any], atol: float = 1.0) -> None:
         np.testing.assert_allclose(images, expected, atol=atol)
 
 
-@pytest.mark.parametrize(
-    "augment", [*AUGMENTATIONS, AFFINE, Augmentation(three_augment=True, erasing=0.5)], ids=str
-)
+@pytest.mark.parametrize("augment", AUGMENTS, ids=str)
 def test_training(photographs: Path, augment: Any) -> None:
     # Where TensorFlow decodes a box alone, colors along its border are a few levels off.
     options = {"training": True, "augment": augment, "repeat": True, "start_step": 2, "cache": True}
@@ -71,16 +70,8 @@ def test_training(photographs: Path, augment: Any) -> None:
         assert np.median(np.abs(images - expected)) < 1
 
 
-def test_mixing(photographs: Path) -> None:
-    options = {"training": True, "augment": MIXED, "num_classes": 2, "cache": True}
-    assert_same(*(batches(photographs, reader, **options) for reader in READERS))
-
-
-@pytest.mark.parametrize(
-    "transform", ["crop", "stretch", EvalTransform("timm_center", 0.9, "bicubic")], ids=str
-)
-def test_evaluation(photographs: Path, transform: Any) -> None:
-    options = {"eval_transform": transform, "channels": 1}
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_evaluation_and_mixing(photographs: Path, options: dict[str, Any]) -> None:
     assert_same(*(batches(photographs, reader, **options) for reader in READERS))
 
 
@@ -94,17 +85,15 @@ def test_channels_first_and_cache(photographs: Path) -> None:
     assert_same(cached, plain, atol=0)
 
 
-def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path) -> None:
+def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path, capfd) -> None:
     shutil.copytree(photographs, tmp_path / "photographs")
     folder = write(tmp_path / "photographs", {"a/00.jpg": b"not an image"})
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
     for start in (0, 3):
         both = [batches(folder, reader, start_step=start, **options) for reader in READERS]
         assert_same(*both)
-
-
-def test_a_file_that_breaks_later_is_gray(tmp_path: Path, capfd) -> None:
-    split = load(flat_folder(tmp_path), reader="grain").train
+    # One that breaks later is gray.
+    split = load(flat_folder(tmp_path / "flat"), reader="grain").train
     broken = split.files[1]
     broken.write_bytes(b"damaged since")
     images, labels = next(iter(pipeline(split, 16, len(split))))
@@ -121,11 +110,11 @@ def test_balanced_sampling_is_the_same() -> None:
     for reader in READERS:
         split = ArraySplit("train", ("a", "b"), images, labels, reader=reader).resampled([1, 4])
         made = pipeline(split, 8, 7, channels=1, **options).as_numpy_iterator()
-        both.append([batch for _, batch in zip(range(12), made, strict=False)])
+        both.append(list(islice(made, 12)))
     assert_same(*both, atol=0)
 
 
-def test_a_pass_that_was_looked_at_is_not_over() -> None:
+def test_a_pass_that_was_looked_at_is_not_over_and_goes_on_elsewhere() -> None:
     split = load("digits", reader="grain").train
     options = {"training": True, "channels": 1, "augment": "none"}
     first, second = pipeline(split, 8, 500, **options), pipeline(split, 8, 500, **options)
@@ -134,17 +123,13 @@ def test_a_pass_that_was_looked_at_is_not_over() -> None:
     for ours, theirs in zip(passes[:2], passes[2:], strict=True):
         np.testing.assert_array_equal(np.concatenate(ours), np.concatenate(theirs))
     assert (np.concatenate(passes[0]) != np.concatenate(passes[1])).any()
-
-
-def test_an_iterator_goes_on_where_another_stopped() -> None:
-    """As Grain's checkpoints do it, in a later pass too."""
-    split = load("digits", reader="grain").train
-    batches = pipeline(split, 8, 600, training=True, channels=1, augment="none")
+    # An iterator goes on where another stopped, as Grain's checkpoints do it, in a later pass too.
+    batches = pipeline(split, 8, 600, **options)
     list(batches)
-    first, again = iter(batches), iter(pipeline(split, 8, 600, training=True, channels=1))
-    next(first)
-    state = first.get_state()
-    expected = next(first)[1]
+    stopped, again = iter(batches), iter(pipeline(split, 8, 600, training=True, channels=1))
+    next(stopped)
+    state = stopped.get_state()
+    expected = next(stopped)[1]
     again.set_state(state)
     np.testing.assert_array_equal(next(again)[1], expected)
 

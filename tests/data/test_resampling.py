@@ -6,6 +6,7 @@ import pytest
 from keras_vit.data import pipeline
 from keras_vit.data.sources.array_splits import ArraySplit, DecodedSplit
 from keras_vit.tasks.balance import sampling_rates
+from tests.data.batches import check_stopped_run
 
 pytest.importorskip("tensorflow")
 COUNTS = [60, 30, 8, 2]
@@ -37,18 +38,9 @@ def test_every_class_is_drawn_as_often() -> None:
         times += counts
     # Over many passes all images of a class are drawn alike: 40 * 25 / 60 = 16.7 +- 3.1.
     assert 5 < times[LABELS == 0].min() <= times[LABELS == 0].max() < 29
-
-
-def test_other_rates() -> None:
-    only = SPLIT.resampled([0, 0, 1, 0])
-    assert set(drawn(only)[1]) == {2}
-    once = SPLIT.resampled([1, 1, 1, 1])
-    assert sorted(drawn(once)[0]) == list(range(100))
-
-
-def test_passes_follow_from_seed_and_number_alone() -> None:
-    first, again = drawn(RESAMPLED), drawn(RESAMPLED)
-    np.testing.assert_array_equal(first, again)
+    # Passes follow from seed and number alone.
+    first = drawn(RESAMPLED)
+    np.testing.assert_array_equal(drawn(RESAMPLED), first)
     np.testing.assert_array_equal(drawn(RESAMPLED, start=37), first[:, 37:])
     for other in (drawn(RESAMPLED, epoch=1), drawn(RESAMPLED, seed=8)):
         assert (other[0] != first[0]).any()
@@ -57,34 +49,30 @@ def test_passes_follow_from_seed_and_number_alone() -> None:
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_a_stream_goes_on_at_any_step(cache: bool) -> None:
-    options = {"image_size": 4, "batch_size": 16, "training": True, "augment": "none"}
-    options |= {"repeat": True, "seed": 3, "channels": 1, "cache": cache}
-    whole = pipeline(RESAMPLED, **options).take(20).as_numpy_iterator()
-    batches = [(images.tobytes(), labels.tolist()) for images, labels in whole]
-    for step in (1, 6, 7, 19):  # within a pass, across its end, and in the third
-        images, labels = next(iter(pipeline(RESAMPLED, start_step=step, **options)))
-        assert (images.numpy().tobytes(), labels.numpy().tolist()) == batches[step]
+    # Stopped within a pass, across its end, and in the third.
+    options = {"augment": "none", "seed": 3, "channels": 1, "cache": cache}
+    check_stopped_run(RESAMPLED, 16, 20, (1, 6, 7, 19), **options)
+    batches = pipeline(RESAMPLED, 4, 16, True, repeat=True, **options).take(20)
     labels = np.concatenate([labels for _, labels in batches])
     assert np.abs(np.bincount(labels) - 80).max() < 12
 
 
 def test_an_image_that_is_drawn_twice_is_augmented_anew() -> None:
-    options = {"image_size": 4, "batch_size": 100, "training": True, "channels": 1}
     noise = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 1)).astype("uint8")
     split = ArraySplit("train", tuple("abcd"), noise, LABELS).resampled(sampling_rates(COUNTS))
-    images, labels = next(iter(pipeline(split, **options)))
+    images, labels = next(iter(pipeline(split, 4, 100, training=True, channels=1)))
     rare = images.numpy()[labels.numpy() == 3]
     assert len({image.tobytes() for image in rare}) == len(rare) >= 24
 
 
-def test_what_is_not_shuffled_has_every_image_once() -> None:
+def test_other_rates_and_what_is_not_shuffled() -> None:
+    assert set(drawn(SPLIT.resampled([0, 0, 1, 0]))[1]) == {2}
+    assert sorted(drawn(SPLIT.resampled([1, 1, 1, 1]))[0]) == list(range(100))
     rows = [int(place) for place, _, _ in RESAMPLED.dataset().as_numpy_iterator()]
     assert rows == list(range(100))
     labels = [labels for _, labels in pipeline(RESAMPLED, 4, 32, channels=1)]
     np.testing.assert_array_equal(np.concatenate(labels), LABELS)
-
-
-def test_parts_and_copies_keep_the_rates() -> None:
+    # Parts and copies keep the rates.
     assert SPLIT.sampling_rates is None
     part = RESAMPLED.take(np.flatnonzero(LABELS > 0))
     assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1

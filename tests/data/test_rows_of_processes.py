@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from keras_vit.data import ArraySplit, Augmentation, Split, load, pipeline
-from tests.data.image_fixtures import write_examples
+from tests.data.image_fixtures import write, write_examples
 
 tf = pytest.importorskip("tensorflow")
-
 COUNT, BATCH = 22, 8
 # And whether images are mixed, each with the one before it.
 ROWS = [(range(4), True), (range(4, 8), False), (range(0, 8, 2), True)]
@@ -25,10 +24,8 @@ def arrays(folder: Path, reader: str = "tensorflow") -> Split:
 
 
 def photographs(folder: Path, reader: str = "tensorflow") -> Split:
-    for number, image in enumerate(images()):
-        name = "ab"[number % 2]
-        (folder / name).mkdir(exist_ok=True)
-        tf.io.write_file(str(folder / name / f"{number}.png"), tf.io.encode_png(image))
+    files = map(tf.io.encode_png, images())
+    write(folder, {f"{'ab'[i % 2]}/{i}.png": file.numpy() for i, file in enumerate(files)})
     split = load(str(folder), val_fraction=0.1, reader=reader).train
     (folder / "a/4.png").write_bytes(b"damaged since")
     return split

@@ -15,16 +15,8 @@ from sklearn.model_selection import train_test_split
 
 from keras_vit.data import Augmentation, BadImageError, load, pipeline, read_image
 from keras_vit.data.sources.splits import FileReport
-from tests.data.image_fixtures import (
-    CLASSES,
-    IMAGE,
-    disorderly_folder,
-    encode,
-    flat_folder,
-    orientation,
-    plain,
-    write,
-)
+from tests.data import image_fixtures
+from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
 
 pytest.importorskip("tensorflow")
 
@@ -33,47 +25,34 @@ def names(split) -> list[str]:
     return [f"{file.parent.name}/{file.name}" for file in split.files]
 
 
-# --- digits
-
-
 def sixteenths(images: np.ndarray) -> np.ndarray:
     """Pixels as scikit-learn has them. A step of theirs is 15.9 of ours: rounding loses nothing."""
     return np.rint(images.reshape(-1, 64) / 255.0 * 16)
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
+def test_digits_are_those_of_scikit_learn_and_split_reproducibly() -> None:
     splits = load("digits")
     pixels = np.concatenate([splits[name].as_arrays()[0] for name in splits])
-    assert pixels.dtype == np.uint8
-    assert pixels.shape == (1797, 8, 8, 1)
+    assert (pixels.dtype, pixels.shape, pixels.max()) == (np.uint8, (1797, 8, 8, 1), 255)
     expected, labels = load_digits(return_X_y=True)
     assert sorted(map(tuple, sixteenths(pixels))) == sorted(map(tuple, expected))
-    assert pixels.max() == 255
-    assert splits.class_names == tuple("0123456789")
-    assert len(splits.val) == 360
+    assert (splits.class_names, len(splits.val)) == (tuple("0123456789"), 360)
     for digit, count in Counter(labels.tolist()).items():
         assert (splits.val.labels() == digit).sum() == pytest.approx(count / 5, abs=1)
-
-
-def test_digits_split_is_reproducible() -> None:
-    first, again, other = load("digits"), load("digits"), load("digits", seed=1)
-    np.testing.assert_array_equal(first.train.as_arrays()[0], again.train.as_arrays()[0])
-    assert (first.val.as_arrays()[0] != other.val.as_arrays()[0]).any()
+    again, other = load("digits"), load("digits", seed=1)
+    np.testing.assert_array_equal(splits.train.as_arrays()[0], again.train.as_arrays()[0])
+    assert (splits.val.as_arrays()[0] != other.val.as_arrays()[0]).any()
     assert len(load("digits", val_fraction=0.5).val) == 899
     # scikit-learn's "Recognizing hand-written digits" splits in this way.
-    pixels, labels = load_digits(return_X_y=True)
-    parts = train_test_split(pixels, labels, test_size=0.5, shuffle=False)
-    splits = load("digits/half")
-    for name, images, expected in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
-        pixels, labels = splits[name].as_arrays()
+    parts = train_test_split(expected, labels, test_size=0.5, shuffle=False)
+    halves = load("digits/half")
+    for name, images, digits in (("train", parts[0], parts[2]), ("val", parts[1], parts[3])):
+        pixels, classes = halves[name].as_arrays()
         np.testing.assert_array_equal(sixteenths(pixels), images)
-        np.testing.assert_array_equal(labels, expected)
+        np.testing.assert_array_equal(classes, digits)
 
 
-# --- the three layouts
-
-
-def test_real_photographs_with_listings(shared: Path) -> None:
+def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> None:
     folder = shared / "photos" / "flowers"
     splits = load(folder, verify=False)
     assert splits.class_names == ("daisy", "dandelion", "roses", "sunflowers", "tulips")
@@ -83,21 +62,15 @@ def test_real_photographs_with_listings(shared: Path) -> None:
         folders = [line.split("/")[0] for line in listed]
         assert [splits.class_names[i] for i in splits[name].labels()] == folders
     assert repr(splits) == f"Splits('{folder}', 5 classes: train 1800, val 450)"
-
-
-def test_real_photographs_in_train_and_test(shared: Path) -> None:
     folder = shared / "photos" / "cifar10"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         splits = load(folder / "test")  # one folder for each class: split here
         both = load(folder, verify=False)
     assert (len(splits.train), len(splits.val)) == (800, 200)
     assert (np.bincount(splits.val.labels()) == 20).all()
     assert (len(both.train), len(both.val), len(splits.report)) == (4000, 1000, 0)
-    assert list(both) == ["train", "val"]
-    assert len(both.class_names) == 10
-    images, _ = next(iter(pipeline(splits.val, 32, 8)))
-    assert images.numpy().std() > 20
+    assert (list(both), len(both.class_names)) == (["train", "val"], 10)
+    assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
 def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) -> None:
@@ -116,17 +89,14 @@ def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) ->
     assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
 
 
-@pytest.mark.parametrize("val", ["val", "validation", "test"])
-def test_train_and_val_folders(tmp_path: Path, val: str) -> None:
-    files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
-    splits = load(write(tmp_path, files))
-    assert list(splits) == ["train", "val"]
-    assert splits.class_names == ("a", "b")
-    assert splits.val.files == (tmp_path / val / "a" / "1.png", tmp_path / val / "b" / "1.png")
-    assert splits.val.labels().tolist() == [0, 1]
-
-
-def test_other_layouts(tmp_path: Path) -> None:
+def test_folders_of_splits(tmp_path: Path) -> None:
+    for val in ("val", "validation", "test"):
+        files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
+        folder = write(tmp_path / f"with {val}", files)
+        splits = load(folder)
+        assert (list(splits), splits.class_names) == (["train", "val"], ("a", "b"))
+        assert splits.val.files == tuple(folder / val / c / "1.png" for c in "ab")
+        assert splits.val.labels().tolist() == [0, 1]
     parts = ("train", "val", "test")
     three = {f"three/{p}/{c}/1.png": plain(1) for p in parts for c in "ab"}
     bus = {f"bus/{c}/{i}.png": plain(i) for c in ("train", "bus") for i in range(5)}
@@ -139,44 +109,31 @@ def test_other_layouts(tmp_path: Path) -> None:
     alone = load(flat_folder(tmp_path / "one" / "train").parent)  # without val, it is split
     assert (len(alone.train), len(alone.val)) == (16, 4)
     splits = load(tmp_path / "bus")  # a class may be called train
-    assert splits.class_names == ("bus", "train")
-    assert len(splits.val) == 2
-
-
-def test_listing_with_test(tmp_path: Path) -> None:
-    lists = {"train": b"b/001.png\r\n\na/000.png\n", "val": b"a/002.png\n", "test": b"b/003.png"}
-    write(flat_folder(tmp_path), {f"{name}.txt": lines for name, lines in lists.items()})
-    splits = load(tmp_path)
-    assert names(splits.train) == ["b/001.png", "a/000.png"]
-    assert names(splits.val) == ["a/002.png"]
-    assert names(splits["test"]) == ["b/003.png"]
-    assert splits.train.labels().tolist() == [1, 0]
+    assert (splits.class_names, len(splits.val)) == (("bus", "train"), 2)
 
 
 def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
-    kinds = {"one.JPG": "JPEG", "two.jpeg": "JPEG", "three.WebP": "WEBP", "4.bmp": "BMP"}
+    kinds = {"1.JPG": "JPEG", "2.jpeg": "JPEG", "3.WebP": "WEBP", "4.bmp": "BMP", "5.gif": "GIF"}
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
-    write(tmp_path, {"a/five.gif": encode(IMAGE, "GIF"), "a/deeper/six.png": plain(6)})
-    write(tmp_path, {".cache/x.png": plain(1)})
+    write(tmp_path, {"a/deeper/six.png": plain(6), ".cache/x.png": plain(1)})
     (tmp_path / "a" / "link.png").symlink_to(tmp_path / "b" / "001.png")
     splits = load(tmp_path)
-    assert splits.class_names == ("a", "b")
-    assert len(splits.report) == 0
+    assert (splits.class_names, len(splits.report)) == (("a", "b"), 0)
     assert len(splits.train) + len(splits.val) == 20 + 6
     assert [path.name for path, _ in splits.report.ignored] == ["deeper", "notes.txt"]
     assert "notes.txt: not one of .bmp .gif" in str(splits.report)
 
 
-def split_lists(root: Path, train: bytes, val: bytes = b"b/001.png") -> Path:
-    return write(flat_folder(root), {"train.txt": train, "val.txt": val})
-
-
-def test_lists_in_every_unicode_encoding(tmp_path: Path) -> None:
-    write(tmp_path, {"a/é 木.png": plain(1)})
+def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
+    write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
-        train = "a/é 木.png\r\nb/003.png\r\n".encode(encoding)
-        assert names(load(split_lists(tmp_path, train)).train) == ["a/é 木.png", "b/003.png"]
+        train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
+        files = {"train.txt": train, "val.txt": b"a/002.png\n"}
+        splits = load(write(flat_folder(tmp_path), files))
+        assert names(splits.train) == ["b/001.png", "a/é 木.png"]
+        assert (names(splits.val), names(splits["test"])) == (["a/002.png"], ["b/003.png"])
+        assert splits.train.labels().tolist() == [1, 0]
 
 
 NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
@@ -199,7 +156,7 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_that_are_refused(tmp_path: Path, name: str) -> None:
     train, val, message = LISTS[name]
-    folder = split_lists(tmp_path / "photos", train, val)
+    folder = write(flat_folder(tmp_path / "photos"), {"train.txt": train, "val.txt": val})
     write(tmp_path, {"p16.png": plain(16)})
     (folder / "b" / "link.png").symlink_to(folder / "a" / "000.png")
     (folder / "b" / "hard.png").hardlink_to(folder / "a" / "000.png")
@@ -255,30 +212,22 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-# --- files that are not images
-
+MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
 BAD = {
     "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
     "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
-    "b/moving.webp": (
-        encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)]),
-        "an animated WebP file, which is not supported",
-    ),
+    "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
 }
 
 
-@pytest.fixture
-def bad_folder(tmp_path: Path) -> Path:
-    (flat_folder(tmp_path) / "b" / "broken link.png").symlink_to(tmp_path / "nowhere.png")
-    return write(tmp_path, {name: contents for name, (contents, _) in BAD.items()})
-
-
-def test_bad_files_are_skipped_and_reported_or_refused(bad_folder: Path) -> None:
+def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
+    folder = write(flat_folder(tmp_path), {name: contents for name, (contents, _) in BAD.items()})
+    (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
     bad = "6 of 26 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped") as warned:
-        splits = load(bad_folder)
+        splits = load(folder)
     assert "see splits.report" in str(warned[0].message)
     assert warned[0].filename == __file__
     reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
@@ -291,12 +240,10 @@ def test_bad_files_are_skipped_and_reported_or_refused(bad_folder: Path) -> None
     batches = pipeline(splits.train, 8, 4, training=True)
     assert sum(len(labels) for _, labels in batches) == len(splits.train)
     with pytest.raises(BadImageError, match=bad) as error:
-        load(bad_folder, on_bad_file="raise")
+        load(folder, on_bad_file="raise")
     assert all(name in str(error.value) for name in BAD)
     assert isinstance(error.value, ValueError)
-
-
-def test_a_long_list_of_files_is_cut_where_it_is_printed() -> None:
+    # A long list is cut where it is printed.
     files = tuple((Path(f"{i}.jpg"), "empty") for i in range(1000))
     lines = str(FileReport(files, files[:3])).splitlines()
     assert lines[0] == "1,000 unreadable, 3 ignored"
@@ -306,23 +253,16 @@ def test_a_long_list_of_files_is_cut_where_it_is_printed() -> None:
 
 def test_classes_of_one_or_of_no_image(tmp_path: Path) -> None:
     folder = write(flat_folder(tmp_path / "none"), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
-    with (
-        pytest.warns(UserWarning, match="2 of 22 files"),
-        pytest.warns(UserWarning, match="1 class is left out"),
-    ):
+    left_out = pytest.warns(UserWarning, match="1 class is left out")
+    with pytest.warns(UserWarning, match="2 of 22 files"), left_out:
         splits = load(folder)
-    assert splits.class_names == ("a", "b")
-    assert len(splits.report) == 2
-    (left_out,) = splits.report.ignored
-    assert left_out == (folder / "c", "a class without an image to train on")
+    assert (splits.class_names, len(splits.report)) == (("a", "b"), 2)
+    assert list(splits.report.ignored) == [(folder / "c", NO_IMAGE)]
     # The only image of a class is one to train on.
     splits = load(write(flat_folder(tmp_path / "one"), {"c/1.png": plain(1)}))
     assert splits.class_names == ("a", "b", "c")
     assert "c/1.png" in names(splits.train)
     assert set(splits.val.labels()) == {0, 1}
-
-
-# --- errors
 
 
 def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
@@ -331,27 +271,22 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
     monkeypatch.setenv("TERM", "xterm")
-    files = len(load(tmp_path).train) + len(load(tmp_path).val)
-    capsys.readouterr()
     load(tmp_path)
     shown = capsys.readouterr().err
     assert "checking files" in shown
     # The bar gives way to a finished line with the result.
     last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
-    assert last.endswith(f"checked {files} files: all can be decoded\n")
+    assert last.endswith("checked 20 files: all can be decoded\n")
     next(tmp_path.glob("*/*.*")).write_bytes(b"broken")
     with pytest.warns(UserWarning, match="cannot be decoded"):
         load(tmp_path)
-    assert f"checked {files} files: 1 cannot be decoded\n" in capsys.readouterr().err
+    assert "checked 20 files: 1 cannot be decoded\n" in capsys.readouterr().err
 
 
-def test_missing_folder() -> None:
+def test_missing_folders_and_folders_of_a_class(tmp_path: Path) -> None:
     for source in ("./flowers", "photos/flowers", "~/no such folder", Path("x")):
         with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
             load(source)
-
-
-def test_a_class_folder_is_not_the_folder_of_classes(tmp_path: Path) -> None:
     folder = write(tmp_path, {f"{name}/1.png": plain(1) for name in "ab"})
     with pytest.raises(ValueError, match=f"Then give the folder around it, {folder}. Give FOLDER"):
         load(folder / "a")
@@ -360,41 +295,30 @@ def test_a_class_folder_is_not_the_folder_of_classes(tmp_path: Path) -> None:
         load(alone / "images")
 
 
-AB = {"a/1.png": plain(1), "b/1.png": plain(1)}
+def images(names: str) -> dict[str, bytes]:
+    return {f"{name}.png": plain(1) for name in names.split()}
+
+
+AB = images("a/1 b/1")
 LISTED = {**AB, "train.txt": b"a/1.png"}
-
-
-def images(*names: str) -> dict[str, bytes]:
-    return {f"{name}.png": plain(1) for name in names}
-
-
+NOTES, VAL_NOTES = {"b/notes.txt": b""}, {"val/notes.txt": b""}
 TWO_CLASSES = "class folders and a classifier needs two"
 NO_IMAGE = "a class without an image to train on"
+NONE_IN_VAL = "val does not hold an image in a class folder"
+ONLY_IN_VAL = rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images"
 ONE_LEFT = "1 class with images to train on and 1 image to validate on; a classifier"
 UNKNOWN = r"train.txt, line 1: 'c/1.png' does not start with a class folder .*\(a, b\)"
 DISORDER: dict[str, tuple[dict[str, bytes], str]] = {
     "empty": ({"readme": b""}, f"0 {TWO_CLASSES}"),
     "one class": (images("a/1"), f"1 {TWO_CLASSES}"),
-    "empty class": (
-        {**images("a/1", "a/2", "c/1", "c/2"), "b/notes.txt": b""},
-        rf"1 class cannot be used:\n.*b: {NO_IMAGE}",
-    ),
-    "one class left": ({**images("a/1", "a/2"), "b/notes.txt": b""}, ONE_LEFT),
+    "no images": (images("a/1 a/2 c/1 c/2") | NOTES, rf"1 class cannot be used:\n.*b: {NO_IMAGE}"),
+    "one class left": (images("a/1 a/2") | NOTES, ONE_LEFT),
     "no val.txt": (LISTED, "has train.txt but no val.txt"),
-    "missing file": (
-        {**LISTED, "val.txt": b"\nb/7.png"},
-        "val.txt, line 2: .*7.png does not exist",
-    ),
+    "no file": ({**LISTED, "val.txt": b"\nb/7.png"}, "val.txt, line 2: .*7.png does not exist"),
     "unknown class": ({**AB, "train.txt": b"c/1.png", "val.txt": b"b/1.png"}, UNKNOWN),
     "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
-    "empty val": (
-        {**images("train/a/1", "train/b/1"), "val/notes.txt": b""},
-        "val does not hold an image in a class folder",
-    ),
-    "class only in val": (
-        images("train/a/1", "train/b/1", "val/a/1", "val/c/1"),
-        rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images",
-    ),
+    "empty val": (images("train/a/1 train/b/1") | VAL_NOTES, NONE_IN_VAL),
+    "only in val": (images("train/a/1 train/b/1 val/a/1 val/c/1"), ONLY_IN_VAL),
 }
 
 
@@ -405,37 +329,30 @@ def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
         load(write(tmp_path, files), on_bad_file="raise")
 
 
-# --- a folder as people have them
-
-
 @pytest.fixture(scope="module")
 def disorder(tmp_path_factory) -> Path:
-    return disorderly_folder(tmp_path_factory.mktemp("wüst"))
+    return image_fixtures.disorderly_folder(tmp_path_factory.mktemp("wüst"))
 
 
 def test_faults_are_left_out_and_reported(disorder: Path) -> None:
-    with (
-        pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"),
-        pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here"),
-    ):
+    empty = pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here")
+    with pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"), empty:
         splits = load(disorder)
-    assert splits.class_names == CLASSES
+    assert splits.class_names == image_fixtures.CLASSES
     assert (len(splits.train), len(splits.val)) == (3 * 19 + 2, 8)
     assert set(splits.val.labels()) == {0, 1}
-    broken = {*(f"train/{name}/broken.jpg" for name in CLASSES), "val/лютик/text.jpg"}
+    broken = {f"train/{name}/broken.jpg" for name in splits.class_names} | {"val/лютик/text.jpg"}
     unreadable = {str(path.relative_to(disorder)): reason for path, reason in splits.report}
     assert set(unreadable) == broken
     assert all(unreadable.values())
     ignored = {str(path.relative_to(disorder)): reason for path, reason in splits.report.ignored}
-    suffix = "not one of .bmp .gif .jpeg .jpg .png .webp"
-    empty = "a class without an image to train on"
+    others = (f"train/лютик/{name}" for name in ("photo.jpgx", "without extension", "Thumbs.db"))
     assert ignored == {
-        **{f"train/лютик/{n}": suffix for n in ("photo.jpgx", "without extension", "Thumbs.db")},
-        "train/empty": empty,
-        "val/only here": f"{empty}, only 1 elsewhere",
+        **dict.fromkeys(others, "not one of .bmp .gif .jpeg .jpg .png .webp"),
+        "train/empty": NO_IMAGE,
+        "val/only here": f"{NO_IMAGE}, only 1 elsewhere",
     }
-    for name in (*unreadable, *ignored):
-        assert name in str(splits.report)
+    assert all(name in str(splits.report) for name in (*unreadable, *ignored))
 
 
 @pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
+from tests.data.batches import check_stopped_run, levels
 from tests.data.image_fixtures import one_quick, write_records
 from tests.examples import load_example
 
@@ -23,12 +24,9 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
     LABEL = tfds.features.ClassLabel(names=["even", "odd"])
 
     def _info(self):
-        image = tfds.features.Image(shape=(None, None, 3))
-        return tfds.core.DatasetInfo(
-            builder=self,
-            features=tfds.features.FeaturesDict({"image": image, "label": self.LABEL}),
-            supervised_keys=("image", "label"),
-        )
+        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": self.LABEL}
+        info = {"features": tfds.features.FeaturesDict(features), "supervised_keys": (*features,)}
+        return tfds.core.DatasetInfo(builder=self, **info)
 
     def _split_generators(self, dl_manager):
         return {split: self._generate_examples() for split in self.SPLITS}
@@ -39,12 +37,10 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
 
 
 # A builder's name is that of its class, and TFDS finds classes that stand in a module.
-class KvOneSplit(_Tiny):
-    pass
+class KvOneSplit(_Tiny): ...
 
 
-class KvParquet(_Tiny):
-    pass
+class KvParquet(_Tiny): ...
 
 
 class KvArrayRecord(_Tiny):
@@ -78,10 +74,6 @@ def _cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
 
 
-def levels(batches: tf.data.Dataset) -> list[int]:
-    return [round(float(level)) for images, _ in batches for level in images[:, 0, 0, 0]]
-
-
 def test_slices_where_there_is_no_validation_split(data_dir: Path) -> None:
     splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
     assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
@@ -91,9 +83,7 @@ def test_slices_where_there_is_no_validation_split(data_dir: Path) -> None:
     assert (len(train), len(val)) == (15, 5)
     labels = splits.val.labels()
     assert (labels.tolist(), labels.dtype) == ([n % 2 for n in val], np.int32)
-
-
-def test_splits_of_their_own(data_dir: Path) -> None:
+    # Other data sets have one of their own.
     for name, chosen in (
         ("kv_two_splits", {"train": "train", "val": "test"}),
         ("kv_three_splits", {"train": "train", "val": "validation", "test": "test"}),
@@ -132,11 +122,13 @@ def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
     assert time.monotonic() - start < 8
 
 
-def test_a_failed_download_is_one_error(tmp_path: Path, monkeypatch) -> None:
+def test_downloads_get_an_index_and_fail_with_one_error(tmp_path: Path, monkeypatch) -> None:
     def fail(*_, **__):
         raise ConnectionError("the host hung up")
 
     monkeypatch.setattr("keras_vit.data.sources.tfds._online", lambda: True)
+    assert len(load("kv_two_splits", data_dir=tmp_path).train) == 20
+    assert list(tmp_path.glob("kv_two_splits/*/*.array_record*"))
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     with pytest.raises(DatasetUnavailableError, match=r"could not be .*: the host hung up"):
         load("tf_flowers", data_dir=tmp_path)
@@ -155,23 +147,22 @@ def test_a_misspelled_folder_is_proposed_first(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
 @pytest.mark.parametrize("cache", one_quick([False, True]))
 def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
-    split = load(name, data_dir=data_dir).train
-
-    def images(start: int, count: int) -> np.ndarray:
-        batches = pipeline(split, 8, 6, True, repeat=True, start_step=start, cache=cache)
-        return np.concatenate([x for x, _ in batches.take(count).as_numpy_iterator()])
-
-    whole = images(0, 9)  # nearly three passes over 20 images
-    for start in (1, 4, 7):
-        tf.random.set_seed(start)  # the global seed does not matter
-        np.testing.assert_array_equal(images(start, 9 - start), whole[6 * start :])
+    # 9 batches of 6 are nearly three passes over 20 images.
+    check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (1, 4, 7), cache=cache)
 
 
-def test_a_prepared_folder_needs_no_builder(data_dir: Path) -> None:
+def test_a_prepared_folder_needs_all_records_and_no_builder(data_dir: Path, tmp_path) -> None:
     folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
     by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
     assert by_folder.class_names == ("even", "odd")
     assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
+    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = next(copy.glob("*train*"))
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    write_records(file, records[:-1])
+    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
+        load(copy)
 
 
 def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch) -> None:
@@ -184,19 +175,3 @@ def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch
     load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
     converted = load("kv_two_splits", data_dir=tmp_path / "new").train
     assert levels(pipeline(converted, 8, 4, training=True)) == expected
-
-
-def test_what_is_prepared_here_has_an_index(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("keras_vit.data.sources.tfds._online", lambda: True)
-    assert len(load("kv_two_splits", data_dir=tmp_path).train) == 20
-    assert list(tmp_path.glob("kv_two_splits/*/*.array_record*"))
-
-
-def test_a_shard_without_all_of_its_records_is_refused(data_dir: Path, tmp_path: Path) -> None:
-    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    file = next(copy.glob("*train*"))
-    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    write_records(file, records[:-1])
-    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
-        load(copy)

@@ -40,8 +40,7 @@ def test_real_photographs_are_nearly_the_same(shared: Path, mode: str) -> None:
         assert differences.mean() <= MEAN
         # The transform explains all of it: the exact one gives the same pixels.
         exact = tf.io.decode_jpeg(contents, 3, dct_method="INTEGER_ACCURATE")
-        expected = evaluation_image(exact, 96, mode).numpy()
-        np.testing.assert_allclose(pixels, expected, atol=0.02)
+        np.testing.assert_allclose(pixels, evaluation_image(exact, 96, mode), atol=0.02)
 
 
 @pytest.mark.parametrize("mode", PILLOW_MODES)
@@ -84,16 +83,16 @@ def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
     pytest.importorskip("tensorflow")
     files = photographs(shared)[:4]
     split = FileSplit("val", ("flower",), files, [0] * len(files), verified=True)
-    transforms = {name: {"mode": "crop", "decoder": name} for name in ("tensorflow", "pillow")}
-    batches = {
-        decoder: next(iter(pipeline(split, 96, 4, eval_transform=transform)))[0].numpy()
-        for decoder, transform in {"default": {"mode": "crop"}, **transforms}.items()
-    }
-    np.testing.assert_array_equal(batches["default"], batches["tensorflow"])
-    assert np.abs(batches["default"] - batches["pillow"]).max() > 1
+
+    def batch(**decoder: str) -> np.ndarray:
+        batches = pipeline(split, 96, 4, eval_transform={"mode": "crop", **decoder})
+        return next(iter(batches))[0].numpy()
+
     for decoder in ("tensorflow", "pillow"):
         read = np.stack([read_image(file, 96, decoder=decoder) for file in files])
-        np.testing.assert_allclose(read, batches[decoder], atol=0.02)
+        np.testing.assert_allclose(read, batch(decoder=decoder), atol=0.02)
+    np.testing.assert_array_equal(batch(), batch(decoder="tensorflow"))
+    assert np.abs(batch() - batch(decoder="pillow")).max() > 1
     for decode in (
         lambda: pipeline(split, 96, 4, eval_transform=EvalTransform(decoder="cv2")),
         lambda: read_image(files[0], 96, decoder="cv2"),
@@ -145,12 +144,11 @@ def test_predictions_and_inspections_need_no_tensorflow(shared, tmp_path, run_py
         if p - second > 0.2:
             assert next(iter(answer)) == best
     assert np.mean(differences) < 0.03
-    assert answers["jax"][12:] == answers["tensorflow"][12:]
-    assert answers["jax"][12:] == [
-        "broken.jpg the JPEG file is damaged or incomplete",
-        "text.jpg not a JPEG, PNG, BMP, GIF or WebP file",
-        "missing.jpg No such file or directory",
-    ]
+    broken, text, missing = answers["jax"][12:]
+    assert answers["tensorflow"][12:] == [broken, text, missing]
+    assert broken == "broken.jpg the JPEG file is damaged or incomplete"
+    assert text == "text.jpg not a JPEG, PNG, BMP, GIF or WebP file"
+    assert missing == "missing.jpg No such file or directory"
 
 
 IMPORTS = """
@@ -180,11 +178,7 @@ sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
 
 
 def test_an_import_is_light_a_missing_package_explained_and_gpus_left_alone(run_python) -> None:
-    """On JAX, because Keras itself imports TensorFlow on its own backend.
-
-    Keras also takes Pillow where it finds it, hence the comparison with what `import keras` alone
-    has brought in.
-    """
+    """On JAX: Keras imports TensorFlow on its own backend, and Pillow where it finds it, on all."""
     light, explained, seen = run_python(IMPORTS, backend="jax", new=True).splitlines()
     assert light == "[] False"
     assert explained == f"keras_vit.data needs tensorflow: {install_command('tensorflow')}"
@@ -199,10 +193,6 @@ def test_commands_read_the_data_of_other_backends_in_silence(backend: str, tmp_p
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     environment |= {"KERAS_BACKEND": backend, "PYTHONPATH": str(REPOSITORY)}
     words = ["augment", "--data", "digits", "--out", str(tmp_path / "digits.png")]
-    done = subprocess.run(
-        [sys.executable, "-m", "keras_vit_cli", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "keras_vit_cli", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

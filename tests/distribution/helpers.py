@@ -1,6 +1,7 @@
 """What the tests on several devices and those in several processes share."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.training.resume import ResumableRun
 
 # Runs the tests of a file in a process of its own: its devices are counted once.
 PYTEST = ("-m", "pytest", "-q", "--tb=short", "--durations=8", "-o", "addopts=")
@@ -24,6 +26,13 @@ def images_and_labels(count: int, size: int, seed: int = 0) -> tuple[np.ndarray,
     return images, random.integers(0, CLASSES, count)
 
 
+def endless(images: np.ndarray, labels: np.ndarray, size: int, start: int) -> Iterator[Any]:
+    """Batches that depend on their step alone."""
+    for step in itertools.count(start):
+        rows = (np.arange(size) + size * step) % len(images)
+        yield images[rows], labels[rows]
+
+
 def vit(**arguments: Any) -> keras.Model:
     """Of the weights that the seed gives it."""
     sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 1, "num_heads": 2}
@@ -32,16 +41,9 @@ def vit(**arguments: Any) -> keras.Model:
 
 
 def mixer(width: int, size: int, **arguments: Any) -> keras.Model:
-    return keras_vit.MLPMixer(
-        patch_size=size // 4,
-        hidden_dim=width,
-        depth=1,
-        tokens_mlp_dim=width,
-        channels_mlp_dim=2 * width,
-        num_classes=CLASSES,
-        input_shape=(size, size, 3),
-        **arguments,
-    )
+    sizes = {"patch_size": size // 4, "hidden_dim": width, "depth": 1, "num_classes": CLASSES}
+    mlps = {"tokens_mlp_dim": width, "channels_mlp_dim": 2 * width}
+    return keras_vit.MLPMixer(**sizes, **mlps, input_shape=(size, size, 3), **arguments)
 
 
 def with_head(model: keras.Model) -> keras.Model:
@@ -57,6 +59,21 @@ def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
     return model
 
 
+def sharpness_aware(model: keras.Model, **options: float) -> keras.Model:
+    keras_vit.sharpness_aware(model, **options)
+    return model
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == 3:
+            raise KeyboardInterrupt
+
+
+def resumable(folder: Any) -> ResumableRun:
+    return ResumableRun(folder, every_steps=1, print_fn=lambda line: None)
+
+
 def on(kind: str | None, job: Job, seed: int = 1, **options: Any) -> Any:
     """What a job returns on a kind of distribution; None: on one device, in each process alone."""
     distribution = kind and keras_vit.distribution.create(kind, **options)
@@ -68,35 +85,29 @@ def on(kind: str | None, job: Job, seed: int = 1, **options: Any) -> Any:
         keras.distribution.set_distribution(None)
 
 
-def whole_training(
-    vit: Callable[..., keras.Model],
-    sgd: Callable[..., keras.optimizers.Optimizer],
-    images: np.ndarray,
-    labels: np.ndarray,
-) -> Training:
+def whole_training(vit: Any, sgd: Any, images: np.ndarray, labels: np.ndarray) -> Training:
     """All that random numbers and averages go into: 21 steps, of 16, 16 and 3 of 35 images.
 
     Returns the model, its history, its scores on the other images, and its logits of all images.
     """
-    names = tuple("abcde")
+    names, pipeline = tuple("abcde"), keras_vit.data.pipeline
     options = {"num_classes": len(names), "image_size": images.shape[1], "batch_size": 16}
     model = vit(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1, patch_dropout=0.25)
     optimizer = sgd(use_ema=True, gradient_accumulation_steps=2, global_clipnorm=1.0)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    batches = keras_vit.data.pipeline(
-        ArraySplit("train", names, images[:35], labels[:35]),
-        training=True,
-        seed=4,
-        augment=keras_vit.data.Augmentation(mixup=0.5),
-        **options,
-    )
-    held_out = keras_vit.data.pipeline(
-        ArraySplit("val", names, images[35:], labels[35:]), **options
-    )
+    training = {"training": True, "seed": 4, "augment": keras_vit.data.Augmentation(mixup=0.5)}
+    batches = pipeline(ArraySplit("train", names, images[:35], labels[:35]), **training, **options)
+    held_out = pipeline(ArraySplit("val", names, images[35:], labels[35:]), **options)
     history = model.fit(batches, epochs=7, validation_data=held_out, verbose=0).history
     scores = model.evaluate(held_out, verbose=0)
     return model, history, scores, model.predict(images, batch_size=16, verbose=0)
+
+
+def scores_of_1003(model: keras.Model) -> tuple[list[float], np.ndarray]:
+    images, labels = images_and_labels(1003, 16, seed=1)
+    scores = model.evaluate(images, labels, batch_size=100, verbose=0)
+    return scores, model.predict(images, batch_size=100, verbose=0)
 
 
 def assert_same(one: Any, other: Any, tolerance: float) -> None:

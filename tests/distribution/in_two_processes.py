@@ -4,7 +4,8 @@ On torch each has one device, on JAX two simulated ones.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +17,26 @@ import keras_vit
 from keras_vit.ops import from_all_processes
 from keras_vit.training.callbacks import BestModel, HistoryLog
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
-from keras_vit.training.resume import ResumableRun
 from tests.distribution import helpers
-from tests.distribution.helpers import (
-    CLASSES,
-    assert_as_in_one,
-    assert_same,
-    assert_same_training,
-    assert_same_weights,
-    images_and_labels,
-    mixer,
-    on,
-    whole_training,
-    with_head,
-)
+from tests.distribution.helpers import assert_as_in_one, assert_same, assert_same_weights, on
 from tests.distribution.resumable_in_processes import KIND, ON_JAX, train
 
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
-IMAGES, LABELS = images_and_labels(43, 16)
+IMAGES, LABELS = helpers.images_and_labels(43, 16)
+endless = partial(helpers.endless, IMAGES, LABELS, 11)
+together = partial(on, "data_parallel")
+# On JAX in smaller steps, as rounding grows with the width.
+sgd = partial(MomentumSGD, 0.01 if ON_JAX else 0.02, state_dtype="float32")
 
 pytestmark = pytest.mark.backends("jax", "torch")
-# How torch shares a step; on JAX several processes run the program of one, which
-# `on_eight_devices.py` tests.
+# How torch shares a step. On JAX processes run the program of one: see `on_eight_devices.py`.
 of_torch = pytest.mark.backends("torch")
 thorough_on_jax = pytest.mark.thorough if ON_JAX else lambda test: test
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> None:
-    if not ON_JAX:
-        import torch
-
-        torch.set_num_threads(1)
     keras_vit.distribution.initialize()
 
 
@@ -58,36 +46,23 @@ def vit(**arguments: Any) -> keras.Model:
     return helpers.vit(**{**sizes, **arguments})
 
 
-def sgd(**options: Any) -> keras.optimizers.Optimizer:
-    # On JAX clipped more, as rounding grows with the width.
-    return MomentumSGD(0.01 if ON_JAX else 0.02, state_dtype="float32", **options)
-
-
-def compiled(model: keras.Model, optimizer: Any = None, **options: Any) -> keras.Model:
-    return helpers.compiled(model, optimizer or sgd(global_clipnorm=1.0), **options)
-
-
-def together(job: Callable[[], Any], **options: Any) -> Any:
-    return on("data_parallel", job, **options)
+def compiled(model: keras.Model, **options: Any) -> keras.Model:
+    return helpers.compiled(model, sgd(global_clipnorm=1.0), **options)
 
 
 @thorough_on_jax
 def test_fit_evaluate_and_predict() -> None:
     """On JAX by FSDP; other tests here train, evaluate and predict in data parallel."""
-
-    def job() -> Any:
-        return whole_training(vit, sgd, IMAGES, LABELS)
-
-    assert_same_training(on(None, job), on(KIND, job))
+    job = partial(helpers.whole_training, vit, sgd, IMAGES, LABELS)
+    helpers.assert_same_training(on(None, job), on(KIND, job))
 
 
 @of_torch
 def test_a_process_computes_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight of sixteen, in `fit`, `evaluate` and `predict`; without a distribution, all."""
-    rows: list[int] = []
 
-    def job() -> None:
-        model = compiled(vit())
+    def job() -> list[int]:
+        model, rows = compiled(vit()), []
         model.train_on_batch(IMAGES[:16], LABELS[:16])  # builds the metrics, by symbols
         layer = model.get_layer("patch_embedding")
         call = layer.call
@@ -100,12 +75,10 @@ def test_a_process_computes_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> N
         model.fit(IMAGES[:16], LABELS[:16], batch_size=16, verbose=0)
         model.evaluate(IMAGES[:16], LABELS[:16], batch_size=16, verbose=0)
         model.predict(IMAGES[:16], batch_size=16, verbose=0)
+        return rows
 
-    together(job)
-    assert rows == [8, 8, 8]
-    rows.clear()
-    on(None, job)
-    assert rows == [16, 16, 16]
+    assert together(job) == [8, 8, 8]
+    assert on(None, job) == [16, 16, 16]
 
 
 @of_torch
@@ -117,16 +90,17 @@ def test_a_process_without_a_distribution_waits_for_no_other() -> None:
 
     if RANK == 0:
         on(None, job)
-    keras.distribution.set_distribution(keras_vit.distribution.create("data_parallel"))
-    assert from_all_processes(RANK) == [0, 1]
-    keras.distribution.set_distribution(None)
+    assert together(lambda: from_all_processes(RANK)) == [0, 1]
+
+
+def trained(model: keras.Model, rows: int = 11, batch_size: int = 8, epochs: int = 1) -> Any:
+    images, labels = IMAGES[:rows], LABELS[:rows]
+    compiled(model).fit(images, labels, batch_size=batch_size, epochs=epochs, verbose=0)
+    return model
 
 
 def sharpness_aware() -> keras.Model:
-    model = compiled(vit(dropout=0.1))
-    keras_vit.sharpness_aware(model, rho=0.05, alpha=0.3)
-    model.fit(IMAGES[:19], LABELS[:19], batch_size=8, epochs=2, verbose=0)
-    return model
+    return trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05, alpha=0.3), 19, epochs=2)
 
 
 def smaller_than_all_processes(rows: int) -> Any:
@@ -134,11 +108,6 @@ def smaller_than_all_processes(rows: int) -> Any:
     model = compiled(vit(stochastic_depth=0.5))
     history = model.fit(IMAGES[:rows], LABELS[:rows], epochs=3, verbose=0).history
     return model, history, model.predict_on_batch(IMAGES[:rows])
-
-
-def trained(model: keras.Model) -> keras.Model:
-    compiled(model).fit(IMAGES[:11], LABELS[:11], batch_size=8, verbose=0)
-    return model
 
 
 def masked_patch_prediction() -> Any:
@@ -164,7 +133,7 @@ JOBS: dict[str, tuple[Callable[[], Any], float]] = {
     "remat": (lambda: trained(vit(remat=True, dropout=0.1, stochastic_depth=0.2)), 2e-6),
     "merging": (lambda: trained(vit(token_merging=1, pooling="map", patch_dropout=0.25)), 2e-6),
     "hybrid": (lambda: trained(vit(resnet=(1, 1), patch_size=1, dropout=0.1)), 2e-6),
-    "mixer": (lambda: trained(mixer(16, 16, stochastic_depth=0.2)), 2e-6),
+    "mixer": (lambda: trained(helpers.mixer(16, 16, stochastic_depth=0.2)), 2e-6),
     "masked patch prediction": (masked_patch_prediction, 1e-6),
     "distillation": (distillation, 1e-6),
 }
@@ -180,19 +149,16 @@ def test_it_is_as_in_one_process(name: str) -> None:
 def test_pipelines_with_mixup() -> None:
     """Each process decodes its rows alone; a last batch that is not full comes whole."""
     digits = keras_vit.data.load("digits")
-    mixed = keras_vit.data.Augmentation(mixup=0.5, cutmix=0.5)
+    training: dict[str, Any] = {"training": True, "seed": 1}
+    training["augment"] = keras_vit.data.Augmentation(mixup=0.5, cutmix=0.5)
 
     def pipelines() -> Any:
-        options = {"channels": 3, "num_classes": 10}
-        return (
-            keras_vit.data.pipeline(
-                digits.train, 16, 96, training=True, seed=1, augment=mixed, **options
-            ),
-            keras_vit.data.pipeline(digits.val, 16, 96, **options),
-        )
+        return [
+            keras_vit.data.pipeline(split, 16, 96, channels=3, num_classes=10, **options)
+            for split, options in ((digits.train, training), (digits.val, {}))
+        ]
 
-    whole, parts = on(None, pipelines), together(pipelines)
-    for one, two in zip(whole, parts, strict=True):
+    for one, two in zip(on(None, pipelines), together(pipelines), strict=True):
         batches = zip(one.as_numpy_iterator(), two.as_numpy_iterator(), strict=True)
         for (images, labels), (its_images, its_labels) in batches:
             np.testing.assert_array_equal(its_labels, labels)
@@ -225,7 +191,7 @@ def test_weights_and_classes() -> None:
         metrics = [keras.metrics.F1Score(average="macro"), keras.metrics.TopKCategoricalAccuracy(2)]
         auc = [keras.metrics.AUC(from_logits=True)]
         model.compile(DecoupledAdam(1e-3), loss, metrics=metrics, weighted_metrics=auc)
-        rows = keras.utils.to_categorical(LABELS, CLASSES)
+        rows = keras.utils.to_categorical(LABELS, helpers.CLASSES)
         history = model.fit(IMAGES, rows, 16, sample_weight=weights, verbose=0).history
         return history, model.evaluate(IMAGES, rows, 16, 0, sample_weight=weights)
 
@@ -233,32 +199,18 @@ def test_weights_and_classes() -> None:
 
 
 def test_1003_examples() -> None:
-    images, labels = images_and_labels(1003, 16, seed=1)
-
     def job() -> Any:
-        model = compiled(with_head(vit()))
-        scores = model.evaluate(images, labels, batch_size=100, verbose=0)
-        return scores, model.predict(images, batch_size=100, verbose=0)
+        return helpers.scores_of_1003(compiled(helpers.with_head(vit())))
 
-    scores, logits = on(None, job)
-    its_scores, its_logits = together(job)
-    assert its_logits.shape == (1003, CLASSES)
+    (scores, logits), (its_scores, its_logits) = on(None, job), together(job)
+    assert its_logits.shape == (1003, helpers.CLASSES)
     scale = np.abs(logits).max()  # that of the loss, too, which sums them
     assert_same(its_scores, scores, 1e-6 * scale)
     assert_same(its_logits, logits, 1e-6 * scale)
 
 
-def endless(start: int) -> Iterator[Any]:
-    """Batches of 11 that depend on their step alone."""
-    while True:
-        rows = (np.arange(11) + 11 * start) % len(IMAGES)
-        yield IMAGES[rows], LABELS[rows]
-        start += 1
-
-
 def test_generators_and_data_loaders() -> None:
     torch = pytest.importorskip("torch")
-
     dataset = torch.utils.data.TensorDataset(torch.tensor(IMAGES), torch.tensor(LABELS))
 
     def job() -> keras.Model:
@@ -277,21 +229,26 @@ def test_processes_start_from_the_first_one() -> None:
     """With other seeds, and so other weights, masks and orders, they follow process 0."""
 
     def job() -> keras.Model:
-        model = compiled(vit(dropout=0.1))
-        model.fit(IMAGES, LABELS, batch_size=16, epochs=2, verbose=0)
-        return model
+        return trained(vit(dropout=0.1), len(IMAGES), 16, epochs=2)
 
     assert_same_weights(together(job, seed=7 + RANK), on(None, job, seed=7), 1e-6)
 
 
-def test_the_same_data_in_every_process() -> None:
-    def job() -> None:
+def test_the_same_data_and_one_folder_in_every_process() -> None:
+    def other_data() -> None:
         model = compiled(vit())
         with pytest.raises(ValueError, match="does not have the same batch as the others"):
             model.fit(IMAGES[RANK:], LABELS[RANK:], shuffle=False, verbose=0)
         model.fit(IMAGES, LABELS, verbose=0)
 
-    together(job)
+    def other_folders() -> None:
+        run = helpers.resumable(FOLDER / f"of-{RANK}")
+        run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+        with pytest.raises(ValueError, match="one folder that every machine sees"):
+            run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+
+    together(other_data)
+    together(other_folders)
 
 
 @of_torch
@@ -310,32 +267,25 @@ def test_what_processes_cannot_share() -> None:
     together(job)
 
 
-class Stop(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == 3:
-            raise KeyboardInterrupt
-
-
 def test_the_first_process_writes() -> None:
     """Stopped in both processes, continued in both: the files and weights of one process."""
 
     def job(folder: Path, *callbacks: keras.callbacks.Callback) -> Any:
-        model = compiled(vit(dropout=0.1), sgd(global_clipnorm=1.0))
-        run = ResumableRun(folder / "checkpoints", every_steps=1, print_fn=lambda line: None)
+        model = compiled(vit(dropout=0.1))
         logs = [HistoryLog(folder / "history.csv"), BestModel(folder / "best.keras", "loss")]
         logs.append(keras.callbacks.EarlyStopping("loss", patience=1))
-        written = run.fit(model, endless, 2, 5, [*logs, *callbacks], verbose=0).history
-        return model, written
+        run = helpers.resumable(folder / "checkpoints")
+        return model, run.fit(model, endless, 2, 5, [*logs, *callbacks], verbose=0).history
 
     alone, shared = FOLDER / f"alone-{RANK}", FOLDER / "together"
     one, history = on(None, lambda: job(alone))
     with pytest.raises(KeyboardInterrupt):
-        on(KIND, lambda: job(shared, Stop()))
+        on(KIND, lambda: job(shared, helpers.Stop()))
     two, its_history = on(KIND, lambda: job(shared))
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)
-    written = {"checkpoints", "history.csv", "best.keras"}
-    assert {path.name for path in shared.iterdir()} == written
+    written = {path.name for path in shared.iterdir()}
+    assert written == {"checkpoints", "history.csv", "best.keras"}
     assert len((shared / "history.csv").read_text().splitlines()) == 3
     assert (alone / "best.keras").exists() == (RANK == 0)
     two.save(FOLDER / "together.keras")
@@ -343,16 +293,6 @@ def test_the_first_process_writes() -> None:
     if RANK == 0:
         saved = keras.models.load_model(FOLDER / "together.keras")
         assert_same(saved.predict(IMAGES, verbose=0), one.predict(IMAGES, verbose=0), 1e-5)
-
-
-def test_folders_that_differ() -> None:
-    def job() -> None:
-        run = ResumableRun(FOLDER / f"of-{RANK}", every_steps=1, print_fn=lambda line: None)
-        run.fit(compiled(vit()), endless, 1, 2, verbose=0)
-        with pytest.raises(ValueError, match="one folder that every machine sees"):
-            run.fit(compiled(vit()), endless, 1, 2, verbose=0)
-
-    together(job)
 
 
 def test_a_run_whose_process_died_continues() -> None:

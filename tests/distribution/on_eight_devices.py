@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,30 +12,23 @@ import pytest
 import keras_vit
 from keras_vit.distribution import KINDS
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
-from keras_vit.training.resume import ResumableRun
 from keras_vit_cli.plan.step_cost import step_cost
 from tests.distribution import helpers
-from tests.distribution.helpers import (
-    CLASSES,
-    assert_as_in_one,
-    assert_same,
-    assert_same_training,
-    assert_same_weights,
-    compiled,
-    images_and_labels,
-    mixer,
-    on,
-    whole_training,
-    with_head,
-)
+from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
 
-IMAGES, LABELS = images_and_labels(43, 32)
+IMAGES, LABELS = helpers.images_and_labels(43, 32)
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 def vit(**arguments: Any) -> keras.Model:
     """Wide enough that its kernels are cut."""
     sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "num_heads": 8}
-    return with_head(helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments}))
+    return helpers.with_head(helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments}))
+
+
+def bit() -> keras.Model:
+    model = keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3))
+    return helpers.with_head(model)
 
 
 def sgd(**options: Any) -> keras.optimizers.Optimizer:
@@ -48,15 +42,11 @@ def trained(model: keras.Model) -> keras.Model:
     return model
 
 
-def training() -> Any:
-    return whole_training(vit, sgd, IMAGES, LABELS)
+training = partial(helpers.whole_training, vit, sgd, IMAGES, LABELS)
 
 
 def scores_of_1003() -> Any:
-    images, labels = images_and_labels(1003, 16, seed=1)
-    model = compiled(vit(input_shape=(16, 16, 3)), sgd())
-    scores = model.evaluate(images, labels, batch_size=100, verbose=0)
-    return scores, model.predict(images, batch_size=100, verbose=0)
+    return helpers.scores_of_1003(compiled(vit(input_shape=(16, 16, 3)), sgd()))
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +55,10 @@ def on_one_device() -> Any:
     return on(None, training), on(None, scores_of_1003)
 
 
-# The others stand for it: `fsdp` and `tensor_parallel` cut weights and batches.
-IN_PARTS = [pytest.param(k, marks=[pytest.mark.thorough] * (k == "data_parallel")) for k in KINDS]
-
-
-@pytest.mark.parametrize("kind", IN_PARTS)
+# The others stand for data parallel: they cut weights and batches.
+@pytest.mark.parametrize("kind", [thorough("data_parallel"), "fsdp", "tensor_parallel"])
 def test_fit(kind: str, on_one_device: Any) -> None:
-    assert_same_training(on_one_device[0], on(kind, training))
+    helpers.assert_same_training(on_one_device[0], on(kind, training))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,18 +68,6 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     assert its_logits.shape == (1003, CLASSES)
     assert_same(its_scores, scores, 1e-6)
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
-
-
-def bit() -> keras.Model:
-    return with_head(
-        keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3))
-    )
-
-
-def sharpness_aware() -> keras.Model:
-    model = vit(dropout=0.1)
-    keras_vit.sharpness_aware(model, rho=0.05)
-    return trained(model)
 
 
 def masked_patch_prediction() -> keras.Model:
@@ -111,26 +86,23 @@ def distillation() -> keras.Model:
     return task
 
 
-JOBS: dict[str, Callable[[], keras.Model]] = {
-    "mixer": lambda: trained(with_head(mixer(128, 32))),
+QUICK: dict[str, Callable[[], keras.Model]] = {
+    "mixer": lambda: trained(helpers.with_head(helpers.mixer(128, 32))),
+    "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
+    "masked patch prediction": masked_patch_prediction,
+    "distillation": distillation,
+}
+THOROUGH: dict[str, Callable[[], keras.Model]] = {
     "merging": lambda: trained(vit(depth=2, token_merging=2)),
     "remat": lambda: trained(vit(remat=True, dropout=0.1)),
     "hybrid": lambda: trained(vit(resnet=(1,), patch_size=4)),
     "bit": lambda: trained(bit()),
-    "sharpness-aware steps": sharpness_aware,
-    "masked patch prediction": masked_patch_prediction,
-    "distillation": distillation,
 }
 
 
-QUICK = ("mixer", "sharpness-aware steps", "masked patch prediction", "distillation")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in JOBS]
-)
+@pytest.mark.parametrize("name", [*QUICK, *map(thorough, THOROUGH)])
 def test_it_is_as_on_one_device(name: str) -> None:
-    assert_as_in_one("fsdp", JOBS[name])
+    assert_as_in_one("fsdp", {**QUICK, **THOROUGH}[name])
 
 
 def test_two_groups_of_four() -> None:
@@ -152,58 +124,37 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_fsdp_cuts_weights_and_every_state(name: str) -> None:
-    def job() -> Any:
-        model = vit(hidden_dim=512, mlp_dim=2048, num_classes=8)
-        compiled(model, OPTIMIZERS[name]())
+def test_weights_and_every_state_are_cut(name: str) -> None:
+    def all_by_fsdp() -> Any:
+        model = compiled(vit(hidden_dim=512, mlp_dim=2048, num_classes=8), OPTIMIZERS[name]())
         model.fit(IMAGES[:8], LABELS[:8], verbose=0)
         return share(model.variables), share(model.optimizer.variables)
 
-    weights, states = on("fsdp", job)
-    assert weights < 0.16
-    assert states < 0.16
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_tensor_parallel_cuts_states_as_weights(name: str) -> None:
-    def job() -> Any:
+    def blocks_by_tensor_parallel() -> Any:
         model = compiled(vit(hidden_dim=512, mlp_dim=2048), OPTIMIZERS[name]())
         model.optimizer.build(model.trainable_variables)
         blocks = [v for v in model.variables if v.path.startswith("block")]
-        states = [v for v in model.optimizer.variables if "block_" in v.path]
-        return share(blocks), share(states)
+        return share(blocks), share([v for v in model.optimizer.variables if "block_" in v.path])
 
-    weights, states = on("tensor_parallel", job)
+    assert max(on("fsdp", all_by_fsdp)) < 0.16
+    weights, states = on("tensor_parallel", blocks_by_tensor_parallel)
     assert weights < 0.13
     assert states < 0.16
-
-
-def endless(start: int) -> Any:
-    """Batches of 12 that depend on their step alone."""
-    while True:
-        rows = (np.arange(12) + 12 * start) % len(IMAGES)
-        yield IMAGES[rows], LABELS[rows]
-        start += 1
 
 
 def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
     """Stopped on eight, continued on four, it ends as on one."""
 
-    class Stop(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if batch == 3:
-                raise KeyboardInterrupt
-
     def job(folder: str, *callbacks: keras.callbacks.Callback) -> keras.Model:
         model = compiled(vit(dropout=0.1), sgd())
-        run = ResumableRun(tmp_path / folder, every_steps=1, print_fn=lambda line: None)
-        run.fit(model, endless, 2, 3 + 2, callbacks, verbose=0)
+        batches = partial(helpers.endless, IMAGES, LABELS, 12)
+        helpers.resumable(tmp_path / folder).fit(model, batches, 2, 3 + 2, callbacks, verbose=0)
         return model
 
     one = on(None, lambda: job("one"))
     with pytest.raises(KeyboardInterrupt):
-        on("fsdp", lambda: job("many", Stop()))
-    assert_same_weights(on("fsdp", lambda: job("many"), devices=4), one, 1e-6)
+        on("fsdp", lambda: job("many", helpers.Stop()))
+    helpers.assert_same_weights(on("fsdp", lambda: job("many"), devices=4), one, 1e-6)
 
 
 def test_files_do_not_depend_on_devices(tmp_path: Any) -> None:
@@ -214,8 +165,7 @@ def test_files_do_not_depend_on_devices(tmp_path: Any) -> None:
 
     logits = on("fsdp", job)
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    difference = np.abs(loaded.predict(IMAGES, verbose=0) - logits).max()
-    assert difference <= 1e-6 * np.abs(logits).max()
+    assert_same(loaded.predict(IMAGES, verbose=0), logits, 1e-6 * np.abs(logits).max())
     again = on("tensor_parallel", lambda: keras.models.load_model(tmp_path / "model.keras"))
     assert share(again.variables) < 0.5
 
@@ -228,48 +178,38 @@ def test_a_failed_step_leaves_the_model_usable() -> None:
             model.fit(IMAGES, LABELS + 7, verbose=0)
         with pytest.raises(ValueError, match="do not fit"):
             model.fit(IMAGES[:, :16], LABELS, verbose=0)
-        for one, other in zip(model.get_weights(), before, strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_same(model.get_weights(), before, 0)
         model.fit(IMAGES, LABELS, verbose=0)
 
     on("fsdp", job)
 
 
-def test_a_model_of_other_devices_is_refused() -> None:
+def test_what_is_refused() -> None:
+    """A model of other devices, what cuts nothing, and wrong arguments."""
     model = compiled(vit(), sgd())
 
     def job() -> None:
         with pytest.raises(ValueError, match=r"built before.*model\.copy"):
             model.predict(IMAGES, verbose=0)
-        logits = model.copy().predict(IMAGES, verbose=0)
-        assert logits.shape == (43, CLASSES)
+        assert model.copy().predict(IMAGES, verbose=0).shape == (43, CLASSES)
 
     on("fsdp", job)
     model.predict(IMAGES, verbose=0)
-
-
-def test_what_cuts_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="cuts no weight"):
         on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
     with pytest.raises(ValueError, match="cuts no weight"):
         on("tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"kind": "fsdp", "devices": 9}, "there are 8.*XLA_FLAGS"),
-        ({"kind": "fsdp", "devices": 0}, "devices"),
-        ({"kind": "fsdp", "devices": ["tpu:0"]}, "must be among cpu:0"),
-        ({"kind": "fsdp", "devices": []}, "at least one"),
-        ({"kind": "fsdp", "model_devices": 2}, "is for kind='tensor_parallel'"),
-        ({"kind": "tensor_parallel", "model_devices": 3}, "must divide the 8 devices"),
-        ({"kind": "tensor_parallel", "model_devices": 0}, "model_devices"),
-    ],
-)
-def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        keras_vit.distribution.create(**arguments)
+    for kind, arguments, message in (
+        ("fsdp", {"devices": 9}, "there are 8.*XLA_FLAGS"),
+        ("fsdp", {"devices": 0}, "devices"),
+        ("fsdp", {"devices": ["tpu:0"]}, "must be among cpu:0"),
+        ("fsdp", {"devices": []}, "at least one"),
+        ("fsdp", {"model_devices": 2}, "is for kind='tensor_parallel'"),
+        ("tensor_parallel", {"model_devices": 3}, "must divide the 8 devices"),
+        ("tensor_parallel", {"model_devices": 0}, "model_devices"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.distribution.create(kind, **arguments)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

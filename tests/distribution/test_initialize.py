@@ -2,20 +2,15 @@
 
 import pytest
 
-import keras_vit
+from keras_vit import distribution
 from keras_vit.distribution.launch import Launch, find_launch
 from tests.bank import pixels
 from tests.distribution.helpers import vit
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2000"}
-SLURM = {
-    "SLURM_JOB_ID": "5000",
-    "SLURM_STEP_NODELIST": "node[003-004],other",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "0",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-}
+SLURM = {"SLURM_JOB_ID": "5000", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
+SLURM |= {"SLURM_STEP_NODELIST": "node[003-004],other", "SLURM_STEP_NUM_TASKS": "2"}
+SLURM |= {"SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
 
 
 @pytest.fixture(autouse=True)
@@ -26,19 +21,16 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.every_backend
 def test_one_process_needs_nothing() -> None:
-    keras_vit.distribution.initialize()
-    keras_vit.distribution.initialize("127.0.0.1:1234", 1, 0)
-    assert keras_vit.distribution.is_first_process()
+    distribution.initialize()
+    distribution.initialize("127.0.0.1:1234", 1, 0)
+    assert distribution.is_first_process()
 
 
 def test_launchers() -> None:
     assert find_launch({}) is None
     assert find_launch({}, "10.0.0.1:99,10.0.0.2:99", 2, 1) == Launch("10.0.0.1:99", 2, 1)
-    in_variables = {
-        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "10.0.0.1:99",
-        "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
-        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
-    }
+    of_keras = {"JOB_ADDRESSES": "10.0.0.1:99", "NUM_PROCESSES": "2", "PROCESS_ID": "1"}
+    in_variables = {f"KERAS_DISTRIBUTION_{name}": value for name, value in of_keras.items()}
     assert find_launch({**TORCHRUN, **in_variables}) == Launch("10.0.0.1:99", 2, 1)
     assert find_launch(TORCHRUN) == Launch("10.0.0.1:2000", 4, 3)
     two_here = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -46,31 +38,22 @@ def test_launchers() -> None:
     assert find_launch(SLURM) == Launch("node003:62344", 2, 1)
     two_here = {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_LOCALID": "1"}
     assert find_launch({**SLURM, **two_here}) == Launch("node003:62344", 2, 1, device=1)
+    firsts = {"a": "a", "a,b[1-2]": "a", "gpu-[07,09-12]": "gpu-07", "a[1-3,5],b": "a1"}
+    for nodes, first in firsts.items():
+        launch = find_launch({**SLURM, "SLURM_STEP_NODELIST": nodes})
+        assert launch == Launch(f"{first}:62344", 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [("a", "a"), ("a,b[1-2]", "a"), ("gpu-[07,09-12]", "gpu-07"), ("a[1-3,5],b", "a1")],
-)
-def test_first_node(nodes: str, first: str) -> None:
-    launch = find_launch({**SLURM, "SLURM_STEP_NODELIST": nodes})
-    assert launch is not None
-    assert launch.address.split(":")[0] == first
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_refused_arguments() -> None:
+    for arguments, message in (
         (("10.0.0.1:99", 2, None), "process_id=None: give all three"),
         (("10.0.0.1", 2, 0), "is not an address.*'10.0.0.1:1234'"),
         (("10.0.0.1:99", 2, 2), "Process 2 of 2 is not possible"),
         (("10.0.0.1:99", 0, 0), "Process 0 of 0 is not possible"),
         (("10.0.0.1:99", 2, -1), "Process -1 of 2 is not possible"),
-    ],
-)
-def test_refused_arguments(arguments: tuple[str, int, int | None], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        keras_vit.distribution.initialize(*arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            distribution.initialize(*arguments)
 
 
 @pytest.mark.backends("tensorflow")  # which has one process
@@ -78,28 +61,21 @@ def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> Non
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError, match=r"4 processes.*TensorFlow.*KERAS_BACKEND=jax"):
-        keras_vit.distribution.initialize()
+        distribution.initialize()
 
 
 @pytest.mark.backends("torch")
-def test_processes_that_did_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
+def test_one_process_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="torchrun --nproc-per-node"):
+        distribution.create("data_parallel", devices=2)
+    with distribution.create("data_parallel", devices=1).scope():
+        assert vit().predict(pixels(3, 16, 16, 3), verbose=0).shape == (3, 5)
+    for kind in ("fsdp", "tensor_parallel"):
+        reason = f"{kind!r} works on JAX, and Keras runs on torch"
+        with pytest.raises(RuntimeError, match=rf'{reason}.*create\("data_parallel"\) works'):
+            distribution.create(kind)
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():  # of which one did not join
+        monkeypatch.setenv(name, value)
     reason = r"2 processes were started: call keras_vit\.distribution\.initialize"
     with pytest.raises(RuntimeError, match=reason):
-        keras_vit.distribution.create("data_parallel")
-
-
-@pytest.mark.backends("torch")
-def test_a_distribution_over_one_process() -> None:
-    with pytest.raises(ValueError, match="torchrun --nproc-per-node"):
-        keras_vit.distribution.create("data_parallel", devices=2)
-    with keras_vit.distribution.create("data_parallel", devices=1).scope():
-        assert vit().predict(pixels(3, 16, 16, 3), verbose=0).shape == (3, 5)
-
-
-@pytest.mark.backends("torch")
-@pytest.mark.parametrize("kind", ["fsdp", "tensor_parallel"])
-def test_kinds_that_torch_does_not_have(kind: str) -> None:
-    with pytest.raises(RuntimeError, match=r'create\("data_parallel"\) works'):
-        keras_vit.distribution.create(kind)
+        distribution.create("data_parallel")

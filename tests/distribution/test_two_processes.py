@@ -8,15 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.conftest import REPOSITORY
 from tests.distribution.helpers import PYTEST, assert_same_weights
 from tests.distribution.resumable_in_processes import ON_JAX, train
 from tests.xla_flags import QUICK_XLA
 
-REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 RESUMABLE = str(HERE / "resumable_in_processes.py")
 KILLS = 30
@@ -31,33 +32,21 @@ def start(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        **environment,
-        "PYTHONPATH": str(REPOSITORY),
-        "WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {QUICK_XLA}",
-        "PJRT_NPROC": "32",
-        "TEST_FOLDER": str(folder),
-    }
+    devices_of_xla = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, **environment, "TEST_FOLDER": str(folder)}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    environment |= {"WORLD_SIZE": str(processes), "GLOO_SOCKET_IFNAME": "lo"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    # Threads: with fewer of them than devices, XLA can wait for itself.
+    environment |= {"XLA_FLAGS": f"{devices_of_xla} {QUICK_XLA}", "PJRT_NPROC": "32"}
     environment.pop("PYTEST_XDIST_WORKER", None)
-    started = []
-    for rank in range(processes):
+    run, started = [sys.executable, *command], []
+    for rank in map(str, range(processes)):
+        its = {**environment, "RANK": rank, "LOCAL_RANK": rank}
         with (folder / f"output-{rank}.txt").open("w") as output:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, *command],
-                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
-            )
+            process = subprocess.Popen(run, env=its, stdout=output, stderr=subprocess.STDOUT)
+        started.append(process)
     return started
 
 
@@ -72,9 +61,18 @@ def ended(folder: Path, started: list[subprocess.Popen[bytes]]) -> list[tuple[in
     return list(zip(codes, outputs, strict=True))
 
 
-def finish(folder: Path, *command: str, **options: int) -> None:
-    for code, output in ended(folder, start(folder, *command, **options)):
-        assert code == 0, output[-6000:]
+def finish(folder: Path, *command: str, **options: Any) -> list[str]:
+    """What processes print that end well."""
+    results = ended(folder, start(folder, *command, **options))
+    for code, output in results:
+        assert code == 0, output[-8000:]
+    return [output for _, output in results]
+
+
+def run_tests(folder: Path, file: str, *options: str, **counts: int) -> None:
+    """Runs the tests of a file in each of some processes."""
+    for output in finish(folder, *PYTEST, str(HERE / file), *options, **counts):
+        assert " passed" in output
 
 
 def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
@@ -82,58 +80,35 @@ def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
         return list(weights.values())
 
 
-def run_tests(folder: Path, *options: str, processes: int = 2) -> None:
-    """Runs `in_two_processes.py` in each of some processes."""
-    command = [*PYTEST, "-x", str(HERE / "in_two_processes.py"), *options]
-    for code, output in ended(folder, start(folder, *command, processes=processes)):
-        assert code == 0, output[-6000:]
-        assert " passed" in output
-
-
-@pytest.fixture(scope="module")
-def died(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
-    """A run in two processes whose last one died: its folder, and how the other ended."""
-    folder = tmp_path_factory.mktemp("died")
-    dying = start(folder, RESUMABLE, DIES_AT="2")
+def test_in_two_processes(tmp_path: Path) -> None:
+    """A run whose last process dies continues, in two processes and in one, to the same weights."""
+    dying = start(tmp_path, RESUMABLE, DIES_AT="2")
     if ON_JAX:  # whose coordinator waits 100 seconds for a sign of life; srun does not
         assert dying[1].wait(timeout=600) == 9
         dying[0].kill()
-    (code, output), (of_the_dead, _) = ended(folder, dying)
+    (code, output), (of_the_dead, _) = ended(tmp_path, dying)
     assert of_the_dead == 9, output[-6000:]
-    return folder, code, output
-
-
-def test_in_two_processes(died: tuple[Path, int, str]) -> None:
-    """Among the tests there, the run continues, in two processes; here, in one.
-
-    It ends with the weights of one that never stopped.
-    """
-    folder, _, _ = died
-    shutil.copytree(folder / "run", folder / "continued alone")
-    run_tests(folder, "-m", "not thorough")
-    expected = train(folder / "never stopped")
-    continued = (train(folder / "continued alone"), *(saved_weights(folder, r) for r in range(2)))
-    for weights in continued:
+    if not ON_JAX:
+        assert code == 1
+        assert "Process 0 of 2 lost the connection to the others" in output
+    shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
+    run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "not thorough")
+    expected = train(tmp_path / "never stopped")
+    in_two = (saved_weights(tmp_path, rank) for rank in range(2))
+    for weights in (train(tmp_path / "continued alone"), *in_two):
         assert_same_weights(weights, expected, 1e-6)
-
-
-@pytest.mark.backends("torch")
-def test_a_process_that_dies_ends_the_others(died: tuple[Path, int, str]) -> None:
-    _, code, output = died
-    assert code == 1
-    assert "Process 0 of 2 lost the connection to the others" in output
 
 
 @pytest.mark.thorough
 @pytest.mark.backends("jax")  # whose steps `on_eight_devices.py` compares, too
 def test_a_training_in_two_processes(tmp_path: Path) -> None:
-    run_tests(tmp_path, "-m", "thorough")
+    run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "thorough")
 
 
 @pytest.mark.slow
 @pytest.mark.backends("torch")  # on JAX, two have eight devices
 def test_1003_examples_in_eight_processes(tmp_path: Path) -> None:
-    run_tests(tmp_path, "-k", "1003", processes=8)
+    run_tests(tmp_path, "in_two_processes.py", "-k", "1003", processes=8)
 
 
 @pytest.mark.slow
@@ -153,13 +128,11 @@ def test_thirty_kills(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     began = time.monotonic()
-    codes = [code for code, _ in ended(whole, start(whole, RESUMABLE, PAUSE="0.3"))]
-    assert codes == [0, 0]
+    finish(whole, RESUMABLE, PAUSE="0.3")
     seconds = time.monotonic() - began
-    kills = chains = 0
-    ends: list[int] = []
+    kills, ends = 0, []
     while kills < KILLS:
-        folder = tmp_path / f"chain{chains}"
+        folder = tmp_path / f"chain{len(ends)}"
         folder.mkdir()
         while True:
             processes = start(folder, RESUMABLE, devices=chance.choice([1, 2]), PAUSE="0.3")
@@ -179,5 +152,4 @@ def test_thirty_kills(tmp_path: Path) -> None:
         for rank in range(count):
             assert_same_weights(saved_weights(folder, rank), expected, 1e-6)
         ends.append(count * devices)
-        chains += 1
-        print(f"{kills} kills, {chains} runs with the same weights, on {ends} devices", flush=True)
+        print(f"{kills} kills, {len(ends)} runs of equal weights, on {ends} devices", flush=True)

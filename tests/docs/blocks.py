@@ -1,5 +1,6 @@
 """The code blocks of README.md, docs/**/*.md and the text of the guides."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -58,16 +59,11 @@ def text_of(page: Path) -> str:
 def blocks_of(page: Path) -> list[Block]:
     """The fenced and the indented blocks of a page, in their order."""
     text, name = text_of(page), page.relative_to(REPOSITORY).as_posix()
-    found_at = {
-        match.start("code"): Block(
-            name,
-            text.count("\n", 0, match.start("code")) + 1,
-            match["language"],
-            re.sub(rf"^{match['indent']}", "", match["code"], flags=re.M),
-            match["reason"],
-        )
-        for match in BLOCK.finditer(text)
-    }
+    found_at = {}
+    for match in BLOCK.finditer(text):
+        code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.M)
+        line = text.count("\n", 0, match.start("code")) + 1
+        found_at[match.start("code")] = Block(name, line, match["language"], code, match["reason"])
     rest = BLOCK.sub(lambda match: re.sub(r"[^\n]", ".", match.group()), text)
     for match in INDENTED.finditer(rest):
         code = re.sub(r"^ {4}", "", match.group(), flags=re.M)
@@ -91,10 +87,8 @@ def commands(page: Path) -> Iterator[tuple[Block, list[str]]]:
             is_ours = "keras-vit" in line or "python " in line  # output may have any quotes
             words = shlex.split(line, comments=True) if is_ours else line.split()
             for command in _simple_commands(words):
-                if of_scripts and is_script(command):
-                    yield replace(block, reason=of_scripts["reason"]), command
-                else:
-                    yield block, command
+                by_page = of_scripts and is_script(command)
+                yield replace(block, reason=of_scripts["reason"]) if by_page else block, command
 
 
 def is_script(command: list[str]) -> bool:
@@ -104,13 +98,8 @@ def is_script(command: list[str]) -> bool:
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:
-    command: list[str] = []
-    for word in [*words, "&&"]:
-        if word in ("&&", "|", ";"):
-            while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
-                del command[0]
-            if command:
-                yield command
-            command = []
-        elif word not in ("...",):
-            command.append(word)
+    for is_end, group in itertools.groupby(words, ("&&", "|", ";").__contains__):
+        command = [word for word in group if word != "..."]
+        command = [*itertools.dropwhile(re.compile(r"[A-Z_]+=.*").fullmatch, command)]
+        if command and not is_end:
+            yield command

@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +20,10 @@ from keras_vit.training import recipes
 from keras_vit.weights import cache
 from keras_vit.weights.released import Weights
 from tests import bank
+from tests.data.image_fixtures import write
 
 CLASSES = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
+fill = partial(bank.fill, scale=0.05)
 SMALL = variants.Width(hidden_dim=24, depth=2, num_heads=3, mlp_dim=48)
 
 # Text that is replaced in a block before it runs, and its replacement.
@@ -40,8 +43,7 @@ REPLACED = {
 @contextmanager
 def small_models(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes every named ViT small: the blocks show calls, and other tests the sizes."""
-    for name in [*variants.WIDTHS]:
-        patch.setitem(variants.WIDTHS, name, SMALL)
+    patch.setattr(variants, "WIDTHS", dict.fromkeys(variants.WIDTHS, SMALL))
     patch.setattr(cache, "cached_file", released_file)
     try:
         yield
@@ -66,10 +68,6 @@ def released_file(row: Weights) -> Path:
     return file
 
 
-def fill(model: keras.Model, seed: int = 0) -> None:
-    bank.fill(model, seed, scale=0.05)
-
-
 def classifier(**arguments: Any) -> Any:
     """A small classifier of five flowers."""
     model = keras_vit.ViTTi16(num_classes=5, **{"input_shape": (32, 32, 3), **arguments})
@@ -80,28 +78,23 @@ def classifier(**arguments: Any) -> Any:
 
 def names(folder: Path, page: str) -> dict[str, Any]:
     """The names that the blocks of a page use and do not define; writes the files they read."""
-    random = np.random.default_rng(0)
     write_photographs(folder)
-    model = classifier(input_shape=(224, 224, 3))
-    images = random.integers(0, 256, (8, 224, 224, 3)).astype("uint8")
-    labels = np.arange(8) % 5
-    values: dict[str, Any] = {
-        **{"keras": keras, "keras_vit": keras_vit, "np": np, "model": model},
-        **{"images": images, "pixels": images, "labels": labels},
-    }
+    model, images = classifier(input_shape=(224, 224, 3)), bank.pixels(8, 224, 224, 3)
+    values: dict[str, Any] = {"keras": keras, "keras_vit": keras_vit, "np": np, "model": model}
+    values |= {"images": images, "pixels": images, "labels": np.arange(8) % 5}
     return values | OF_PAGE.get(page, lambda folder: {})(folder)
 
 
 def write_photographs(folder: Path, per_class: int = 4) -> None:
     """`photo.jpg`, and `photos/` with some of every class, also in `photos/labels.csv`."""
-    random = np.random.default_rng(1)
+    random, rows = np.random.default_rng(1), ["file,tags"]
     for name in CLASSES:
         (folder / "photos" / name).mkdir(parents=True)
         for number in range(per_class):
             pixels = random.integers(0, 256, (40, 48, 3)).astype("uint8")
             Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.jpg")
-    rows = (f"{name}/{i}.jpg,{name}|flower" for name in CLASSES for i in range(per_class))
-    (folder / "photos" / "labels.csv").write_text("\n".join(["file,tags", *rows]))
+            rows.append(f"{name}/{number}.jpg,{name}|flower")
+    (folder / "photos" / "labels.csv").write_text("\n".join(rows))
     Image.open(folder / "photos" / "daisy" / "0.jpg").save(folder / "photo.jpg")
 
 
@@ -113,12 +106,11 @@ def _models(folder: Path) -> dict[str, Any]:
 
 
 def _accuracy(folder: Path) -> dict[str, Any]:
-    models = {n: classifier() for n in ("first", "second", "start", "tuned")}
-    for seed, model in enumerate(models.values()):
-        fill(model, seed)
+    models = {name: classifier() for name in ("first", "second", "start", "tuned", "model")}
+    for seed, name in enumerate(("first", "second", "start", "tuned")):
+        fill(models[name], seed)
     logits = np.random.default_rng(2).normal(0, 2, (8, 5))
-    images = np.zeros((8, 32, 32, 3), "uint8")
-    return {**models, "logits": logits, "images": images, "model": classifier()}
+    return {**models, "logits": logits, "images": np.zeros((8, 32, 32, 3), "uint8")}
 
 
 def _data(folder: Path) -> dict[str, Any]:
@@ -128,9 +120,8 @@ def _data(folder: Path) -> dict[str, Any]:
 
 def _distillation(folder: Path) -> dict[str, Any]:
     recipe = recipes.get("finetune_small").scaled(steps=2, batch_size=4)
-    images = np.zeros((8, 32, 32, 3), "uint8")
-    trained = {"student": classifier(), "teacher": classifier()}
-    return {**trained, "recipe": recipe, "total_steps": 20, "images": images}
+    trained = {"student": classifier(), "teacher": classifier(), "recipe": recipe}
+    return {**trained, "total_steps": 20, "images": np.zeros((8, 32, 32, 3), "uint8")}
 
 
 def _export(folder: Path) -> dict[str, Any]:
@@ -146,12 +137,11 @@ def _export(folder: Path) -> dict[str, Any]:
 def _folders(folder: Path) -> dict[str, Any]:
     import transformers
 
-    keras_vit.save_weights(classifier(input_shape=(224, 224, 3)), "FOLDER", layout="huggingface")
     hub = folder / ".cache/huggingface/hub/models--google--vit-base-patch16-224"
-    (hub / "refs").mkdir(parents=True)
-    (hub / "refs" / "main").write_text("0" * 40)
+    write(hub, {"refs/main": b"0" * 40})
     source = classifier(input_shape=(224, 224, 3))
-    keras_vit.save_weights(source, hub / "snapshots" / ("0" * 40), layout="huggingface")
+    for place in ("FOLDER", hub / "snapshots" / ("0" * 40)):
+        keras_vit.save_weights(source, place, layout="huggingface")
     values: dict[str, Any] = {"transformers": transformers}
     if importlib.util.find_spec("timm") is None:  # tests/weights/test_folders.py opens them
         values["timm"] = SimpleNamespace(create_model=lambda *_, **__: None)
@@ -165,11 +155,6 @@ def _weights(folder: Path) -> dict[str, Any]:
 
 
 OF_PAGE = {
-    "docs/accuracy.md": _accuracy,
-    "docs/data.md": _data,
-    "docs/distillation.md": _distillation,
-    "docs/models.md": _models,
-    "docs/export.md": _export,
-    "docs/folders.md": _folders,
-    "docs/weights.md": _weights,
+    f"docs/{make.__name__[1:]}.md": make
+    for make in (_accuracy, _data, _distillation, _export, _folders, _models, _weights)
 }

@@ -16,14 +16,11 @@ from tests.docs.stand_ins import fill
 pytestmark = pytest.mark.backends("jax", "torch")
 SIZES = {"num_heads": 3, "hidden_dim": 48, "mlp_dim": 96}
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
-
-
+POSITIONS = "Transformer/posembed_input/pos_embedding"
 NAMES = {  # of KerasHub, and under which the released code stores them
     "vit_patching_and_embedding/class_token": "cls",
     "vit_patching_and_embedding/patch_embedding/": "embedding/",
-    "vit_patching_and_embedding/position_embedding/embeddings": (
-        "Transformer/posembed_input/pos_embedding"
-    ),
+    "vit_patching_and_embedding/position_embedding/embeddings": POSITIONS,
     "vit_encoder/transformer_block_1/": "Transformer/encoderblock_0/",
     "vit_encoder/transformer_block_2/": "Transformer/encoderblock_1/",
     "vit_encoder/ln/": "Transformer/encoder_norm/",
@@ -44,61 +41,50 @@ def equal(mine: Any, theirs: Any) -> None:
     np.testing.assert_allclose(mine, theirs, atol=2e-5)
 
 
-def backbone(depth: int = 2, **arguments: Any) -> Any:
-    """KerasHub's."""
-    keras_hub = pytest.importorskip("keras_hub", exc_type=ImportError)
-    return keras_hub.models.ViTBackbone((32, 32, 3), 16, num_layers=depth, **SIZES, **arguments)
+def of_keras_hub(depth: int = 2, **arguments: Any) -> tuple[Any, Any]:
+    """A backbone, and the class of its classifiers."""
+    models = pytest.importorskip("keras_hub", exc_type=ImportError).models
+    backbone = models.ViTBackbone((32, 32, 3), 16, num_layers=depth, **SIZES, **arguments)
+    return backbone, models.ViTImageClassifier
 
 
-def classifier(backbone: Any, **arguments: Any) -> Any:
-    keras_hub = pytest.importorskip("keras_hub", exc_type=ImportError)
-    return keras_hub.models.ViTImageClassifier(backbone, 5, **arguments)
-
-
-def ours_beside_keras_hub(**arguments: Any) -> Any:
-    shared = {"input_shape": (32, 32, 3), "patch_size": 16, "depth": 2, "activation": "gelu"}
-    return keras_vit.VisionTransformer(
-        **{**SIZES, **shared, "include_preprocessing": False, **arguments}
-    )
-
-
-def as_google_file(model: keras.Model, file: Path) -> Path:
-    """The weights of KerasHub's classifier or backbone under the names of the released code."""
+def ours_with_weights_of(theirs: keras.Model, file: Path, **arguments: Any) -> Any:
+    """By a file of KerasHub's weights under the names of the released code."""
     arrays = {}
-    for weight in model.weights:
+    for weight in theirs.weights:
         name = weight.path
-        for theirs, released in NAMES.items():
-            name = name.replace(theirs, released)
+        for part, released in NAMES.items():
+            name = name.replace(part, released)
         array = keras.ops.convert_to_numpy(weight)
         arrays[name] = array[None] if "pos_embedding" in name else array
     np.savez(file, **arrays)
-    return file
+    sizes = {**SIZES, "input_shape": (32, 32, 3), "patch_size": 16, "depth": 2}
+    options = {"activation": "gelu", "include_preprocessing": False, **arguments}
+    ours = keras_vit.VisionTransformer(**sizes, **options)
+    keras_vit.load_weights(ours, file)
+    return ours
 
 
 @pytest.mark.parametrize("representation_size", [None, 12])
 def test_keras_hub_classifier(tmp_path: Path, representation_size: int | None) -> None:
-    body = backbone()
-    theirs = classifier(body, intermediate_dim=representation_size)
+    body, classifier = of_keras_hub()
+    theirs = classifier(body, 5, intermediate_dim=representation_size)
     fill(theirs)
-    ours = ours_beside_keras_hub(num_classes=5, representation_size=representation_size)
-    keras_vit.load_weights(ours, as_google_file(theirs, tmp_path / "theirs.npz"))
+    options = {"num_classes": 5, "representation_size": representation_size}
+    ours = ours_with_weights_of(theirs, tmp_path / "theirs.npz", **options)
     equal(ours(IMAGES), theirs(IMAGES))
     equal(ours.feature_model("encoder_norm")(IMAGES), body(IMAGES))
 
 
-def test_keras_hub_gap_averages_the_class_token() -> None:
-    body = backbone(depth=1)
-    theirs = classifier(body, pooling="gap")
+def test_keras_hub_gap_averages_the_class_token_where_there_is_one(tmp_path: Path) -> None:
+    body, classifier = of_keras_hub(depth=1)
+    theirs = classifier(body, 5, pooling="gap")
     fill(theirs)
-    tokens, head = outputs(body, IMAGES), theirs.output_dense
-    equal(theirs(IMAGES), head(tokens.mean(1)))
-
-
-def test_keras_hub_without_class_token(tmp_path: Path) -> None:
-    theirs = backbone(use_class_token=False)
+    equal(theirs(IMAGES), theirs.output_dense(outputs(body, IMAGES).mean(1)))
+    theirs, _ = of_keras_hub(use_class_token=False)
     fill(theirs)
-    ours = ours_beside_keras_hub(num_classes=0, class_token=False, pooling="gap")
-    keras_vit.load_weights(ours, as_google_file(theirs, tmp_path / "theirs.npz"))
+    options = {"num_classes": 0, "class_token": False, "pooling": "gap"}
+    ours = ours_with_weights_of(theirs, tmp_path / "theirs.npz", **options)
     equal(ours.feature_model("encoder_norm")(IMAGES), theirs(IMAGES))
 
 
@@ -106,11 +92,9 @@ def of_transformers(name: str, folder: Path, **arguments: Any) -> tuple[Any, Any
     """The outputs of their model, and ours from its file."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        image_size=32, patch_size=16, hidden_size=48, num_attention_heads=3, intermediate_size=96,
-        attn_implementation="eager", **arguments,
-    )  # fmt: skip
-    theirs = getattr(transformers, name)(config).eval()
+    sizes = {"image_size": 32, "patch_size": 16, "hidden_size": 48, "num_attention_heads": 3}
+    arguments |= {"intermediate_size": 96, "attn_implementation": "eager"}
+    theirs = getattr(transformers, name)(transformers.ViTConfig(**sizes, **arguments)).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.normal_(0, 0.05)
@@ -121,15 +105,13 @@ def of_transformers(name: str, folder: Path, **arguments: Any) -> tuple[Any, Any
     return results, keras_vit.from_checkpoint(folder, include_preprocessing=False)
 
 
-def test_pooler_of_transformers(tmp_path: Path) -> None:
-    theirs, ours = of_transformers("ViTModel", tmp_path, num_hidden_layers=1, pooler_output_size=48)
+def test_transformers(tmp_path: Path) -> None:
+    pooler = {"num_hidden_layers": 1, "pooler_output_size": 48}
+    theirs, ours = of_transformers("ViTModel", tmp_path / "pooler", **pooler)
     assert ours.representation_size == 48
     equal(ours(IMAGES), theirs.pooler_output)
-
-
-def test_transformers(tmp_path: Path) -> None:
     arguments = {"num_hidden_layers": 2, "num_labels": 5}
-    theirs, ours = of_transformers("ViTForImageClassification", tmp_path, **arguments)
+    theirs, ours = of_transformers("ViTForImageClassification", tmp_path / "head", **arguments)
     assert (ours.activation, ours.norm_epsilon) == ("gelu", 1e-12)
     features = ours.feature_model(["tokens", "block_0", "encoder_norm"])(IMAGES)
     equal(ours(IMAGES), theirs.logits)

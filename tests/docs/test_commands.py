@@ -1,5 +1,6 @@
 """Every line with `keras-vit` in the documentation runs, on small models and few photographs."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -26,19 +27,16 @@ Lines = tuple[tuple[str, ...], ...]
 
 def _blocks() -> list[Any]:
     """The `keras-vit` lines of every block, each set of lines once, with the first block's name."""
-    found: dict[Lines, str] = {}
-    of_block: dict[str, list[tuple[str, ...]]] = {}
-    for page in pages():
-        for block, words in commands(page):
-            if words[0] == "keras-vit" and not block.reason:
-                line = tuple(FILES.get(word, word) for word in words[1:])
-                of_block.setdefault(str(block), []).append(line)
+    of_block: dict[str, Lines] = {}
+    for block, words in itertools.chain.from_iterable(map(commands, pages())):
+        if words[0] == "keras-vit" and not block.reason:
+            line = tuple(FILES.get(word, word) for word in words[1:])
+            of_block[str(block)] = (*of_block.get(str(block), ()), line)
     for command in COMMANDS.values():
-        words = command.example.split()
-        of_block[f"docs/commands.md:{words[1]}"] = [tuple(words[1:])]
-    for name, lines in of_block.items():
-        found.setdefault(tuple(lines), name)
-    return [pytest.param(lines, id=name) for lines, name in found.items()]
+        words = command.example.split()[1:]
+        of_block[f"docs/commands.md:{words[0]}"] = (tuple(words),)
+    first = {lines: name for name, lines in reversed(of_block.items())}
+    return [pytest.param(lines, id=name) for lines, name in first.items()]
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +64,9 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     shutil.copytree(prepared, tmp_path / "home", copy_function=os.link)
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    saved_model = prepared / "runs/photos/saved_models/photos/1"
-
-    def copy_saved_model(model: Any, folder: Path, overwrite: bool) -> None:
-        shutil.copytree(saved_model, folder)
-
+    saved = prepared / "runs/photos/saved_models/photos/1"
     # An export is half of a short training, and what is prepared has its own.
-    monkeypatch.setattr(keras_vit, "export_model", copy_saved_model)
+    monkeypatch.setattr(keras_vit, "export_model", lambda _, to, **__: shutil.copytree(saved, to))
     with stand_ins.small_models(monkeypatch):
         yield tmp_path / "home"
 
@@ -81,7 +75,8 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 def test_the_lines_of_a_block_run(lines: Lines, folder: Path) -> None:
     for words in lines:
         if (made := _output(words)) is not None:
-            _remove(made)  # of what is prepared: a block does not find what it makes
+            # Of what is prepared: a block does not find what it makes.
+            shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
     for words in lines:
         _run(words)
 
@@ -89,7 +84,11 @@ def test_the_lines_of_a_block_run(lines: Lines, folder: Path) -> None:
 def _run(words: Sequence[str]) -> None:
     command, *arguments = words
     if command == "serve":
-        _serve(arguments)
+        pytest.importorskip("uvicorn")
+        server = pytest.importorskip("benchmarks.serving").start_server(*arguments, "--port", "0")
+        status, answer, _ = request(server.port, "/predict", jpeg())
+        assert (status, server.stop()) == (200, 0)
+        assert {row["class"] for row in answer["predictions"]} == {*stand_ins.CLASSES}
         return
     assert cli.main([command, *arguments, *LESS.get(command, [])]) == 0, words
     if (made := _output(words)) is not None:
@@ -103,17 +102,3 @@ def _output(words: Sequence[str]) -> Path | None:
         return Path(options["target"])
     default = Path("runs") / Path(options["data"]).name if words[0] == "train" else None
     return options.get("out") or default
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
-
-
-def _serve(arguments: list[str]) -> None:
-    pytest.importorskip("uvicorn")
-    server = pytest.importorskip("benchmarks.serving").start_server(*arguments, "--port", "0")
-    status, answer, _ = request(server.port, "/predict", jpeg())
-    assert (status, server.stop()) == (200, 0)
-    assert {row["class"] for row in answer["predictions"]} == {*stand_ins.CLASSES}

@@ -1,18 +1,31 @@
-"""k-NN, linear probes and heads of tasks against independent computations, and on flowers."""
+"""Probes, few- and zero-shot classifiers, and temperatures, against independent computations."""
 
+import itertools
+import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import scipy
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import keras_vit
 from keras_vit import data
-from keras_vit.evaluation import features, fewshot_table, knn_accuracy, linear_probe
+from keras_vit.evaluation import features, fewshot_table, knn_accuracy, linear_probe, zero_shot
+from keras_vit.evaluation.calibration import calibration
+from keras_vit.evaluation.fewshot import fewshot_accuracy, least_squares_scores, sample_shots
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
+from keras_vit.evaluation.temperature import divide_logits, fit_temperature
+from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.weights import from_checkpoint
+from tests.backend import rows
+from tests.bank import TINY, fill, fresh, outputs, pixels
 
 
 def clusters(examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0) -> tuple:
@@ -25,46 +38,31 @@ def clusters(examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0)
 TRAIN, TEST = clusters(200), clusters(150, seed=1)
 
 
-def dino_knn(k: int, temperature: float) -> float:
+def test_neighbors_vote_as_in_dino() -> None:
     """The definition: cosine similarities, and votes of exp(s / T) (DINO's eval_knn.py)."""
-    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (TRAIN[0], TEST[0])]
-    similarity = unit[1] @ unit[0].T
-    right = 0
-    for row, label in zip(similarity, TEST[1], strict=True):
-        nearest = np.argsort(-row)[:k]
-        votes = np.zeros(4)
-        for i in nearest:
-            votes[TRAIN[1][i]] += np.exp(row[i] / temperature)
-        right += votes.argmax() == label
-    return right / len(TEST[1])
-
-
-@pytest.mark.parametrize("k", [1, 5, 20, 200])
-@pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_neighbors_vote_as_in_dino(k: int, temperature: float) -> None:
-    assert knn_accuracy(*TRAIN, *TEST, k=k, temperature=temperature) == dino_knn(k, temperature)
-
-
-def test_temperature_weighs_votes() -> None:
-    """When all examples vote with equal weight the largest class always wins."""
-    most_common = np.bincount(TRAIN[1]).argmax()
+    train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (TRAIN[0], TEST[0]))
+    for k, temperature in itertools.product((1, 5, 20, 200), (0.07, 1.0)):
+        right = 0
+        for row, label in zip(test @ train.T, TEST[1], strict=True):
+            nearest = np.argsort(-row)[:k]
+            votes = np.bincount(TRAIN[1][nearest], np.exp(row[nearest] / temperature))
+            right += votes.argmax() == label
+        found = knn_accuracy(*TRAIN, *TEST, k=k, temperature=temperature)
+        assert found == right / len(TEST[1]), (k, temperature)
+    # When all examples vote with equal weight the largest class always wins.
     flat = knn_accuracy(*TRAIN, *TEST, k=200, temperature=float("inf"))
-    assert flat == (TEST[1] == most_common).mean()
+    assert flat == (TEST[1] == np.bincount(TRAIN[1]).argmax()).mean()
     assert knn_accuracy(*TRAIN, *TEST, k=200) > flat + 0.2
 
 
 def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
     probe = linear_probe(*TRAIN, *TEST)
-    mean, std = TRAIN[0].mean(0), TRAIN[0].std(0)
     regression = LogisticRegression(C=probe.strength, max_iter=2000)
-    regression.fit((TRAIN[0] - mean) / std, TRAIN[1])
-    standardized = (TEST[0] - mean) / std
-    assert probe.accuracy == regression.score(standardized, TEST[1])
+    peer = make_pipeline(StandardScaler(), regression).fit(*TRAIN)
+    assert probe.accuracy == peer.score(*TEST)
     ours = keras.ops.softmax(TEST[0] @ probe.kernel + probe.bias)
-    np.testing.assert_allclose(ours, regression.predict_proba(standardized), atol=1e-4)
-
-
-def test_probe_chooses_the_penalty_by_the_training_features() -> None:
+    np.testing.assert_allclose(ours, peer.predict_proba(TEST[0]), atol=1e-4)
+    # It chooses the penalty by the training features.
     weak = linear_probe(*clusters(200, noise=0.3), *TEST).strength
     random = np.random.default_rng(0)
     nothing_to_learn = random.normal(size=(200, 12)), random.integers(0, 4, 200)
@@ -89,7 +87,7 @@ def test_flowers(shared: Path, tmp_path: Path) -> None:
     """Issue 3, criterion 4: an independent probe of timm's features gave 92.7 %."""
     pytest.importorskip("tensorflow")
     folder = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    model = keras_vit.from_checkpoint(folder / "model.safetensors")
+    model = from_checkpoint(folder / "model.safetensors")
     splits = data.load(shared / "photos" / "flowers")
     parts = [*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path)]
     assert [len(part) for part in parts] == [1800, 1800, 450, 450]
@@ -99,51 +97,101 @@ def test_flowers(shared: Path, tmp_path: Path) -> None:
     assert means == sorted(means)
 
 
+@pytest.mark.parametrize("case", ["fewshot_wide", "fewshot_narrow"])
+def test_every_recorded_accuracy_score_and_sample(case: str, shared: Path) -> None:
+    """Those of the released code."""
+    folder = shared / "golden" / case
+    with np.load(folder / "features.npz") as file:
+        parts = [file[name] for name in ("x_train", "y_train", "x_test", "y_test")]
+    x, y, test_x, test_y = parts
+    recorded = json.loads((folder / "accuracies_f64.json").read_text())
+    assert len(recorded) == 4 * 6 * 3
+    for setting, expected in recorded.items():
+        shots, l2, seed = (part.split("=")[1] for part in setting.split(","))
+        base, exponent = map(float, l2.split("^"))
+        accuracy = fewshot_accuracy(*parts, shots=int(shots), l2=base**exponent, seed=int(seed))
+        # Both are multiples of one test example; the record went through float32.
+        right = round(expected * len(test_y))
+        assert round(accuracy * len(test_y)) == right, setting
+        assert expected == pytest.approx(right / len(test_y), rel=1e-6), setting
+    meta = json.loads((folder / "meta.json").read_text())
+    classes = int(max(y.max(), test_y.max())) + 1
+    with np.load(folder / "ref.npz") as reference:
+        for shots in meta["shots"]:
+            chosen = sample_shots(y, shots, classes, seed=0)
+            np.testing.assert_array_equal(chosen, reference[f"idx_seed0_shots{shots}"])
+            for exponent in (0, 5, 10, 15):
+                name = f"scores_shots{shots}_l2e{exponent}"
+                examples = x[chosen].astype(np.float64), y[chosen], test_x
+                scores = least_squares_scores(*examples, classes, 2.0**exponent)
+                atol = max(1e-3, 8 * meta["f32_vs_f64"]["scores_maxabs"][name])
+                np.testing.assert_allclose(scores, reference[name], atol=atol, rtol=0)
+
+
+def test_scores_solve_the_normal_equations() -> None:
+    """With more and with fewer examples than dimensions."""
+    random = np.random.default_rng(0)
+    for examples, dimension in ((30, 7), (9, 20)):
+        x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
+        white = (x - x.mean(0)) / (x.std(0) + 1e-5)
+        columns = np.c_[white, np.full(examples, 100.0)]
+        penalized = columns.T @ columns + 4.0 * np.eye(dimension + 1)
+        weights = np.linalg.solve(penalized, columns.T @ (2 * np.eye(3)[y] - 1))
+        scores = least_squares_scores(x, y, x, 3, 4.0)
+        np.testing.assert_allclose(scores, columns @ weights, atol=1e-9)
+
+
+def test_table_has_mean_and_spread() -> None:
+    y = np.arange(120) % 4
+    x = np.eye(4)[y] + np.random.default_rng(0).normal(size=(120, 4))
+    four = x[:80], y[:80], x[80:], y[80:]
+    rows = fewshot_table(*four, shots=(1, 5), seeds=(0, 1, 2, 3))
+    assert [row.shots for row in rows] == [1, 5]
+    for row in rows:
+        each = [fewshot_accuracy(*four, row.shots, seed=seed) for seed in range(4)]
+        assert row.accuracies == tuple(each)
+        assert row.mean == pytest.approx(sum(each) / 4)
+        assert row.spread == pytest.approx(np.std(each, ddof=1))
+    assert fewshot_table(x, y, x, y, shots=(1,), seeds=(0,))[0].spread == 0.0
+
+
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(1, 2, (200, 6))
 SCORES = X @ RANDOM.normal(size=(6, 3)) + RANDOM.normal(size=(200, 3))
 SCALED = StandardScaler().fit_transform(X)
 
 
-def test_labels_are_logistic_regressions() -> None:
-    """The mean over the labels is a sum with a weaker penalty."""
-    labels = (SCORES > 0).astype(int)
-    task = Multilabel(("a", "b", "c"))
+def test_labels_are_logistic_regressions_and_grades_are_learned() -> None:
+    labels, task = (SCORES > 0).astype(int), Multilabel(("a", "b", "c"))
     probe = task_probe(task, X, task.check_targets(labels))
+    # The mean over the labels is a sum with a weaker penalty.
+    sklearn = LogisticRegression(C=probe.strength / 3, max_iter=5000, tol=1e-8)
     for i in range(3):
-        sklearn = LogisticRegression(C=probe.strength / 3, max_iter=5000, tol=1e-8)
         expected = sklearn.fit(SCALED, labels[:, i]).decision_function(SCALED)
         np.testing.assert_allclose(probe.outputs(X)[:, i], expected, atol=0.02)
+    # Grades are better than the best constant.
+    grades, task = np.digitize(SCORES[:, 0], [-2, 0, 2]), Ordinal(size=4)
+    probe = task_probe(task, X[:150], task.check_targets(grades[:150]))
+    found = task.grades(task.answers(probe.outputs(X[150:])))
+    constant = np.full(50, np.median(grades[:150]))
+    errors = [np.abs(each - grades[150:]).mean() for each in (found, constant)]
+    assert errors[0] < 0.5 * errors[1]
 
 
 @pytest.mark.every_backend
-def test_classes_are_a_logistic_regression() -> None:
-    labels = SCORES.argmax(axis=1)
-    task = Classification(("a", "b", "c"))
+def test_classes_and_numbers_are_scikit_learns() -> None:
+    labels, task = SCORES.argmax(axis=1), Classification(("a", "b", "c"))
     probe = task_probe(task, X, task.check_targets(labels))
     sklearn = LogisticRegression(C=probe.strength, max_iter=5000, tol=1e-8).fit(SCALED, labels)
     expected = sklearn.predict_proba(SCALED)
     np.testing.assert_allclose(task.answers(probe.outputs(X)), expected, atol=2e-3)
-
-
-@pytest.mark.every_backend
-def test_numbers_are_a_ridge_regression() -> None:
+    # Numbers are a ridge regression.
     task = Regression(("x", "y")).fitted(SCORES[:, :2])
     targets = task.check_targets(SCORES[:, :2])
     probe = task_probe(task, X, targets)
     # Mean over two numbers, and squares without a half.
     expected = Ridge(alpha=1 / probe.strength).fit(SCALED, targets).predict(SCALED)
     np.testing.assert_allclose(probe.outputs(X), expected, atol=2e-3)
-
-
-def test_grades_beat_the_best_constant() -> None:
-    grades = np.digitize(SCORES[:, 0], [-2, 0, 2])
-    task = Ordinal(size=4)
-    probe = task_probe(task, X[:150], task.check_targets(grades[:150]))
-    answers = task.answers(probe.outputs(X[150:]))
-    constant = np.full(50, np.median(grades[:150]))
-    errors = [np.abs(each - grades[150:]).mean() for each in (task.grades(answers), constant)]
-    assert errors[0] < 0.5 * errors[1]
 
 
 def test_the_penalty_is_chosen_on_held_out_examples() -> None:
@@ -153,8 +201,78 @@ def test_the_penalty_is_chosen_on_held_out_examples() -> None:
     probe = task_probe(task, noise, task.check_targets(numbers))
     assert probe.strength <= 1e-3
     assert np.abs(probe.outputs(noise)).max() < 0.2
-
-
-def test_the_head_is_for_features_as_they_are() -> None:
+    # The head is for features as they are.
     probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
     assert probe.outputs([[1, 2]]).tolist() == [[4.0]]
+
+
+def both_towers(transformers: Any, kind: str) -> Any:
+    tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+    tower |= {"num_attention_heads": 3}
+    texts = {**tower, "vocab_size": 50, "max_position_embeddings": 8, "eos_token_id": 2}
+    images = {**tower, "image_size": 16, "patch_size": 4}
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=texts, vision_config=images, projection_dim=16)
+        return transformers.CLIPModel(config).eval()
+    texts["projection_size"] = 24
+    config = transformers.SiglipConfig(text_config=texts, vision_config=images)
+    return transformers.SiglipModel(config).eval()
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_zero_shot_as_transformers(kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    theirs = both_towers(transformers, kind)
+    theirs.save_pretrained(tmp_path)
+    images = np.random.default_rng(0).normal(size=(3, 16, 16, 3)).astype("float32")
+    pixels = torch.as_tensor(images.transpose(0, 3, 1, 2).copy())
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor([[5, 6, 7, 2], [9, 8, 3, 2]]), pixel_values=pixels)
+    tower = from_checkpoint(tmp_path, include_preprocessing=False)
+    options = {"logit_scale": float(np.exp(theirs.logit_scale.item())), "activation": None}
+    options["logit_bias"] = theirs.logit_bias.item() if kind == "siglip" else 0.0
+    model = zero_shot(tower, expected.text_embeds.numpy(), ["one", "two"], **options)
+    found = model.predict(images, verbose=0)
+    np.testing.assert_allclose(found, expected.logits_per_image.numpy(), rtol=1e-5, atol=1e-5)
+    assert model.class_names == ("one", "two")
+    assert any("text_model" in e.name for e in tower.load_report.entries if e.status == "ignored")
+
+
+RNG = np.random.default_rng(0)  # for Guo et al.'s temperatures
+softmax = partial(scipy.special.softmax, axis=1)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
+def test_the_temperature_that_labels_were_drawn_with_comes_back(temperature: float) -> None:
+    logits = RNG.normal(0, 3, (4000, 5))
+    labels = np.array([RNG.choice(5, p=row) for row in softmax(logits / temperature)])
+    fitted = fit_temperature(labels, logits)
+    assert fitted == pytest.approx(temperature, rel=0.1)
+    losses = [log_loss(labels, softmax(logits / t)) for t in np.linspace(0.3, 4, 200)]
+    assert log_loss(labels, softmax(logits / fitted)) <= min(losses) + 1e-6
+    after = calibration(labels, softmax(logits / fitted)).error
+    assert after < 0.03
+    assert after <= calibration(labels, softmax(logits)).error + 0.002
+    assert fit_temperature([0, 1], [[3.0, 0.0], [0.0, 3.0]]) == 0.05  # all right: a bound
+    assert fit_temperature([1, 0], [[3.0, 0.0], [0.0, 3.0]]) == 20.0  # all wrong
+
+
+OPTIONS = [{}, {"distilled": True}, {"classifier_activation": "softmax"}]
+
+
+@pytest.mark.parametrize("options", rows(OPTIONS, OPTIONS[1:2]))
+def test_dividing_the_head_divides_the_logits_and_is_saved(options: dict, tmp_path) -> None:
+    model, images = fresh(**TINY, **options), pixels(4, 16, 16, 3).astype("float32")
+    fill(model, scale=0.3)
+    before = outputs(model, images)
+    divide_logits(model, 2.5)
+    after = outputs(model, images)
+    expected = softmax(np.log(before) / 2.5) if "classifier_activation" in options else before / 2.5
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = from_checkpoint(tmp_path / "model.keras")
+    again = answers_of(loaded, outputs(loaded, images))
+    np.testing.assert_allclose(again, answers_of(model, after), atol=1e-6)

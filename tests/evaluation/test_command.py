@@ -18,9 +18,9 @@ pytest.importorskip("tensorflow")
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes that differ by their gray level."""
-    folder = tmp_path_factory.mktemp("images")
     files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}
-    return write(folder, files | {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)})
+    files |= {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)}
+    return write(tmp_path_factory.mktemp("images"), files)
 
 
 @pytest.fixture(scope="module")
@@ -30,56 +30,47 @@ def model() -> Any:
     return model
 
 
-@pytest.fixture(scope="module")
-def file(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "model.keras"
-    model.save(path)
-    return path
-
-
 def run(*arguments: object) -> int:
     return cli.main(["evaluate", *map(str, arguments)])
 
 
-def test_features(file: Path, images: Path, model: Any, tmp_path: Path, capsys: Any) -> None:
-    options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", tmp_path]
+def test_features_and_own_classes(model: Any, images: Path, tmp_path: Path, capsys: Any) -> None:
+    file, cache = tmp_path / "model.keras", tmp_path / "cache"
+    model.save(file)
+    options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", cache]
     assert run(file, "--data", images, *options) == 0
     printed = capsys.readouterr().out
-    assert "2 classes: train 32, val 8" in printed
-    assert "linear probe" in printed
-    assert "3 nearest neighbors" in printed
+    for words in ("2 classes: train 32, val 8", "linear probe", "3 nearest neighbors"):
+        assert words in printed
     splits = data.load(images)
     # The cache also serves the model that was saved.
-    four = (*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path))
-    assert len(list(tmp_path.iterdir())) == 2
+    four = (*features(model, splits.train, cache), *features(model, splits.val, cache))
+    assert len(list(cache.iterdir())) == 2
     for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
         line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)
         assert f"{row.mean:.2%}" in line
         assert f"± {100 * row.spread:.2f} over 4 seeds" in line
-
-
-def test_own_classes(file: Path, images: Path, model: Any, capsys: Any) -> None:
+    # Its own classes.
     assert run(file, "--data", images) == 0
-    split = data.load(images).val
-    labels, scores = predict_split(model, split)
-    expected = outputs(model, np.stack([data.read_image(path, 16) for path in split.files]))
+    labels, scores = predict_split(model, splits.val)
+    expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    np.testing.assert_array_equal(labels, split.labels())
+    np.testing.assert_array_equal(labels, splits.val.labels())
     report = classification_report(labels, expected, ("dark", "light"))
     assert str(report) in capsys.readouterr().out
 
 
-def test_errors(file: Path, images: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_errors(model: Any, images: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """Those in the labels come before features."""
     monkeypatch.delattr("keras_vit_cli.evaluate.tables.features")
-    others = write(tmp_path, {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
+    file = tmp_path / "model.keras"
+    model.save(file)
+    others = write(tmp_path / "others", {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
     of_images = (file, "--data", images)
+    other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"
     for arguments, words in (
         ((file,), "evaluate needs --data"),
-        (
-            (file, "--data", others),
-            "predicts 2 classes (dark, light), and the data has 3 (a, b, c)",
-        ),
+        ((file, "--data", others), other_names),
         ((*of_images, "--split", "test"), "split='test' is not known"),
         ((*of_images, "--knn", 99), "--knn: k=99 is more than the 32"),
         ((*of_images, "--fewshot", 1, 17), "--fewshot: shots=17 is more than any"),

@@ -6,25 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_vit import evaluation
 from keras_vit.data import ArraySplit
-from keras_vit.evaluation import (
-    calibration,
-    classification_report,
-    divide_logits,
-    features,
-    fewshot_accuracy,
-    fewshot_table,
-    fit_novelty,
-    fit_temperature,
-    knn_accuracy,
-    linear_probe,
-    worst_mistakes,
-    zero_shot,
-)
+from keras_vit.evaluation import calibration, classification_report, worst_mistakes
 from keras_vit.evaluation.mistakes import images_at
 from keras_vit.evaluation.novelty import knn_scores
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.evaluation.task_probe import task_probe
 from keras_vit.tasks import Regression
 from tests.bank import TINY, fresh, tiny
 
@@ -36,17 +23,20 @@ LOGITS = X[:, :3]
 ROWS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)  # probabilities
 LABELS = Y % 3
 THREE, ALONE = (np.eye(3), [0, 0, 1]), [0, 0, 0]
+UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
+NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
+ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
 SPLIT = ArraySplit("val", NAMES, np.zeros((3, 16, 16, 3), np.uint8), np.arange(3))
 
 
 def few_shots(**changes: Any) -> None:
     x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
-    examples = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "shots": 1}
-    fewshot_accuracy(**examples | changes)
+    some = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "shots": 1}
+    evaluation.fewshot_accuracy(**some | changes)
 
 
 def novelty(**changes: Any) -> None:
-    fit_novelty(**{"features": X, "held_out": X[:50], **changes})
+    evaluation.fit_novelty(**{"features": X, "held_out": X[:50], **changes})
 
 
 def predict(batch_size: int = 1, **changes: Any) -> None:
@@ -54,7 +44,7 @@ def predict(batch_size: int = 1, **changes: Any) -> None:
 
 
 def zero_shots(**changes: Any) -> None:
-    zero_shot(tiny(num_classes=4), **{"text_embeddings": np.eye(2, 4), **changes})
+    evaluation.zero_shot(tiny(num_classes=4), **{"text_embeddings": np.eye(2, 4), **changes})
 
 
 def quantized() -> Any:
@@ -63,17 +53,15 @@ def quantized() -> Any:
     return model
 
 
-NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
-ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
-ERRORS: list[tuple[str, Callable[[], Any]]] = [
-    ("k=201 is more than the 200", lambda: knn_accuracy(*FOUR, k=201)),
-    ("temperature=0", lambda: knn_accuracy(*FOUR, temperature=0)),
-    ("folds=0 must be an integer", lambda: linear_probe(*FOUR, folds=0)),
-    ("folds=1 must be an integer", lambda: linear_probe(*FOUR, folds=1)),
-    ("folds=2.5 must be an integer", lambda: linear_probe(*FOUR, folds=2.5)),
-    ("seed=-1", lambda: linear_probe(*FOUR, seed=-1)),
-    ("two training examples each; class 1 has 1", lambda: linear_probe(*THREE, *THREE)),
-    (r"of 1 class\.", lambda: linear_probe(np.eye(3), ALONE, np.eye(3), ALONE)),
+@pytest.mark.parametrize(("words", "call"), [
+    ("k=201 is more than the 200", lambda: evaluation.knn_accuracy(*FOUR, k=201)),
+    ("temperature=0", lambda: evaluation.knn_accuracy(*FOUR, temperature=0)),
+    ("folds=0 must be an integer", lambda: evaluation.linear_probe(*FOUR, folds=0)),
+    ("folds=1 must be an integer", lambda: evaluation.linear_probe(*FOUR, folds=1)),
+    ("folds=2.5 must be an integer", lambda: evaluation.linear_probe(*FOUR, folds=2.5)),
+    ("seed=-1", lambda: evaluation.linear_probe(*FOUR, seed=-1)),
+    ("two training examples each; class 1 has 1", lambda: evaluation.linear_probe(*THREE, *THREE)),
+    (r"of 1 class\.", lambda: evaluation.linear_probe(np.eye(3), ALONE, np.eye(3), ALONE)),
     ("shots=0", lambda: few_shots(shots=0)),
     ("shots=3 is more than any class has: the largest has 2", lambda: few_shots(shots=3)),
     ("seed=-1", lambda: few_shots(seed=-1)),
@@ -84,8 +72,8 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     ("test features have 3 dimensions", lambda: few_shots(test_x=np.ones((4, 3)))),
     ("example 0 are not finite", lambda: few_shots(train_x=np.full((4, 2), np.nan))),
     ("labels are float64", lambda: few_shots(train_y=[0.0, 1.0, 0.0, 1.0])),
-    (r"shots=\(\) is empty", lambda: fewshot_table(*FOUR, shots=())),
-    (r"seeds=\(\) is empty", lambda: fewshot_table(*FOUR, shots=(1,), seeds=())),
+    (r"shots=\(\) is empty", lambda: evaluation.fewshot_table(*FOUR, shots=())),
+    (r"seeds=\(\) is empty", lambda: evaluation.fewshot_table(*FOUR, shots=(1,), seeds=())),
     ("takes at least 19 held-out images, and there are 18", lambda: novelty(held_out=X[:18])),
     ("are not of one model", lambda: novelty(held_out=X[:50, :3])),
     (r"features \(12,\) are not \(images, dimension\)", lambda: novelty(features=X[0])),
@@ -97,8 +85,8 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     ("not one score per class", lambda: predict(num_classes=0)),
     (r"mean is not known.*model\.task = ", lambda: predict(num_classes=1)),
     ("takes normalized pixels", lambda: predict(include_preprocessing=False)),
-    ('Build it with pooling="token"', lambda: features(tiny(pooling=None), SPLIT)),
-    ("batch_size=0", lambda: features(tiny(), SPLIT, batch_size=0)),
+    ('Build it with pooling="token"', lambda: evaluation.features(tiny(pooling=None), SPLIT)),
+    ("batch_size=0", lambda: evaluation.features(tiny(), SPLIT, batch_size=0)),
     (r"\(2,\) labels do not match \(1,\)", lambda: classification_report([0, 1], [0], NAMES)),
     ("one class per example", lambda: classification_report([], [], NAMES)),
     ("Class 3 does not have a name", lambda: classification_report([0, 3], [0, 1], NAMES)),
@@ -116,30 +104,24 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     ("indices from 3 to 3", lambda: images_at(SPLIT, [3])),
     ("indices from -1 to 1", lambda: images_at(SPLIT, [-1, 1])),
     ("channels=2", lambda: images_at(SPLIT, [0], channels=2)),
-    (
-        r"features \(200, 12\) and targets \(3, 1\) do not match",
-        lambda: task_probe(Regression(("x",)), X, np.zeros((3, 1))),
-    ),
-    ("example 7 are not fin", lambda: task_probe(Regression(("x",)), ONE_NAN, X[:, :1])),
-    (r"labels \(0,\).*at least one row", lambda: fit_temperature([], np.zeros((0, 3)))),
-    (r"labels \(2,\).*logits \(3, 3\)", lambda: fit_temperature([0, 1], np.zeros((3, 3)))),
-    ("from 0 to 3.*0 to 2", lambda: fit_temperature([0, 3], np.zeros((2, 3)))),
-    ("not finite", lambda: fit_temperature([0, 1], [[0.0, np.nan], [0.0, 1.0]])),
-    ("temperature=", lambda: divide_logits(tiny(), 0.0)),
-    ("temperature=", lambda: divide_logits(tiny(), -1.0)),
-    ("temperature=", lambda: divide_logits(tiny(), float("nan"))),
-    ("quantized", lambda: divide_logits(quantized(), 2.0)),
-    ("head", lambda: divide_logits(tiny(num_classes=0), 2.0)),
+    (UNLIKE, lambda: evaluation.task_probe(Regression(("x",)), X, np.zeros((3, 1)))),
+    ("example 7 are not fin", lambda: evaluation.task_probe(Regression(("x",)), ONE_NAN, X[:, :1])),
+    (r"labels \(0,\).*at least one row", lambda: evaluation.fit_temperature([], np.zeros((0, 3)))),
+    (r"labels \(2,\).*logits \(3, 3\)", lambda: evaluation.fit_temperature([0, 1], np.eye(3))),
+    ("from 0 to 3.*0 to 2", lambda: evaluation.fit_temperature([0, 3], np.zeros((2, 3)))),
+    ("not finite", lambda: evaluation.fit_temperature([0, 1], [[0.0, np.nan], [0.0, 1.0]])),
+    ("temperature=", lambda: evaluation.divide_logits(tiny(), 0.0)),
+    ("temperature=", lambda: evaluation.divide_logits(tiny(), -1.0)),
+    ("temperature=", lambda: evaluation.divide_logits(tiny(), float("nan"))),
+    ("quantized", lambda: evaluation.divide_logits(quantized(), 2.0)),
+    ("head", lambda: evaluation.divide_logits(tiny(num_classes=0), 2.0)),
     ("do not fit", lambda: zero_shots(text_embeddings=np.ones((2, 5)))),
     ("do not fit", lambda: zero_shots(text_embeddings=np.ones(4))),
     ("zero or not finite", lambda: zero_shots(text_embeddings=np.zeros((2, 4)))),
     ("1 class names for 2", lambda: zero_shots(class_names=["a"])),
     ("activation", lambda: zero_shots(activation="gelu")),
     ("logit_scale", lambda: zero_shots(logit_scale=float("nan"))),
-]
-
-
-@pytest.mark.parametrize(("words", "call"), ERRORS)
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=words):
         call()

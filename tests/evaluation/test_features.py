@@ -1,4 +1,4 @@
-"""Features are the model's pooled pre-logits, cached until something changes."""
+"""Features, the pooled pre-logits, and predictions of files and splits, in both data formats."""
 
 import importlib
 import os
@@ -8,22 +8,22 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
-from keras_vit import data
-from keras_vit.evaluation import features
-from tests.bank import outputs, pixels, tiny
-from tests.data.image_fixtures import flat_folder
+from keras_vit import VisionTransformer, data
+from keras_vit.data.decode.image_files import prepare_file
+from keras_vit.evaluation import features, predict_split
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
+from tests.backend import rows
+from tests.bank import TINY, fill, fresh, outputs, pixels, tiny
+from tests.data.image_fixtures import IMAGE, encode, flat_folder, write
 
 pytest.importorskip("tensorflow")
 
 
 def build(**changes: object) -> Any:
     return tiny(**{"patch_size": 4, "hidden_dim": 8, "input_shape": (8, 8, 1), **changes})
-
-
-@pytest.fixture
-def model() -> Any:
-    return build()
 
 
 def split_of(images: int = 11, *shape: int, seed: int = 0) -> data.ArraySplit:
@@ -48,8 +48,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.every_backend
-def test_features_are_the_pooled_pre_logits(model: Any) -> None:
-    split = split_of()
+def test_features_are_the_pooled_pre_logits() -> None:
+    split, model = split_of(), build()
     images, labels = split.as_arrays()
     x, y = features(model, split, batch_size=4)  # the last batch is not full
     assert x.dtype == np.float32
@@ -61,82 +61,68 @@ def test_features_are_the_pooled_pre_logits(model: Any) -> None:
     low, _ = features(build(dtype="mixed_bfloat16"), split, batch_size=4)
     assert low.dtype == np.float32
     assert np.abs(low - expected).mean() < 0.02
-
-
-def test_images_are_prepared_by_eval_transform(model: Any) -> None:
-    split, changed = split_of(4, 20, 30, 1), model.copy()
-    for transform in ({"mode": "stretch"}, {"crop_fraction": 0.5}):
-        changed.eval_transform = transform
-        images = split.as_arrays()[0]
-        prepared = [data.evaluation_image(image, 8, changed.eval_transform) for image in images]
-        expected = outputs(model.feature_model("pre_logits"), np.stack(prepared))
-        np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)
-
-
-@pytest.mark.every_backend
-def test_channels_first() -> None:
-    split = split_of(5, 12, 20, 3)
-    last = build(input_shape=(8, 16, 3))
+    # Channels may come first.
+    split, last = split_of(5, 12, 20, 3), build(input_shape=(8, 16, 3))
     first = build(input_shape=(3, 8, 16), data_format="channels_first")
     first.set_weights(last.get_weights())
     expected = features(last, split, batch_size=2)[0]
     np.testing.assert_allclose(features(first, split, batch_size=2)[0], expected, atol=2e-6)
 
 
-def test_features_are_cached(model: Any, tmp_path: Path, computed: list) -> None:
+def test_images_are_prepared_by_eval_transform() -> None:
+    split, changed = split_of(4, 20, 30, 1), build().copy()
+    for transform in ({"mode": "stretch"}, {"crop_fraction": 0.5}):
+        changed.eval_transform = transform
+        images = split.as_arrays()[0]
+        prepared = [data.evaluation_image(image, 8, changed.eval_transform) for image in images]
+        expected = outputs(build().feature_model("pre_logits"), np.stack(prepared))
+        np.testing.assert_allclose(features(changed, split)[0], expected, atol=2e-6)
+
+
+def test_features_are_cached_until_a_change(tmp_path: Path, computed: list) -> None:
+    model = build()
     first = features(model, split_of(), tmp_path)
     second = features(model.with_classifier(7), split_of(), tmp_path)  # the head does not matter
     assert len(computed) == 1
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
-    (file,) = tmp_path.iterdir()  # nothing temporary stays
-    assert file.suffix == ".npz"
-
-
-def test_every_change_is_computed_again(model: Any, tmp_path: Path, computed: list) -> None:
-    other_weights = model.copy()
+    assert [file.suffix for file in tmp_path.iterdir()] == [".npz"]  # nothing temporary stays
+    other_weights, other_evaluation = model.copy(), model.copy()
     kernel = other_weights.get_layer("patch_embedding").weights[0]
     kernel.assign(kernel + 1e-3)
-    other_evaluation = model.copy()
     other_evaluation.eval_transform = {"mode": "stretch"}
-    variants = [
-        (model, split_of()),
-        (other_weights, split_of()),
-        (other_evaluation, split_of()),
-        (build(activation="gelu"), split_of()),  # the same weights, another function
-        (model, split_of(seed=1)),
-        (model, split_of(images=10)),
-    ]
+    other_function = build(activation="gelu")  # of the same weights
+    models = (model, other_weights, other_evaluation, other_function)
+    variants = [(each, split_of()) for each in models]
+    variants += [(model, split_of(seed=1)), (model, split_of(images=10))]
     for case in variants:
         features(*case, tmp_path)
     assert len(computed) == len(list(tmp_path.iterdir())) == len(variants)
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, "a flipped bit"])
-def test_a_damaged_file_is_replaced(model: Any, tmp_path: Path, computed: list, kept: Any) -> None:
+@pytest.mark.usefixtures("computed")
+def test_a_damaged_file_is_replaced(tmp_path: Path, monkeypatch: Any) -> None:
+    model = build()
     expected, _ = features(model, split_of(), tmp_path)
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
-    damaged = bytearray(content if isinstance(kept, str) else content[: int(len(content) * kept)])
-    if isinstance(kept, str):
-        damaged[content.find(expected.tobytes()) + 5] ^= 1
-    file.write_bytes(damaged)
-    with pytest.warns(UserWarning, match="damaged and computed again"):
-        x, _ = features(model, split_of(), tmp_path)
-    np.testing.assert_array_equal(x, expected)
-    assert file.read_bytes() == content
+    flipped = bytearray(content)
+    flipped[content.find(expected.tobytes()) + 5] ^= 1
+    for damaged in (*(content[: int(len(content) * part)] for part in (0, 0.3, 0.9)), flipped):
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="damaged and computed again"):
+            x, _ = features(model, split_of(), tmp_path)
+        np.testing.assert_array_equal(x, expected)
+        assert file.read_bytes() == content
 
-
-@pytest.mark.usefixtures("computed")
-def test_a_failed_write_leaves_no_file(model: Any, tmp_path: Path, monkeypatch: Any) -> None:
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        features(model, split_of(), tmp_path)
-    assert not list(tmp_path.iterdir())
+        features(model, split_of(seed=1), tmp_path)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_files_are_identified_by_size_and_time(tmp_path: Path, computed: list[str]) -> None:
@@ -151,3 +137,60 @@ def test_files_are_identified_by_size_and_time(tmp_path: Path, computed: list[st
     os.utime(data.load(images).train.files[0], ns=(1, 1))
     assert computations() == 2
     assert computations(reader="grain") == 3  # whose pixels are others
+
+
+@pytest.fixture(scope="module")
+def pair() -> list[keras.Model]:
+    """One model per data format, with the same weights."""
+    sizes = {**TINY, "num_classes": 3, "input_shape": (24, 32, 3)}
+    pair = [fresh(**sizes)]
+    fill(pair[0], scale=1)
+    pair.append(fresh(**sizes | {"input_shape": (3, 24, 32)}, data_format="channels_first"))
+    pair[1].set_weights(pair[0].get_weights())
+    return pair
+
+
+@pytest.mark.every_backend
+def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) -> None:
+    images = pixels(5, 24, 32, 3)
+    split = data.ArraySplit("val", ("a", "b", "c"), images, np.array([0, 1, 2, 0, 1]))
+    (labels, expected), (_, scores) = (predict_split(model, split, 2) for model in pair)
+    assert labels.tolist() == [0, 1, 2, 0, 1]
+    np.testing.assert_allclose(expected, outputs(pair[0], images.astype("float32")), atol=1e-4)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    # Broken files leave the others their answers.
+    images = map(Image.fromarray, pixels(7, 24, 32, 3))
+    files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(images)}
+    write(tmp_path, {**files, "2.png": b"broken", "5.png": b""})
+    files = sorted(tmp_path.iterdir())
+    predictions = list(predict_files(pair[0], iter(files), batch_size=3))
+    assert [file for file, _ in predictions] == files
+    for file, answer in predictions:
+        ((_, alone),) = predict_files(pair[0], [file])
+        if isinstance(alone, str):
+            assert answer == alone
+        else:
+            np.testing.assert_allclose(answer, alone, atol=1e-5)
+
+
+def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
+    write(tmp_path, {"1.png": encode(IMAGE, "PNG"), "2.jpg": b"\xff\xd8\xff"})
+    files = [tmp_path / name for name in ("1.png", "2.jpg", "3.jpg")]
+    (expected, *rest), (predictions, *_) = (list(predict_files(model, files)) for model in pair)
+    reasons = ["the JPEG file is damaged or incomplete", "No such file or directory"]
+    assert [reason for _, reason in rest] == reasons
+    np.testing.assert_allclose(predictions[1], expected[1], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "task", rows([Multilabel(size=3), Regression(("kg",)), Ordinal(size=3)], [Ordinal(size=3)])
+)
+def test_files_are_answered_by_the_task(task: Task, tmp_path: Path) -> None:
+    sizes = {name: size for name, size in TINY.items() if name != "num_classes"}
+    model = VisionTransformer(**sizes | {"input_shape": (24, 32, 3)}, task=task)
+    model.get_layer("head").bias.assign(np.arange(1, 1 + task.outputs))
+    file = write(tmp_path, {"1.png": encode(IMAGE, "PNG")}) / "1.png"
+    ((_, answer),) = predict_files(model, [file])
+    expected = task.answers(outputs(model, prepare_file(file, (24, 32))[None]))
+    np.testing.assert_allclose(answer, expected[0], atol=1e-5)
+    assert answer.shape == (task.size,)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -22,33 +21,35 @@ from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.report.run_plots import draw_confusion, draw_mistakes
 from tests.bank import TINY, fill, fresh, pixels
+from tests.evaluation.test_plots import texts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
 
-CLASSES = 1000
-NAMES = tuple(f"class {i}" for i in range(CLASSES))
-LABELS = np.arange(4 * CLASSES) % CLASSES
+NAMES = tuple(f"class {i}" for i in range(1000))
+LABELS = np.arange(4000) % 1000
+# Class 7 is taken for class 8 three times of four, each hundredth for the next class once.
+PREDICTIONS = LABELS.copy()
+PREDICTIONS[[7, 1007, 2007]] = 8
+PREDICTIONS[100:1000:100] += 1
 
 # A process that may take 2 GiB more than it has, and prints the most it took more, in GiB.
 LIMITED = """
 import resource, sys, tempfile
-import numpy as np
-import keras, keras_vit
+import keras, keras_vit, matplotlib.figure, numpy as np, sklearn.metrics
 from keras_vit import data
 from keras_vit.evaluation import classification_report
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit_cli.report.results import results_of_classes
 from keras_vit_cli.report.run_files import write_report
-import matplotlib.figure, sklearn.metrics
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 def limit():
-    with open("/proc/self/statm") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
+    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + 2 * 2**30, resource.RLIM_INFINITY))
+    return peak()
 
 classes, images = map(int, sys.argv[1:])
 names = [f"n{i:08d} a name of a synset" for i in range(classes)]
@@ -58,12 +59,9 @@ random = np.random.default_rng(0)
 OF_LOGITS = """
 logits = random.normal(size=(images, classes)).astype("float32")
 logits[np.arange(images), labels] += 3
-before = peak()
-limit()
+before = limit()
 report = classification_report(labels, logits, names)
-results = results_of_classes(report, Outcomes.of_logits(labels, logits))
-write_report(tempfile.mkdtemp(), results, {})
-print(peak() - before)
+outcomes, split = Outcomes.of_logits(labels, logits), None
 """
 OF_A_MODEL = """
 from keras_vit.evaluation.prediction import predict_outcomes
@@ -73,10 +71,11 @@ model = keras_vit.VisionTransformer(patch_size=8, hidden_dim=8, depth=1, num_hea
     input_shape=(8, 8, 3), num_classes=classes)
 model.get_layer("head").kernel.assign(random.normal(size=(8, classes)))
 model.predict_on_batch(np.zeros((8, 8, 8, 3)))
-before = peak()
-limit()
+before = limit()
 outcomes = predict_outcomes(model, split)
 report = classification_report(outcomes.labels, outcomes.predictions, names)
+"""
+WRITTEN = """
 write_report(tempfile.mkdtemp(), results_of_classes(report, outcomes, split), {})
 str(report)
 print(peak() - before)
@@ -85,48 +84,27 @@ print(peak() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
 @pytest.mark.parametrize(
-    ("code", "classes", "images"),
-    [(OF_LOGITS, "1000", "4000"), pytest.param(OF_A_MODEL, *2 * ["21843"], marks=pytest.mark.slow)],
+    ("code", "sizes"),
+    [(OF_LOGITS, "1000 4000"), pytest.param(OF_A_MODEL, "21843 21843", marks=pytest.mark.slow)],
     ids=["logits", "model"],
 )
-def test_a_report_takes_less_than_1_gib(
-    code: str, classes: str, images: str, run_python: Callable[..., str]
-) -> None:
-    assert float(run_python(LIMITED + code, None, classes, images).split()[-1]) < 1
+def test_a_report_takes_less_than_1_gib(code: str, sizes: str, run_python: Any) -> None:
+    assert float(run_python(LIMITED + code + WRITTEN, None, *sizes.split()).split()[-1]) < 1
 
 
-@pytest.fixture(scope="module")
-def report() -> ClassificationReport:
-    """Class 7 is taken for class 8 three times of four, each hundredth for the next class once."""
-    predictions = LABELS.copy()
-    predictions[[7, 1007, 2007]] = 8
-    predictions[100:CLASSES:100] += 1
-    return classification_report(LABELS, predictions, NAMES)
-
-
-def texts(items: Iterable[Any]) -> list[str]:
-    return [text.get_text() for text in items]
-
-
-def test_the_matrix_shows_the_worst_confusions(report: ClassificationReport) -> None:
-    figure = draw_confusion(report)
-    width, height = figure.get_size_inches() * figure.dpi
-    assert max(width, height) < 4000
+def test_the_matrix_shows_the_worst_confusions() -> None:
+    figure = draw_confusion(classification_report(LABELS, PREDICTIONS, NAMES))
+    assert max(figure.get_size_inches() * figure.dpi) < 4000
     axes = figure.axes[0]
     rows = texts(axes.get_yticklabels())
     assert rows[:2] == ["class 7", "class 8"]
     assert texts(axes.get_xticklabels()) == [*rows, "any other"]
     assert "20 of 1,000 classes: those of the most frequent confusions" in axes.get_title()
     numbers = {text.get_position(): text.get_text() for text in axes.texts}
-    assert numbers[1, 0] == "3"
-    assert numbers[0, 0] == "1"
-
-
-def test_the_matrix_has_the_predictions_of_all_other_classes() -> None:
-    """60 classes, each taken for the next one, do not fit; their rows still sum to all images."""
-    names, labels = NAMES[:60], np.repeat(np.arange(60), 3)
-    report = classification_report(labels, (labels + 1) % 60, names)
-    axes = draw_confusion(report).axes[0]
+    assert (numbers[1, 0], numbers[0, 0]) == ("3", "1")
+    # 60 classes, each taken for the next one, do not fit; their rows still sum to all images.
+    labels = np.repeat(np.arange(60), 3)
+    axes = draw_confusion(classification_report(labels, (labels + 1) % 60, NAMES[:60])).axes[0]
     assert len(axes.get_yticklabels()) == 50
     sums = np.zeros(50)
     for text in axes.texts:
@@ -136,20 +114,18 @@ def test_the_matrix_has_the_predictions_of_all_other_classes() -> None:
     assert len(without.axes[0].get_yticklabels()) == 50
 
 
-def test_tables_have_the_classes_with_most_mistakes(report: ClassificationReport) -> None:
+def test_tables_have_the_worst_classes_and_the_file_all() -> None:
+    report = classification_report(LABELS, PREDICTIONS, NAMES)
     lines = str(report).splitlines()
     assert lines[0] == "the 40 classes with most mistakes of 1,000:"
     assert len(lines) == SHOWN_ROWS + 7
-    assert lines[3].startswith("class 7 ")
-    assert lines[4].startswith("class 8 ")
+    assert [line[:8] for line in lines[3:5]] == ["class 7 ", "class 8 "]
     text = report.to_markdown()
     assert "Shown: the 40 classes with most mistakes of 1,000; `report.json` has all." in text
     assert "The most frequent confusions, 10 of 10:" in text
     assert "| class 7 | class 8 | 3 |" in text
     assert text.count("\n") < 80
-
-
-def test_all_numbers_are_in_the_file(report: ClassificationReport) -> None:
+    # All numbers are in the file.
     text = json.dumps(report.to_dict())
     assert len(text) < 300_000  # a matrix of a million numbers would be 3 MB
     again = ClassificationReport.from_dict(json.loads(text))
@@ -161,7 +137,7 @@ def test_all_numbers_are_in_the_file(report: ClassificationReport) -> None:
     again = ClassificationReport.from_dict(json.loads(json.dumps(few.to_dict())))
     np.testing.assert_array_equal(again.pairs, few.pairs)
     # A dense matrix of 21,843 classes is refused.
-    most = classification_report([0, 21_842], [0, 1], list(map(str, range(21_843))))
+    most = classification_report([0, 21_842], [0, 1], [str(i) for i in range(21_843)])
     assert most.pairs.tolist() == [[0, 0, 1], [21_842, 1, 1]]
     with pytest.raises(ValueError, match=r"21,843 classes would take 3\.6 GiB.*report\.pairs"):
         _ = most.confusion
@@ -172,32 +148,29 @@ def test_the_page_is_short(tmp_path: Path) -> None:
     outcomes = Outcomes(np.array([0]), np.array([0]), np.array([0.5]), np.array([0.5]))
     write_report(tmp_path, results_of_classes(half, outcomes), {})
     page = (tmp_path / "report.md").read_text("utf-8")
+    assert len(page) < 8000
     assert "Not tested, as there are no validation images: class 2, class 3," in page
     assert "class 11 and 988 more (998 classes of 1,000)" in page
     assert "Classification into 1,000 classes: class 0, class 1," in page
     assert "class 19 and 980 more." in page
-    assert len(page) < 8000
-
-
-def page_of(task: Task, targets: np.ndarray, answers: np.ndarray) -> str:
-    report = evaluation.task_report(task, targets, answers)
-    results = Results(task, len(answers), report, (), {}, {"report": report.to_dict()})
-    return report_page("many", results, {})
 
 
 @pytest.mark.parametrize("size", [1000, pytest.param(21_843, marks=pytest.mark.slow)])
 def test_pages_of_other_tasks_are_short(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Task, "scores", partialmethod(Task.scores, resamples=2))
     rng = np.random.default_rng(0)
-    present = np.eye(size, dtype="float32")[:4]
-    labels = Multilabel(tuple(f"label {i}" for i in range(size)))
-    page = page_of(labels, present, rng.random(present.shape))
-    assert f"Shown: the 4 with the lowest F1 of {size:,}; `report.json` has all." in page
-    numbers = Regression(tuple(f"number {i}" for i in range(size)))
-    values = rng.normal(size=present.shape)
+    names, present = tuple(f"name {i}" for i in range(size)), np.eye(size, dtype="float32")[:4]
+    shown = f"Shown: the 4 with the lowest F1 of {size:,}; `report.json` has all."
     more = f"{4 * size - MOST_SCORES:,} more are in `report.json`."
-    assert more in (of_numbers := page_of(numbers, values, values + 0.1))
-    assert max(len(page), len(of_numbers)) < 10_000
+    probabilities, values = rng.random(present.shape), rng.normal(size=present.shape)
+    for task, targets, answers, words in (
+        (Multilabel(names), present, probabilities, shown),
+        (Regression(names), values, values + 0.1, more),
+    ):
+        report = evaluation.task_report(task, targets, answers)
+        results = Results(task, len(answers), report, (), {}, {"report": report.to_dict()})
+        assert words in (page := report_page("many", results, {}))
+        assert len(page) < 10_000
 
 
 @pytest.mark.parametrize("batch_size", [7, 64])
@@ -228,36 +201,30 @@ def test_a_temperature_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPa
         evaluation.fit_temperature(labels, np.where(np.arange(60)[:, None] == 41, np.nan, logits))
 
 
-def test_large_images_of_mistakes_are_reduced() -> None:
+def test_large_images_and_long_names_of_mistakes_are_reduced() -> None:
     split = data.ArraySplit("val", ("a", "b"), pixels(2, 300, 600, 1), np.array([0, 1]))
-    for row, channels, largest, shape in (
-        (0, 1, {"largest": 60}, (30, 60, 1)),
-        (1, 3, {"largest": 60}, (30, 60, 3)),
-        (1, 3, {}, (300, 600, 3)),
-    ):
-        assert [i.shape for i in images_at(split, [row], channels, **largest)] == [shape]
+    assert [i.shape for i in images_at(split, [0], 1, largest=60)] == [(30, 60, 1)]
+    assert [i.shape for i in images_at(split, [1], 3, largest=60)] == [(30, 60, 3)]
+    assert [i.shape for i in images_at(split, [1], 3)] == [(300, 600, 3)]
     # A contact sheet has a bound.
     many = [Mistake(i, 0, 1, 0.9, 0.1) for i in range(500)]
     figure = draw_mistakes(many, 500 * [np.zeros((4, 4, 3), np.uint8)], ("a", "b"))
     assert len(figure.axes) == 60
     assert "The 60 most confident of 500 mistakes" in figure.get_suptitle()
     assert figure.get_size_inches().max() * figure.dpi < 8000
-
-
-LONG = "Canis_lupus_familiaris_of_the_mountains_{}_in_the_snow_of_the_high_valleys_in_winter"
-SIBLINGS = (LONG.format("brown"), LONG.format("black"), LONG.format("brindled"))
-
-
-def test_long_names_differ_where_they_are_shown() -> None:
-    mistake = Mistake(0, 0, 1, 0.9, 0.1, f"photos/{SIBLINGS[0]}/3.jpg")
-    figure = draw_mistakes([mistake], [np.zeros((8, 8, 3), np.uint8)], SIBLINGS)
+    # Long names differ where they are shown.
+    long = "Canis_lupus_familiaris_of_the_mountains_{}_in_the_snow_of_the_high_valleys_in_winter"
+    colors = ("brown", "black", "brindled")
+    siblings = tuple(long.format(color) for color in colors)
+    mistake = Mistake(0, 0, 1, 0.9, 0.1, f"photos/{siblings[0]}/3.jpg")
+    figure = draw_mistakes([mistake], [np.zeros((8, 8, 3), np.uint8)], siblings)
     first, second, file = texts(figure.axes[0].texts)
     assert "black" in first
     assert "brown" in second
     assert re.fullmatch("Canis.*/3\\.jpg", file)
-    report = classification_report([0, 1, 2], [0, 1, 1], SIBLINGS)
+    report = classification_report([0, 1, 2], [0, 1, 1], siblings)
     shown = texts(draw_confusion(report).axes[0].get_yticklabels())
-    for color, name in zip(("brown", "black", "brindled"), shown, strict=True):
+    for color, name in zip(colors, shown, strict=True):
         assert color[:4] in name
         assert len(name) < 45
 

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from sklearn.covariance import ledoit_wolf
 
 import keras_vit
 from keras_vit.evaluation import fit_novelty
@@ -28,7 +29,7 @@ GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 TRAIN, NEW = GOLDEN["train"], GOLDEN["new"]
 
 
-def test_the_scores_of_pytorch_ood() -> None:
+def test_the_scores_of_pytorch_ood_and_the_covariance_of_ledoit_and_wolf() -> None:
     rows = unit_rows(TRAIN)
     centered = rows - rows.mean(axis=0)
     precision = np.linalg.inv(centered.T @ centered + 1e-6 * np.eye(8))  # theirs, not over N
@@ -39,14 +40,9 @@ def test_the_scores_of_pytorch_ood() -> None:
     np.testing.assert_allclose(layer.scores(NEW) / 2, GOLDEN["mahalanobis"], rtol=1e-5)
     np.testing.assert_allclose(knn_scores(TRAIN, NEW), GOLDEN["knn_10"], rtol=1e-5)
     np.testing.assert_allclose(energy_scores(NEW), GOLDEN["energy"], rtol=1e-5)
-
-
-@pytest.mark.parametrize("count", [5, 20, 200])
-def test_the_covariance_of_ledoit_and_wolf(count: int) -> None:
-    from sklearn.covariance import ledoit_wolf
-
-    rows = TRAIN[:count].astype("float64")
-    np.testing.assert_allclose(shrunk_covariance(rows), ledoit_wolf(rows)[0])
+    for count in (5, 20, 200):
+        rows = TRAIN[:count].astype("float64")
+        np.testing.assert_allclose(shrunk_covariance(rows), ledoit_wolf(rows)[0])
 
 
 def test_false_alarms_of_new_images() -> None:
@@ -60,7 +56,7 @@ def test_false_alarms_of_new_images() -> None:
     assert 0.08 < np.mean(above) < 0.1 + 3 * np.std(above) / np.sqrt(60)
 
 
-def calibrated() -> keras_vit.VisionTransformer:
+def calibrated() -> Any:
     model = fresh(**TINY | {"hidden_dim": 8, "input_shape": (8, 8, 3)})
     answers = [[0.9, 0.1], [0.3, 0.7]] * 10
     model.task = Classification(("cat", "dog")).with_coverage(["cat", "dog"] * 10, answers, 0.9)
@@ -73,14 +69,10 @@ def test_what_was_calibrated_is_of_these_weights(tmp_path: Path, recwarn: Any) -
     """An average has other weights, and so has a model after `fit`."""
     model, plain = calibrated(), calibrated().uncalibrated()
     assert model.is_calibrated
-    assert not plain.is_calibrated
-    assert plain.task.names == ("cat", "dog")
-    for average in (
-        keras_vit.average_weights([model, plain]),
-        keras_vit.model_stock(plain, [model, calibrated()]),
-    ):
-        assert not average.is_calibrated
-        assert average.task.names == ("cat", "dog")
+    average = keras_vit.average_weights([model, plain])
+    for other in (plain, average, keras_vit.model_stock(plain, [model, calibrated()])):
+        assert not other.is_calibrated
+        assert other.task.names == ("cat", "dog")
     model.save(tmp_path / "model.keras")
     open_classifier(tmp_path / "model.keras", views="one")
     assert not [w for w in recwarn if "calibrated" in str(w.message)]
@@ -93,11 +85,9 @@ def test_what_was_calibrated_is_of_these_weights(tmp_path: Path, recwarn: Any) -
 
 @pytest.mark.every_backend
 def test_the_layer_is_its_definition_and_is_saved(tmp_path: Path) -> None:
-    novelty = fit_novelty(TRAIN[:150], TRAIN[150:])
-    inputs = keras.Input((8,))
+    novelty, inputs = fit_novelty(TRAIN[:150], TRAIN[150:]), keras.Input((8,))
     model = keras.Model(inputs, novelty(inputs))
-    expected = novelty.scores(NEW)
-    np.testing.assert_allclose(outputs(model, NEW), expected, rtol=1e-4)
+    np.testing.assert_allclose(outputs(model, NEW), novelty.scores(NEW), rtol=1e-4)
     assert not model.trainable_variables
     model.save(tmp_path / "novelty.keras")
     loaded = keras.saving.load_model(tmp_path / "novelty.keras")

@@ -15,21 +15,15 @@ from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.mistakes import Mistake
 from keras_vit.evaluation.task_report import task_report
 from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
+from keras_vit_cli.report import run_plots
 from keras_vit_cli.report.results import results_of_task
-from keras_vit_cli.report.run_plots import (
-    draw_calibration,
-    draw_confusion,
-    draw_curves,
-    draw_mistakes,
-    save_figure,
-)
+from keras_vit_cli.report.run_plots import draw_curves, draw_mistakes
 from keras_vit_cli.report.task_plots import draw_grades
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
 
 RANDOM = np.random.default_rng(0)
-
 NAMES = ("daisy", "rose $a$", "W" * 60)
 SHAPES = ((20, 90, 3), (90, 20, 3), (40, 40, 3), (8, 8, 1), (30, 60, 3), (60, 30, 3), (9, 9, 3))
 IMAGES = [np.full(shape, 60, np.uint8) for shape in SHAPES]
@@ -78,8 +72,7 @@ def test_epochs_are_integers_and_the_best_one_is_marked(epochs: int) -> None:
 
 def test_curves_of_what_there_is() -> None:
     figure = draw_curves({"loss": [2.0, 1.0], "accuracy": [0.1, 0.2]})
-    assert len(figure.axes) == 2
-    assert all(len(axes.lines) == 1 for axes in figure.axes)  # no best epoch without validation
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1]  # no best epoch without validation
     # A metric that a resumed run gained later belongs to its last epochs.
     resumed = draw_curves({"loss": [3.0, 2.0, 1.0], "learning_rate": [0.1]}).axes[2]
     assert list(resumed.lines[0].get_xdata()) == [3]
@@ -87,40 +80,32 @@ def test_curves_of_what_there_is() -> None:
     # The first of equal epochs is the best.
     equal = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
     assert equal.axes[0].get_title("right") == "1 in epoch 2"
-
-
-@pytest.mark.parametrize("peak", [1.75e-3, 3e-4, 2.3e-3, 0.1, 8e-6])
-def test_labels_of_learning_rates_are_their_ticks(peak: float) -> None:
-    figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [peak, peak / 7]})
-    drawn(figure)
-    axis = figure.axes[2].yaxis
-    labels = texts(axis.get_ticklabels())
-    assert len(labels) >= 2
-    assert [float(label) for label in labels] == pytest.approx(list(axis.get_ticklocs()))
-
-
-def calibrated(images: int) -> Any:
-    random = np.random.default_rng(0)
-    labels = random.integers(0, 3, images)
-    logits = 3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels]
-    return calibration(labels, np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+    # The labels of learning rates are their ticks.
+    for peak in (1.75e-3, 3e-4, 2.3e-3, 0.1, 8e-6):
+        figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [peak, peak / 7]})
+        drawn(figure)
+        axis = figure.axes[2].yaxis
+        labels = [float(label) for label in texts(axis.get_ticklabels())]
+        assert len(labels) >= 2
+        assert labels == pytest.approx(list(axis.get_ticklocs())), peak
 
 
 @pytest.mark.parametrize("images", [1, 30, 400, 200_000])
 def test_calibration_shows_how_few_images_there_are(images: int) -> None:
-    result = calibrated(images)
-    figure = draw_calibration(result)
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, images)
+    powers = np.exp(3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels])
+    result = calibration(labels, powers / powers.sum(1, keepdims=True))
+    figure = run_plots.draw_calibration(result)
     renderer = drawn(figure)
     diagram, histogram = figure.axes
     assert f"{images:,} images" in diagram.get_title()
-
     counts = result.counts[result.counts > 0]
     numbers = [text for text in histogram.texts if text.get_text()]
     assert len(numbers) == len(counts)
     if images < 10_000:
         assert sorted(int(text.get_text()) for text in numbers) == sorted(counts)
     check_boxes(figure, numbers, [])
-
     # Bars of few images are pale, and the legend explains them.
     pale = [bar for bars in histogram.containers for bar in bars if bar.get_alpha() < 1]
     assert len(pale) == (counts < 30).sum()
@@ -128,7 +113,7 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     lines = texts(legend.get_texts())
     assert any("fewer than 30" in line for line in lines) == bool(pale)
     assert len(lines) == len(set(lines))
-    assert all(axes.get_legend() is None for axes in figure.axes)
+    assert [axes.get_legend() for axes in figure.axes] == [None, None]
     check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
 
 
@@ -163,14 +148,19 @@ def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
     check_boxes(figure, [text for axes in shown for text in axes.texts], images)
 
 
-def test_mistakes_name_their_files() -> None:
+def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
     figure = draw_mistakes(mistakes(), IMAGES, NAMES)
+    renderer = drawn(figure)
+    for axes, image in zip(figure.axes, IMAGES, strict=False):
+        box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
+        assert tile.width == pytest.approx(tile.height, rel=0.01)
+        assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
+        assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
     lines = [texts(axes.texts) for axes in figure.axes if axes.texts]
     assert lines[0] == ["rose $a$ (90%)", "labeled daisy", "daisy/a.jpg"]
     assert "bold: prediction" in figure.get_suptitle()
-    assert lines[1][2] == "rose/$x$ & y.jpg"
+    assert (lines[1][2], lines[5][2]) == ("rose/$x$ & y.jpg", r"daisy/\x1b[31m.jpg")
     assert re.fullmatch(r"rose/IMG_.*….*_0042\.jpg", lines[3][2])
-    assert lines[5][2] == r"daisy/\x1b[31m.jpg"
     assert all(not text.get_parse_math() for axes in figure.axes for text in axes.texts)
     assert max(len(line) for part in lines for line in part) <= 40
     without = draw_mistakes(mistakes((None, None)), IMAGES[:2], NAMES)
@@ -181,16 +171,6 @@ def test_mistakes_name_their_files() -> None:
     assert min(sizes) / 72 / figure.get_figwidth() * 358 >= 7
 
 
-def test_images_keep_their_shape_in_a_square() -> None:
-    figure = draw_mistakes(mistakes(), IMAGES, NAMES)
-    renderer = drawn(figure)
-    for axes, image in zip(figure.axes, IMAGES, strict=False):
-        box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
-        assert tile.width == pytest.approx(tile.height, rel=0.01)
-        assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
-        assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
-
-
 def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> None:
     """Each box would be a warning of its own: here one says what to set."""
     fonts._warn.cache_clear()
@@ -199,24 +179,21 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            save_figure(draw_mistakes(files, IMAGES[:2], names), tmp_path / "mistakes.png")
+            figure = draw_mistakes(files, IMAGES[:2], names)
+            run_plots.save_figure(figure, tmp_path / "mistakes.png")
         with without_glyph_warnings():
-            drawn(draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
+            drawn(run_plots.draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
             warnings.warn("of something else", stacklevel=1)
     assert not caplog.records
-    one, other = [str(warning.message) for warning in caught]
-    assert "Set font.family in a file matplotlibrc" in one
-    assert other == "of something else"
+    assert "Set font.family in a file matplotlibrc" in str(caught[0].message)
+    assert [str(warning.message) for warning in caught[1:]] == ["of something else"]
 
 
-MANY = [
+@pytest.mark.parametrize(("task", "targets"), [
     (Multilabel(size=400), RANDOM.random((30, 400)) < 0.1),
     (Regression(size=8), RANDOM.normal(size=(30, 8))),
     (Ordinal(size=400), RANDOM.integers(0, 400, 30)),
-]
-
-
-@pytest.mark.parametrize(("task", "targets"), MANY)
+])  # fmt: skip
 def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -> None:
     answers = task.answers(RANDOM.normal(size=(30, task.outputs)))
     checked = task.check_targets(targets)
@@ -232,16 +209,12 @@ def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -
         assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()
 
 
-def test_neighboring_grades_share_a_cell() -> None:
+def test_neighboring_grades_share_a_cell_and_the_worst_answers_name_their_files() -> None:
     figure = draw_grades(Ordinal(size=100), np.array([0, 0, 99, 99]), np.eye(100)[[0, 1, 1, 99]])
     matrix = figure.axes[0].images[0].get_array()
     assert matrix[0, 0] == 1
     assert matrix[49].tolist() == [0.5, *48 * [0], 0.5]
-
-
-def test_the_worst_answers_of_any_task_name_their_files() -> None:
-    task = Multilabel(("sun", "sea"))
-    targets = np.array([[1, 0], [1, 1], [0, 0]], np.float32)
+    task, targets = Multilabel(("sun", "sea")), np.array([[1, 0], [1, 1], [0, 0]], np.float32)
     answers = np.array([[0.9, 0.2], [0.1, 0.2], [0.4, 0.1]], np.float32)
     split = ArraySplit("val", task, np.zeros((3, 8, 8, 1), np.uint8), targets)
     report = task_report(task, targets, answers)

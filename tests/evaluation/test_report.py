@@ -15,25 +15,18 @@ SCORES = np.random.default_rng(1).normal(size=(200, 3)) + 2 * np.eye(3)[LABELS]
 
 
 def test_numbers_equal_scikit_learn() -> None:
-    report = classification_report(LABELS, SCORES, NAMES)
-    expected = metrics.classification_report(
-        LABELS, SCORES.argmax(1), target_names=NAMES, output_dict=True
-    )
+    report, both = classification_report(LABELS, SCORES, NAMES), (LABELS, SCORES.argmax(1))
+    expected = metrics.classification_report(*both, target_names=NAMES, output_dict=True)
     for scores in (*report.classes, report.macro, report.weighted):
         row = expected[scores.name.replace("average", "avg")]
-        ours = scores.precision, scores.recall, scores.f1, scores.support
         theirs = [row[key] for key in ("precision", "recall", "f1-score", "support")]
-        assert ours == pytest.approx(theirs)
+        assert (scores.precision, scores.recall, scores.f1, scores.support) == pytest.approx(theirs)
     assert report.accuracy == pytest.approx(expected["accuracy"])
-    confusion = metrics.confusion_matrix(LABELS, SCORES.argmax(1))
-    np.testing.assert_array_equal(report.confusion, confusion)
+    np.testing.assert_array_equal(report.confusion, metrics.confusion_matrix(*both))
     # A class that is never predicted scores zero.
     one = classification_report([0, 1, 2], [0, 0, 0], NAMES)
     assert [s.precision for s in one.classes] == [pytest.approx(1 / 3), 0, 0]
-
-
-def test_table_and_json() -> None:
-    report = classification_report(LABELS, SCORES.argmax(1), NAMES)
+    # The table and JSON have them.
     lines = str(report).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert f"{report.classes[1].recall:.3f}" in next(x for x in lines if x.startswith("rose"))
@@ -43,9 +36,8 @@ def test_table_and_json() -> None:
 
 
 def test_scores_are_scikit_learns_beside_the_most_frequent_class() -> None:
-    predicted = SCORES.argmax(1)
+    predicted, most = SCORES.argmax(1), np.full_like(LABELS, np.bincount(LABELS).argmax())
     report = classification_report(LABELS, predicted, NAMES)
-    most = np.full_like(LABELS, np.bincount(LABELS).argmax())
     for scores, answers in ((report.scores, predicted), (report.constant, most)):
         expected = {
             "accuracy": metrics.accuracy_score(LABELS, answers),
@@ -57,10 +49,8 @@ def test_scores_are_scikit_learns_beside_the_most_frequent_class() -> None:
     assert report.scores["accuracy"][1:] == wilson_interval(report.accuracy, len(LABELS))
     again = ClassificationReport.from_dict(json.loads(json.dumps(report.to_dict())))
     assert again.scores == report.scores
-
-
-def test_intervals_hold_their_value_where_classes_have_one_image_each() -> None:
-    """Of 100 classes, a resample lacks 37: their F1 of 0 would be the resample's, not ours."""
+    # Where classes have one image each, intervals hold their value: of 100 classes, a resample
+    # lacks 37, and their F1 of 0 would be the resample's, not ours.
     labels = np.arange(100)
     report = classification_report(labels, np.where(labels < 90, labels, 0), labels.astype(str))
     for score in report.scores.values():
@@ -69,10 +59,10 @@ def test_intervals_hold_their_value_where_classes_have_one_image_each() -> None:
 
 
 def test_macro_scores_come_first_where_classes_differ_much() -> None:
-    labels = np.repeat([0, 1], [90, 9])
-    report = classification_report(labels, np.zeros(99, int), ["cat", "dog"])
+    labels, cats = np.repeat([0, 1], [90, 9]), np.zeros(99, int)
+    report = classification_report(labels, cats, ["cat", "dog"])
     assert list(report.scores) == ["balanced_accuracy", "macro_f1", "accuracy"]
-    theirs = metrics.balanced_accuracy_score(labels, np.zeros(99, int))
+    theirs = metrics.balanced_accuracy_score(labels, cats)
     assert report.scores["balanced_accuracy"].value == theirs == 0.5
     first = str(report).split("\n")[0]
     assert first.startswith("balanced accuracy 0.500, macro F1 0.476, accuracy 0.909 (the largest")

@@ -37,20 +37,16 @@ LOGITS = 2 * RANDOM.normal(size=(400, 3)) + 2 * np.eye(3)[LABELS]
 PROBABILITIES = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("bins", [1, 10, 15])
-def test_error_by_its_definition(bins: int) -> None:
-    confidence = PROBABILITIES.max(1)
-    gaps = (PROBABILITIES.argmax(1) == LABELS) - confidence
-    of_bins = np.ceil(confidence * bins)
-    error = sum(abs(gaps[of_bins == m].sum()) / 400 for m in range(1, bins + 1))
-    assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
-
-
-def test_diagram_equals_scikit_learn() -> None:
+def test_calibration_is_its_definition_and_scikit_learns() -> None:
+    correct, confidence = PROBABILITIES.argmax(1) == LABELS, PROBABILITIES.max(1)
+    for bins in (1, 10, 15):
+        of_bins = np.ceil(confidence * bins)
+        gaps = [(correct - confidence)[of_bins == m].sum() for m in range(1, bins + 1)]
+        error = np.abs(gaps).sum() / 400
+        assert calibration(LABELS, PROBABILITIES, bins).error == pytest.approx(error, abs=1e-12)
     result = calibration(LABELS, PROBABILITIES, 10)
     filled = result.counts > 0
-    correct = PROBABILITIES.argmax(1) == LABELS
-    accuracy, confidence = calibration_curve(correct, PROBABILITIES.max(1), n_bins=10)
+    accuracy, confidence = calibration_curve(correct, confidence, n_bins=10)
     np.testing.assert_allclose(result.accuracy[filled], accuracy)
     np.testing.assert_allclose(result.confidence[filled], confidence)
     assert result.counts.sum() == 400
@@ -61,9 +57,8 @@ def test_diagram_equals_scikit_learn() -> None:
     assert (right.error, wrong.error, right.counts[-1]) == (0, 1, 3)
 
 
-def test_mistakes_are_the_most_confident_errors() -> None:
-    files = [f"{i}.jpg" for i in range(400)]
-    mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, files)
+def test_mistakes_are_the_most_confident_errors_and_have_their_images(tmp_path: Path) -> None:
+    mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, [f"{i}.jpg" for i in range(400)])
     predictions = PROBABILITIES.argmax(1)
     wrong = np.flatnonzero(predictions != LABELS)
     assert {m.index for m in mistakes} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
@@ -74,32 +69,20 @@ def test_mistakes_are_the_most_confident_errors() -> None:
         assert mistake.label_probability == PROBABILITIES[mistake.index, mistake.label]
         assert mistake.file == f"{mistake.index}.jpg"
     assert worst_mistakes(predictions, PROBABILITIES) == ()
-
-
-def test_a_history_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    for value in (np.nan, np.inf):
-        with pytest.raises(ValueError, match=rf"loss is {value} in epoch 2: the training diverged"):
-            write_report(tmp_path / "out", results(), {}, history={"loss": [1.0, value]})
-    assert not list(tmp_path.iterdir())
-
-
-def test_images_come_in_the_order_of_their_indices(tmp_path: Path) -> None:
-    """And skipped files do not shift them, nor the labels."""
-    folder = flat_folder(tmp_path)
-    complete = data.load(folder, val_fraction=0.5).val
+    # Images come in the order of their indices; skipped files do not shift them, nor the labels.
+    complete = data.load(flat_folder(tmp_path), val_fraction=0.5).val
     images = images_at(complete, [7, 2, 4])
     assert [image.shape for image in images] == [(16, 20, 3)] * 3
     # The gray level of each image is the number in its name.
     assert [image[0, 0, 0] for image in images] == [int(complete.files[i].stem) for i in (7, 2, 4)]
-    broken = 2
-    complete.files[broken].write_bytes(b"not an image")
-    split = data.load(folder, val_fraction=0.5, verify=False).val
+    complete.files[2].write_bytes(b"not an image")
+    split = data.load(tmp_path, val_fraction=0.5, verify=False).val
     assert split.files == complete.files
-    readable = [file for i, file in enumerate(split.files) if i != broken]
-    images = images_at(split, [5, 0, 3])
-    assert [image[0, 0, 0] for image in images] == [int(readable[i].stem) for i in (5, 0, 3)]
+    readable = [*split.files[:2], *split.files[3:]]
+    levels = [image[0, 0, 0] for image in images_at(split, [5, 0, 3])]
+    assert levels == [int(readable[i].stem) for i in (5, 0, 3)]
     labels, scores = predict_split(tiny(input_shape=(8, 8, 3)), split)
-    np.testing.assert_array_equal(labels, np.delete(complete.labels(), broken))
+    np.testing.assert_array_equal(labels, np.delete(complete.labels(), 2))
     assert scores.shape == (len(readable), 2)
 
 
@@ -109,21 +92,16 @@ def results(split: data.Split | None = None) -> Results:
 
 
 FACTS = {
-    "seconds": 61.2,
-    "model": "ViT-Ti/16",
-    "parameters": 5526346,
-    "pixels": [224, 224, 3],
-    "recipe": "finetune_small",
+    "seconds": 61.2, "model": "ViT-Ti/16", "parameters": 5526346, "pixels": [224, 224, 3],
+    "recipe": "finetune_small", "bad_files": [["rose/x|y.jpg", "the file is empty"]],
     "data": {"train": 1800, "val": 400},
     "targets": {"train": "1,800 images: 3 classes, 600 images each"},
-    "bad_files": [["rose/x|y.jpg", "the file is empty"]],
-}
+}  # fmt: skip
 CONFIG = {
-    "command": "keras-vit train --data photos",
+    "command": "keras-vit train --data photos", "versions": {"keras": "3.15"},
     "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k", "lora": 4, "seed": 0},
     "recipe": {"learning_rate": 0.03, "ema": 0.0, "source": "table 4 | here"},
-    "versions": {"keras": "3.15"},
-}
+}  # fmt: skip
 
 
 def test_page_has_every_section_and_every_fact() -> None:
@@ -133,38 +111,26 @@ def test_page_has_every_section_and_every_fact() -> None:
     titles = "What was trained, Results, Plots, Worst mistakes, Per class, Recipe, Use and repeat"
     assert re.findall("^## (.*)$", page, re.M) == titles.split(", ")
     score = shown.report.scores["accuracy"]
-    for fact in (
-        f"| accuracy | {score.value:.4g} | {score.low:.4g} to {score.high:.4g} |",
-        "| macro_f1 |",
-        "| model | ViT-Ti/16 |",
-        "| parameters | 5,526,346 |",
-        "| image size | 224 x 224 pixels, color |",
+    facts = (
+        f"| accuracy | {score.value:.4g} | {score.low:.4g} to {score.high:.4g} |", "| macro_f1 |",
+        "| model | ViT-Ti/16 |", "| parameters | 5,526,346 |", "| validation | 400 images |",
+        "| image size | 224 x 224 pixels, color |", "| data | photos |", "| lora | 4 |",
         "| initial weights | ViT-Ti/16:augreg_in21k, Apache-2.0, https://storage.googleapis.com/",
-        "| data | photos |",
-        "| training | 1,800 images: 3 classes, 600 images each |",
-        "| validation | 400 images |",
-        "`rose/x|y.jpg`: the file is empty",
-        "Recipe `finetune_small`: table 4 \\| here",
-        "| learning_rate | 0.03 |",
-        "| lora | 4 |",
-        "61 seconds",
-        "keras 3.15.",
-        "keras-vit train --data photos\nkeras-vit predict flowers photo.jpg\n",
-        "![confusion](confusion.png)",
-        "![mistakes](mistakes.png)",
-    ):
-        assert fact in page
+        "| training | 1,800 images: 3 classes, 600 images each |", "| learning_rate | 0.03 |",
+        "`rose/x|y.jpg`: the file is empty", "Recipe `finetune_small`: table 4 \\| here",
+        "keras-vit train --data photos\nkeras-vit predict flowers photo.jpg\n", "61 seconds",
+        "keras 3.15.", "![confusion](confusion.png)", "![mistakes](mistakes.png)",
+    )  # fmt: skip
+    assert [fact for fact in facts if fact not in page] == []
     assert "ema" not in page  # which is off
     weakest = min(shown.report.classes, key=lambda scores: scores.recall)
     assert f"The weakest class is {weakest.name}" in page
     # Of the head alone, which does not follow the recipe.
     config = {**CONFIG, "job": {**CONFIG["job"], "freeze_backbone": True}}
-    page = report_page("flowers", results(), FACTS, config)
+    page = report_page("flowers", shown, FACTS, config)
     assert "The head alone was fitted" in page
     assert "learning_rate" not in page
-
-
-def test_page_of_an_untested_class_without_facts() -> None:
+    # Of an untested class, without facts.
     report = classification_report([0, 0], [0, 0], ["cat", "dog"])
     outcomes = Outcomes(*np.zeros((2, 2), int), *np.ones((2, 2)))
     page = report_page("pets", results_of_classes(report, outcomes), {})
@@ -174,17 +140,15 @@ def test_page_of_an_untested_class_without_facts() -> None:
 
 
 def test_of_a_recipe_stands_what_is_set() -> None:
-    recipe = asdict(recipes.get("digits").scaled(steps=150))
-    recipe = json.loads(json.dumps(recipe))  # as of a run that is resumed
+    recipe = json.loads(json.dumps(asdict(recipes.get("digits").scaled(steps=150))))  # as resumed
     rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
-    augmentation = {"crop": "resize", "flip": "no", "shift": "1", "rotation": "15"}
-    augmentation |= {"zoom": "0.12", "shear": "0.2"}
     assert rows == {
-        **{"loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam"},
-        **{"learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05"},
-        **{"label_smoothing": "0.02", "clip_norm": "1", "patience": "3"},
-        **{f"augmentation: {name}": value for name, value in augmentation.items()},
-    }
+        "loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam",
+        "learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05",
+        "label_smoothing": "0.02", "clip_norm": "1", "patience": "3", "augmentation: flip": "no",
+        "augmentation: crop": "resize", "augmentation: shift": "1", "augmentation: shear": "0.2",
+        "augmentation: rotation": "15", "augmentation: zoom": "0.12",
+    }  # fmt: skip
     rows = recipe_rows(Regression(size=1), recipe, {})
     assert rows["loss"] == "squared_error"
     assert "label_smoothing" not in rows  # that loss does not have it
@@ -205,50 +169,33 @@ def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatc
     assert f"| data | {inside}photos, labels in {inside}photos/labels.csv |" in page
     assert f"`{inside}photos/red/x.jpg`: empty" in page
     assert "Paths are shortened here" in page
-    first, second = shlex.split(description.short_command(config["command"], job["data"]))[2:4]
-    assert first == f"--data={inside}photos"
-    assert second == f"--labels={inside}photos/labels.csv"
+    shown = shlex.split(description.short_command(config["command"], job["data"]))[2:4]
+    assert shown == [f"--data={inside}photos", f"--labels={inside}photos/labels.csv"]
 
 
-def test_the_model_is_the_one_that_was_trained() -> None:
+def test_models_and_weights_are_named_with_the_license_where_it_is_known() -> None:
     sizes = {"input_shape": (32, 32, 3), "num_classes": 2}
     ti = sizes | {"hidden_dim": 192, "num_heads": 3}
-    of_no_variant = "(patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
+    other = "VisionTransformer (patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
     for name, model in {
         "ViT-Ti/16": keras_vit.VisionTransformer(**ti),
         "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**ti, token_merging=2),
-        f"VisionTransformer {of_no_variant}": small(**ti, depth=1, patch_size=8, mlp_dim=768),
+        other: small(**ti, depth=1, patch_size=8, mlp_dim=768),
         "Mixer-S/16": keras_vit.create("Mixer-S/16", **sizes),
         "BiTResNet (depths 1; width 32)": keras_vit.BiTResNet(depths=(1,), width=32, **sizes),
     }.items():
         assert description.describe_model(model) == name
-
-
-def test_weights_have_their_license_where_it_is_known() -> None:
     assert description.describe_weights(None, None) == "random"
     of_dinov3 = next(row for row in keras_vit.list_weights() if row.license != "Apache-2.0")
-    assert f"{of_dinov3.name}, {of_dinov3.license}, " in description.describe_weights(
-        None, of_dinov3.name
-    )
+    about = description.describe_weights(None, of_dinov3.name)
+    assert f"{of_dinov3.name}, {of_dinov3.license}, " in about
     same = description.describe_weights("vit_tiny_patch16_224", "augreg_in21k")
     assert same == description.describe_weights(None, "ViT-Ti/16:augreg_in21k")
     unknown = description.describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
     assert unknown == "vit.npz (its license is not known here)"
 
 
-def test_a_path_beside_the_working_folder_keeps_its_name_alone(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    """The folder above the working one is nobody's business, unless the data are in it."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    teacher = str(tmp_path / "ada" / "teacher")
-    assert description.short_path(teacher) == "teacher"
-    assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
-    assert description.short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
-
-
-DESCRIBED: list[tuple[Task, list, str, str]] = [
+@pytest.mark.parametrize(("task", "targets", "about", "of_split"), [
     (Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose, tulip",
      "2 of 3 classes, 1 to 2 images each"),
     (Multilabel(("sun", "sea")), [[1, 1], [0, 1], [0, 0]],
@@ -257,10 +204,7 @@ DESCRIBED: list[tuple[Task, list, str, str]] = [
      "regression of 1 number: angle", "angle from -1.5 to 3 degrees"),
     (Ordinal(("low", "mid", "high")), [0, 1, 2],
      "ordinal into 3 grades: low, mid, high", "3 grades, 1 images each"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "targets", "about", "of_split"), DESCRIBED)
+])  # fmt: skip
 def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str) -> None:
     checked = task.check_targets(targets)
     split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
@@ -268,33 +212,28 @@ def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str)
     assert description.describe_targets(split) == f"3 images: {of_split}"
 
 
-FILES = (
-    "report.json",
-    "report.md",
-    "confusion.png",
-    "calibration.png",
-    "curves.png",
-    "mistakes.png",
-)
+PLOTS = ("confusion.png", "calibration.png", "curves.png", "mistakes.png")
+FILES = ("report.json", "report.md", *PLOTS)
 
 
 def test_folder(tmp_path: Path) -> None:
     pixels = RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8)
-    split = data.ArraySplit("val", NAMES, pixels, LABELS)
-    report = classification_report(LABELS, LOGITS, NAMES)
-    history = {"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}
+    shown = results(data.ArraySplit("val", NAMES, pixels, LABELS))
     folder = tmp_path / "ビオラ"
-    write_report(folder, results(split), FACTS, history=history, config=CONFIG)
-    plots = {name for name in FILES if name.endswith(".png")}
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=rf"loss is {value} in epoch 2: the training diverged"):
+            write_report(folder, shown, {}, history={"loss": [1.0, value]})
+    assert not list(tmp_path.iterdir())
+    history = {"loss": [2.0, 1.0], "val_loss": [2.0, 1.5]}
+    write_report(folder, shown, FACTS, history=history, config=CONFIG)
     assert {path.name for path in folder.iterdir()} == set(FILES)
-    for name in plots:
+    for name in PLOTS:
         colors = np.asarray(Image.open(folder / name).convert("RGB"))
         assert min(colors.shape[:2]) > 300
         assert len(np.unique(colors.reshape(-1, 3), axis=0)) > 20
     record = json.loads((folder / "report.json").read_text("utf-8"))
-    assert record["accuracy"] == report.accuracy
-    assert record["bad_files"] == FACTS["bad_files"]
-    assert record["history"] == history
+    assert record["accuracy"] == shown.report.accuracy
+    assert (record["bad_files"], record["history"]) == (FACTS["bad_files"], history)
     assert record["report"]["classes"][1]["name"] == "rose"
     error = calibration(LABELS, PROBABILITIES).error
     assert record["calibration"]["expected_calibration_error"] == pytest.approx(error, abs=1e-6)
@@ -302,10 +241,10 @@ def test_folder(tmp_path: Path) -> None:
     page = (folder / "report.md").read_text("utf-8")
     assert page.startswith("# ビオラ\n")
     assert "| duration | 2 epochs in 61 seconds |" in page
-    assert all(f"]({name})" in page for name in plots)
+    assert all(f"]({name})" in page for name in PLOTS)
 
 
-def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) -> None:
+def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     write_report("partial", results(), {}, run="runs/my photos")
     page = Path("partial/report.md").read_text("utf-8")
@@ -314,16 +253,22 @@ def test_commands_use_the_folder_of_the_run(tmp_path: Path, monkeypatch: Any) ->
     assert 'load_model("runs/my photos/model.keras")' in page
     write_report(tmp_path / "here", results(), {})
     assert "\nkeras-vit predict here photo.jpg\n" in Path("here/report.md").read_text("utf-8")
+    # The folder above the working one is nobody's business, unless the data are in it.
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    teacher = str(tmp_path / "ada" / "teacher")
+    assert description.short_path(teacher) == "teacher"
+    assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
+    assert description.short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
 
 
 @pytest.mark.parametrize("name", one_quick(reversed(FILES)))
-def test_a_full_disk_leaves_the_previous_report(
-    name: str, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_full_disk_leaves_the_last_report(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a model without mistakes, whose plot of them is there as well."""
-    split = data.ArraySplit("val", ("a", "b"), np.zeros((2, 8, 8, 3), np.uint8), np.array([0, 1]))
-    report = classification_report([0, 1], [0, 1], ("a", "b"))
-    results = results_of_classes(report, Outcomes.of_logits([0, 1], 9 * np.eye(2)), split)
+    names, labels = ("a", "b"), np.array([0, 1])
+    split = data.ArraySplit("val", names, np.zeros((2, 8, 8, 3), np.uint8), labels)
+    outcomes = Outcomes.of_logits(labels, 9 * np.eye(2))
+    results = results_of_classes(classification_report(labels, labels, names), outcomes, split)
     write_report(tmp_path, results, {}, history={"loss": [1.0]})
     assert (tmp_path / "mistakes.png").stat().st_size > 1000
     assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []

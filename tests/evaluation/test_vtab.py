@@ -36,24 +36,15 @@ PUBLISHED = {
 }
 
 
-def test_nineteen_tasks_in_three_groups() -> None:
+def test_nineteen_tasks_have_the_published_splits_and_label_maps() -> None:
     groups = [row.group for row in VTAB_TASKS]
     assert [groups.count(group) for group in vtab.VTAB_GROUPS] == [7, 4, 8]
     assert len({row.name for row in VTAB_TASKS}) == 19
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_splits_are_the_published_ones(name: str) -> None:
-    sizes, val, test = PUBLISHED[name]
-    assert task(name).splits(sizes) == {
-        "train800": "train[:800]",
-        "val200": val,
-        "train800val200": f"train[:800]+{val}",
-        "test": test,
-    }
-
-
-def test_label_maps_against_numpy() -> None:
+    for name, (sizes, val, test) in PUBLISHED.items():
+        both = f"train[:800]+{val}"
+        expected = {"train800": "train[:800]", "val200": val, "train800val200": both, "test": test}
+        assert task(name).splits(sizes) == expected, name
+    # Label maps against NumPy.
     labels = vtab_tasks.TURN, vtab_tasks.SPRITES_X, vtab_tasks.AZIMUTH
     for label, count, step in zip(labels, (40, 32, 18), (2.5, 2, 1), strict=True):
         values = [int(label.read(value)) for value in range(count)]
@@ -63,16 +54,15 @@ def test_label_maps_against_numpy() -> None:
         places = random.uniform(7, 12, (count, 3)).astype(np.float32)
         objects = {"size": np.zeros(count, np.int64), "pixel_coords": places}
         edges = np.array([0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0])  # task_adaptation's thresholds
-        expected = np.flatnonzero(edges < places[:, 2].min()).max()
+        near = np.flatnonzero(edges < places[:, 2].min()).max()
         assert int(vtab_tasks.CLEVR_COUNT.read(objects)) == count - 3
-        assert int(vtab_tasks.CLEVR_DISTANCE.read(objects)) == expected
+        assert int(vtab_tasks.CLEVR_DISTANCE.read(objects)) == near
         kinds = random.integers(0, 8, count)
         location = random.uniform(-5, 60, (count, 3)).astype(np.float32)
-        vehicles = np.append(location[kinds < 3, 2], 1000.0)
-        edges = np.array([-100.0, 8.0, 20.0, 999.0])
+        vehicle = min([*location[kinds < 3, 2], 1000.0])
+        near = np.flatnonzero(np.array([-100.0, 8.0, 20.0, 999.0]) < vehicle).max()
         street = {"type": tf.constant(kinds), "location": tf.constant(location)}
-        distance = int(vtab_tasks.KITTI_DISTANCE.read(street))
-        assert distance == np.flatnonzero(edges < vehicles.min()).max()
+        assert int(vtab_tasks.KITTI_DISTANCE.read(street)) == near
     # A street without vehicles is a separate class.
     people = {"type": tf.constant([3, 4]), "location": tf.constant([[0.0, 0.0, 5.0]] * 2)}
     assert int(vtab_tasks.KITTI_DISTANCE.read(people)) == 3
@@ -86,46 +76,36 @@ def mocked(name: str, number: int = 4, **options: Any) -> tuple[TaskSplit, np.nd
 
 
 # All kinds of labels but the two below, and gray, two-valued and RGB pixels.
-MOCKED = ("cifar100", "retinopathy", "dsprites_orientation", "norb_elevation")
-
-
-@pytest.mark.parametrize("name", MOCKED)
+@pytest.mark.parametrize(
+    "name", ["cifar100", "retinopathy", "dsprites_orientation", "norb_elevation"]
+)
 def test_mocked_records(name: str) -> None:
-    row = task(name)
     with tfds.testing.mock_data(num_examples=4):
         split, labels = mocked(name)
         images, batch_labels = next(iter(data.pipeline(split, 16, 4, eval_transform="stretch")))
         raw = [pixels for pixels, *_ in split.images(split.dataset()).as_numpy_iterator()]
-    assert len(split.class_names) == row.classes
-    assert images.shape == (4, 16, 16, 3)
+    assert len(split.class_names) == task(name).classes
+    assert (images.shape, raw[0].shape[-1]) == ((4, 16, 16, 3), 3)
     for values in (labels, batch_labels.numpy()):  # the mock samples new ones each time
         assert (values.shape, values.dtype) == ((4,), np.int32)
-        assert 0 <= values.min() <= values.max() < row.classes
-    assert raw[0].shape[-1] == 3
+        assert 0 <= values.min() <= values.max() < task(name).classes
 
 
-def test_two_valued_pixels_become_black_and_white() -> None:
-    split, _ = mocked("dsprites_location")
-    stored = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) % 2
-    image = split.decode(tf.io.encode_png(stored))
-    np.testing.assert_array_equal(image, np.repeat(stored * 255, 3, axis=-1))
-
-
-def test_mocked_records_of_many_objects() -> None:
+def test_mocked_records_of_many_objects_and_of_two_valued_pixels() -> None:
     objects = {
         "size": tf.zeros(5, tf.int64),
         "pixel_coords": tf.constant([[0.0, 0.0, z] for z in (9.7, 12, 11, 13, 14)]),
         "type": tf.constant([0, 4, 7, 2, 1], tf.int64),
         "location": tf.constant([[0.0, 0.0, z] for z in (30.0, 3, 2, 19, 40)]),
     }
-
-    def as_dataset(builder: Any, split: str, decoders: Any, **_: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensors({"image": plain(7), "objects": objects}).repeat(2)
-
+    records = tf.data.Dataset.from_tensors({"image": plain(7), "objects": objects}).repeat(2)
     for name, expected in {"clevr_count": 2, "clevr_distance": 4, "kitti_distance": 1}.items():
-        split, labels = mocked(name, 2, as_dataset_fn=as_dataset)
+        split, labels = mocked(name, 2, as_dataset_fn=lambda *_, **__: records)
         assert labels.tolist() == [expected, expected]
         assert split.class_names == tuple(map(str, range(task(name).classes)))
+    stored = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) % 2
+    image = mocked("dsprites_location")[0].decode(tf.io.encode_png(stored))
+    np.testing.assert_array_equal(image, np.repeat(stored * 255, 3, axis=-1))
 
 
 class KvVtab(tfds.core.GeneratorBasedBuilder):
@@ -168,17 +148,16 @@ def test_prepared_splits_are_disjoint(data_dir: Path) -> None:
         seen[name] = [256 * int(p[0]) + int(p[1]) for p in pixels]
         assert len(set(seen[name])) == sizes[name]
         np.testing.assert_array_equal(split.labels(), np.array(seen[name]) % 2)
-    # TFDS reads the parts of a sum alternately.
-    assert set(seen["train800val200"]) == set(seen["train800"]) | set(seen["val200"])
-    assert not set(seen["train800val200"]) & set(seen["test"])
+    whole = set(seen["train800val200"])  # TFDS reads the parts of a sum alternately
+    assert whole == {*seen["train800"], *seen["val200"]}
+    assert not whole & {*seen["test"]}
     shuffled = [number for *_, number in splits["val200"].dataset(shuffle_seed=1).take(9)]
     assert [int(number) for number in shuffled] != list(range(9))
 
 
 @pytest.mark.parametrize("name", ["cifar100", "retinopathy"])
 def test_missing_data_raises_at_once_and_explains_itself(name: str, tmp_path: Path) -> None:
-    started = time.monotonic()
-    words = rf"is not prepared in {tmp_path}[\s\S]*`tfds build "
+    started, words = time.monotonic(), rf"is not prepared in {tmp_path}[\s\S]*`tfds build "
     with pytest.raises(data.DatasetUnavailableError, match=words) as caught:
         task_splits(task(name), tmp_path)
     assert time.monotonic() - started < 20
@@ -207,7 +186,6 @@ def trainer(calls: list, fail_at: int | None = None) -> vtab.Train:
     return train
 
 
-NAN = float("nan")
 SWEEP = tuple(Setting(learning_rate=rate) for rate in (0.003, 0.01, 0.03))
 SILENT: dict[str, Any] = {"log": lambda _: None}
 ONE, TWO = SILENT | {"tasks": VTAB_TASKS[:1]}, SILENT | {"tasks": VTAB_TASKS[:2]}
@@ -225,14 +203,11 @@ def test_sweep_selects_on_validation_and_tests_once(calls: list, tmp_path: Path)
     for group, part in zip((*vtab.VTAB_GROUPS, None), (*parts, accuracies), strict=True):
         assert report.mean(group) == pytest.approx(part.mean())
     lines = [line.split() for line in str(report).splitlines()]
-    assert (lines[0], lines[-1]) == (
-        ["natural", "(7)", "97.00%"],
-        ["mean", "of", "19", "tasks", "91.00%"],
-    )
     assert len(lines) == 19 + 3 + 1
+    assert lines[0] == ["natural", "(7)", "97.00%"]
+    assert lines[-1] == ["mean", "of", "19", "tasks", "91.00%"]
     assert "| specialized (4) | 91.50% |" in (tmp_path / "vtab.md").read_text()
-    record = json.loads((tmp_path / "svhn.json").read_text())
-    assert record["setting"]["learning_rate"] == 0.01
+    assert json.loads((tmp_path / "svhn.json").read_text())["setting"]["learning_rate"] == 0.01
     # A single setting needs no validation.
     calls.clear()
     run_vtab(trainer(calls), tmp_path / "single", **TWO)
@@ -253,8 +228,8 @@ def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fa
 def test_missing_data_leave_their_group_without_a_mean(calls: list, tmp_path: Path) -> None:
     lines: list[str] = []
     report = run_vtab(trainer(calls), tmp_path, data_dir="svhn", log=lines.append)
-    assert "svhn: not prepared" in lines
     assert report.missing == {"svhn": "svhn: not prepared"}
+    assert report.missing["svhn"] in lines
     assert report.mean("natural") is report.mean() is None
     assert report.mean("structured") is not None
     assert "| natural (7) | missing |" in report.to_markdown()
@@ -263,19 +238,32 @@ def test_missing_data_leave_their_group_without_a_mean(calls: list, tmp_path: Pa
         run_vtab(trainer(calls), tmp_path / "b", data_dir=everything, log=lines.append)
 
 
-def test_results_of_another_model_are_refused(calls: list, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(calls: list, tmp_path: Path) -> None:
     run_vtab(trainer(calls), tmp_path, identity="a", **ONE)
-    for options in ({"identity": "b"}, {"identity": "a", "sweep": SWEEP}):
-        with pytest.raises(ValueError, match="holds results of another model or sweep"):
-            run_vtab(trainer(calls), tmp_path, **options, **ONE)
-    (tmp_path / "caltech101.json").write_text('{"accuracy": ')
-    for changes, words in (
-        ({}, "is damaged"),
-        ({"sweep": ()}, "sweep is empty"),
-        ({"tasks": ()}, "tasks is empty"),
+    file = tmp_path / "caltech101.json"
+    written, another = file.read_text(), "holds results of another model or sweep"
+    for record, changes, words in (
+        (written, {"identity": "b"}, another),
+        (written, {"sweep": SWEEP}, another),
+        ('{"accuracy": ', {}, "is damaged"),
+        (written, {"sweep": ()}, "sweep is empty"),
+        (written, {"tasks": ()}, "tasks is empty"),
     ):
+        file.write_text(record)
         with pytest.raises(ValueError, match=words):
             run_vtab(trainer(calls), tmp_path, **(ONE | {"identity": "a"} | changes))
+    words = r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
+    with pytest.raises(ValueError, match=words):
+        task("cifar10")
+    out_of_range = {"learning_rate": 0.0, "steps": 0, "batch_size": -1, "image_size": 0}
+    out_of_range |= {"warmup": -1, "accumulate": 0, "seed": -1}
+    for name, value in (*out_of_range.items(), ("learning_rate", np.nan), ("accumulate", 3)):
+        with pytest.raises(ValueError, match=f"{name}="):
+            replace(Setting(), **{name: value})
+    for accuracy in (np.nan, 1.5):
+        with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
+            run_vtab(lambda *_, a=accuracy: a, tmp_path / "new", **ONE)
+    assert not list((tmp_path / "new").iterdir())
     # Another program's table is not replaced.
     (foreign := tmp_path / "b/vtab.md").parent.mkdir()
     foreign.write_text("mine")
@@ -293,28 +281,12 @@ def test_finetuning_learns(data_format: str) -> None:
     model = fresh(**sizes, filled=False)
     before = [np.array(w) for w in model.get_weights()]
     labels = np.arange(64) % 2
-    images = pixels(64, 12, 20, 3) // 5 + 150 * labels[:, None, None, None].astype("uint8")
-    split = data.ArraySplit("train", ("dark", "light"), images, labels)
+    levels = 150 * labels[:, None, None, None].astype("uint8")
+    split = data.ArraySplit("train", ("dark", "light"), pixels(64, 12, 20, 3) // 5 + levels, labels)
     setting = Setting(0.1, steps=40, batch_size=32, image_size=8, warmup=5, accumulate=2)
     accuracy = finetuning(model, verbose=0)(task("camelyon"), split, split, setting)
     assert accuracy >= 0.95  # chance: 0.5
-    for one, other in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)  # a copy was trained
-
-
-def test_errors_in_arguments(calls: list, tmp_path: Path) -> None:
-    words = r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
-    with pytest.raises(ValueError, match=words):
-        task("cifar10")
-    out_of_range = {"learning_rate": 0.0, "steps": 0, "batch_size": -1, "image_size": 0}
-    out_of_range |= {"warmup": -1, "accumulate": 0, "seed": -1}
-    for name, value in (*out_of_range.items(), ("learning_rate", NAN), ("accumulate", 3)):
-        with pytest.raises(ValueError, match=f"{name}="):
-            replace(Setting(), **{name: value})
-    for accuracy in (NAN, 1.5):
-        with pytest.raises(ValueError, match=f"train returned {accuracy} for caltech101"):
-            run_vtab(lambda *_, a=accuracy: a, tmp_path, **ONE)
-    assert not list(tmp_path.iterdir())
+    np.testing.assert_equal(model.get_weights(), before)  # a copy was trained
 
 
 def test_command_line(data_dir: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

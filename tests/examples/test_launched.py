@@ -1,26 +1,25 @@
-"""Examples in processes of their own: the launchers' scripts, and a pre-training that is killed.
-
-The scripts train in two processes here; SLURM and gcloud are played by scripts.
-"""
+"""Examples in processes of their own: the launchers' scripts, and a pre-training that is killed."""
 
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
 
 from keras_vit._base.manifest import read_manifest
 from tests.conftest import REPOSITORY
+from tests.data.image_fixtures import write
 from tests.xla_flags import QUICK_XLA
 
 EXAMPLES = REPOSITORY / "examples" / "distributed"
 TWO_DEVICES = f"--xla_force_host_platform_device_count=2 {QUICK_XLA}"
 OPTIONS = ["--data", "digits", "--epochs", "1", "--distribution", "data_parallel"]
 
-# Each starts its command twice, at once, as the real one does on two machines.
+# They play the programs: each starts its command twice, at once, as the real one on two machines.
 SRUN = """#!/usr/bin/env bash
 shift
 export SLURM_JOB_ID=$$ SLURM_STEP_NODELIST=localhost SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0
@@ -34,34 +33,24 @@ KERAS_DISTRIBUTION_PROCESS_ID=0 bash -c "${@: -1}" && wait $!
 """
 
 
+def started(command: list[str], cwd: Path | None = None, **environment: str) -> Any:
+    options = {"capture_output": True, "text": True, "timeout": 900}
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, **options)
+
+
 def run(folder: Path, script: str, *arguments: str, **environment: str) -> str:
     """Runs a script in `folder`, with the programs that are there before others."""
     programs = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
-    environment = {
-        **os.environ,
-        **environment,
-        "PATH": os.pathsep.join(programs),
-        "PYTHONPATH": str(REPOSITORY),
-        "CUDA_VISIBLE_DEVICES": "",
-        "JAX_PLATFORMS": "cpu",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "XLA_FLAGS": TWO_DEVICES,
-    }
+    environment |= {"PATH": os.pathsep.join(programs), "PYTHONPATH": str(REPOSITORY)}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": TWO_DEVICES}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = ["bash", str(EXAMPLES / script), *OPTIONS, "--out", "run", *arguments]
-    process = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900
-    )
+    process = started(command, cwd=folder, **environment)
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     manifest = read_manifest(folder / "run")
     assert manifest is not None
     assert manifest.complete
     return process.stdout
-
-
-def program(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(text)
-    (folder / name).chmod(0o755)
 
 
 @pytest.mark.backends("torch")
@@ -71,22 +60,17 @@ def test_torchrun(tmp_path: Path) -> None:
 
 @pytest.mark.backends("jax")
 @pytest.mark.slow
-def test_slurm(tmp_path: Path) -> None:
-    program(tmp_path, "srun", SRUN)
-    assert run(tmp_path, "slurm.sbatch").count("written to run") == 1
-    printed = run(tmp_path, "slurm.sbatch", SLURM_RESTART_COUNT="1")
+def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
+    programs = {"slurm/srun": SRUN.encode(), "pod/gcloud": GCLOUD.encode()}
+    for name in programs:
+        (write(tmp_path, programs) / name).chmod(0o755)
+    assert run(tmp_path / "slurm", "slurm.sbatch").count("written to run") == 1
+    printed = run(tmp_path / "slurm", "slurm.sbatch", SLURM_RESTART_COUNT="1")
     assert "nothing to resume" in printed
-
-
-@pytest.mark.backends("jax")
-@pytest.mark.slow
-def test_tpu_pod(tmp_path: Path) -> None:
-    program(tmp_path, "gcloud", GCLOUD)
-    run(tmp_path, "tpu_pod.sh", "--seed", "1", TPU="slice", ZONE="zone")
+    run(tmp_path / "pod", "tpu_pod.sh", "--seed", "1", TPU="slice", ZONE="zone")
 
 
 PRETRAINING = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
-
 # Killed by the system in the middle of its sixth step.
 KILLED = """
 import os, signal, sys
@@ -102,7 +86,6 @@ callbacks = script.default_callbacks
 script.default_callbacks = lambda *a, **k: [*callbacks(*a, **k), Kill()]
 script.main(sys.argv[1:])
 """
-
 # Continues that run, and makes one that was never stopped.
 COMPARED = """
 import sys
@@ -121,17 +104,6 @@ print("differ", differ)
 """
 
 
-def pretrain(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'examples'}",
-        "KERAS_BACKEND": keras.backend.backend(),
-        "XLA_FLAGS": TWO_DEVICES,
-    }
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-
-
 @pytest.mark.every_backend
 @pytest.mark.slow  # each run starts four times, and resume is tested elsewhere
 def test_a_killed_pretraining_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -140,10 +112,13 @@ def test_a_killed_pretraining_ends_with_the_same_weights(tmp_path: Path) -> None
     if keras.backend.backend() == "jax":
         options = ["--distribution", "data_parallel", "--devices", "2", *PRETRAINING]
     killed, whole = str(tmp_path / "killed"), str(tmp_path / "whole")
-    first = pretrain(KILLED, *options, killed)
+    python = [sys.executable, "-c"]
+    environment = {"KERAS_BACKEND": keras.backend.backend(), "XLA_FLAGS": TWO_DEVICES}
+    environment["PYTHONPATH"] = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'examples'}"
+    first = started([*python, KILLED, *options, killed], **environment)
     assert first.returncode == -signal.SIGKILL, first.stderr[-4000:]
     assert not (tmp_path / "killed" / "model.keras").exists()
-    compared = pretrain(COMPARED, *options, killed, whole)
+    compared = started([*python, COMPARED, *options, killed, whole], **environment)
     assert compared.returncode == 0, compared.stderr[-4000:]
     assert "continues with step 5 (epoch 1 of 1, step 5 of 9)" in compared.stdout
     assert compared.stdout.count("accuracy") >= 2

@@ -1,9 +1,11 @@
-"""The examples that train several seeds, here replaced, and print a table of them."""
+"""The examples that print a table: of several seeds, whose training is replaced, or of features."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -12,18 +14,17 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
+from keras_vit.curation import measure_photos
+from keras_vit.layers.novelty_score import unit_rows
 from tests import bank
 from tests.conftest import REPOSITORY
-from tests.examples import load_example, recorded_train
+from tests.curation.photos import grainy, index_of, picture
+from tests.data.image_fixtures import plain, write
+from tests.examples import Run, load_example
 
 pytest.importorskip("tensorflow")
-Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def digits() -> data.Splits:
-    return data.load("digits")
-
+pytest.importorskip("sklearn")
+GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 
 # Accuracy and calibration error of the ViT by seed, as trained for the README.
 STRATIFIED = [(0.99722, 0.02119), (0.98889, 0.02275), (0.99722, 0.02193), (0.98889, 0.0174)]
@@ -33,15 +34,26 @@ HALVES += [(0.96774, 0.02232)]
 RESULTS = {"digits": STRATIFIED, "digits/half": HALVES}
 
 
-def test_digits_prints_the_lines_of_the_readme(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
-) -> None:
-    """The accuracies of scikit-learn are computed; those of the ViT take its training."""
+def recorded_train(jobs: list[Any], result: Callable[[Any], tuple[float, float]]) -> Any:
+    """A `train` that keeps its job, and writes the report of the job's accuracy and error."""
+
+    def train(job: Any) -> Any:
+        jobs.append(job)
+        accuracy, error = result(job)
+        job.out.mkdir(parents=True, exist_ok=True)
+        calibration = {"calibration": {"expected_calibration_error": error}}
+        (job.out / "report.json").write_text(json.dumps(calibration))
+        return SimpleNamespace(accuracy=accuracy)
+
+    return train
+
+
+def test_digits(tmp_path: Path, run_example: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints the lines of the README: scikit-learn is computed, and the ViT was trained."""
     script, jobs = load_example("digits"), []
     train = recorded_train(jobs, lambda job: RESULTS[job.data][job.seed])
-    monkeypatch.setattr(script, "train", train)
-    out = run_example(script, "--out", tmp_path / "runs", "--overwrite", "--seeds", 5)
-    *printed, last = out.strip().splitlines()
+    words = ["--out", tmp_path / "runs", "--overwrite", "--seeds", 5]
+    *printed, last = run_example(script, *words, train=train).strip().splitlines()
     readme = (REPOSITORY / "README.md").read_text("utf-8")
     assert [line.split(": ")[0] for line in printed] == ["stratified 80/20", "first/second half"]
     for line in printed:
@@ -51,10 +63,7 @@ def test_digits_prints_the_lines_of_the_readme(
         (name, seed, True) for name in RESULTS for seed in range(5)
     ]
     assert len({job.out for job in jobs}) == 10
-
-
-def test_one_seed_of_digits_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
-    script = load_example("digits")
+    # One seed has no spread, and there is at least one.
     assert script.mean_and_spread([0.9906]) == "99.06%"
     assert script.mean_and_spread([0.98, 1.0]) == "99.00% ± 1.41"
     with pytest.raises(SystemExit):
@@ -62,14 +71,11 @@ def test_one_seed_of_digits_has_no_spread(capsys: pytest.CaptureFixture[str]) ->
     assert "--seeds 0 must be at least 1" in capsys.readouterr().err
 
 
-def test_finetune_flowers_has_a_run_per_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
-) -> None:
+def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -> None:
     script, jobs = load_example("finetune_flowers"), []
     train = recorded_train(jobs, lambda job: (0.95 + 0.02 * job.seed, 0.02 + 0.01 * job.seed))
-    monkeypatch.setattr(script, "train", train)
     words = ["--data", "photos", "--image-size", 64, "--out", tmp_path / "runs"]
-    out = run_example(script, *words, "--seeds", 2)
+    out = run_example(script, *words, "--seeds", 2, train=train)
     assert "accuracy 96.00% ± 1.41, calibration error 2.50% ± 0.71; seeds 0 to 1\n" in out
     assert "seed 1: 97.00%\n" in out
     runs = [(job.out.name, job.seed, job.image_size) for job in jobs]
@@ -83,8 +89,9 @@ def test_finetune_flowers_has_a_run_per_seed(
         run_example(script, "--seeds", 0)
 
 
-def test_a_choice_of_few_photographs_never_sees_the_validation_split(digits: data.Splits) -> None:
-    script = load_example("few_photographs")
+def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
+    """A choice never sees the validation split; the table has means and what auto chooses."""
+    script, calls = load_example("few_photographs"), []
     part = script.subset(digits, 8, seed=0, final=False)
     assert np.bincount(part.train.labels()).tolist() == [8] * 10
     assert np.bincount(part.val.labels()).tolist() == [60] * 10
@@ -102,20 +109,13 @@ def test_a_choice_of_few_photographs_never_sees_the_validation_split(digits: dat
     with pytest.raises(ValueError, match="--shots 500 leaves no"):
         script.subset(digits, 500, seed=0, final=False)
 
-
-def test_the_table_of_few_photographs_has_means_and_what_auto_chooses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
-) -> None:
-    script, calls = load_example("few_photographs"), []
-
     def run(options: Any, splits: Any, name: str, seed: int, folder: Path) -> dict[str, float]:
         calls.append((name, seed))
         return {"accuracy": 0.9 + 0.02 * seed, "error": 0.01, "minutes": 2.0}
 
-    monkeypatch.setattr(script, "run", run)
     words = ["--data", "digits", "--shots", 8, "--seeds", 2, "--out", tmp_path]
     words += ["--recipes", "probe", "finetune_few"]
-    out = run_example(script, *words)
+    out = run_example(script, *words, run=run)
     text = (tmp_path / "table.md").read_text()
     assert "| 8 | finetune_few | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 | chosen |" in text
     assert "| 8 | probe | 91.00% ± 1.41 | 1.00% ± 0.00 | 2.0 |  |" in text
@@ -127,8 +127,9 @@ def test_the_table_of_few_photographs_has_means_and_what_auto_chooses(
     assert row["accuracy"] == 0.92
 
 
-def test_a_long_tail_falls_by_the_ratio() -> None:
-    script = load_example("imbalance")
+def test_parts_of_imbalance(digits: data.Splits, tmp_path: Path) -> None:
+    """A long tail falls by the ratio, the interval is SciPy's, and both trainings run."""
+    script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
     tail = script.long_tail(labels, 100, seed=0)
     counts = np.bincount(labels[tail])
@@ -137,19 +138,23 @@ def test_a_long_tail_falls_by_the_ratio() -> None:
     assert len(set(tail)) == len(tail)
     np.testing.assert_array_equal(tail, script.long_tail(labels, 100, seed=0))
     assert (np.bincount(labels[script.long_tail(labels, 100, seed=1)]) != counts).any()
-
-
-def test_the_interval_is_scipys() -> None:
-    stats = pytest.importorskip("scipy.stats")
     differences = [0.01, 0.03, 0.02, 0.05, 0.02]
-    mean, low, high = load_example("imbalance").interval(differences)
+    mean, low, high = script.interval(differences)
     theirs = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     np.testing.assert_allclose([mean, low, high], [0.026, theirs.low, theirs.high])
+    bank.tiny(depth=2, input_shape=(16, 16, 1)).save(tmp_path / "start.keras")
+    words = ["--weights", str(tmp_path / "start.keras"), "--image-size", "16", "--blocks", "1"]
+    options = script.parser.parse_args([*words, "--epochs", "1", "--out", str(tmp_path)])
+    tail = script.long_tail(digits.train.labels(), 10, seed=0)
+    with patch.multiple(script, PROBE_SIZE=16, cache_folder=lambda: tmp_path):
+        for train in (script.frozen, script.fine_tuned):
+            for way in ("none", "sampling"):
+                recall = train(options, digits, tail, way, 0)
+                assert len(recall) == 10
+                assert 0 < np.mean(recall) < 1
 
 
-def test_the_page_of_imbalance_begins_with_what_does_not_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_example: Run
-) -> None:
+def test_a_page_begins_with_what_does_not_help(tmp_path: Path, run_example: Run) -> None:
     script, calls = load_example("imbalance"), []
     gains = {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
 
@@ -158,10 +163,8 @@ def test_the_page_of_imbalance_begins_with_what_does_not_help(
         noise = 0.01 * seed * (way == "sampling")
         return [0.5 + gains[way] + 0.05 * seed - noise] * 10
 
-    monkeypatch.setattr(script, "frozen", train)
-    monkeypatch.setattr(script, "fine_tuned", train)
     words = ["--data", "digits", "--seeds", 3, "--out", tmp_path, "--modes", "frozen"]
-    out = run_example(script, *words)
+    out = run_example(script, *words, frozen=train, fine_tuned=train)
     text = (tmp_path / "table.md").read_text()
     assert text in out
     first = text.split("\n\n")[1]
@@ -175,47 +178,20 @@ def test_the_page_of_imbalance_begins_with_what_does_not_help(
     assert row["balanced"] == pytest.approx(0.75)
 
 
-def test_both_trainings_of_imbalance_run(
-    digits: data.Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = load_example("imbalance")
-    bank.tiny(depth=2, input_shape=(16, 16, 1)).save(tmp_path / "start.keras")
-    monkeypatch.setattr(script, "PROBE_SIZE", 16)
-    monkeypatch.setattr(script, "cache_folder", lambda: tmp_path)
-    words = ["--weights", str(tmp_path / "start.keras"), "--image-size", "16", "--blocks", "1"]
-    options = script.parser.parse_args([*words, "--epochs", "1", "--out", str(tmp_path)])
-    tail = script.long_tail(digits.train.labels(), 10, seed=0)
-    for train in (script.frozen, script.fine_tuned):
-        for way in ("none", "sampling"):
-            recall = train(options, digits, tail, way, 0)
-            assert len(recall) == 10
-            assert 0 < np.mean(recall) < 1
+def options_in(folder: Path) -> list[Any]:
+    """A tiny ViT to start from, and two classes, dark and bright, of four images each."""
+    bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(folder / "a.keras")
+    names = [f"{name}/{i}.png" for name in ("dark", "bright") for i in range(4)]
+    files = {name: plain(25 * i, (32, 32)) for i, name in enumerate(names)}
+    words = ["--data", write(folder / "photos", files), "--weights", folder / "a.keras"]
+    return [*words, "--image-size", 32, "--out", folder / "out"]
 
 
-@pytest.fixture
-def vit_and_photographs(tmp_path: Path) -> list[Any]:
-    """Options: a tiny ViT to start from, and two classes, dark and bright, of four images each."""
-    bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(tmp_path / "a.keras")
-    random = np.random.default_rng(0)
-    for name, level in (("dark", 0), ("bright", 200)):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(4):
-            pixels = random.integers(level, level + 50, (32, 32, 3)).astype("uint8")
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
-    words = ["--data", tmp_path / "photos", "--weights", tmp_path / "a.keras", "--image-size", 32]
-    return [*words, "--out", tmp_path / "out"]
-
-
-def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
-    vit_and_photographs: list[Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run_example: Run,
-) -> None:
+def test_vit_beside_resnet(tmp_path: Path, run_example: Run) -> None:
+    """They have the mean and spread of the seeds."""
     script = load_example("flowers_vit_vs_resnet")
-    images = keras.Input((32, 32, 3))
-    outputs = keras.layers.Dense(2)(keras.layers.GlobalAveragePooling2D()(images))
-    monkeypatch.setattr(script, "resnet", lambda *_: keras.Model(images, outputs, name="resnet"))
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
+    resnet = keras.Sequential([keras.Input((32, 32, 3)), *layers], name="resnet")
     calls: list[tuple[str, int, Any]] = []
     # Each of the two seeds gets another number of the two validation images right.
     levels = iter([[1, 1], [0, 0], [0, 1], [0, 1]])
@@ -227,10 +203,11 @@ def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
     def predict(model: Any, split: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.array([0, 1]), np.eye(2)[next(levels)]
 
-    monkeypatch.setattr(script, "fit", fit)
-    monkeypatch.setattr(script.evaluation, "predict_split", predict)
-    words = [*vit_and_photographs, "--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
-    out = run_example(script, *words, "--markdown", tmp_path / "page.md")
+    words = ["--epochs", 2, "--resnet-weights", "some", "--seeds", 2]
+    words += [*options_in(tmp_path), "--markdown", tmp_path / "page.md"]
+    report = script.evaluation.classification_report
+    evaluation = SimpleNamespace(predict_split=predict, classification_report=report)
+    out = run_example(script, *words, fit=fit, resnet=lambda *_: resnet, evaluation=evaluation)
     assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
     text = (tmp_path / "page.md").read_text("utf-8")
     # The ViT has one of two right, twice.
@@ -242,19 +219,16 @@ def test_vit_and_resnet_have_the_mean_and_spread_of_the_seeds(
 
 
 @pytest.mark.slow
-def test_vit_and_resnet_are_trained(
-    vit_and_photographs: list[Any], tmp_path: Path, run_example: Run
-) -> None:
-    script = load_example("flowers_vit_vs_resnet")
-    run_example(script, *vit_and_photographs, "--resnet-weights", "none", "--epochs", 1)
+def test_vit_and_resnet_are_trained(tmp_path: Path, run_example: Run) -> None:
+    words = [*options_in(tmp_path), "--resnet-weights", "none", "--epochs", 1]
+    run_example(load_example("flowers_vit_vs_resnet"), *words)
     text = (tmp_path / "out" / "table.md").read_text("utf-8")
     assert "| ViT from scratch | 5," in text  # like beside like
     assert "| ResNet from scratch | 23," in text
 
 
-def test_each_augmentation_makes_batches(monkeypatch: pytest.MonkeyPatch, run_example: Run) -> None:
+def test_each_augmentation_makes_batches(run_example: Run) -> None:
     """Layers in place of the recipe's augmentation."""
-    example = load_example("augment_layers")
 
     def accuracy(splits: data.Splits, augment: Any, epochs: int) -> float:
         options = {"training": True, "channels": 1, "num_classes": 10, "augment": augment}
@@ -262,16 +236,15 @@ def test_each_augmentation_makes_batches(monkeypatch: pytest.MonkeyPatch, run_ex
         assert (images.shape, labels.shape) == ((4, 8, 8, 1), (4, 10))
         return epochs / 100
 
-    monkeypatch.setattr(example, "accuracy", accuracy)
-    assert run_example(example, "--epochs", 2).split()[:4] == ["recipe", "2.00%", "keras", "2.00%"]
+    printed = run_example(load_example("augment_layers"), "--epochs", 2, accuracy=accuracy)
+    assert printed.split()[:4] == ["recipe", "2.00%", "keras", "2.00%"]
 
 
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
     """The first image of the README, of a small model."""
     script = load_example("what_it_sees")
-    model = bank.fresh(
-        **{**bank.TINY, "patch_size": 16, "depth": 2, "num_classes": 6, "input_shape": (48, 32, 3)}
-    )
+    sizes = {"patch_size": 16, "depth": 2, "num_classes": 6, "input_shape": (48, 32, 3)}
+    model = bank.fresh(**{**bank.TINY, **sizes})
     model.class_names = ("a", "b", "c", "d", "e", "f")
     model.save(tmp_path / "model.keras")
     Image.fromarray(bank.pixels(60, 60, 3)).save(tmp_path / "photo.png")
@@ -284,3 +257,73 @@ def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> No
     assert len(figure.axes[4].patches) == 5
     with pytest.raises(SystemExit, match="No such file"):
         run_example(script, *words, tmp_path / "nowhere.png")
+
+
+def labeled(count: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    """Features of three classes, the first two of which are alike."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, count)
+    centers = np.array([[1, 0.8, 0, 0], [1, -0.2, 0, 0], [0, 0, 1, 0]])
+    return (centers[labels] + random.normal(0, 0.2, (count, 4))).astype("float32"), labels
+
+
+def flowers() -> tuple[np.ndarray, np.ndarray]:
+    """Features of three classes that overlap a little."""
+    random, labels = np.random.default_rng(0), np.arange(450) % 3
+    return (2 * np.eye(3, 6)[labels] + random.normal(0, 0.7, (450, 6))).astype("float32"), labels
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_wrong_labels_are_of_any_class_or_the_similar_one() -> None:
+    """And the table has a row per score."""
+    script, (features, labels) = load_example("wrong_labels"), labeled()
+    for kind in script.KINDS:
+        new = script.changed(features, labels, kind, 0.2, seed=1)
+        assert (new != labels).sum() == 24
+        np.testing.assert_array_equal(new, script.changed(features, labels, kind, 0.2, seed=1))
+    rows = new != labels
+    pairs = {*zip(labels[rows].tolist(), new[rows].tolist(), strict=True)}
+    assert pairs == {(0, 1), (1, 0), (2, 0)}
+    with patch.multiple(script, KINDS=("symmetric",), RATES=(0.2,)):
+        lines = script.study(features, labels, seeds=2).splitlines()
+    assert lines[0] == "| score | symmetric 20% AP | symmetric 20% AUROC |"
+    assert len(lines) == 2 + 5
+    assert lines[2].startswith(f"| {script.OURS} | ")
+    assert " ± " in lines[2]
+
+
+def test_planted_photographs_are_what_their_kind_says(tmp_path: Path) -> None:
+    script, sizes = load_example("planted_duplicates"), []
+    grainy(picture(0, side=60)).save(tmp_path / "a.png")
+    for kind in script.KINDS:
+        contents = script.planted(tmp_path / "a.png", kind, np.random.default_rng(0))
+        (tmp_path / "copy.jpg").write_bytes(contents)
+        with Image.open(tmp_path / "copy.jpg") as copy:
+            sizes.append(copy.size)
+        if kind == "mirrored":
+            measures = measure_photos(index_of(tmp_path))
+            assert int(measures.hash[0] ^ measures.mirrored[1]).bit_count() <= 4
+    assert sizes == [(40, 30), (80, 60), (80, 60), (72, 54), (60, 45)]
+
+
+def test_coverage_and_novelty() -> None:
+    """The tables of sets and of novelty; the distance to a class is PyTorch-OOD's."""
+    script = load_example("coverage_and_novelty")
+    with patch.multiple(script, PROBED=150, HALVES=5):
+        lines = script.table_of_sets(*flowers()).splitlines()
+    assert len(lines) == 2 + 2 * len(script.METHODS)
+    for line in lines[2:]:
+        promised, covered = (float(cells(line)[i].rstrip("%")) for i in (0, 2))
+        assert covered > promised - 5
+    with patch.multiple(script, FITTED=250, THRESHOLD=100, DRAWS=2):
+        lines = script.table_of_novelty(*flowers(), {"far": -4 * np.ones((50, 6))}).splitlines()
+    assert cells(lines[0]) == ["score", "false alarms", "far"]
+    assert len(lines) == 2 + 5
+    for line in lines[2:5]:  # the last two are of a probe, which may be sure of anything
+        assert cells(line)[2] == "1.000, 100%"
+    train, new = unit_rows(GOLDEN["train"]), unit_rows(GOLDEN["new"])
+    score = script.mahalanobis_per_class(train, np.zeros(len(train), int))
+    np.testing.assert_allclose(score(new) / 2, GOLDEN["mahalanobis"], rtol=1e-5)

@@ -1,6 +1,7 @@
 """What is exported in these tests: small models, and their files by format."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,34 @@ import keras_vit
 from keras_vit import data
 from keras_vit.export import FORMATS, Contract, ExportedModel, load_exported
 from keras_vit.tasks import Classification, Task
-from tests.bank import outputs
-from tests.models.test_common import build
+from tests.bank import outputs, pixels
+from tests.models.test_common import KINDS, build
 from tests.models.test_task import TASKS, vit
 
-PATHS = {
-    "tf_saved_model": "1",
-    "onnx": "model.onnx",
-    "litert": "model.tflite",
-    "openvino": "2",
-    "torch": "model.pt2",
-}
-IMAGES = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3)).astype("uint8")
+PATHS = {name: f"model{row.suffix or ''}" for name, row in FORMATS.items()}
+IMAGES = pixels(8, 32, 32, 3)
 NAMES = ("ant", "bee", "\udcff", "a\nb", "elk")
 DIGITS = Classification(tuple("0123456789"))
-# Others than the kinds of the common checks and of tasks.
+# Those of the common checks, and what they combine otherwise.
+EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (kind, {}) for kind in KINDS if kind != "all_tokens"},
+    "sincos2d": ("token", {"position_embedding": "sincos2d"}),
+    "no_positions": ("token", {"position_embedding": "none"}),
+    "learned_2d": ("token", {"position_embedding": "learned_2d"}),
+    "merging": ("token", {"token_merging": 4}),
+    "merging_gap": ("gap", {"token_merging": 4}),
+    "merging_map": ("map", {"token_merging": 4}),
+    "bit_v1": ("bit", {"version": 1}),
+    "not_square": ("token", {"input_shape": (32, 48, 3), "position_embedding": "sincos2d"}),
+    "padded": ("mixer", {"input_shape": (36, 32, 3)}),
+    "two_channels": ("token", {"input_shape": (32, 32, 2)}),
+    "gray": ("token", {"input_shape": (32, 32, 1)}),
+    "float16": ("token", {"dtype": "mixed_float16"}),
+    "softmax": ("token", {"classifier_activation": "softmax"}),
+}
 MODELS: dict[str, Callable[[], Any]] = {
-    "sincos2d": lambda: build("token", position_embedding="sincos2d"),
-    "merging": lambda: build("token", token_merging=4),
+    **{kind: partial(build, base, **own) for kind, (base, own) in EVERY_KIND.items()},
+    **{kind: partial(vit, task=task) for kind, task in TASKS.items()},
     "large": lambda: build("token", hidden_dim=256, mlp_dim=1024),
     "any size": lambda: build("token", depth=1, input_shape=(None, None, 3), position_grid=(4, 4)),
 }
@@ -43,21 +54,15 @@ class Artifacts:
         self._made: dict[str, Any] = {}
 
     def model(self, name: str, make: Callable[[], Any] | None = None) -> Any:
-        """One of `MODELS`, of `TASKS`, or of the kinds of `build`; or what `make` makes."""
+        """One of `MODELS`, or what `make` makes."""
         if name not in self._made:
-            make = make or MODELS.get(name) or (lambda: self._build(name))
-            self._made[name] = make()
+            self._made[name] = (make or MODELS[name])()
         return self._made[name]
-
-    @staticmethod
-    def _build(name: str) -> Any:
-        return vit(task=TASKS[name]) if name in TASKS else build(name)
 
     def path(self, name: str, format: str = "tf_saved_model", **options: Any) -> Path:
         key = f"{name} {format} {sorted(options.items())}"
         if key not in self._made:
-            folder = self._folder / str(len(self._made))
-            file = folder / PATHS[format]
+            file = self._folder / str(len(self._made)) / PATHS[format]
             self._made[key] = keras_vit.export_model(self.model(name), file, format, **options)
         return self._made[key]
 
@@ -65,21 +70,38 @@ class Artifacts:
         return load_exported(self.path(name, format, **options))
 
 
-def exported(folder: Path, model: Any, format: str, **options: Any) -> ExportedModel:
+def exported(
+    folder: Path, model: Any, format: str = "tf_saved_model", **options: Any
+) -> ExportedModel:
     return load_exported(keras_vit.export_model(model, folder / PATHS[format], format, **options))
 
 
-def formats(*quick: str, of: Iterable[str] = FORMATS, **options: Any) -> list[Any]:
-    """Parameters, each on the backend that writes it; all but the quick ones are thorough."""
-    return [case(f, quick=f in quick, **options) for f in of]
+def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:
+    """A test's formats, each on the backend that writes it; all but the quick ones are thorough."""
+    return pytest.mark.parametrize("format", [case(f, quick=f in quick) for f in of])
 
 
-def case(
-    format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough, id: str | None = None
-) -> Any:
+def pairs(formats: Iterable[str], kinds: Iterable[str], *quick: tuple[str, str]) -> Any:
+    """A test's formats and kinds; all pairs but the quick ones are thorough."""
+    rows = [case(f, k, quick=(f, k) in quick) for f in formats for k in kinds]
+    return pytest.mark.parametrize(("format", "kind"), rows)
+
+
+def in_turns(kinds: Collection[str]) -> Any:
+    """A test's kinds in every format: in one of them thorough, in turns, in the others slow."""
+    turns, thorough, slow = min(len(FORMATS), len(kinds)), pytest.mark.thorough, pytest.mark.slow
+    rows = [
+        case(f, k, quick=False, rest=thorough if i % turns == j % turns else slow)
+        for i, k in enumerate(kinds)
+        for j, f in enumerate(FORMATS)
+    ]
+    return pytest.mark.parametrize(("format", "kind"), rows)
+
+
+def case(format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough) -> Any:
     """A row of a table that begins with a format."""
     marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
-    return pytest.param(format, *others, marks=marks, id=id)
+    return pytest.param(format, *others, marks=marks)
 
 
 def contract(task: Task = DIGITS, **changes: Any) -> Contract:

@@ -21,10 +21,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm_writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The process that writes a format is forked where it would import the backend of this one.
-
-    Files of another backend's formats have a new process, as users have.
-    """
+    """A format of this backend is written by a fork, another's by a new process, as users have."""
     folder = tmp_path_factory.mktemp("writers")
 
     def run(command: list[str], env: dict[str, str], **options: Any) -> Any:

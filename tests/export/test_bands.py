@@ -1,7 +1,5 @@
 """From raw files of 12 bits to a trained model and its exports."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,35 +10,26 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import recipes
+from keras_vit import VisionTransformer, recipes
 from keras_vit._base.errors import DataRangeWarning
-from keras_vit.data import AUGMENTATIONS, EvalTransform, band_statistics, load, pipeline
+from keras_vit.data import AUGMENTATIONS, EvalTransform, Splits, band_statistics, load, pipeline
 from keras_vit.evaluation.prediction import predict_files, predict_split
-from keras_vit.export import load_exported
 from keras_vit.export.comparison import calibration_images, compare
 from tests import bank
-from tests.export.artifacts import PATHS, formats
+from tests.export.artifacts import exported, formats
 
 imagecodecs = pytest.importorskip("imagecodecs")
 pytest.importorskip("grain")
 
 SIZES = {"patch_size": 4, "hidden_dim": 48, "depth": 2, "num_heads": 4, "pooling": "gap"}
-RECIPE = replace(
-    recipes.get("digits"),
-    epochs=0,
-    steps=200,
-    batch_size=64,
-    learning_rate=5e-3,
-    augmentation=AUGMENTATIONS["none"],
-)
+STEPS = {"epochs": 0, "steps": 200, "batch_size": 64, "learning_rate": 5e-3}
+RECIPE = replace(recipes.get("digits"), **STEPS, augmentation=AUGMENTATIONS["none"])
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Digits as a detector of 12 bits gives them, and their highest 8 bits.
-
-    Their strokes are in the lowest four; the others have the exposure, which says nothing of them.
-    """
+    """Digits as a detector of 12 bits gives them, and their highest 8 bits."""
+    # Their strokes are in the lowest four; the others have the exposure, and say nothing of them.
     images, labels = load("digits").train.as_arrays()
     random, folder = np.random.default_rng(0), tmp_path_factory.mktemp("detector")
     exposure = random.integers(125, 132, (len(images), 1, 1, 1))
@@ -53,38 +42,30 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "twelve", folder / "eight"
 
 
-def trained(splits: keras_vit.data.Splits, folder: Path) -> keras_vit.VisionTransformer:
+def trained(splits: Splits, folder: Path) -> VisionTransformer:
     keras.utils.set_random_seed(0)
-    train = splits.train
-    own = {} if train.bands is None else {"normalization": band_statistics(train)}
+    bands = splits.train.bands
+    own = {} if bands is None else {"normalization": band_statistics(splits.train)}
     model = digits_vit(**own)
-    model.eval_transform = EvalTransform("stretch", bands=train.bands)
+    model.eval_transform = EvalTransform("stretch", bands=bands)
     model.class_names = splits.class_names
     keras_vit.fit(model, RECIPE, splits, folder, print_fn=lambda _: None)
     return model
 
 
-def accuracy(model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits) -> float:
+def accuracy(model: VisionTransformer, splits: Splits) -> float:
     labels, scores = predict_split(model, splits.val)
     return float((labels == scores.argmax(-1)).mean())
 
 
 @pytest.fixture(scope="module")
-def splits(folders: tuple[Path, Path]) -> keras_vit.data.Splits:
+def splits(folders: tuple[Path, Path]) -> Splits:
     return load(folders[0], bands="all")
 
 
 @pytest.fixture(scope="module")
-def model(
-    splits: keras_vit.data.Splits, tmp_path_factory: pytest.TempPathFactory
-) -> keras_vit.VisionTransformer:
+def model(splits: Splits, tmp_path_factory: pytest.TempPathFactory) -> VisionTransformer:
     return trained(splits, tmp_path_factory.mktemp("run"))
-
-
-def test_what_the_lowest_bits_carry_is_learnt(
-    model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits
-) -> None:
-    assert accuracy(model, splits) > 0.6
 
 
 @pytest.mark.thorough
@@ -97,59 +78,45 @@ def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
         assert accuracy(model, splits) < 0.2
 
 
-@pytest.mark.parametrize("format", formats("tf_saved_model", "torch"))
-def test_exports_answer_raw_files_as_the_model_does(
-    model: keras_vit.VisionTransformer,
-    splits: keras_vit.data.Splits,
-    tmp_path: Path,
-    format: str,
-) -> None:
-    path = tmp_path / PATHS[format]
-    keras_vit.export_model(model, path, format=format)
-    exported = load_exported(path)
-    files = splits.val.files[:20]
+@formats("tf_saved_model", "torch")
+def test_exports_answer_raw_files(model: Any, splits: Splits, tmp_path: Path, format: str) -> None:
+    assert accuracy(model, splits) > 0.6  # what the lowest bits carry is learnt
+    written, files = exported(tmp_path, model, format), splits.val.files[:20]
     expected = dict(predict_files(model, files))
-    for file, answer in predict_files(exported, files):
+    for file, answer in predict_files(written, files):
         np.testing.assert_allclose(answer, expected[file], atol=1e-4)
     assert max(answer.max() for answer in expected.values()) > 0.5
-    assert compare(model, exported, splits.val).agreement == 1
-    assert exported.contract.dtype == "float32"
+    assert compare(model, written, splits.val).agreement == 1
+    assert written.contract.dtype == "float32"
     images = np.linspace(0, 255, 512).reshape(8, 8, 8, 1)
     with pytest.warns(DataRangeWarning, match="means and standard deviations: 205"):
-        exported.predict(images.astype("uint8"))
+        written.predict(images.astype("uint8"))
 
 
 @pytest.mark.thorough
-def test_quantized_by_images_of_bands(
-    model: keras_vit.VisionTransformer, splits: keras_vit.data.Splits, tmp_path: Path
-) -> None:
+def test_quantized_by_images_of_bands(model: Any, splits: Splits, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     images = calibration_images(model, splits.train, 40)
     assert images.dtype == np.float32
+    of_bytes, int8 = images.astype("uint8"), {"format": "openvino", "quantize": "int8"}
     with pytest.raises(ValueError, match="must be float32 images"):
-        keras_vit.export_model(
-            model, tmp_path / "a", "openvino", quantize="int8", calibration=images.astype("uint8")
-        )
-    path = tmp_path / "int8"
-    keras_vit.export_model(model, path, "openvino", quantize="int8")
-    assert compare(model, load_exported(path), splits.val).agreement > 0.9
+        exported(tmp_path, model, **int8, calibration=of_bytes)
+    assert compare(model, exported(tmp_path, model, **int8), splits.val).agreement > 0.9
 
 
-def digits_vit(**options: Any) -> keras_vit.VisionTransformer:
-    return keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 1), num_classes=10, **options)
+def digits_vit(**options: Any) -> VisionTransformer:
+    return VisionTransformer(**SIZES, input_shape=(8, 8, 1), num_classes=10, **options)
 
 
 @pytest.fixture
-def untrained() -> keras_vit.VisionTransformer:
+def untrained() -> VisionTransformer:
     model = digits_vit(normalization=((2050.0,), (30.0,)))
     bank.fill(model)
     model.eval_transform = EvalTransform("stretch", bands=(1,))
     return model
 
 
-def test_what_does_not_fit_is_said(
-    untrained: keras_vit.VisionTransformer, splits: keras_vit.data.Splits
-) -> None:
+def test_what_does_not_fit_is_said(untrained: VisionTransformer, splits: Splits) -> None:
     batches = pipeline(splits.val, 8, 32, eval_transform="stretch")
     images = np.concatenate([batch for batch, _ in batches])
     assert untrained.predict(images, verbose=0).shape == (len(splits.val), 10)
@@ -170,7 +137,7 @@ def test_what_does_not_fit_is_said(
 
 
 @pytest.mark.every_backend
-def test_statistics_are_kept(untrained: keras_vit.VisionTransformer, tmp_path: Path) -> None:
+def test_statistics_are_kept(untrained: VisionTransformer, tmp_path: Path) -> None:
     untrained.save(tmp_path / "model.keras")
     keras_vit.save_weights(untrained, tmp_path / "model.npz", layout="google")
     keras_vit.save_weights(untrained, tmp_path / "model.safetensors", layout="timm")
@@ -190,10 +157,10 @@ def test_statistics_are_kept(untrained: keras_vit.VisionTransformer, tmp_path: P
 
 def test_weights_of_photographs_take_bands(tmp_path: Path) -> None:
     """By the rule for other channels; statistics and bands are the new model's own."""
-    source = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 3), normalization="imagenet")
+    source = VisionTransformer(**SIZES, input_shape=(8, 8, 3), normalization="imagenet")
     keras_vit.save_weights(source, tmp_path / "rgb.npz", layout="google")
     bands = 5 * (1000.0,), 5 * (300.0,)
-    model = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 5), normalization=bands)
+    model = VisionTransformer(**SIZES, input_shape=(8, 8, 5), normalization=bands)
     model.eval_transform = EvalTransform(bands=(5, 4, 3, 2, 1))
     report = keras_vit.load_weights(model, tmp_path / "rgb.npz")
     assert report.adapted

@@ -18,40 +18,19 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.export.artifacts import PATHS, Artifacts, case, contract
+from tests.export.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, in_turns
 from tests.models.test_common import KINDS, build
 
-# Those of the common checks, and what they combine otherwise.
-EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
-    **{kind: (kind, {}) for kind in KINDS if kind != "all_tokens"},
-    "sincos2d": ("token", {"position_embedding": "sincos2d"}),
-    "no_positions": ("token", {"position_embedding": "none"}),
-    "learned_2d": ("token", {"position_embedding": "learned_2d"}),
-    "merging": ("token", {"token_merging": 4}),
-    "merging_gap": ("gap", {"token_merging": 4}),
-    "merging_map": ("map", {"token_merging": 4}),
-    "bit_v1": ("bit", {"version": 1}),
-    "not_square": ("token", {"input_shape": (32, 48, 3), "position_embedding": "sincos2d"}),
-    "padded": ("mixer", {"input_shape": (36, 32, 3)}),
-    "two_channels": ("token", {"input_shape": (32, 32, 2)}),
-    "gray": ("token", {"input_shape": (32, 32, 1)}),
-    "float16": ("token", {"dtype": "mixed_float16"}),
-    "softmax": ("token", {"classifier_activation": "softmax"}),
-}
 # Of each position and each pooling one, in the format that its backend writes in this process. To
 # write ONNX takes seconds each, and torch's run has what its own share with others.
 QUICK = {
-    "tensorflow": ("sincos2d", "relative", "beit", "dinov3", "merging_map", "hybrid", "mixer",
-                   "bit_v1", "two_channels"),
+    "onnx": ("sincos2d", "relative", "beit", "dinov3", "merging_map", "hybrid", "mixer", "bit_v1",
+             "two_channels"),
     "torch": ("token", "learned_2d", "beit_shared", "eva02", "map", "merging_map", "mixer",
               "bit_v1"),
 }  # fmt: skip
-IN_THIS_PROCESS = {"tensorflow": "onnx", "torch": "torch"}
-
-
-def made(kind: str, **changes: Any) -> Any:
-    base, own = EVERY_KIND[kind]
-    return build(base, **{**own, **changes})
+FIRST = {"data_format": "channels_first", "input_shape": (3, 32, 32)}
+NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
 
 
 def assert_agrees(run: Callable[[np.ndarray], np.ndarray], model: Any) -> None:
@@ -63,63 +42,40 @@ def assert_agrees(run: Callable[[np.ndarray], np.ndarray], model: Any) -> None:
 
 def test_the_table_is_complete() -> None:
     arguments = [{**KINDS[base], **changes} for base, changes in EVERY_KIND.values()]
-    positions = {a.get("position_embedding", "learned") for a in arguments}
-    assert positions == set(POSITION_EMBEDDINGS)
+    assert {a.get("position_embedding", "learned") for a in arguments} == set(POSITION_EMBEDDINGS)
     assert {a.get("pooling", "token") for a in arguments} == set(POOLINGS) - {None}
     assert {a["rotary"] for a in arguments if a.get("rotary")} == set(ROTATIONS)
     assert {kind for kinds in QUICK.values() for kind in kinds} <= set(EVERY_KIND)
 
 
 @pytest.mark.parametrize(
-    ("format", "kind"),
-    [case(IN_THIS_PROCESS[b], k, quick=True) for b, kinds in QUICK.items() for k in kinds],
+    ("format", "kind"), [case(f, kind, quick=True) for f, kinds in QUICK.items() for kind in kinds]
 )
 def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
-    """The graph of torch, and of TensorFlow ONNX: no second process to start.
-
-    (`test_serves_as_predict_does` has the SavedModel.)
-    """
-    model = made(kind, dtype="float32")
-    implementation = FORMATS[format].implementation()
-    path = tmp_path / PATHS[format]
+    """No second process to start. (`test_serves_as_predict_does` has the SavedModel.)"""
+    model, path = MODELS[kind](dtype="float32"), tmp_path / PATHS[format]
+    implementation, task = FORMATS[format].implementation(), Classification(tuple("abcde"))
     sizes = {"image_size": model.image_size, "channels": model.channels, "top_k": 2}
-    task = Classification(tuple("abcde"))
     implementation.write(model, path, contract(task, format=format, max_pixels=10**6, **sizes))
     run = implementation.runner(path, ["probabilities"])
     assert_agrees(lambda images: run(images)[0], model)
 
 
-@pytest.mark.parametrize(
-    ("format", "kind"),
-    [
-        # Each kind in one format, in turns, for all of them.
-        case(f, k, quick=False, rest=pytest.mark.thorough if i % 5 == j else pytest.mark.slow)
-        for i, k in enumerate(EVERY_KIND)
-        for j, f in enumerate(FORMATS)
-    ],
-)
+@in_turns(EVERY_KIND)
 def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts) -> None:
-    model = artifacts.model(kind, lambda: made(kind))
     run = artifacts.file(kind, format).predict_on_batch
-    assert_agrees(run, model.copy(dtype="float32"))
+    assert_agrees(run, artifacts.model(kind).copy(dtype="float32"))
 
 
 @pytest.mark.parametrize(
     ("base", "changes", "words"),
     [
-        ("token", {"include_preprocessing": False}, "takes normalized pixels"),
-        (
-            "token",
-            {"data_format": "channels_first", "input_shape": (3, 32, 32)},
-            "Rebuild it as channels_last",
-        ),
+        ("token", {"include_preprocessing": False}, NORMALIZED),
+        ("token", FIRST, "Rebuild it as channels_last"),
         ("gap", {"input_shape": (None, None, 3)}, "give image_size=224"),
     ],
-    ids=["normalized pixels", "channels first", "any size"],
 )
-def test_others_are_refused_at_once(
-    base: str, changes: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_others_are_refused_at_once(base: str, changes: Any, words: str, tmp_path: Path) -> None:
     model = build(base, **changes)
     for format in FORMATS:
         with pytest.raises(ValueError, match=words):
@@ -133,12 +89,9 @@ def test_torch_traces_models(kind: str) -> None:
     """`torch.jit.trace` checks that a second trace, without gradients, is the same graph."""
     import torch
 
-    model = made(kind)
-    images = torch.rand(2, 32, 32, 3) * 255
-    traced = torch.jit.trace(model, images)
-    np.testing.assert_allclose(
-        traced(images).detach().numpy(), model(images).detach().numpy(), atol=1e-6
-    )
+    model, images = MODELS[kind](), torch.rand(2, 32, 32, 3) * 255
+    found = torch.jit.trace(model, images)(images).detach().numpy()
+    np.testing.assert_allclose(found, model(images).detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.backends("torch")
@@ -205,9 +158,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RuntimeError) as caught:
         keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "onnx")
-
-
-def test_reasons_without_what_frameworks_add() -> None:
+    # Without what frameworks add.
     keras_error = (
         "Exception encountered when calling Dense.call().\n\n\x1b[1mno axis 3\nin x\x1b[0m\n\n"
         "Arguments received by Dense.call():\n  • x=torch.Tensor(...)"

@@ -32,23 +32,18 @@ from tests.export.artifacts import (
     exported,
     formats,
     hundred_photographs,
+    in_turns,
     probabilities,
     softmax,
 )
 from tests.models.test_common import build
+from tests.models.test_task import TASKS
 
-BACKEND = keras.backend.backend()
+INT8 = [case("onnx", False, quick=True), case("openvino", True, quick=False)]
+INT8 += [case(format, False, quick=False) for format in ("litert", "openvino")]
+FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 # Another backend's file is written by a new process, which takes seconds to start.
-EVERY_BACKEND = [
-    pytest.param(
-        name,
-        marks=[
-            pytest.mark.every_backend,
-            *([] if row.backend == BACKEND or name == "onnx" else [pytest.mark.thorough]),
-        ],
-    )
-    for name, row in FORMATS.items()
-]
+QUICK = [f for f, row in FORMATS.items() if f == "onnx" or row.backend == keras.backend.backend()]
 
 
 def of_names(artifacts: Artifacts, format: str) -> ExportedModel:
@@ -56,12 +51,15 @@ def of_names(artifacts: Artifacts, format: str) -> ExportedModel:
     return artifacts.file("sincos2d", format, class_names=NAMES, top_k=3)
 
 
-@pytest.mark.parametrize("format", EVERY_BACKEND)
+@pytest.mark.every_backend
+@pytest.mark.parametrize(
+    "format", [pytest.param(f, marks=[] if f in QUICK else pytest.mark.thorough) for f in FORMATS]
+)
 def test_predicts_as_the_model(format: str, artifacts: Artifacts) -> None:
     """Batches of 1 and 7 by the same file, pixels of both kinds, and what it says of itself."""
     file, model = of_names(artifacts, format), artifacts.model("sincos2d")
     expected = softmax(model.predict(IMAGES, verbose=0))
-    for rows in (slice(0, 1), slice(1, 8)):
+    for rows in (slice(1), slice(1, 8)):
         np.testing.assert_allclose(file.predict_on_batch(IMAGES[rows]), expected[rows], atol=1e-4)
     between = IMAGES + np.float32(0.2)  # levels, as prepared photographs are
     expected = probabilities(model, between)
@@ -80,8 +78,8 @@ def test_names_of_inputs_and_outputs(artifacts: Artifacts) -> None:
     outputs = ["probabilities", "top_classes", "top_probabilities"]
     session = onnxruntime.InferenceSession(str(of_names(artifacts, "onnx").path))
     (images,) = session.get_inputs()
-    assert (images.name, images.type) == ("images", "tensor(uint8)")
-    assert images.shape == ["batch", 32, 32, 3]
+    about = images.name, images.type, images.shape
+    assert about == ("images", "tensor(uint8)", ["batch", 32, 32, 3])
     assert sorted(output.name for output in session.get_outputs()) == outputs
     found = session.run(outputs, {"images": IMAGES})
     order = np.argsort(-found[0], axis=1)[:, :3]
@@ -108,20 +106,13 @@ print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
     assert run_python(code).split()[-2:] == ["False", str(os.environ.get("CI"))]
 
 
-@pytest.mark.parametrize("format", formats("onnx"))
+@formats("onnx")
 def test_weights_stand_once(format: str, artifacts: Artifacts) -> None:
     parameters = artifacts.model("large").count_params()
     assert size_of(artifacts.path("large", format)) < 1.25 * 4 * parameters
 
 
-@pytest.mark.parametrize(
-    ("format", "calibrated"),
-    [
-        case("onnx", False, quick=True),
-        *(case(*row, quick=False) for row in (("openvino", True), ("litert", False))),
-        case("openvino", False, quick=False),
-    ],
-)
+@pytest.mark.parametrize(("format", "calibrated"), INT8)
 def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Path) -> None:
     model, calibration = artifacts.model("large"), IMAGES if calibrated else None
     file = exported(tmp_path, model, format, quantize="int8", calibration=calibration)
@@ -131,17 +122,7 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
     assert 0 < difference.sum(1).mean() / 2 < 0.1
 
 
-KINDS = ("token", "hybrid", "mixer", "merging")
-
-
-@pytest.mark.parametrize(
-    ("format", "kind"),
-    [
-        case(f, k, quick=False, rest=pytest.mark.thorough if i % 4 == j else pytest.mark.slow)
-        for i, f in enumerate(FORMATS)
-        for j, k in enumerate(KINDS)
-    ],
-)
+@in_turns(("token", "hybrid", "mixer", "merging"))
 def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: Artifacts) -> None:
     """The same class for all, and probabilities within 1e-3; another dtype policy changes none."""
     model, file = artifacts.model(kind), artifacts.file(kind, format)
@@ -154,9 +135,7 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: 
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-@pytest.mark.parametrize(
-    "format", formats("tf_saved_model", of=("tf_saved_model", "onnx", "torch"))
-)
+@formats("tf_saved_model", of=["tf_saved_model", "onnx", "torch"])
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
     model = build("token", depth=1)
     model.eval_transform = {"mode": "stretch", "views": "crops"}
@@ -170,29 +149,21 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
 
 def test_mixed_precision_is_written_in_float32(tmp_path: Path) -> None:
     model = build("token", dtype="mixed_bfloat16")
-    file = exported(tmp_path, model, "litert")
+    found = exported(tmp_path, model, "litert").predict(IMAGES)
     expected = probabilities(model.copy(dtype="float32"), IMAGES)
-    np.testing.assert_allclose(file.predict(IMAGES), expected, atol=1e-4)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "truncated": lambda content: content[: len(content) // 2],
-    "empty": lambda content: b"",
-    "foreign": lambda content: b"this is no model" * 99,
-}
-
-
-@pytest.mark.parametrize("format", formats(*FORMATS))
+@formats(*FORMATS)
 def test_damaged_files(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
     source = of_names(artifacts, format).path
-    name = FORMATS[format].files[0] if source.is_dir() else source.name
-    target = tmp_path / "model" / name if source.is_dir() else tmp_path / name
-    target.parent.mkdir(exist_ok=True)
-    content = (source / name if source.is_dir() else source).read_bytes()
-    for damage in DAMAGES.values():
-        target.write_bytes(damage(content))
+    target, part = tmp_path / source.name, FORMATS[format].files[0] if source.is_dir() else ""
+    (target / part).parent.mkdir(exist_ok=True)
+    content = (source / part).read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"this is no model" * 99):
+        (target / part).write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"damaged|not exported by this package"):
-            load_exported(target.parent if source.is_dir() else target)
+            load_exported(target)
 
 
 @pytest.mark.parametrize(
@@ -226,15 +197,12 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
     payload = f"cposix\nsystem\n(S'touch {ran}'\ntR.".encode()
     with zipfile.ZipFile(of_names(artifacts, "torch").path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-
-    def member(suffix: str) -> str:
-        return next(name for name in members if name.endswith(suffix))
-
-    options = member("model_constants_config.json")
+    ends = ("model_constants_config.json", "sample_inputs/model.pt")
+    options, sample = (next(name for name in members if name.endswith(end)) for end in ends)
     pickled = members[options].replace(b'"use_pickle": false', b'"use_pickle": true')
     assert pickled != members[options]
     for changes, words in (
-        ({member("sample_inputs/model.pt"): payload}, r"model\.pt2 is damaged"),
+        ({sample: payload}, r"model\.pt2 is damaged"),
         ({options: pickled}, r"model\.pt2 is damaged"),
         ({"model/data/constants/custom_obj_0": payload}, "custom_obj_0"),
     ):
@@ -250,20 +218,16 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
     ("file", "options", "words"),
     [
         ("model.bin", {}, r"must end in \.onnx: give 'model\.onnx'"),
-        ("1", {"format": "tf_saved_model", "quantize": "int8"}, "not have int8 operators.*litert"),
+        ("1", {"format": "onyx"}, "tf_saved_model"),
+        ("name/1", {**FOLDER, "class_names": ["a", "b"]}, "2 class_names for classification of 5"),
+        ("name/1", {**FOLDER, "quantize": "int8"}, "not have int8 operators.*litert"),
         ("model.pt2", {"format": "torch", "quantize": "int8"}, "torchao"),
         ("model.onnx", {"quantize": "int4"}, "'int4' is not known"),
         ("m.onnx", {"calibration": IMAGES}, "calibration is for quantize='int8'"),
-        (
-            "m.onnx",
-            {"quantize": "int8", "calibration": IMAGES / 255},
-            r"must be uint8 images \(images, 32, 32, 3\)",
-        ),
+        ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ],
 )
-def test_arguments_are_refused_before_any_work(
-    file: str, options: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_arguments_are_refused_at_once(file: str, options: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words):
         keras_vit.export_model(bank.small(), tmp_path / file, **{"format": "onnx", **options})
     assert not list(tmp_path.iterdir())
@@ -281,40 +245,44 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match=r"quantized by Keras \(int8\).*quantize='int8'"):
         keras_vit.export_model(model, tmp_path / "q.onnx", "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ImportError, match=r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
-    ):
+    words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
+    with pytest.raises(ImportError, match=words):
         keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_images_to_calibrate_by_that_were_scaled_first(tmp_path: Path) -> None:
+    options = {"quantize": "int8", "calibration": IMAGES // 255}
     with (
         pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
         pytest.raises(ValueError, match="must end in"),  # before anything is written
     ):
-        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", quantize="int8",
-                               calibration=IMAGES // 255)  # fmt: skip
+        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", **options)
 
 
 def test_what_differs_is_refused() -> None:
     images = check_images((9, 12), 3)
     assert images.std() > 30
     np.testing.assert_array_equal(images, check_images((9, 12), 3))
-    expected = np.random.default_rng(0).dirichlet(np.ones(4), 8)
-    of = contract(Classification(size=4))
-    for run, words in (
-        (lambda x: expected[: len(x)], "probabilities differ from the model's by up to 0"),
-        (lambda x: np.full((len(x), 4), np.nan), "not finite"),
-        (lambda x: expected[:1], r"\(1, 4\) for 7 images"),
-    ):
-        with pytest.raises(RuntimeError, match=words):
-            check_agreement(run, images, expected, of)
-    wrong = np.roll(expected, 1, axis=1)
-    parts = iter((wrong[:1], wrong[1:]))
+    rows = np.random.default_rng(0).dirichlet(np.ones(4), 8)
+    of, of_values = contract(Classification(size=4)), contract(TASKS["regression"])
     quantized = dataclasses.replace(of, quantize="int8")
-    with pytest.raises(RuntimeError, match="int8 moves"):
-        check_agreement(lambda x: next(parts), images, expected, quantized)
+    values = np.linspace(0, 40, 8, dtype="float32")[:, None]
+
+    def parts(answers: np.ndarray) -> Any:
+        return lambda x: answers[:1] if len(x) == 1 else answers[1:]
+
+    for run, expected, one, words in (
+        (lambda x: rows[: len(x)], rows, of, "probabilities differ from the model's by up to 0"),
+        (lambda x: np.full((len(x), 4), np.nan), rows, of, "not finite"),
+        (lambda x: rows[:1], rows, of, r"\(1, 4\) for 7 images"),
+        (parts(np.roll(rows, 1, axis=1)), rows, quantized, "int8 moves"),
+        # A thousandth of a standard deviation: 0.01 kg of a task whose scale is 10 kg.
+        (parts(values + 0.009), values, of_values, None),
+        (parts(values + 0.02), values, of_values, r"values differ from the model's by up to 0\.02"),
+    ):
+        with pytest.raises(RuntimeError, match=words) if words else nullcontext():
+            check_agreement(run, images, expected, one)
     novelty = np.array([0.1, 0.9, 2, 3, 4, 50, 60, 70])
     for factor, one, words in (
         (1.001, of, None),
@@ -323,23 +291,22 @@ def test_what_differs_is_refused() -> None:
         (1.5, quantized, "int8 moves its novelty"),
         (np.nan, of, "not finite"),
     ):
-        scores = iter((factor * novelty[:1], factor * novelty[1:]))
         with pytest.raises(RuntimeError, match=words) if words else nullcontext():
-            check_novelty(lambda x, scores=scores: next(scores), images, novelty, one)
+            check_novelty(parts(factor * novelty), images, novelty, one)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`export --quantize` on data, and `predict` and `evaluate` of what it wrote."""
     model = bank.tiny(patch_size=4, hidden_dim=32, num_classes=10, input_shape=(8, 8, 1))
     model.save(tmp_path / "model.keras")
-    file, images = tmp_path / "digits.tflite", tmp_path / "image.png"
+    file, images = str(tmp_path / "digits.tflite"), str(tmp_path / "image.png")
     keras.utils.save_img(images, IMAGES[0, :8, :8])
-    export = ["export", str(tmp_path / "model.keras"), "--format", "litert", "--out", str(file)]
-    evaluate = ["evaluate", str(file), "--data", "digits"]
+    export = ["export", str(tmp_path / "model.keras"), "--format", "litert", "--out", file]
+    evaluate = ["evaluate", file, "--data", "digits"]
     for words, status, output, printed in (
         ([*export, "--quantize", "int8", "--data", "digits"], 0, "out", "the same class"),
         (export, 2, "err", "--overwrite"),
-        (["predict", str(file), str(images), "--top", "2"], 0, "out", "%"),
+        (["predict", file, images, "--top", "2"], 0, "out", "%"),
         (evaluate, 0, "out", "macro average"),
         ([*evaluate, "--knn", "5"], 2, "err", "exported file"),
     ):
@@ -348,7 +315,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert printed in text.replace("overwrite=True", "--overwrite")
 
 
-def test_comparison_and_calibration() -> None:
+def test_comparison_and_calibration(artifacts: Artifacts) -> None:
     digits = keras_vit.data.load("digits")
     model = build("token", num_classes=10, input_shape=(8, 8, 1), patch_size=4)
     images = calibration_images(model, digits.train, 50)
@@ -357,9 +324,11 @@ def test_comparison_and_calibration() -> None:
     compared = compare(model, file, digits.val)
     assert (compared.images, compared.agreement) == (360, 1.0)
     assert compared.score == compared.exported_score
-    assert [line[:16].strip() for line in str(compared).splitlines()] == [
-        "on 360 images", "accuracy", "the same class", "size",
-    ]  # fmt: skip
+    printed = [line[:16].strip() for line in str(compared).splitlines()]
+    assert printed == ["on 360 images", "accuracy", "the same class", "size"]
+    other = ExportedModel(Path(__file__), contract(TASKS["regression"]), lambda x: [x])
+    with pytest.raises(ValueError, match="predicts regression of 1, and the data has 10"):
+        compare(artifacts.model("regression"), other, digits.val)
     batches = keras_vit.data.pipeline(digits.val, (8, 8), 32, channels=1)
     assert file.predict(batches, steps=2).shape == (64, 10)
     with pytest.raises(ValueError, match="steps"):

@@ -14,7 +14,7 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.export import load_exported
+from keras_vit.export import FORMATS
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
@@ -22,20 +22,15 @@ from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
 from tests.export.artifacts import Artifacts, case
 
+ONNX = pytest.param("onnx", marks=pytest.mark.every_backend)
+OTHERS = [case(f, quick=f in ("tf_saved_model", "torch")) for f in FORMATS if f != "onnx"]
 pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.DataRangeWarning")
-
-
-def deep(most: int) -> bytes:
-    pixels = np.linspace(0, most, 40 * 30).reshape(40, 30).astype("uint16")
-    return encode(Image.fromarray(pixels), "PNG")
-
-
+DEEP = np.linspace(0, 65535, 40 * 30).reshape(40, 30).astype("uint16")
+PALETTE = IMAGE.convert("RGBA").quantize(32)
 FILES: dict[str, Callable[[], bytes]] = {
     "dark, 16 bits": png_of_twelve_bits,
-    "gray, 16 bits": lambda: deep(65535),
-    "palette with alpha": lambda: encode(
-        IMAGE.convert("RGBA").quantize(32), "PNG", transparency=bytes(range(32))
-    ),
+    "gray, 16 bits": lambda: encode(Image.fromarray(DEEP), "PNG"),
+    "palette with alpha": lambda: encode(PALETTE, "PNG", transparency=bytes(range(32))),
     "turned by EXIF": lambda: encode(IMAGE, "JPEG", exif=orientation(6)),
     "CMYK": lambda: encode(IMAGE.convert("CMYK"), "JPEG"),
 }
@@ -59,18 +54,11 @@ def model(artifacts: Artifacts) -> Any:
     return artifacts.model("sensitive", sensitive_model)
 
 
-@pytest.fixture
-def exported(model: Any, artifacts: Artifacts) -> Callable[[str], Path]:
-    """The file of a format."""
-    return lambda format: artifacts.path("sensitive", format)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("files")
-    names = {f"{i}.png": make() for i, make in enumerate(FILES.values())}
-    write(folder, names)
-    return [folder / name for name in names]
+    contents = {f"{i}.png": make() for i, make in enumerate(FILES.values())}
+    folder = write(tmp_path_factory.mktemp("files"), contents)
+    return [folder / name for name in contents]
 
 
 def answers(classifier: Any, files: list[Path]) -> np.ndarray:
@@ -78,19 +66,10 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
     return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
-@pytest.mark.parametrize(
-    "format",
-    [
-        pytest.param("onnx", marks=pytest.mark.every_backend),
-        *(case(f, quick=True) for f in ("tf_saved_model", "torch")),
-        *(case(f, quick=False) for f in ("litert", "openvino")),
-    ],
-)
-def test_a_file_is_predicted_as_by_the_model(
-    format: str, model: Any, files: list[Path], exported: Callable[[str], Path]
-) -> None:
-    expected = answers(model, files)
-    np.testing.assert_allclose(answers(load_exported(exported(format)), files), expected, atol=2e-5)
+@pytest.mark.parametrize("format", [ONNX, *OTHERS])
+def test_files_predict(format: str, model: Any, files: list[Path], artifacts: Artifacts) -> None:
+    expected, file = answers(model, files), artifacts.file("sensitive", format)
+    np.testing.assert_allclose(answers(file, files), expected, atol=2e-5)
     # Rounded to levels, as they were before, the pixels would be other ones.
     batch = np.stack([prepare_contents(file.read_bytes(), (16, 24)) for file in files])
     rounded = answers_of(model, bank.outputs(model, np.rint(batch)))
@@ -106,36 +85,27 @@ def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: 
     np.testing.assert_allclose(served.predict(np.stack(pixels)), answers(model, files), atol=1e-5)
 
 
-def test_the_bytes_of_a_savedmodel_are_prepared_alike(
-    model: Any, files: list[Path], exported: Callable[[str], Path]
-) -> None:
-    tf = pytest.importorskip("tensorflow")
-    serve = tf.saved_model.load(str(exported("tf_saved_model"))).signatures["serving_default"]
+def test_bytes_and_splits(model: Any, files: list[Path], artifacts: Artifacts) -> None:
+    """By the graph of a SavedModel, and in an evaluation of a model and of a file."""
+    tf, expected = pytest.importorskip("tensorflow"), answers(model, files)
+    saved_model = tf.saved_model.load(str(artifacts.path("sensitive")))
+    serve = saved_model.signatures["serving_default"]
     outputs = serve(contents=tf.constant([file.read_bytes() for file in files]))
-    np.testing.assert_allclose(outputs["probabilities"], answers(model, files), atol=2e-5)
-
-
-def test_a_split_is_evaluated_on_the_same_pixels(
-    model: Any, files: list[Path], exported: Callable[[str], Path]
-) -> None:
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=2e-5)
     split = data.FileSplit("val", model.class_names, files, [0] * len(files), verified=True)
     _, scores = predict_split(model, split)
-    expected = answers(model, files)
     np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
-    _, outputs = predict_split(load_exported(exported("litert")), split)
+    _, outputs = predict_split(artifacts.file("sensitive", "litert"), split)
     np.testing.assert_allclose(outputs, expected, atol=2e-5)
 
 
-def test_what_runs_without_a_name_takes_bytes(exported: Callable[[str], Path]) -> None:
+def test_a_file_takes_bytes_and_looks_at_the_range(model: Any, artifacts: Artifacts) -> None:
     """A file's contract is uint8 `images`, as ever; floats are a second entry."""
     interpreters = pytest.importorskip("ai_edge_litert.interpreter")
-    interpreter = interpreters.Interpreter(str(exported("litert")))
+    interpreter = interpreters.Interpreter(str(artifacts.path("sensitive", "litert")))
     assert interpreter.get_input_details()[0]["dtype"] is np.uint8
     assert list(interpreter.get_signature_list()) == ["images", "pixels"]
-
-
-def test_an_exported_file_looks_at_the_range(exported: Callable[[str], Path]) -> None:
-    file = load_exported(exported("onnx"))
+    file = artifacts.file("sensitive", "onnx")
     images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))
     file.predict(images)
     with pytest.warns(keras_vit.DataRangeWarning, match="model.onnx takes pixels from 0 to 255"):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tests.data.image_fixtures import orientation
 from tests.export.artifacts import (
     Artifacts,
     evaluation_images,
+    exported,
     hundred_photographs,
     probabilities,
     softmax,
@@ -48,98 +50,77 @@ for folder in sys.argv[1:]:
     shapes = {name: {k: v.shape.as_list() for k, v in a.items()} for name, a in empty.items()}
     json.dump(shapes, open(folder + "/shapes.json", "w"))
 """
+KINDS = ("token", "map", "mixer")
 NAMES = ["ant", "bee", "cat", "dog", "elk"]
 HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
 
 
-Work = tuple[Path, list[Path], np.ndarray]  # a model, files and images for it
-
-
-def serve(folder: Path, work: dict[str, Work]) -> dict[str, tuple[Any, Any, Any]]:
-    """The answers of each model to files and to images, and the shapes of those to nothing.
-
-    One process serves them all: to start one takes longer than to serve.
-    """
-    folders = [folder / name for name in work]
-    for at, (model, files, images) in zip(folders, work.values(), strict=True):
+def serve(folder: Path, **work: tuple[Path, list[Path], np.ndarray]) -> dict[str, Any]:
+    """The answers of each model to its files, its images and nothing (the shapes); its images."""
+    folders = {name: folder / name for name in work}
+    for at, (model, files, images) in zip(folders.values(), work.values(), strict=True):
         at.mkdir()
         served = {"model": str(model), "files": [str(file) for file in files]}
         (at / "work.json").write_text(json.dumps(served))
         np.save(at / "images.npy", rounded(images))
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, *map(str, folders)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    # One process serves them all: to start one takes longer than to serve.
+    command = [sys.executable, "-c", SERVE, *map(str, folders.values())]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    answers = ("files.npz", "images.npz", "shapes.json")
-    return {at.name: tuple(read(at / name) for name in answers) for at in folders}
-
-
-def read(file: Path) -> Any:
-    return np.load(file) if file.suffix == ".npz" else json.loads(file.read_text())
+    answers = {}
+    for name, at in folders.items():
+        shapes = json.loads((at / "shapes.json").read_text())
+        of_files, of_images = np.load(at / "files.npz"), np.load(at / "images.npz")
+        answers[name] = of_files, of_images, shapes, work[name][2]
+    return answers
 
 
 def rounded(images: np.ndarray) -> np.ndarray:
     return np.rint(images).clip(0, 255).astype("uint8")
 
 
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def photographs(folder: Path) -> list[Path]:
     """Files of several kinds and shapes, one of them no image."""
-    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
-    files = []
-    for i, suffix in enumerate(("jpg", "png", "jpg", "bmp")):
+    random = np.random.default_rng(0)
+    files = [folder / name for name in ("0.jpg", "1.png", "2.jpg", "3.bmp", "no_image.jpg")]
+    for i, file in enumerate(files[:-1]):
         pixels = random.integers(0, 256, (40 + 9 * i, 70 - 5 * i, 3)).astype("uint8")
-        files.append(folder / f"{i}.{suffix}")
-        Image.fromarray(pixels).save(files[-1])
-    files.append(folder / "no_image.jpg")
+        Image.fromarray(pixels).save(file)
     files[-1].write_text("this is text")
     return files
 
 
-@pytest.fixture(scope="module")
-def unusual(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def unusual(folder: Path) -> list[Path]:
     """A photograph that its EXIF data turns, the same upright, and one that is too large."""
-    folder = tmp_path_factory.mktemp("unusual")
-    files = [folder / f"{name}.png" for name in ("turned", "upright", "large")]
     pixels = bank.pixels(40, 70, 3)
+    files = [folder / f"{name}.png" for name in ("turned", "upright", "large")]
     Image.fromarray(pixels).save(files[0], exif=orientation(6))
     Image.fromarray(np.rot90(pixels, -1).copy()).save(files[1])
     Image.new("1", (10_000, 10_000)).save(files[2])
     return files
 
 
-KINDS = ("token", "map", "mixer")
-
-
 @pytest.fixture(scope="module")
-def served(
-    photographs: list[Path],
-    unusual: list[Path],
-    artifacts: Artifacts,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, tuple[Any, Any, Any]]:
-    square, other = (evaluation_images(photographs[:-1], size) for size in ((32, 32), (40, 24)))
+def served(artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `serve` returns for three kinds, for a model of any size, and for what is unusual."""
+    folder = tmp_path_factory.mktemp("served")
+    files, odd = photographs(folder), unusual(folder)
+    square, other = (evaluation_images(files[:-1], size) for size in ((32, 32), (40, 24)))
     artifacts.model("any size").class_names = tuple("abcde")
     any_size = artifacts.path("any size", image_size=(40, 24))
     artifacts.model("one block", lambda: build("token", depth=1))
     hostile = artifacts.path("one block", class_names=HOSTILE_NAMES)
     limited = artifacts.path("one block", max_pixels=40 * 70 - 1)
     paths = {kind: artifacts.path(kind, class_names=NAMES, top_k=3) for kind in KINDS}
-    work = {kind: (path, photographs, square) for kind, path in paths.items()}
-    work |= {"hostile": (hostile, unusual, other), "limited": (limited, unusual, other)}
-    work["any size"] = any_size, photographs, other
-    return serve(tmp_path_factory.mktemp("served"), work)
+    kinds = {kind: (path, files, square) for kind, path in paths.items()}
+    users = {"hostile": (hostile, odd, other), "limited": (limited, odd, other)}
+    return serve(folder, **kinds, **users, any_size=(any_size, files, other))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_serves_as_predict_does(
-    kind: str, served: dict[str, Any], photographs: list[Path], artifacts: Artifacts
-) -> None:
-    answer, of_images, _ = served[kind]
-    images, model = evaluation_images(photographs[:-1], (32, 32)), artifacts.model(kind)
+def test_serves_as_predict_does(kind: str, served: Any, artifacts: Artifacts) -> None:
+    answer, of_images, _, images = served[kind]
+    model = artifacts.model(kind)
     expected = softmax(model.predict(images, verbose=0))
     assert answer["valid"].tolist() == [True] * 4 + [False]
     np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
@@ -153,27 +134,21 @@ def test_serves_as_predict_does(
     assert set(answer["top_classes"][4]) == {b""}
 
 
-def test_a_model_of_any_size(
-    served: dict[str, Any], photographs: list[Path], artifacts: Artifacts, tmp_path: Path
-) -> None:
-    model = artifacts.model("any size")
-    with pytest.raises(ValueError, match="image_size=224"):
-        keras_vit.export_model(model, tmp_path / "1")
-    expected = probabilities(model, evaluation_images(photographs[:-1], (40, 24)))
-    np.testing.assert_allclose(served["any size"][0]["probabilities"][:4], expected, atol=1e-5)
-
-
-def test_serves_what_nobody_expects(served: dict[str, Any]) -> None:
-    answer, _, shapes = served["hostile"]
+def test_serves_what_nobody_expects(served: dict[str, Any], artifacts: Artifacts) -> None:
+    """A model of any size, names and photographs of users, and a limit of pixels."""
+    answer, *_, images = served["any_size"]
+    expected = probabilities(artifacts.model("any size"), images)
+    np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
+    answer, _, shapes, _ = served["hostile"]
     nothing = {"probabilities": [0, 5], "top_classes": [0, 5], "top_probabilities": [0, 5]}
     assert shapes["files"] == shapes["images"] == {**nothing, "valid": [0]}
     assert answer["valid"].tolist() == [True, True, False]
     first, second, _ = answer["probabilities"]
     np.testing.assert_array_equal(first, second)
-    expected = [name.encode("utf-8", "surrogateescape") for name in HOSTILE_NAMES]
+    names = [name.encode("utf-8", "surrogateescape") for name in HOSTILE_NAMES]
     order = np.argsort(-first, kind="stable")
-    assert answer["top_classes"][0].tolist() == [expected[i] for i in order]
-    assert served["limited"][0]["valid"].tolist() == [False, False, False]
+    assert answer["top_classes"][0].tolist() == [names[i] for i in order]
+    assert served["limited"][0]["valid"].tolist() == [False] * 3
 
 
 @pytest.mark.slow
@@ -183,84 +158,50 @@ def test_a_hundred_real_photographs(shared: Path, tmp_path: Path) -> None:
     bank.fill(model.get_layer("head"), scale=1)
     path = keras_vit.export_model(model, tmp_path / "1")
     images = evaluation_images(files, (96, 96))
-    found = serve(tmp_path, {"all": (path, files, images[:2])})["all"][0]["probabilities"]
+    found = serve(tmp_path, all=(path, files, images[:2]))["all"][0]["probabilities"]
     expected = softmax(model.predict(images, verbose=0))
     assert np.abs(found - expected).max() <= 1e-3
     assert (found.argmax(1) == expected.argmax(1)).all()
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-def test_images_that_are_prepared_are_not_prepared_again(tmp_path: Path) -> None:
-    """Where the preparation changes an image of the model's size, too, as those of timm do."""
+def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
+    """Not prepared again where that changes an image of the model's size, as those of timm do."""
     import tensorflow as tf
 
     model = build("token", depth=1)
     model.eval_transform = {"mode": "timm_center", "crop_fraction": 0.5, "interpolation": "bicubic"}
-    path = keras_vit.export_model(model, tmp_path / "1")
-    images = bank.pixels(2, 32, 32, 3)
-    found = keras_vit.export.load_exported(path).predict(images)
-    np.testing.assert_allclose(found, probabilities(model, images), atol=1e-5)
-    larger = np.repeat(np.repeat(images, 2, axis=1), 2, axis=2)
-    serve_images = tf.saved_model.load(str(path)).signatures["images"]
+    file, images = exported(tmp_path / "timm", model), bank.pixels(2, 32, 32, 3)
+    np.testing.assert_allclose(file.predict(images), probabilities(model, images), atol=1e-5)
+    larger = images.repeat(2, axis=1).repeat(2, axis=2)
+    serve_images = tf.saved_model.load(str(file.path)).signatures["images"]
     answer = serve_images(images=tf.constant(larger))["probabilities"].numpy()
     prepare = keras_vit.data.evaluation_image
     center = [prepare(tf.constant(image), (32, 32), model.eval_transform) for image in larger]
     np.testing.assert_allclose(answer, probabilities(model, np.stack(center)), atol=1e-5)
-
-
-def test_models_of_other_channels(tmp_path: Path) -> None:
-    """Files of images have one, three or four channels: no signature takes their bytes."""
-    import tensorflow as tf
-
+    # Files of images have one, three or four channels: no signature takes the bytes of others.
     model, images = build("token", input_shape=(32, 32, 5), depth=1), bank.pixels(2, 48, 40, 5)
-    path = keras_vit.export_model(model, tmp_path / "5")
-    file = keras_vit.export.load_exported(path)
+    file, part = exported(tmp_path, model), images[:, :32, :32]
     assert file.contract.channels == 5
-    found = file.predict(images[:, :32, :32])
-    np.testing.assert_allclose(found, probabilities(model, images[:, :32, :32]), atol=1e-4)
-    signatures = tf.saved_model.load(str(path)).signatures
+    np.testing.assert_allclose(file.predict(part), probabilities(model, part), atol=1e-4)
+    signatures = tf.saved_model.load(str(file.path)).signatures
     assert sorted(signatures) == ["images", "pixels"]
-    answer = signatures["images"](images=tf.constant(images))
-    assert answer["probabilities"].shape == (2, 5)
+    assert signatures["images"](images=tf.constant(images))["probabilities"].shape == (2, 5)
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "words"),
-    [
-        ({"include_preprocessing": False}, {}, "include_preprocessing=True"),
-        ({}, {"class_names": ["a", "b"]}, "2 class_names for classification of 5"),
-        ({}, {"format": "onyx"}, "tf_saved_model"),
-    ],
-)
-def test_refusals_leave_nothing_behind(
-    model: dict[str, Any], options: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        keras_vit.export_model(bank.small(**model), tmp_path / "name" / "1", **options)
+def test_a_full_disk_leaves_nothing_and_a_folder_of_the_user_stays(tmp_path: Path) -> None:
+    folder, full = tmp_path / "1", OSError("No space left on device")
+    with (
+        patch("keras_vit.export.saved_model.write_text", side_effect=full),
+        pytest.raises(OSError, match="No space"),
+    ):
+        keras_vit.export_model(bank.tiny(), folder)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "precious").write_text("kept")
+    keras_vit.export_model(bank.tiny(), folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "precious").write_text("kept")
     with pytest.raises(FileExistsError, match="with or without overwrite=True"):
-        keras_vit.export_model(bank.tiny(), tmp_path / "1")
-    assert [path.name for path in tmp_path.iterdir()] == ["1"]
-    assert (tmp_path / "1" / "precious").read_text() == "kept"
-
-
-def test_a_second_attempt_after_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first one leaves nothing."""
-
-    def full(*_: Any) -> None:
-        raise OSError("No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.export.saved_model.write_text", full)
-        with pytest.raises(OSError, match="No space"):
-            keras_vit.export_model(bank.tiny(), tmp_path / "1")
-    assert not list(tmp_path.iterdir())
-    keras_vit.export_model(bank.tiny(), tmp_path / "1")
-    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+        keras_vit.export_model(bank.tiny(), tmp_path / "2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+    assert (tmp_path / "2" / "precious").read_text() == "kept"

@@ -1,25 +1,17 @@
 """Small models of every kind whose insides differ, and images for them."""
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-import keras
 import numpy as np
-import pytest
 
 from keras_vit.inspection import attention_maps
 from keras_vit.models import ImageModel
 from tests import bank
 
 # Patches and grid are not square: a transposed axis cannot hide.
-SIZES: dict[str, Any] = {
-    "patch_size": (8, 4),
-    "hidden_dim": 16,
-    "num_heads": 2,
-    "mlp_dim": 32,
-    "input_shape": (32, 12, 3),
-}
+SHAPE = (32, 12, 3)
+SIZES: dict[str, Any] = {"patch_size": (8, 4), "hidden_dim": 16, "num_heads": 2, "mlp_dim": 32}
 KINDS: dict[str, dict[str, Any]] = {
     "token": {},
     "gap": {"pooling": "gap", "position_embedding": "sincos2d"},
@@ -33,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def untrained(**changes: Any) -> ImageModel:
-    return bank.fresh(filled=False, **{**SIZES, **changes})
+    return bank.fresh(filled=False, **{**SIZES, "input_shape": SHAPE, **changes})
 
 
 def randomized(model: Any) -> Any:
@@ -55,15 +47,5 @@ def maps_of(kind: str) -> np.ndarray:
 
 
 def images_for(kind: str) -> np.ndarray:
-    images = bank.pixels(3, 32, 12, 3, seed=2)
+    images = bank.pixels(3, *SHAPE, seed=2)
     return np.moveaxis(images, -1, 1) if kind == "channels_first" else images
-
-
-def array(tensor: Any) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
-
-
-def everywhere(names: Iterable[str], *chosen: str) -> list[Any]:
-    """Parameters of tests, of which the chosen ones run on every backend."""
-    marks = pytest.mark.every_backend
-    return [pytest.param(name, marks=marks) if name in chosen else name for name in names]

@@ -18,9 +18,8 @@ def write_images(folder: Path) -> list[Path]:
 
     random = np.random.default_rng(3)
     files = [folder / name for name in (NAME, "gray.jpg", "small.png", "broken.jpg")]
-    Image.fromarray(random.integers(0, 256, (60, 40, 3)).astype("uint8")).save(files[0])
-    Image.fromarray(random.integers(0, 256, (30, 50)).astype("uint8")).save(files[1])
-    Image.fromarray(random.integers(0, 256, (32, 12, 3)).astype("uint8")).save(files[2])
+    for file, shape in zip(files, ((60, 40, 3), (30, 50), (32, 12, 3)), strict=False):
+        Image.fromarray(random.integers(0, 256, shape).astype("uint8")).save(file)
     files[3].write_bytes(b"\xff\xd8 not much more")
     return files
 

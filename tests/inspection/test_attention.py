@@ -1,24 +1,21 @@
-"""Attention maps are the official code's, and those of the fused kernel."""
+"""Attention maps, rollout and distances, positions and filters: as recorded and as defined."""
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
-from keras_vit import from_checkpoint
-from keras_vit.inspection import attention_maps, pooling_attention, readout_attention
+from keras_vit import from_checkpoint, inspection
+from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
+from keras_vit.inspection.forward_pass import ForwardPass
 from keras_vit.ops import has_fused_attention
+from tests.backend import numpy, rows
 from tests.golden_cases import golden_case
-from tests.inspection.models import (
-    KINDS,
-    array,
-    everywhere,
-    images_for,
-    maps_of,
-    model_of,
-    untrained,
-)
+from tests.inspection.models import KINDS, images_for, maps_of, model_of, untrained
 from tests.weights.test_golden import CASES
 
 # big_vision ran the bfloat16 file in bfloat16.
@@ -27,22 +24,70 @@ RECORDED = [name for name in CASES if name.startswith("vit_")]
 RECORDED += ["bv_vit_tok", "bv_vit_gap_learn", WITH_PROBE]
 
 
+def distances(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
+    """As the ViT paper defines them (figure 11), number by number, in pixels per layer and head.
+
+    `maps` are of patches alone, `(images, depth, heads, patches, patches)`.
+    """
+    each = np.zeros(maps.shape[:-1])
+    for *which, query in np.ndindex(each.shape):
+        weights = maps[(*which, query)].astype("float64")
+        for key, weight in enumerate(weights):
+            down = (query // columns - key // columns) * patch[0]
+            right = (query % columns - key % columns) * patch[1]
+            each[(*which, query)] += weight / weights.sum() * math.hypot(down, right)
+    return each.mean(axis=(0, 3))
+
+
+def joint_attention(maps: np.ndarray) -> np.ndarray:
+    """As Abnar and Zuidema define it: `(depth, heads, tokens, tokens)` to `(tokens, tokens)`."""
+    joint = np.eye(maps.shape[-1])
+    for layer in maps.astype("float64"):
+        raw = sum(layer) / len(layer) + np.eye(maps.shape[-1])
+        joint = (raw / raw.sum(axis=1)[:, None]) @ joint
+    return joint
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """`(grid_h, grid_w, dim)` to the cosine of every pair, one by one."""
+    similarity = np.zeros(2 * vectors.shape[:2])
+    for i, j, k, m in np.ndindex(similarity.shape):
+        a, b = vectors[i, j].astype("float64"), vectors[k, m].astype("float64")
+        similarity[i, j, k, m] = a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b))
+    return similarity
+
+
 @pytest.mark.filterwarnings("ignore:Patches of")
-@pytest.mark.parametrize("name", everywhere(RECORDED, "vit_token", WITH_PROBE))
-def test_maps_equal_the_recorded_softmax_weights(name: str, shared: Path) -> None:
+@pytest.mark.parametrize("name", rows(RECORDED, ["vit_token", WITH_PROBE]))
+def test_what_is_recorded(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
     model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
-    recorded = case.outputs()
-    maps = attention_maps(model, recorded["images"])
-    expected = np.stack([recorded[f"attn_{i}"] for i in range(model.depth)], axis=1)
+    outputs, prefix = case.outputs(), model.num_prefix_tokens
+    images = outputs["images"]
+    expected = np.stack([outputs[f"attn_{i}"] for i in range(model.depth)], axis=1)
+    maps = attention_maps(model, images)
     assert maps.shape == expected.shape
     assert np.abs(maps - expected).max() <= 1e-5
     if name == WITH_PROBE:
-        probe = pooling_attention(model, recorded["images"])
-        assert np.abs(probe - recorded["attn_map_head"][:, :, 0]).max() <= 1e-5
+        probe = pooling_attention(model, images)
+        assert np.abs(probe - outputs["attn_map_head"][:, :, 0]).max() <= 1e-5
+    if name == "vit_token":
+        rollout = inspection.attention_rollout(model, images)
+        its_rollout = np.load(case.folder / "rollout.npz")["cls_to_patches"]
+        assert rollout.shape == (2, 4, 4)
+        assert np.abs(rollout.reshape(2, 16) - its_rollout).max() <= 1e-5
+    if name == "vit_nonsquare":
+        table = np.load(case.file)["Transformer/posembed_input/pos_embedding"]
+        similarity, grid = position_similarity(model), model.position_grid
+        assert similarity.shape == (*grid, *grid)
+        assert np.abs(similarity - cosines(table[0, prefix:].reshape(*grid, -1))).max() < 1e-6
+    if name == "vit_nonsquare_patch":
+        patch = model.patch_size
+        of_patches = distances(expected[..., prefix:, prefix:], 48 // patch[1], patch)
+        assert np.abs(inspection.attention_distance(model, images) - of_patches).max() < 1e-3
 
 
-@pytest.mark.parametrize("kind", everywhere(KINDS, "token", "map", "channels_first"))
+@pytest.mark.parametrize("kind", rows(KINDS, ["token", "map", "channels_first"]))
 def test_maps_equal_the_fused_kernel(kind: str) -> None:
     model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
     assert np.abs(maps.sum(axis=-1) - 1).max() < 1e-5
@@ -50,51 +95,73 @@ def test_maps_equal_the_fused_kernel(kind: str) -> None:
         block = model.get_layer(f"block_{i}")
         before = model.feature_model("tokens" if i == 0 else f"block_{i - 1}")(images)
         normed = block.norm_0(before)
-        kernel, bias = map(array, block.attention.query_key_value.weights)
-        value = (array(normed) @ kernel + bias)[..., -16:].reshape(len(images), -1, 2, 8)
+        kernel, bias = map(numpy, block.attention.query_key_value.weights)
+        value = (numpy(normed) @ kernel + bias)[..., -16:].reshape(len(images), -1, 2, 8)
         heads = np.einsum("bhqk,bkhd->bqhd", maps[:, i], value).reshape(*value.shape[:2], 16)
-        kernel, bias = map(array, block.attention.output_projection.weights)
-        assert np.abs(heads @ kernel + bias - array(block.attention(normed))).max() < 1e-4
+        kernel, bias = map(numpy, block.attention.output_projection.weights)
+        assert np.abs(heads @ kernel + bias - numpy(block.attention(normed))).max() < 1e-4
 
 
 @pytest.mark.backends("torch", "jax")
 @pytest.mark.skipif(not has_fused_attention(), reason="a GPU's on JAX")
 def test_training_and_inference_use_the_fused_kernel(monkeypatch) -> None:
     model, images = untrained(), images_for("token")
-
-    def never(*_: object) -> None:
-        raise AssertionError("the probabilities were computed")
-
     with monkeypatch.context() as patched:
-        patched.setattr("keras_vit.layers.attention.attention_probabilities", never)
+        patched.setattr("keras_vit.layers.attention.attention_probabilities", None)
         model(images, training=True)
         model(images)
-        with pytest.raises(AssertionError, match="probabilities"):
+        with pytest.raises(TypeError, match="not callable"):
             attention_maps(model, images)
     attention_maps(model, images)
 
 
-def test_layers_and_batches() -> None:
+def test_layers_batches_and_errors() -> None:
     model, images = model_of("token"), images_for("token")
     twice = np.concatenate([images, images[::-1]])
     some = attention_maps(model, twice, layers=[-1, 0], batch_size=3)
     expected = maps_of("token")[:, [1, 0]]
     assert np.abs(some - np.concatenate([expected, expected[::-1]])).max() < 1e-6
+    with pytest.raises(ValueError, match=r"depth 2.*0 to 1"):
+        attention_maps(model, images, layers=[2])
+    with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
+        attention_maps(model, images[0])
+    with pytest.raises(ValueError, match="at least one"):
+        attention_maps(model, images[:0])
+    with pytest.raises(ValueError, match="without encoder blocks"):
+        attention_maps(keras.Sequential([keras.layers.Dense(1)]), images)
+    with pytest.raises(ValueError, match='pooling="map"'):
+        pooling_attention(model, images)
 
 
-@pytest.mark.parametrize("kind", everywhere(KINDS, "map"))
-def test_the_readout_is_the_row_of_the_prediction(kind: str) -> None:
-    model, images = model_of(kind), images_for(kind)
-    maps, prefix = maps_of(kind), model.num_prefix_tokens
+@pytest.mark.parametrize("kind", rows(KINDS, ["token", "map"]))
+def test_readout_rollout_and_distance_equal_their_definitions(kind: str) -> None:
+    model, images, maps = model_of(kind), images_for(kind), maps_of(kind)
+    prefix, tokens = model.num_prefix_tokens, maps.shape[-1]
+    row = np.zeros((3, tokens))  # how much the prediction is made from each token
     if kind == "map":
-        probe = pooling_attention(model, images).mean(axis=1)
-        rows = (probe[:, None, None, :, None] * maps).sum(axis=3)
-    elif model.class_token and kind != "gap_registers":
-        rows = maps[..., 0, :]
+        row += pooling_attention(model, images).mean(axis=1)
+    elif kind in ("gap", "gap_registers", "all_tokens"):
+        row[:, prefix:] = 1 / (tokens - prefix)
     else:
-        rows = maps[..., prefix:, :].mean(axis=3)
-    expected = rows[..., prefix:].reshape(3, 2, 2, 4, 3)
-    assert np.abs(readout_attention(model, images) - expected).max() < 1e-6
+        row[:, 0] = 1
+    read = np.einsum("iq,idhqk->idhk", row, maps)[..., prefix:].reshape(3, 2, 2, 4, 3)
+    assert np.abs(inspection.readout_attention(model, images) - read).max() < 1e-6
+    rollout = inspection.attention_rollout(model, images)
+    assert rollout.shape == (3, 4, 3)
+    for its_rollout, its_row, its_maps in zip(rollout, row, maps, strict=True):
+        expected = its_row @ joint_attention(its_maps)
+        assert np.abs(its_rollout.ravel() - expected[prefix:]).max() < 1e-6
+        assert abs(expected.sum() - 1) < 1e-6
+    if kind in ("token", "registers", "map", "any_size"):
+        expected = distances(maps[..., prefix:, prefix:], 3, (8, 4))
+        assert np.abs(inspection.attention_distance(model, images) - expected).max() < 1e-4
+
+
+def test_distances_of_patches_without_attention_are_not_nan() -> None:
+    nothing = SimpleNamespace(patch_pixels=(8, 4), grid=(2, 2), prefix=1, blocks=[None])
+    all_on_class_token = np.eye(5, dtype="float32")[np.zeros((1, 2, 5), int)]
+    nothing.attention = lambda layer: all_on_class_token
+    assert not ForwardPass.distances(nothing).any()
 
 
 @pytest.mark.every_backend
@@ -108,15 +175,37 @@ def test_mixed_precision_gives_nearly_the_same_maps() -> None:
     assert np.abs(maps - exact).mean() < 0.01
 
 
-def test_errors() -> None:
-    model, images = model_of("token"), images_for("token")
-    with pytest.raises(ValueError, match=r"depth 2.*0 to 1"):
-        attention_maps(model, images, layers=[2])
-    with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
-        attention_maps(model, images[0])
-    with pytest.raises(ValueError, match="at least one"):
-        attention_maps(model, images[:0])
-    with pytest.raises(ValueError, match="without encoder blocks"):
-        attention_maps(keras.Sequential([keras.layers.Dense(1)]), images)
-    with pytest.raises(ValueError, match='pooling="map"'):
-        pooling_attention(model, images)
+def test_similarity_of_positions() -> None:
+    model = model_of("map")
+    layer = model.get_layer("position_embedding")
+    down, across = numpy(layer.rows), numpy(layer.columns)
+    vectors = np.array([[np.concatenate([row, column]) for column in across] for row in down])
+    assert np.abs(position_similarity(model) - cosines(vectors)).max() < 1e-6
+    # Sines and cosines know nothing but the offset: the same at every place with this offset.
+    fixed = position_similarity(model_of("gap"))
+    assert np.abs(fixed[0, 0, 2, 1] - fixed[1, 1, 3, 2]) < 1e-6
+    assert position_similarity(model_of("any_size")).shape == (3, 2, 3, 2)
+    zeros = untrained()
+    embedding = zeros.get_layer("position_embedding").embedding
+    embedding.assign(np.zeros(embedding.shape))
+    assert not position_similarity(zeros).any()  # and not NaN
+    for kind in ("registers", "gap_registers"):
+        with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
+            position_similarity(model_of(kind))
+
+
+def test_filters_are_principal_components() -> None:
+    model = model_of("token")
+    kernel = numpy(model.get_layer("patch_embedding").kernel).astype("float64")
+    expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
+    filters = inspection.embedding_filters(model, components=15)
+    assert filters.shape == (15, 8, 4, 3)
+    flat = filters.reshape(15, -1)
+    signs = np.sign((flat * expected).sum(axis=1))
+    assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
+    assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
+    assert np.abs(inspection.embedding_filters(model, 4) - filters[:4]).max() == 0
+    with pytest.raises(ValueError, match=r"components=28.*Give 15 or fewer"):
+        inspection.embedding_filters(model)
+    with pytest.raises(ValueError, match="without a patch embedding"):
+        inspection.embedding_filters(keras.Sequential([keras.layers.Dense(1)]))

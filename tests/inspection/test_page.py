@@ -1,9 +1,10 @@
-"""The folder that `inspect_files` and `keras-vit inspect` write."""
+"""The folder that `inspect_files` and `keras-vit inspect` write, and its page in Chromium."""
 
-import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,17 +14,14 @@ from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
-from tests.inspection.models import model_of, untrained
+from tests.browser import opened
+from tests.inspection.models import SHAPE, model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
-PLOTS = {
-    "attention.png",
-    "attribution.png",
-    "attention_distance.png",
-    "position_similarity.png",
-    "embedding_filters.png",
-}
+image = pytest.importorskip("PIL.Image")
+PLOTS = {"attention.png", "attribution.png", "attention_distance.png"}
+PLOTS |= {"position_similarity.png", "embedding_filters.png"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,7 @@ def page_in(folder: Path) -> str:
     return (folder / "index.html").read_text("utf-8")
 
 
-def test_the_page_needs_no_other_file(written: Path) -> None:
+def test_the_page_needs_no_other_file_and_is_accessible(written: Path, files: list[Path]) -> None:
     assert {path.name for path in written.iterdir()} == {*PLOTS, "index.html"}
     elements = Elements(page_in(written))
     for tag, attributes in elements.elements:
@@ -54,28 +52,17 @@ def test_the_page_needs_no_other_file(written: Path) -> None:
     assert "url(" not in page_in(written)
     policy = next(a["content"] for a in elements.all("meta") if "http-equiv" in a)
     assert policy.startswith("default-src 'none'")
-
-
-def test_the_page_is_accessible(written: Path) -> None:
-    elements = Elements(page_in(written))
-    images = elements.all("img")
-    assert len(images) == 3 + 5
-    assert all(image["alt"] for image in images)
+    assert len(elements.all("img")) == 3 + 5
+    assert all(image["alt"] for image in elements.all("img"))
     (slider,) = elements.all("input")
-    assert slider["type"] == "range"
     assert slider["id"] in [label.get("for") for label in elements.all("label")]
-    assert (slider["min"], slider["max"]) == ("0", "3")
+    assert (slider["type"], slider["min"], slider["max"]) == ("range", "0", "3")
     assert len(elements.all("option")) == 1 + 2
     assert len(elements.all("h1")) == 1
-
-
-def test_names_are_text(written: Path, files: list[Path]) -> None:
-    elements = Elements(page_in(written))
-    assert not elements.all("b")
+    assert not elements.all("b")  # names are text
     assert files[0].name in elements.text
     assert "Where <Ti/16> looks" in elements.text
-    reason = "broken.jpg: not a JPEG, PNG, BMP, GIF or WebP file"
-    assert elements.text.count(reason) == 1
+    assert elements.text.count("broken.jpg: not a JPEG, PNG, BMP, GIF or WebP file") == 1
 
 
 def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> None:
@@ -84,56 +71,48 @@ def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> Non
     heads, whole = readout_attention(model, images), class_attribution(model, images)
     data = page_data(page_in(written))
     assert (data["depth"], data["heads"], data["grid"]) == (2, 2, [4, 3])
-    for i, image in enumerate(data["images"]):
-        assert image["name"] == files[i].name
-        expected = [heads[i, 0].mean(0), *heads[i, 0], heads[i, 1].mean(0), *heads[i, 1]]
-        for levels, (low, high), values in zip(
-            image["maps"], image["ranges"], [*expected, whole[i]], strict=True
-        ):
+    assert [image["name"] for image in data["images"]] == [file.name for file in files[:3]]
+    for image, (one, two), of_class in zip(data["images"], heads, whole, strict=True):
+        expected = [one.mean(0), *one, two.mean(0), *two, of_class]
+        overlays = zip(image["maps"], image["ranges"], expected, strict=True)
+        for levels, (low, high), values in overlays:
             assert (low, high) == pytest.approx((values.min(), values.max()), rel=6e-3)
             restored = low + levels / 255 * (high - low)
             assert np.abs(restored - values).max() < 0.01 * high
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])
 def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, name: str) -> None:
     theirs = {name: b"theirs", "notes.txt": b"theirs"}
-    for file, content in theirs.items():
-        (tmp_path / file).write_bytes(content)
+    for file in theirs:
+        (tmp_path / file).write_bytes(b"theirs")
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
             inspect_files(model_of("registers"), files, tmp_path, overwrite=overwrite)
-        assert contents(tmp_path) == theirs
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
 
-def test_overwriting_replaces_and_removes_only_our_files(
-    written: Path, files: list[Path], tmp_path: Path
-) -> None:
+def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_path: Path) -> None:
     """Also a plot that is not made again: here, of similarity, which the page explains."""
     with pytest.raises(FileExistsError, match="overwrite"):
         inspect_files(model_of("token"), files, written)
     out = Path(shutil.copytree(written, tmp_path / "out"))
     (out / "notes.txt").write_bytes(b"theirs")
     inspect_files(model_of("registers"), files, out, overwrite=True)
-    ours = {*(PLOTS - {"position_similarity.png"}), "index.html"}
-    assert set(contents(out)) == {*ours, "notes.txt"}
-    text = Elements(page_in(out)).text
-    assert "position_embedding='relative' does not have position embeddings" in text
+    files_now = {*PLOTS, "index.html", "notes.txt"} - {"position_similarity.png"}
+    assert {path.name for path in out.iterdir()} == files_now
+    reason = "position_embedding='relative' does not have position embeddings"
+    assert reason in Elements(page_in(out)).text
     (tmp_path / "file").write_bytes(b"theirs")
     with pytest.raises(NotADirectoryError, match="file is a file"):
         inspect_files(model_of("token"), files, tmp_path / "file", overwrite=True)
 
 
 def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
-    file = Path(os.fsdecode(os.fsencode(tmp_path / "p") + b"\xff\n.png"))
-    shutil.copy(files[2], file)
-    missing = Path(os.fsdecode(os.fsencode(tmp_path / "missing") + b"\xfe.png"))
+    file, missing = tmp_path / "p\udcff\n.png", tmp_path / "missing\udcfe.png"
     out = tmp_path / "out"
-    # Features without a head, which have no predictions.
+    shutil.copy(files[2], file)
+    # Features without a head: no class is predicted.
     assert list(inspect_files(model_of("all_tokens"), [file, missing], out)) == [missing]
     assert page_data(page_in(out))["images"][0]["name"] == r"p\xff\n.png"
     elements = Elements(page_in(out))
@@ -144,9 +123,16 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
 def test_errors(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
         inspect_files(model_of("token"), files[3:], tmp_path)
+    plain = untrained(include_preprocessing=False)
     with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(untrained(include_preprocessing=False), files, tmp_path)
+        inspect_files(plain, files, tmp_path)
     assert not list(tmp_path.iterdir())
+    # Pixels of files are a hundred times too large where nothing normalizes them.
+    around = [keras.Input(SHAPE), plain, keras.layers.Dense(3)]
+    with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
+        inspect_files(keras.Sequential(around), files, tmp_path)
+    around.insert(1, keras.layers.Rescaling(1 / 127.5, -1))
+    inspect_files(keras.Sequential(around), files, tmp_path)
 
 
 def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,20 +148,17 @@ def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert str(out / "index.html") in printed
     assert "broken.jpg cannot be read" in error
     assert "Where small looks" in page_in(out)
+    again, of_class = ("--overwrite",), "--for-class"
     for arguments, reason in (
         ((), "--overwrite"),
-        (("--overwrite", "--for-class", "rose"), "There is no class 'rose' to explain"),
-        (
-            ("--overwrite", "--method", "rollout", "--for-class", "1"),
-            "Rollout is the same for every class",
-        ),
+        ((*again, of_class, "rose"), "There is no class 'rose' to explain"),
+        ((*again, of_class, "1", "--method", "rollout"), "Rollout is the same for every class"),
     ):
         code, _, error = inspect(files[0], *arguments)
-        assert code == 2
-        assert reason in error
+        assert (code, reason in error) == (2, True), error
     explained = []
-    for options in (("--for-class", "1"), ("--for-class", "3"), ("--method", "rollout")):
-        assert inspect(files[0], "--overwrite", *options)[0] == 0
+    for options in ((of_class, "1"), (of_class, "3"), ("--method", "rollout")):
+        assert inspect(files[0], *again, *options)[0] == 0
         data = page_data(page_in(out))
         explained.append((data["method"], data["images"][0]["explained"]))
         plots = {path.stem for path in out.glob("*.png")} & {"attribution", "rollout"}
@@ -188,18 +171,105 @@ def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: P
     model = keras.Sequential([*around, keras.layers.Dense(3, "softmax")])
     assert list(inspect_files(model, files, tmp_path, top=3)) == [files[3]]
     page = page_in(tmp_path)
-    data = page_data(page)
-    assert (data["grid"], data["method"]) == ([4, 3], "attribution")
+    assert page_data(page)["grid"] == [4, 3]
+    assert page_data(page)["method"] == "attribution"
     assert "width:100.000%;height:100.000%" in page
     shown = re.findall(r"class=probability>([\d.]+)%", page)
     assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
 
 
-def test_pixels_that_nothing_normalizes(files: list[Path], tmp_path: Path) -> None:
-    """Around a model without preprocessing: those of files are a hundred times too large."""
-    plain = untrained(include_preprocessing=False)
-    around = [keras.Input((32, 12, 3)), plain, keras.layers.Dense(3)]
-    with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
-        inspect_files(keras.Sequential(around), files, tmp_path)
-    around.insert(1, keras.layers.Rescaling(1 / 127.5, -1))
-    inspect_files(keras.Sequential(around), files, tmp_path)
+@pytest.fixture
+def page(browser: Any, written: Path) -> Iterator[Any]:
+    with opened(browser, written / "index.html", 1280, ("file", "data")) as page:
+        yield page
+
+
+def overlay(page: Any, index: int = 0) -> np.ndarray:
+    """The pixels of a canvas, `(grid_h, grid_w, 4)`."""
+    data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    of_canvas = f"c => [c.height, c.width, ...{data}]"
+    pixels = page.eval_on_selector(f"#overlay-{index}", of_canvas)
+    return np.array(pixels[2:]).reshape(*pixels[:2], 4)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("innerWidth") == width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = page.evaluate(
+        "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
+        " && (e.getBoundingClientRect().right > innerWidth + 0.5"
+        " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
+    )
+    assert outside == []
+    smallest = page.evaluate(
+        "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
+    )
+    assert smallest >= 14
+    assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
+    photo = page.locator(".photo img").first.bounding_box()
+    canvas = page.locator(".photo canvas").first.bounding_box()
+    assert canvas == pytest.approx(photo, abs=1)  # the overlay lies on the photograph
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    with image.open(tmp_path / "page.png") as shot:
+        assert abs(shot.width - width) <= 16
+        assert len(shot.convert("RGB").getcolors(1 << 24)) > 1000
+
+
+def test_the_slider_changes_the_overlay(page: Any, written: Path) -> None:
+    maps = page_data(page_in(written))["images"][0]["maps"]
+    # The keyboard alone: Tab reaches the slider first, arrows move it by a layer.
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "layer"
+    shots = {}
+    for key, index in (("End", 6), ("ArrowLeft", 3), ("ArrowLeft", 0)):
+        page.keyboard.press(key)
+        assert np.abs(overlay(page)[..., 3] - (110 + np.floor(0.3 * maps[index]))).max() <= 1
+        stop = page.text_content("#stop")
+        shots[stop] = page.screenshot(full_page=True)
+        assert stop in page.get_attribute("#overlay-0", "aria-label")
+    assert list(shots) == ["attribution", "layer 2", "layer 1"]
+    assert len(set(shots.values())) == 3
+    assert "% per patch" in page.text_content("#peak-0")
+    page.keyboard.press("Home")
+    assert page.text_content("#stop") == "photograph alone"
+    assert page.is_hidden("#overlay-0")
+    assert page.is_disabled("#head")
+
+
+def test_a_head_can_be_chosen(page: Any, written: Path) -> None:
+    data = page_data(page_in(written))["images"][1]
+    page.evaluate("layer.value = 2; layer.dispatchEvent(new Event('input'))")
+    page.select_option("#head", "1")
+    assert np.abs(overlay(page, 1)[..., 3] - (110 + np.floor(0.3 * data["maps"][4]))).max() <= 1
+    low, _ = data["ranges"][4]
+    assert page.text_content("#peak-1").startswith(f"{float(f'{100 * low:.2g}'):g} to ")
+
+
+# Of every name, how many letters its last line has.
+LAST_LINES = """[...document.querySelectorAll(".card h2")].map(heading => {
+  const walker = document.createTreeWalker(heading, NodeFilter.SHOW_TEXT), tops = [];
+  while (walker.nextNode()) for (let i = 0; i < walker.currentNode.length; i++) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, i);
+    range.setEnd(walker.currentNode, i + 1);
+    tops.push(Math.round(range.getBoundingClientRect().top));
+  }
+  return tops.filter(top => top === tops[tops.length - 1]).length;
+})"""
+
+
+def test_a_long_name_does_not_end_in_a_line_of_one_letter(browser: Any, tmp_path: Path) -> None:
+    """Photographs of the web are called like this; every length breaks somewhere else."""
+    names = [f"{'1234567890' * 3}_{'5632165b04' * 2}"[: 20 + i] + ".jpg" for i in range(24)]
+    for name in names:
+        image.fromarray(np.zeros(SHAPE, "uint8")).save(tmp_path / name)
+    inspect_files(model_of("token"), [tmp_path / name for name in names], tmp_path / "out")
+    with opened(browser, tmp_path / "out/index.html", 1280, ("file", "data")) as page:
+        for width in (1280, 390, 320):
+            page.set_viewport_size({"width": width, "height": 900})
+            last_lines = page.evaluate(LAST_LINES)
+            assert len(last_lines) == len(names)
+            assert min(last_lines) >= len(".jpg"), width

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import inspection
-from keras_vit.inspection.plots import (
-    _evenly_spaced,
-    draw_attention_distance,
-    draw_maps,
-    upsample,
-)
+from keras_vit.inspection.plots import _evenly_spaced, draw_attention_distance, draw_maps, upsample
 from tests.inspection.models import images_for, model_of, untrained
 
 pytest.importorskip("matplotlib")
@@ -43,11 +38,10 @@ def test_every_plot_is_one_call(kind: str) -> None:
         height, width, _ = png(figure).shape
         assert width >= 600, name
         assert 100 < height < 4000, name
-    dots = figures["distance"][0].axes[0].collections
-    distances = inspection.attention_distance(model, images)
-    shown = np.array([collection.get_offsets()[:, 1] for collection in dots]).T
-    assert np.abs(shown - distances).max() < 1e-5
-    assert "of 12" in figures["distance"][0].axes[0].get_ylabel()
+    axes = figures["distance"][0].axes[0]
+    shown = np.array([dots.get_offsets()[:, 1] for dots in axes.collections]).T
+    assert np.abs(shown - inspection.attention_distance(model, images)).max() < 1e-5
+    assert "of 12" in axes.get_ylabel()
 
 
 def test_dots_of_distances_have_a_legend() -> None:
@@ -59,17 +53,18 @@ def test_dots_of_distances_have_a_legend() -> None:
     assert len(colors) == 1  # heads of one number in two layers have nothing in common
 
 
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [(1, [0]), (8, [*range(8)]), (9, [0, 2, 4, 6, 8]), (24, [1, 4, 7, 10, 13, 16, 19, 22])],
-)
-def test_of_a_large_grid_rows_at_equal_distances_are_shown(
-    length: int, expected: list[int]
-) -> None:
-    assert list(_evenly_spaced(length, 8)) == expected
+def test_large_grids_are_thinned_and_small_ones_upsampled() -> None:
+    assert list(_evenly_spaced(1, 8)) == [0]
+    assert list(_evenly_spaced(8, 8)) == [*range(8)]
+    assert list(_evenly_spaced(9, 8)) == [0, 2, 4, 6, 8]
+    assert list(_evenly_spaced(24, 8)) == [1, 4, 7, 10, 13, 16, 19, 22]
+    grid = np.random.default_rng(0).random((3, 2), np.float32)
+    large = upsample(grid, (9, 10))
+    assert large.shape == (9, 10)
+    assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12  # values and borders
 
 
-def test_rollout_darkens_patches_without_attention() -> None:
+def test_patches_without_attention_are_dark() -> None:
     rollout = np.zeros((1, 4, 3))
     rollout[0, 1, 2] = 0.5
     figure = draw_maps(np.ones((1, 34, 13, 3)), rollout, (32, 12), "rollout")
@@ -80,6 +75,11 @@ def test_rollout_darkens_patches_without_attention() -> None:
     assert not darkened[32:].any()  # no patch covers the last two rows
     # A hybrid's patches may extend beyond the image.
     assert len(draw_maps(np.ones((1, 30, 11, 3)), rollout, (32, 12), "rollout").axes) == 2
+    # One patch far above all others does not leave the rest black.
+    maps = np.ones((1, 14, 14))
+    maps[0, 0, 0] = 50
+    figure = draw_maps(np.ones((1, 28, 28, 3)), maps, (28, 28), "attribution")
+    assert figure.axes[1].images[0].get_array().min() > 0.9
 
 
 def blank_strips(figure) -> list[int]:
@@ -101,20 +101,6 @@ def test_no_strip_of_the_figure_is_empty(shape: tuple[int, int]) -> None:
         assert all(len(axes.images) == 1 for axes in figure.axes), count  # no place is left empty
 
 
-def test_one_patch_far_above_all_others_does_not_leave_the_rest_black() -> None:
-    maps = np.ones((1, 14, 14))
-    maps[0, 0, 0] = 50
-    figure = draw_maps(np.ones((1, 28, 28, 3)), maps, (28, 28), "attribution")
-    assert figure.axes[1].images[0].get_array().min() > 0.9
-
-
-def test_upsampling_keeps_values_and_borders() -> None:
-    grid = np.random.default_rng(0).random((3, 2), np.float32)
-    large = upsample(grid, (9, 10))
-    assert large.shape == (9, 10)
-    assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12
-
-
 def test_filters_of_other_channels_cannot_be_plotted() -> None:
     with pytest.raises(ValueError, match="8 channels"):
         inspection.plot_embedding_filters(untrained(input_shape=(32, 12, 8)))
@@ -122,11 +108,9 @@ def test_filters_of_other_channels_cannot_be_plotted() -> None:
     assert len(inspection.plot_embedding_filters(gray, 4).axes) == 4
 
 
-def test_without_matplotlib_only_plots_fail_and_name_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+def test_without_matplotlib_only_plots_fail_and_name_the_extra(monkeypatch) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     model, images = model_of("token"), images_for("token")
     assert inspection.attention_rollout(model, images).shape == (3, 4, 3)
     with pytest.raises(ImportError, match=r"keras3-vit\[plots\]"):

@@ -34,81 +34,43 @@ NOISE: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.2}
 BLOCK: dict[str, Any] = {"num_heads": 4, "mlp_dim": 24, "layer_scale": 0.5, "remat": True}
 BLOCK |= {"stochastic_depth": 0.3, **GELU, **NOISE}
 MERGED, TURNED, ON_GRID = {"token_index": TOKEN_INDEX}, {"angles": ANGLES}, {"patches": PATCHES}
+ON_A_GRID: dict[str, Any] = {"relative_grid": (4, 4), "key_bias": False}
+PLAIN_BLOCK = layers.BlockConfig(**BLOCK)
+RELATIVE_BLOCK = layers.BlockConfig(**BLOCK, relative_length=17)
+ROTARY_BLOCK = layers.BlockConfig(**BLOCK, **ON_A_GRID, mlp_norm=True, rotary="eva02")
+PREFIX, IS_FIRST = {"num_prefix_tokens": 2}, {"data_format": "channels_first"}
+DENSE = {"kernel_initializer": "he_normal", "kernel_regularizer": "l2", "bias_regularizer": "l1"}
+DENSE |= {"bias_initializer": "ones", "bias_constraint": "non_neg", "kernel_constraint": "non_neg"}
+STEM: dict[str, Any] = {"patch_size": (16, 5), "padding": "same", "use_bias": False, **IS_FIRST}
+MIXER = {"tokens_mlp_dim": 8, "channels_mlp_dim": 24, "stochastic_depth": 0.2, "remat": True}
+CONV: dict[str, Any] = {"variance_epsilon": 1e-10, "deviation_epsilon": 0.0, "padding": "valid"}
 CASES: dict[str, Case] = {
     "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1, norm_epsilon=1e-5),
     "attention_pooling": case(
         layers.AttentionPooling, more=MERGED, num_heads=4, mlp_dim=24, **GELU
     ),
     "class_token": case(layers.ClassToken),
-    "dense": case(
-        Dense,
-        units=24,
-        activation="relu",
-        kernel_initializer="he_normal",
-        bias_initializer="ones",
-        kernel_regularizer="l2",
-        bias_regularizer="l1",
-        activity_regularizer="l2",
-        kernel_constraint="non_neg",
-        bias_constraint="non_neg",
-    ),
+    "dense": case(Dense, units=24, activation="relu", activity_regularizer="l2", **DENSE),
     "dense_lora": case(Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
     "dropout": case(Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
-    "encoder_block": case(
-        layers.EncoderBlock, config=layers.BlockConfig(**BLOCK, relative_length=17)
-    ),
-    "rotary_block": case(
-        layers.EncoderBlock,
-        more=TURNED,
-        config=layers.BlockConfig(
-            **BLOCK, mlp_norm=True, relative_grid=(4, 4), key_bias=False, rotary="eva02"
-        ),
-    ),
+    "encoder_block": case(layers.EncoderBlock, config=RELATIVE_BLOCK),
+    "rotary_block": case(layers.EncoderBlock, more=TURNED, config=ROTARY_BLOCK),
     "grid_position_bias": case(layers.GridPositionBias, grid=(4, 4), num_heads=4),
     "layer_scale": case(layers.LayerScale, initial=0.5),
     "mean_pooling": case(layers.MeanPooling, more=MERGED, num_prefix_tokens=1),
     "merging_block": case(
-        layers.MergingEncoderBlock,
-        more=MERGED,
-        config=layers.BlockConfig(**BLOCK),
-        merge=3,
-        num_prefix_tokens=2,
+        layers.MergingEncoderBlock, TOKENS, MERGED, merge=3, config=PLAIN_BLOCK, **PREFIX
     ),
-    "mixer_block": case(
-        layers.MixerBlock,
-        tokens_mlp_dim=8,
-        channels_mlp_dim=24,
-        stochastic_depth=0.2,
-        remat=True,
-        **GELU,
-    ),
+    "mixer_block": case(layers.MixerBlock, **MIXER, **GELU),
     "attention": case(layers.MultiHeadSelfAttention, num_heads=4, relative_length=17, **NOISE),
     "rotary_attention": case(
-        layers.MultiHeadSelfAttention,
-        more=TURNED,
-        num_heads=4,
-        relative_grid=(4, 4),
-        key_bias=False,
-        rotary="dinov3",
+        layers.MultiHeadSelfAttention, more=TURNED, num_heads=4, rotary="dinov3", **ON_A_GRID
     ),
     "patch_dropout": case(layers.PatchDropout, rate=0.5, num_prefix_tokens=1, seed=3),
-    "patch_embedding": case(
-        layers.PatchEmbedding,
-        FIRST,
-        hidden_dim=32,
-        patch_size=(16, 5),
-        data_format="channels_first",
-        padding="same",
-        use_bias=False,
-    ),
-    "patches": case(layers.Patches, FIRST, patch_size=(16, 8), data_format="channels_first"),
+    "patch_embedding": case(layers.PatchEmbedding, FIRST, hidden_dim=32, **STEM),
+    "patches": case(layers.Patches, FIRST, patch_size=(16, 8), **IS_FIRST),
     "position_embedding": case(
-        layers.PositionEmbedding,
-        (2, 18, 32),
-        more=ON_GRID,
-        grid=(3, 5),
-        kind="learned_2d",
-        num_prefix_tokens=2,
+        layers.PositionEmbedding, (2, 18, 32), ON_GRID, grid=(3, 5), kind="learned_2d", **PREFIX
     ),
     "register_tokens": case(layers.RegisterTokens, num_tokens=3, after=2),
     "conv_stem_stage": case(layers.ConvStemStage, IMAGES, filters=8, stride=2, epsilon=1e-3),
@@ -117,28 +79,13 @@ CASES: dict[str, Case] = {
     "residual_unit": case(
         layers.ResidualUnit, (2, 7, 6, 64), width=32, strides=2, version=1, remat=True
     ),
-    "rotary_positions": case(
-        layers.RotaryPositions, PATCHES, head_dim=8, kind="eva02", num_prefix_tokens=2
-    ),
+    "rotary_positions": case(layers.RotaryPositions, PATCHES, head_dim=8, kind="eva02", **PREFIX),
     "standardized_conv": case(
-        layers.StandardizedConv2D,
-        IMAGES,
-        filters=8,
-        kernel_size=3,
-        strides=2,
-        padding="valid",
-        variance_epsilon=1e-10,
-        deviation_epsilon=0.0,
+        layers.StandardizedConv2D, IMAGES, filters=8, kernel_size=3, strides=2, **CONV
     ),
     "stochastic_depth": case(layers.StochasticDepth, rate=0.5, seed=3, rescale=False),
     "token_pooling": case(layers.TokenPooling, index=1),
-    "tokens_to_grid": case(
-        layers.TokensToGrid,
-        (2, 18, 32),
-        more=ON_GRID,
-        num_prefix_tokens=2,
-        data_format="channels_first",
-    ),
+    "tokens_to_grid": case(layers.TokensToGrid, (2, 18, 32), ON_GRID, **PREFIX, **IS_FIRST),
     "unmerge_tokens": case(layers.UnmergeTokens, more=MERGED),
 }
 
@@ -154,8 +101,6 @@ def arrays(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
     """The inputs of a case: random where only a shape is given."""
     random = np.random.default_rng(1)
     return {
-        name: given
-        if isinstance(given, np.ndarray)
-        else random.normal(size=given).astype("float32")
+        name: random.normal(size=given).astype("float32") if isinstance(given, tuple) else given
         for name, given in inputs.items()
     }

@@ -1,6 +1,7 @@
 """What layers compute is their definition, written down here once more in NumPy."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,18 +12,17 @@ from keras_vit import layers
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
 from keras_vit.ops import DropoutStrategy
-from tests.backend import gradients
+from tests.backend import gradients, numpy
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
 BLOCK = layers.BlockConfig(num_heads=4, mlp_dim=64)
 pytestmark = pytest.mark.every_backend
+# How masks for attention probabilities are drawn: torch has two ways.
+STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
 
 
 def values(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=shape).astype("float32")
-
-
-numpy = ops.convert_to_numpy
 
 
 @pytest.mark.parametrize("patch", [(8, 8), (16, 8), (5, 7)])
@@ -33,20 +33,25 @@ def test_patches_are_slices_of_the_image(patch: tuple[int, int]) -> None:
         found = numpy(layers.Patches(patch)(images))
         first = numpy(layers.Patches(patch, "channels_first")(images.transpose(0, 3, 1, 2)))
         np.testing.assert_array_equal(first, found)
-        for row in range(35 // height):
-            for column in range(26 // width):
-                cut = images[:, row * height :, column * width :][:, :height, :width]
-                np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
+        for row, column in np.ndindex(35 // height, 26 // width):
+            cut = images[:, row * height :, column * width :][:, :height, :width]
+            np.testing.assert_array_equal(found[:, row, column], cut.reshape(2, -1))
 
 
-@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
-def test_patch_embedding_is_a_matrix_product_over_patches(data_format: str) -> None:
+def test_patch_embedding_is_a_matrix_product_over_patches() -> None:
     images = values(2, 32, 24, 3)
-    given = images if data_format == "channels_last" else images.transpose(0, 3, 1, 2)
-    embed = layers.PatchEmbedding(16, 8, data_format)
-    found, flat = numpy(embed(given)), numpy(layers.Patches(8)(images))
-    kernel, bias = (numpy(w) for w in (embed.kernel, embed.bias))
-    np.testing.assert_allclose(found, flat @ kernel.reshape(-1, 16) + bias, atol=1e-5)
+    for data_format, axes in (("channels_last", (0, 1, 2, 3)), ("channels_first", (0, 3, 1, 2))):
+        embed = layers.PatchEmbedding(16, 8, data_format)
+        found, flat = numpy(embed(images.transpose(axes))), numpy(layers.Patches(8)(images))
+        wanted = flat @ numpy(embed.kernel).reshape(-1, 16) + numpy(embed.bias)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    # Padded as TensorFlow does, in the Mixer's stem: what cannot be shared goes to the end.
+    images, embed = values(2, 34, 25, 3), layers.PatchEmbedding(8, (5, 7), padding="same")
+    plain, found = layers.PatchEmbedding(8, (5, 7)), numpy(embed(images))
+    padded = np.pad(images, ((0, 0), (0, 1), (1, 2), (0, 0)))
+    plain.build(padded.shape)
+    plain.set_weights(embed.get_weights())
+    np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
 
 
 def test_attention_is_its_definition() -> None:
@@ -69,10 +74,9 @@ def test_relative_bias_is_its_definition() -> None:
     """Logit (q, k) gains query q times the embedding of the offset k - q."""
     queries, layer = values(2, 6, 3, 8), layers.RelativePositionBias(6)
     found, table = numpy(layer(queries)), numpy(layer.embedding)
-    for q in range(6):
-        for k in range(6):
-            wanted = queries[:, q] @ table[k - q + 5] / np.sqrt(8)
-            np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
+    for q, k in np.ndindex(6, 6):
+        wanted = queries[:, q] @ table[k - q + 5] / np.sqrt(8)
+        np.testing.assert_allclose(found[:, :, q, k], wanted, atol=1e-6)
 
 
 def test_gelu_is_its_definition() -> None:
@@ -95,8 +99,7 @@ def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
     assert keras.backend.standardize_dtype(found.dtype) == dtype
     given = [x if x is None else ops.cast(x, "float32") for x in (query, key, value, bias)]
     wanted = ops.dot_product_attention(*given[:3], bias=given[3])
-    tolerance = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
-    found = numpy(ops.cast(found, "float32"))
+    found, tolerance = numpy(ops.cast(found, "float32")), 1e-6 if dtype == "float32" else 2**-7
     np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
 
 
@@ -109,33 +112,22 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
     for dtype in ("float32", "mixed_bfloat16"):
         attend = layers.MultiHeadSelfAttention(2, **relative, dtype=dtype)
         exactly = keras.layers.Activation("linear", dtype="float32")
-        inputs = keras.Input(tokens.shape[1:])
-        models.append(keras.Sequential([inputs, attend, exactly], name="model"))
+        models.append(keras.Sequential([keras.Input(tokens.shape[1:]), attend, exactly]))
     models[1].set_weights(models[0].get_weights())
-    exact, rounded = (
-        np.concatenate([x.ravel() for x in gradients(model, tokens, True, tokens).values()])
-        for model in models
-    )
+    found = [gradients(model, tokens, True, tokens).values() for model in models]
+    exact, rounded = (np.concatenate([x.ravel() for x in each]) for each in found)
     error = np.linalg.norm(rounded - exact) / np.linalg.norm(exact)
     assert error < 2**-6  # bfloat16 rounds to 2**-9, at each of a few steps
 
 
-# How masks for attention probabilities are drawn: torch has two ways.
-STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_attention_dropout_preserves_the_mean(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_dropout_preserves_the_mean(strategy: str, monkeypatch: Any) -> None:
     """The explicit probabilities of training agree with the fused kernel on average."""
-    for module in ("attention", "_dropout"):
-        name = f"keras_vit.layers.{module}.dropout_strategy"
-        monkeypatch.setattr(name, lambda: DropoutStrategy(strategy))
+    for name in ("attention.dropout_strategy", "_dropout.dropout_strategy"):
+        monkeypatch.setattr(f"keras_vit.layers.{name}", lambda: DropoutStrategy(strategy))
     tokens = values(1, 9, 16).repeat(300, axis=0)
     layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
-    exact = numpy(layer(tokens))[0]
-    mean = numpy(layer(tokens, training=True)).mean(axis=0)
+    exact, mean = numpy(layer(tokens))[0], numpy(layer(tokens, training=True)).mean(axis=0)
     assert np.abs(mean - exact).max() < 0.15 * np.abs(exact).max()
 
 
@@ -152,47 +144,30 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean(rescale: bool)
 
 @pytest.mark.parametrize("epsilons", [(0.0, 1e-5), (1e-10, 0.0)])
 def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float, float]) -> None:
-    images = values(2, 9, 8, 4)
-    layer = layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
+    images, layer = values(2, 9, 8, 4), layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
     found = numpy(layer(images))
     kernel = numpy(layer.kernel).astype("float64") + 3  # the mean must not matter
     kernel -= kernel.mean(axis=(0, 1, 2))
     kernel /= np.sqrt(kernel.var(axis=(0, 1, 2)) + epsilons[0]) + epsilons[1]
     padded = np.pad(images, ((0, 0), (1, 1), (0, 1), (0, 0)))  # what is odd goes to the end
-    for row in range(5):
-        for column in range(4):
-            cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
-            wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
-            np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
-
-
-def test_padded_patches_see_zeros_around_the_image() -> None:
-    """The Mixer's stem pads as TensorFlow does: what cannot be shared goes to the end."""
-    images = values(2, 34, 25, 3)
-    embed = layers.PatchEmbedding(8, (5, 7), padding="same")
-    plain, found = layers.PatchEmbedding(8, (5, 7)), numpy(embed(images))
-    padded = np.pad(images, ((0, 0), (0, 1), (1, 2), (0, 0)))
-    plain.build(padded.shape)
-    plain.set_weights(embed.get_weights())
-    np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
+    for row, column in np.ndindex(5, 4):
+        cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+        wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
+        np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
 
 
 def test_sincos_positions_are_big_visions() -> None:
-    """`posemb_sincos_2d` of big_vision, written out."""
     layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
     layer.build((None, 15, 16))
     found = numpy(layer.positions(3, 5))
-    y, x = (axis.flatten() for axis in np.mgrid[:3, :5])
-    omega = 1 / 10_000 ** (np.arange(4) / 3)
-    parts = [np.sin(x[:, None] * omega), np.cos(x[:, None] * omega)]
-    parts += [np.sin(y[:, None] * omega), np.cos(y[:, None] * omega)]
+    y, x = (axis.reshape(-1, 1) / 10_000 ** (np.arange(4) / 3) for axis in np.mgrid[:3, :5])
+    parts = [np.sin(x), np.cos(x), np.sin(y), np.cos(y)]
     np.testing.assert_allclose(found[0], np.concatenate(parts, axis=1), atol=1e-6)
 
 
 def test_resampling_is_scipys_zoom() -> None:
-    ndimage = pytest.importorskip("scipy.ndimage")
-    grid = values(4, 4, 6)
-    for new in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
-        wanted = ndimage.zoom(grid, (new[0] / 4, new[1] / 4, 1), order=1)
-        found = numpy(layers.positions.resample_grid(grid, *new))
+    ndimage, grid = pytest.importorskip("scipy.ndimage"), values(4, 4, 6)
+    for height, width in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
+        wanted = ndimage.zoom(grid, (height / 4, width / 4, 1), order=1)
+        found = numpy(layers.positions.resample_grid(grid, height, width))
         np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -9,48 +9,33 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from keras_vit.layers.merging import (
-    Matching,
-    bipartite_soft_matching,
-    merge_tokens,
-    merging_schedule,
-    token_sizes,
-)
+from keras_vit.layers.merging import bipartite_soft_matching, merge_tokens, token_sizes
 from tests.backend import at_once
 from tests.layers.test_layers import BLOCK, numpy, values
 
 pytestmark = pytest.mark.every_backend
 
 
-def merged_by_the_paper(
-    metric: np.ndarray, tokens: np.ndarray, sizes: np.ndarray, r: int, prefix: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def merged_by_the_paper(metric: Any, tokens: Any, sizes: Any, r: int, prefix: int) -> Any:
     """ToMe, section 3 ("Bipartite Soft Matching") for one image: tokens, sizes, where each went.
 
     1. Partition the tokens into two sets A and B, alternating. 2. Draw one edge from each of A to
     its most similar of B. 3. Keep the r most similar edges. 4. Merge tokens still connected.
     5. Concatenate the sets.
     """
-    places = [i for i in range(len(metric)) if i >= prefix]
+    places = range(prefix, len(metric))
     a, b = [i for i in places if i % 2 == 0], [i for i in places if i % 2 == 1]
-    edges = []
-    for i in a:
-        cosines = [
-            metric[i] @ metric[j] / np.linalg.norm(metric[i]) / np.linalg.norm(metric[j]) for j in b
-        ]
-        edges.append((max(cosines), i, b[int(np.argmax(cosines))]))
-    kept = sorted(edges, reverse=True)[: min(r, len(places) // 2)]
+    unit = metric / np.linalg.norm(metric, axis=1, keepdims=True)
+    edges = [max((unit[i] @ unit[j], i, j) for j in b) for i in a]
     groups = {j: [j] for j in [*range(prefix), *a, *b]}
-    for _, i, j in kept:
+    for _, i, j in sorted(edges, reverse=True)[: min(r, len(places) // 2)]:
         groups[j] += groups.pop(i)
-    merged, merged_sizes = [], []
+    merged_sizes = np.array([sizes[members].sum() for members in groups.values()])
+    merged = [sizes[members] @ tokens[members] for members in groups.values()]
     where = np.zeros(len(metric), int)
     for place, members in enumerate(groups.values()):
-        total = sum(sizes[m] for m in members)
-        merged.append(sum(tokens[m] * sizes[m] for m in members) / total)
-        merged_sizes.append(total)
         where[members] = place
-    return np.array(merged), np.array(merged_sizes), where
+    return np.array(merged) / merged_sizes[:, None], merged_sizes, where
 
 
 @pytest.mark.parametrize(("r", "prefix"), [(1, 0), (5, 0), (5, 1), (100, 1), (5, 3), (100, 3)])
@@ -81,14 +66,11 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
         return [tokens, token_sizes(token_index, tokens.shape[1]), token_index]
 
     tokens, sizes, token_index = keras.ops.array(values(2, 13, 8)), None, None
-    where = np.tile(np.arange(13), (2, 1))
-    originals = numpy(tokens)
+    where, originals = np.tile(np.arange(13), (2, 1)), numpy(tokens)
     for r in (4, 3):
-        step = [
-            merged_by_the_paper(t, t, np.bincount(w), r, 1)[2]
-            for t, w in zip(numpy(tokens), where, strict=True)
-        ]
-        where = np.stack([s[w] for s, w in zip(step, where, strict=True)])
+        for i, each in enumerate(numpy(tokens)):
+            step = merged_by_the_paper(each, each, np.bincount(where[i]), r, 1)[2]
+            where[i] = step[where[i]]
         tokens, sizes, token_index = at_once(partial(merged, r))(tokens, sizes, token_index)
     np.testing.assert_array_equal(numpy(token_index), where)
     for i in range(2):
@@ -96,16 +78,21 @@ def test_merging_twice_keeps_account_of_every_token() -> None:
         # However it came about, a token is the mean of what it stands for.
         means = [originals[i][where[i] == place].mean(axis=0) for place in range(6)]
         np.testing.assert_allclose(numpy(tokens)[i], means, atol=1e-5)
-    laid_out = layers.UnmergeTokens()(tokens, token_index)
-    np.testing.assert_array_equal(numpy(laid_out)[1], numpy(tokens)[1, where[1]])
+    laid_out = numpy(layers.UnmergeTokens()(tokens, token_index))
+    np.testing.assert_array_equal(laid_out[1], numpy(tokens)[1, where[1]])
 
 
-def test_nothing_to_merge_changes_nothing() -> None:
+def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> None:
     tokens = values(2, 2, 8)
     for matching in (bipartite_soft_matching(tokens, 0), bipartite_soft_matching(tokens, 8, 1)):
-        assert isinstance(matching, Matching)
-        assert matching.merge(tokens) is tokens
-        assert matching.unmerge(tokens) is tokens
+        assert isinstance(matching, layers.merging.Matching)
+        assert matching.merge(tokens) is matching.unmerge(tokens) is tokens
+    assert layers.merging.merging_schedule([4, 0, 2], 3) == (4, 0, 2)
+    for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
+        with pytest.raises(ValueError, match="token_merging="):
+            layers.merging.merging_schedule(wrong, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="relative_length=17"):
+        layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)
 
 
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
@@ -122,10 +109,8 @@ def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
 
 def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.EncoderBlock]:
     """A merging block and a plain one of the same weights, of which none is trivial."""
-    blocks = (
-        layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes}),
-        layers.EncoderBlock(BLOCK),
-    )
+    merging = layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes})
+    blocks = merging, layers.EncoderBlock(BLOCK)
     for block in blocks:
         block.build((None, 17, 32))
         block.set_weights([values(*w.shape) * 0.3 for w in block.weights])
@@ -135,14 +120,12 @@ def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.Encode
 def test_a_block_alone() -> None:
     block, _ = block_and()
     tokens, token_index = at_once(block)(values(2, 17, 32))
-    assert tuple(tokens.shape) == (2, 13, 32)
-    assert tuple(token_index.shape) == (2, 17)
+    assert (tuple(tokens.shape), tuple(token_index.shape)) == ((2, 13, 32), (2, 17))
     assert block.compute_output_shape((2, 17, 32)) == ((2, 13, 32), (2, 17))
     symbolic = block(keras.Input((17, 32)))
     assert [s.shape for s in symbolic] == [(None, 13, 32), (None, 17)]
     assert [s.dtype for s in symbolic] == ["float32", "int32"]
-    half = layers.MergingEncoderBlock(BLOCK, merge=4, dtype="mixed_bfloat16")
-    half.build((None, 17, 32))
+    half, _ = block_and(dtype="mixed_bfloat16")
     half = at_once(half)(values(2, 17, 32))
     assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
 
@@ -156,8 +139,7 @@ def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     found, kept = block(few, token_index)
     np.testing.assert_allclose(numpy(found), numpy(plain(many))[:, :9], atol=2e-5)
     np.testing.assert_array_equal(numpy(kept), token_index)
-    sizes = token_sizes(token_index, 9)
-    maps = numpy(block.attention.attention_probabilities(few, sizes))
+    maps = numpy(block.attention.attention_probabilities(few, token_sizes(token_index, 9)))
     wanted = numpy(plain.attention.attention_probabilities(many))
     np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
 
@@ -167,12 +149,3 @@ def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Laye
     few, token_index = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")
     many = np.take_along_axis(few, token_index[:, :, None], axis=1)
     np.testing.assert_allclose(numpy(pooling(few, token_index)), numpy(pooling(many)), atol=1e-5)
-
-
-def test_errors() -> None:
-    assert merging_schedule([4, 0, 2], 3) == (4, 0, 2)
-    for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
-        with pytest.raises(ValueError, match="token_merging="):
-            merging_schedule(wrong, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="relative_length=17"):
-        layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)

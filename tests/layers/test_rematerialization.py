@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import layers
 from tests import bank
+from tests.backend import numpy
 
 NOISE, DROPOUT = {"stochastic_depth": 0.4}, {"dropout": 0.3, "attention_dropout": 0.3}
 
@@ -28,15 +29,11 @@ def encoder_block(**arguments: Any) -> layers.EncoderBlock:
     return layers.EncoderBlock(layers.BlockConfig(**arguments))
 
 
+BLOCK: dict[str, Any] = {"num_heads": 2, "mlp_dim": 24, "layer_scale": 0.5}
+MIXER = {"tokens_mlp_dim": 8, "channels_mlp_dim": 24}
 MODELS: dict[str, tuple[Any, dict[str, float]]] = {
-    "encoder_block": (
-        one_layer(encoder_block, (9, 16), num_heads=2, mlp_dim=24, layer_scale=0.5),
-        NOISE | DROPOUT,
-    ),
-    "mixer_block": (
-        one_layer(layers.MixerBlock, (9, 16), tokens_mlp_dim=8, channels_mlp_dim=24),
-        NOISE,
-    ),
+    "encoder_block": (one_layer(encoder_block, (9, 16), **BLOCK), NOISE | DROPOUT),
+    "mixer_block": (one_layer(layers.MixerBlock, (9, 16), **MIXER), NOISE),
     "residual_unit": (one_layer(layers.ResidualUnit, (5, 4, 64), width=32, strides=2), {}),
     "vision_transformer": (vision_transformer, NOISE | DROPOUT),
 }
@@ -66,23 +63,20 @@ def gradients(name: str, noisy: bool, eager: bool, remat: bool) -> dict[str, np.
     """What one step of plain SGD at a rate of 1 takes from every weight."""
     build, noise = MODELS[name]
     keras.utils.set_random_seed(4)
-    model = build(remat, **(noise if noisy else {}))
-    random = np.random.default_rng(1)
+    model, random = build(remat, **(noise if noisy else {})), np.random.default_rng(1)
     for weight in model.trainable_weights:
         weight.assign(0.2 * random.normal(size=weight.shape))
-    before = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
+    before = {weight.path: numpy(weight) for weight in model.weights}
     inputs = random.normal(size=(6, *model.input_shape[1:])).astype("float32")
     targets = random.normal(size=(6, *model.output_shape[1:])).astype("float32")
     model.compile(keras.optimizers.SGD(1.0), "mean_squared_error", run_eagerly=eager)
     model.fit(inputs, targets, batch_size=6, verbose=0)
-    return {w.path: before[w.path] - keras.ops.convert_to_numpy(w) for w in model.weights}
+    return {weight.path: before[weight.path] - numpy(weight) for weight in model.weights}
 
 
 @pytest.mark.parametrize(("name", "noisy", "eager"), CASES)
 def test_gradients_are_those_of_kept_activations(name: str, noisy: bool, eager: bool) -> None:
-    kept = gradients(name, noisy, eager, remat=False)
-    again = gradients(name, noisy, eager, remat=True)
-    assert len(kept) == len(again)
+    kept, again = (gradients(name, noisy, eager, remat) for remat in (False, True))
     for (path, expected), found in zip(kept.items(), again.values(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6, err_msg=path)
     assert max(np.abs(gradient).max() for gradient in kept.values()) > 1e-3

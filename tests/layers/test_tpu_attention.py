@@ -45,13 +45,9 @@ def test_outputs_and_gradients(length: int, heads: int, head_dim: int) -> None:
     np.testing.assert_allclose(vjp(gradient)[0], expected_vjp(gradient)[0], rtol=0, atol=2e-5)
 
 
-def test_large_logits_do_not_overflow() -> None:
-    projected = np.full((1, 3, 12), 1e3, "float32")
-    outputs = np.asarray(self_attention(projected, 2, interpret=True))
-    np.testing.assert_allclose(outputs, 1e3, rtol=1e-6)
-
-
-def test_long_sequences_do_not_fit() -> None:
+def test_large_logits_do_not_overflow_and_long_sequences_do_not_fit() -> None:
+    outputs = self_attention(np.full((1, 3, 12), 1e3, "float32"), 2, interpret=True)
+    np.testing.assert_allclose(np.asarray(outputs), 1e3, rtol=1e-6)
     assert fits_vector_memory(197, 768, "TPU v4")  # ViT-B/16 at 224 pixels
     assert fits_vector_memory(257, 1280, "TPU v4")  # ViT-H/14
     assert fits_vector_memory(577, 1024, "TPU v5 lite")  # ViT-L/16 at 384
@@ -59,16 +55,12 @@ def test_long_sequences_do_not_fit() -> None:
     assert not fits_vector_memory(4097, 768, "TPU v6 lite")
 
 
-@pytest.mark.parametrize(
-    ("switch", "distributed"), [("1", False), ("1", True), (None, False), ("0", False)]
-)
-def test_a_block_as_on_a_tpu(
-    monkeypatch: pytest.MonkeyPatch, switch: str | None, distributed: bool
-) -> None:
-    """Attention, GELU and dense layers of TPUs give a block's outputs and gradients in float32.
+SWITCHES = [("1", False), ("1", True), (None, False), ("0", False)]
 
-    The kernel is taken with `KERAS_VIT_TPU_ATTENTION=1` alone.
-    """
+
+@pytest.mark.parametrize(("switch", "distributed"), SWITCHES)
+def test_a_block_as_on_a_tpu(monkeypatch: Any, switch: str | None, distributed: bool) -> None:
+    """Its operators give a block's outputs and gradients in float32; the kernel's switch is 1."""
     monkeypatch.delenv("KERAS_VIT_TPU_ATTENTION", raising=False)
     if switch is not None:
         monkeypatch.setenv("KERAS_VIT_TPU_ATTENTION", switch)
@@ -104,8 +96,7 @@ def test_a_block_as_on_a_tpu(
         results = outputs_and_gradients("mixed_bfloat16")
     assert bool(calls) == (switch == "1")
     for array, like in zip(results, expected, strict=True):
-        scale = float(np.abs(like).max())
-        np.testing.assert_allclose(array, like, rtol=0, atol=0.02 * scale)
+        np.testing.assert_allclose(array, like, rtol=0, atol=0.02 * float(np.abs(like).max()))
 
 
 @pytest.mark.slow
@@ -115,9 +106,7 @@ def test_a_tpu_does_not_write_probabilities(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("KERAS_VIT_TPU_ATTENTION", "1")
     sizes: dict[str, Any] = {"devices": "v5e:2x2", "batch_size": 32, "depth": 2}
     sizes["precision"] = "mixed_bfloat16"
-    small, large = (
-        step_cost("ViT-Ti/16", **sizes, input_shape=(16 * rows, 256, 3)).moved for rows in (8, 16)
-    )
-    assert small is not None
-    assert large is not None
+    shapes = [(16 * rows, 256, 3) for rows in (8, 16)]
+    small, large = (step_cost("ViT-Ti/16", **sizes, input_shape=shape).moved for shape in shapes)
+    assert None not in (small, large)
     assert large < 2.2 * small

@@ -10,12 +10,10 @@ from keras_vit import BiTResNet, MLPMixer, VisionTransformer
 from keras_vit.models.image_model import OF_KERAS
 
 SMALL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "input_shape": (32, 32, 3)}
+VIT = {**SMALL, "num_heads": 2}
+ALL_TOKENS = {**VIT, "pooling": None, "num_classes": 0, "layer_scale": 0.1}
 MODELS = {
-    VisionTransformer: [
-        {**SMALL, "num_heads": 2},
-        {**SMALL, "num_heads": 2, "conv_stem": ((8, 2),), "token_merging": (4,)},
-        {**SMALL, "num_heads": 2, "pooling": None, "num_classes": 0, "layer_scale": 0.1},
-    ],
+    VisionTransformer: [VIT, ALL_TOKENS, {**VIT, "conv_stem": ((8, 2),), "token_merging": (4,)}],
     MLPMixer: [SMALL],
     BiTResNet: [{"depths": (1,), "width": 32, "input_shape": (32, 32, 3)}],
 }

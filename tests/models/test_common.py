@@ -3,20 +3,17 @@
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from tests.backend import gradients, rows, temporary_bytes
-from tests.bank import KIND_SIZES as SIZES
-from tests.bank import KINDS, OTHERS, pixels, wake
-from tests.bank import fresh_kind as build
-from tests.bank import outputs as predict
-from tests.bank import small_kind as built
+from tests.backend import gradients, numpy, reloaded, rows, temporary_bytes
+from tests.bank import KIND_SIZES, KINDS, OTHERS, fresh_kind, outputs, pixels, small_kind
 
-__all__ = ["KINDS", "OTHERS", "SIZES", "build", "built", "pixels", "predict", "wake"]
+SIZES, build, built, predict = KIND_SIZES, fresh_kind, small_kind, outputs
 # Adds the same to all channels of a token, which every layer norm behind takes away again: its
 # exact gradient is 0, and the computed one rounding.
 WITHOUT_GRADIENT = "token_mixing/dense_1/bias"
@@ -36,12 +33,10 @@ IMAGES = pixels(2, 32, 32, 3)
 
 @cache
 def gradients_of(kind: str) -> dict[str, np.ndarray]:
-    """Of the shared model, at `pixels(2, 32, 32, 3)`."""
     return gradients(built(kind), IMAGES)
 
 
 def compiled(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """The outputs of the compiled model, as `predict` and export run it."""
     return np.asarray(model.predict(images, verbose=0), "float32")
 
 
@@ -49,9 +44,9 @@ def compiled(model: keras.Model, images: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_as_promised_and_gradients_reach_every_variable(kind: str) -> None:
     model = built(kind)
-    outputs = model(IMAGES)
-    assert tuple(outputs.shape) == (2, *model.output_shape[1:])
-    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    found = model(IMAGES)
+    assert tuple(found.shape) == (2, *model.output_shape[1:])
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
     for path, gradient in gradients_of(kind).items():
         assert np.isfinite(gradient).all(), path
         assert np.abs(gradient).max() > 0 or path.endswith(WITHOUT_GRADIENT), path
@@ -64,53 +59,40 @@ def test_keras_file_and_config_round_trip(kind: str, tmp_path: Path) -> None:
     clone = keras.saving.deserialize_keras_object(config)
     assert clone.get_config() == model.get_config()
     assert [w.shape for w in clone.weights] == [w.shape for w in model.weights]
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded, expected = reloaded(model, tmp_path), predict(model, IMAGES)
     assert type(loaded) is type(model)
-    np.testing.assert_array_equal(predict(loaded, IMAGES), predict(model, IMAGES))
-    for weights in (v for v in clone.trainable_variables if "kernel" in v.path):
-        weights.assign(weights * 2)
-    keras_vit.load_weights(clone, tmp_path / "model.keras")
-    np.testing.assert_array_equal(predict(clone, IMAGES), predict(model, IMAGES))
-
-
-@pytest.mark.parametrize("kind", FAMILIES)
-def test_weights_file_round_trip(kind: str, tmp_path: Path) -> None:
-    model, file = built(kind), tmp_path / "w.weights.h5"
-    model.save_weights(file)
-    for load in (keras_vit.load_weights, keras.Model.load_weights):
-        other = build(kind)
-        other.set_weights([weight + 1 for weight in model.get_weights()])
-        assert (predict(other, IMAGES) != predict(model, IMAGES)).any()
-        load(other, file)
-        np.testing.assert_array_equal(predict(other, IMAGES), predict(model, IMAGES))
+    np.testing.assert_array_equal(predict(loaded, IMAGES), expected)
+    file, weights = tmp_path / "reloaded.keras", tmp_path / "model.weights.h5"
+    model.save_weights(weights)
+    ours, of_keras = keras_vit.load_weights, keras.Model.load_weights
+    for load, path in ((ours, file), (ours, weights), (of_keras, weights)):
+        clone.set_weights([weight + 1 for weight in model.get_weights()])
+        assert (predict(clone, IMAGES) != expected).any()
+        load(clone, path)
+        np.testing.assert_array_equal(predict(clone, IMAGES), expected)
 
 
 @pytest.mark.parametrize("kind", rows(KINDS, (*EVERY_LAYER, "token", "eva02")))
 def test_mixed_precision_is_near_float32(kind: str) -> None:
     model, wanted = build(kind, dtype="mixed_bfloat16"), predict(built(kind), IMAGES)
     model.set_weights(built(kind).get_weights())
-    outputs = model(IMAGES)
-    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
-    found = keras.ops.convert_to_numpy(outputs)
-    assert np.abs(found - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
+    found = model(IMAGES)
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    assert np.abs(numpy(found) - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
 
 
 # XLA has no float16 attention on CPUs (a GPU feature).
 FLOAT16 = pytest.mark.backends("tensorflow", "torch")
+POLICIES = [
+    *rows(((kind, "mixed_bfloat16") for kind in TRAINED), lambda _: True),
+    pytest.param("token", "mixed_float16", marks=FLOAT16),
+    *(pytest.param(k, "mixed_float16", marks=[FLOAT16, pytest.mark.slow]) for k in OTHERS),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "policy"),
-    [
-        *rows(((kind, "mixed_bfloat16") for kind in TRAINED), lambda _: True),
-        pytest.param("token", "mixed_float16", marks=FLOAT16),
-        *(pytest.param(k, "mixed_float16", marks=[FLOAT16, pytest.mark.slow]) for k in OTHERS),
-    ],
-)
+@pytest.mark.parametrize(("kind", "policy"), POLICIES)
 def test_mixed_precision_trains(kind: str, policy: str) -> None:
-    model = build(kind, dtype=policy, **NOISE.get(kind, {}))
-    images = pixels(8, 32, 32, 3)
+    model, images = build(kind, dtype=policy, **NOISE.get(kind, {})), pixels(8, 32, 32, 3)
     # Any learnable target will do: the loss must fall and stay finite.
     model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=JIT)
     target = np.zeros((8, *model.output_shape[1:]), "float32")
@@ -122,17 +104,12 @@ def test_mixed_precision_trains(kind: str, policy: str) -> None:
 
 
 # torch.compile takes a minute per model: one stands for all.
-BY_TORCH = [pytest.mark.backends("torch"), pytest.mark.thorough]
+BY_TORCH = pytest.param("token", marks=[pytest.mark.backends("torch"), pytest.mark.thorough])
 ON_XLA = pytest.mark.backends("tensorflow", "jax")
+COMPILED = [BY_TORCH, *(pytest.param(kind, marks=ON_XLA) for kind in (*TRAINED, "map"))]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(pytest.param(kind, marks=ON_XLA) for kind in (*TRAINED, "map")),
-        pytest.param("token", marks=BY_TORCH),
-    ],
-)
+@pytest.mark.parametrize("kind", COMPILED)
 def test_compiled_training_and_prediction(kind: str) -> None:
     model, images = build(kind, **ONE_BLOCK.get(kind, {"depth": 1})), pixels(8, 32, 32, 3)
     eager = predict(model, images)
@@ -147,12 +124,11 @@ def test_compiled_training_and_prediction(kind: str) -> None:
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "mixer" and not k.startswith("beit")])
 def test_images_of_any_size(kind: str) -> None:
     """Positions resampled inside the compiled graph equal those resampled beforehand."""
-    model = built(kind)
-    dynamic = model.with_input_shape((None, None, 3))
+    dynamic = built(kind).with_input_shape((None, None, 3))
     # Another size for every kind; a second one for one of each architecture.
     for height, width in ((24, 48), (32, 32))[: 1 + (kind in FAMILIES)]:
         images = pixels(2, height, width, 3)
-        fixed = model.with_input_shape((height, width, 3))
+        fixed = built(kind).with_input_shape(images.shape[1:])
         if kind != "bit":
             assert fixed.position_grid == (height // 8, width // 8)
         np.testing.assert_allclose(compiled(dynamic, images), predict(fixed, images), atol=2e-5)
@@ -176,21 +152,19 @@ def test_channels_first_gives_the_same_values(kind: str) -> None:
     first = build(kind, input_shape=(3, 24, 48), data_format="channels_first")
     first.set_weights(last.get_weights())
     images = pixels(2, 24, 48, 3)
-    np.testing.assert_allclose(
-        predict(first, images.transpose(0, 3, 1, 2)), predict(last, images), atol=1e-6
-    )
+    found = predict(first, images.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(found, predict(last, images), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_features_and_a_new_head(kind: str) -> None:
-    model, numpy = built(kind), keras.ops.convert_to_numpy
+    model = built(kind)
     name, width = ("stage_2", 256) if kind == "bit" else ("block_0", 32)
     tokens = model.feature_model([name, "pre_logits", "logits"])(IMAGES)
     grid = model.feature_model([name], format="grid")(IMAGES)[name]
     assert tuple(grid.shape) == (2, 4, 4, width)
     flat = numpy(tokens[name])
-    if kind != "bit":
-        flat = flat[:, model.num_prefix_tokens :]
+    flat = flat if kind == "bit" else flat[:, model.num_prefix_tokens :]
     np.testing.assert_array_equal(numpy(grid).reshape(flat.shape), flat)
     np.testing.assert_allclose(numpy(tokens["logits"]), predict(model, IMAGES), atol=1e-5)
     other = model.with_classifier(7)
@@ -219,9 +193,9 @@ def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
     for remat in (False, True):
         keras.utils.set_random_seed(3)
         model = build(kind, remat=remat, **NOISE.get(kind, {}))
-        images, target = pixels(8, 32, 32, 3), np.ones((8, 5), "float32")
         model.compile(keras.optimizers.SGD(0.05), "mean_squared_error", jit_compile=JIT)
-        fit = model.fit(images, target, batch_size=4, epochs=4, shuffle=False, verbose=0)
+        data = pixels(8, 32, 32, 3), np.ones((8, 5), "float32")
+        fit = model.fit(*data, batch_size=4, epochs=4, shuffle=False, verbose=0)
         losses.append(fit.history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
 
@@ -229,11 +203,9 @@ def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
 @pytest.mark.backends("jax")  # the others do not tell what they plan
 def test_rematerialization_spares_memory() -> None:
     """Kept are a block's inputs, and one block's arrays at a time."""
-    images = pixels(16, 64, 64, 3)
-    kept, spared = (
-        temporary_bytes(build("token", input_shape=(64, 64, 3), depth=8, remat=on), images)
-        for on in (False, True)
-    )
+    deep: dict[str, Any] = {"input_shape": (64, 64, 3), "depth": 8}
+    models = [build("token", **deep, remat=remat) for remat in (False, True)]
+    kept, spared = (temporary_bytes(model, pixels(16, 64, 64, 3)) for model in models)
     assert spared < 0.25 * kept
 
 

@@ -13,8 +13,7 @@ from keras_vit.layers import StandardizedConv2D
 from keras_vit.models import model_cost
 from keras_vit.models.cost import cost_of
 from keras_vit.models.skeleton import without_values
-from tests.bank import KINDS
-from tests.bank import fresh_kind as build
+from tests.models.test_common import KINDS, build
 from tests.models.test_variants import PARAMETERS
 
 # GMACs at 224 px as timm publishes them; it counts norms and softmax too, so ours are just below.
@@ -24,13 +23,9 @@ GMACS |= {"ViT-g/14": 267.2, "ViT-G/14": 484.0, "R+ViT-Ti/16": 0.43}
 GMACS |= {"Mixer-S/32": 1.0, "Mixer-S/16": 3.79, "Mixer-B/32": 3.24, "Mixer-B/16": 12.62}
 
 
-def test_parameters() -> None:
+def test_parameters_and_gmacs_are_the_published_ones() -> None:
     assert {name: model_cost(name).parameters for name in PARAMETERS} == PARAMETERS
-
-
-def test_gmacs_are_the_published_ones() -> None:
-    found = {name: model_cost(name).macs / 1e9 for name in GMACS}
-    assert found == pytest.approx(GMACS, rel=0.009)
+    assert {name: model_cost(name).macs / 1e9 for name in GMACS} == pytest.approx(GMACS, rel=0.009)
     assert model_cost("ViT-B/16", image_size=384).macs / 1e9 == pytest.approx(55.54, rel=0.008)
 
 
@@ -40,12 +35,11 @@ def test_a_model_without_values_costs_what_the_built_one_does(kind: str) -> None
     assert cost_of(model).parameters == sum(math.prod(v.shape) for v in model.trainable_variables)
     shapes = without_values(partial(build, kind))
     assert cost_of(shapes) == cost_of(model)
-    assert [(v.path, v.shape) for v in shapes.variables] == [
-        (v.path, v.shape) for v in model.variables
-    ]
+    variables = [[(v.path, v.shape) for v in each.variables] for each in (shapes, model)]
+    assert variables[0] == variables[1]
 
 
-def test_a_model_without_values_leaves_nothing_behind() -> None:
+def test_a_model_without_values_leaves_nothing_behind_and_needs_an_image_size() -> None:
     """Keras would fill its variables at the end of the next scope, whoever opens it."""
     giant = without_values(lambda: VisionTransformer(hidden_dim=2**20, depth=1, num_heads=2**10))
     assert giant.count_params() > 2**43
@@ -55,15 +49,14 @@ def test_a_model_without_values_leaves_nothing_behind() -> None:
     without_values(lambda: keras.Sequential([keras.layers.Flatten()]))
     number = int(first.partition("_")[2] or 0)
     assert keras.layers.Flatten().name == f"flatten_{number + 1}"
+    with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
+        cost_of(build("token", input_shape=(None, None, 3)))
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_convolution_of_a_resnet_is_counted(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_convolution_of_a_resnet_is_counted(version: int, monkeypatch: Any) -> None:
     """The products of each convolution as it runs, on an image that nothing divides."""
-    counted = []
-    convolve = StandardizedConv2D.convolution_op
+    counted, convolve = [], StandardizedConv2D.convolution_op
 
     def counting(self: Any, inputs: Any, kernel: Any) -> Any:
         outputs = convolve(self, inputs, kernel)
@@ -77,25 +70,15 @@ def test_every_convolution_of_a_resnet_is_counted(
 
 
 def test_every_convolution_of_a_conv_stem_is_counted() -> None:
-    stem = ((8, 2), (12, 1))
-    model = build("conv_stem", conv_stem=stem, patch_size=3, input_shape=(45, 29, 1))
+    model = build("conv_stem", patch_size=3, input_shape=(45, 29, 1))
     # The maps are 23 x 15; patches of 3 x 3 x 12 values instead of 3 x 3 x 1 of the whole image.
     plain = build("conv_stem", conv_stem=None, patch_size=3, input_shape=(23, 15, 1))
-    convolutions = 23 * 15 * 9 * (1 * 8 + 8 * 12)
-    patches = 7 * 5 * 9 * 11 * model.hidden_dim
+    convolutions, patches = 23 * 15 * 9 * (1 * 8 + 8 * 12), 7 * 5 * 9 * 11 * model.hidden_dim
     assert cost_of(model).macs - cost_of(plain).macs == convolutions + patches
 
 
-def test_images_of_any_size_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"with_input_shape\(\(224, 224, 3\)\)"):
-        cost_of(build("token", input_shape=(None, None, 3)))
-
-
 def test_memory_falls_with_what_should_lower_it() -> None:
-    whole, half, remat = (
-        model_cost("ViT-B/16", batch_size=32, **options)
-        for options in ({}, {"precision": "mixed_bfloat16"}, {"remat": True})
-    )
+    less = ({}, {"precision": "mixed_bfloat16"}, {"remat": True})
+    whole, half, remat = (model_cost("ViT-B/16", batch_size=32, **options) for options in less)
     assert remat.training_bytes < whole.training_bytes / 2
-    assert half.training_bytes < whole.training_bytes
-    assert whole.inference_bytes < whole.training_bytes
+    assert max(half.training_bytes, whole.inference_bytes) < whole.training_bytes

@@ -11,20 +11,11 @@ import pytest
 
 from keras_vit import DataRangeWarning
 from keras_vit.trainer.compiled_model import CompiledModel
-from tests.training.test_habits import (
-    IMAGES,
-    LABELS,
-    ROWS,
-    SOURCES,
-    Source,
-    arrays,
-    compiled,
-    py_dataset,
-    small_vit,
-    tensorflow_dataset,
-    torch_loader,
-)
+from tests.backend import numpy
+from tests.training.common import SOURCES, Source
+from tests.training.test_habits import IMAGES, LABELS, ROWS, compiled, small_vit
 
+arrays, tensorflow_dataset, _, py_dataset, torch_loader = SOURCES
 # Keras traces its steps there, and the checks must stand outside of them.
 pytestmark = pytest.mark.backends("tensorflow")
 SIXTEEN_BITS = IMAGES * 257
@@ -37,13 +28,11 @@ def model() -> Any:
 
 
 def grain_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    grain = pytest.importorskip("grain")
-    examples = list(zip(images, labels, strict=True))
-    return {"x": grain.MapDataset.source(examples).batch(4)}
+    source = pytest.importorskip("grain").MapDataset.source
+    return {"x": source(list(zip(images, labels, strict=True))).batch(4)}
 
 
 def ranges(call: Callable[[], Any]) -> list[str]:
-    """The warnings of ranges in a call."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
@@ -91,13 +80,9 @@ def test_predict_and_validation_look_as_well(model: Any) -> None:
 
 def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
     model, scaled, black = compiled(), IMAGES / 127.5 - 1, np.zeros_like(IMAGES)
-    steps: dict[str, Callable[[Any], Any]] = {
-        "train": lambda x: model.train_on_batch(x, LABELS),
-        "test": lambda x: model.test_on_batch(x, LABELS),
-        "predict": model.predict_on_batch,
-    }
-    for name, step in steps.items():
-        assert ranges(lambda step=step: step(black)) == [], name  # shows nothing: the next is asked
+    train, test = (partial(way, y=LABELS) for way in (model.train_on_batch, model.test_on_batch))
+    for step in (train, test, model.predict_on_batch):
+        assert ranges(lambda step=step: step(black)) == []  # shows nothing: the next is asked
         (message,) = ranges(lambda step=step: (step(scaled), step(scaled)))
         assert "scaled to -1..1: build the model with include_preprocessing=False" in message
         with pytest.raises(ValueError, match="do not fit"):  # shapes are checked in each step
@@ -105,7 +90,7 @@ def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
 
 
 def test_a_model_of_another_kind_is_left_alone() -> None:
-    """One of ours that does not take images, as those around a model for its pre-training."""
+    """As those around a model for its pre-training."""
     numbers = keras.Input((3,))
     model = CompiledModel(numbers, keras.layers.Dense(1)(numbers))
     model.compile("sgd", "mse", jit_compile=False)
@@ -118,25 +103,22 @@ def test_who_knows_better_goes_on_and_who_wants_to_be_stopped_is(model: Any) -> 
         warnings.filterwarnings("error", category=UserWarning)
         warnings.filterwarnings("ignore", category=DataRangeWarning)
         assert np.isfinite(model.predict(SIXTEEN_BITS, verbose=0)).all()
-    for source in (arrays, tensorflow_dataset, torch_loader):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", category=DataRangeWarning)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=DataRangeWarning)
+        for source in (arrays, tensorflow_dataset, torch_loader):
             with pytest.raises(DataRangeWarning, match="16 bits"):
                 model.evaluate(**source(SIXTEEN_BITS, LABELS), verbose=0)
 
 
 def test_workers_of_a_loader_do_not_repeat_it(model: Any) -> None:
-    """The batches of two processes, over two epochs."""
-    torch = pytest.importorskip("torch")
-    data = torch_loader(SIXTEEN_BITS, LABELS)["x"].dataset
-    many = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2)
+    loader = pytest.importorskip("torch").utils.data.DataLoader
+    many = loader(torch_loader(SIXTEEN_BITS, LABELS)["x"].dataset, batch_size=2, num_workers=2)
     assert len(ranges(lambda: model.fit(many, epochs=2, verbose=0))) == 1
 
 
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])
 def test_multi_hot_labels_outside_0_1(source: Source) -> None:
-    model = compiled(BINARY)
-    several = np.maximum(ROWS, ROWS[::-1])
+    model, several = compiled(BINARY), np.maximum(ROWS, ROWS[::-1])
     (message,) = ranges(lambda: model.fit(**source(IMAGES, several * 2 - 1), verbose=0))
     assert "The labels range from -1 to 1, and The loss BinaryCrossentropy takes 0 to 1" in message
     assert "(labels + 1) / 2" in message
@@ -147,8 +129,6 @@ def test_multi_hot_labels_outside_0_1(source: Source) -> None:
 
 
 SMALLER = [image[: 8 + i] for i, image in enumerate(IMAGES)]
-
-
 OBJECTS = np.empty(8, object)
 OBJECTS[:] = SMALLER
 
@@ -159,35 +139,30 @@ def test_images_of_several_sizes_are_one_error(images: Any, model: Any) -> None:
         r"several sizes, such as \(8, 16, 3\), \(9, 16, 3\), \(10, 16, 3\), and .* takes batches "
         r"of one, \(None, 16, 16, 3\).*tf\.image\.resize\(image, \(16, 16\)\)"
     )
-    for call in (
-        lambda: model.fit(images, LABELS, verbose=0),
-        lambda: model.predict(images, verbose=0),
-        lambda: model.train_on_batch(images, LABELS),
-        lambda: model.predict_on_batch(images),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-    resized = [keras.ops.image.resize(image, (16, 16)) for image in images]
-    fixed = np.stack([keras.ops.convert_to_numpy(image) for image in resized])
-    assert model.predict(fixed, verbose=0).shape == (8, 5)
-    with pytest.raises(ValueError, match=r"8 images in a list .*np\.stack\(images\)"):
-        model.predict(list(IMAGES), verbose=0)
     whole = small_vit(input_shape=(None, None, 3))  # of any size: it names one to resize to
-    with pytest.raises(ValueError, match=r"resize\(image, \(224, 224\)\)"):
-        whole.predict(images, verbose=0)
+    for call, words in (
+        (lambda: model.fit(images, LABELS, verbose=0), message),
+        (lambda: model.predict(images, verbose=0), message),
+        (lambda: model.train_on_batch(images, LABELS), message),
+        (lambda: model.predict_on_batch(images), message),
+        (lambda: model.predict([*IMAGES], verbose=0), r"8 images in a list .*np\.stack\(images\)"),
+        (lambda: whole.predict(images, verbose=0), r"resize\(image, \(224, 224\)\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    resized = np.stack([numpy(keras.ops.image.resize(image, (16, 16))) for image in images])
+    assert model.predict(resized, verbose=0).shape == (8, 5)
 
 
 def test_ragged_batches_and_a_dataset_without_batches_are_one_error(model: Any) -> None:
     import tensorflow as tf
 
     spec = (tf.TensorSpec((None, 16, 3)), tf.TensorSpec((), tf.int64))
-    single = tf.data.Dataset.from_generator(
-        lambda: zip(SMALLER, LABELS, strict=True), output_signature=spec
-    )
-    ragged = single.ragged_batch(4)
+    pairs = list(zip(SMALLER, LABELS, strict=True))
+    single = tf.data.Dataset.from_generator(lambda: pairs, output_signature=spec)
     for method in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=r"several sizes.*before its batch"):
-            method(ragged, verbose=0)
+            method(single.ragged_batch(4), verbose=0)
     with pytest.raises(ValueError, match="several sizes"):
         model.predict(tf.ragged.stack(SMALLER), verbose=0)
     fixed = single.map(lambda image, label: (tf.image.resize(image, (16, 16)), label))
@@ -208,10 +183,8 @@ def of_an_unknown_rank(images: np.ndarray) -> Any:
 def test_tensorflow_cannot_trace_a_step_of_batches_of_an_unknown_rank(model: Any) -> None:
     import tensorflow as tf
 
-    unknown = of_an_unknown_rank(IMAGES)
-    images = unknown.map(
-        lambda images, labels: (tf.ensure_shape(images, (None, 16, 16, 3)), labels)
-    )
+    unknown, shape = of_an_unknown_rank(IMAGES), (None, 16, 16, 3)
+    images = unknown.map(lambda images, labels: (tf.ensure_shape(images, shape), labels))
     known = images.map(lambda images, labels: (images, tf.ensure_shape(labels, (None,))))
     model.fit(known, verbose=0)
     for method in (model.fit, model.evaluate):

@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_vit.models import ImageModel
-from tests.backend import rows
+from tests.backend import numpy, rows
 from tests.bank import KINDS, fresh_kind, pixels
 
 # Beside the kinds of all other tests, poolings and merging in their combinations.
@@ -23,7 +23,10 @@ COMBINED: dict[str, dict[str, Any]] = {
     "map_with_class_token": {"pooling": "map", "class_token": True},
     "pre_logits": {"representation_size": 24, "distilled": True},
 }
-IMAGES = pixels(1, 32, 32, 3).astype("float32")
+IMAGES, NEAR = pixels(1, 32, 32, 3).astype("float32"), {"rtol": 1e-5, "atol": 1e-5}
+# Steps of Richardson's extrapolation: the error is of the fourth order.
+STEPS = (0.004, -0.004, 0.002, -0.002)
+HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
 def model_of(kind: str) -> ImageModel:
@@ -31,10 +34,9 @@ def model_of(kind: str) -> ImageModel:
 
 
 def float_features(model: ImageModel) -> dict[str, Any]:
-    """The symbolic tensors of the features that have gradients, by name."""
-    features = {name: model.feature_model(name).output for name in model.feature_names}
-    floats = {name: x for name, x in features.items() if "float" in str(x.dtype)}
-    return {name: x for name, x in floats.items() if name not in ("images", "logits")}
+    names = [name for name in model.feature_names if name not in ("images", "logits")]
+    features = {name: model.feature_model(name).output for name in names}
+    return {name: x for name, x in features.items() if "float" in str(x.dtype)}
 
 
 def values_of(model: ImageModel, tensors: list[Any]) -> list[Any]:
@@ -61,15 +63,14 @@ def score(outputs: Any) -> Any:
 def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
     """Of the score by each feature, as users compute them; None where there is none."""
     joint = keras.Model(model.inputs[0], [*features.values(), model.output])
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             *values, logits = joint(IMAGES)
             total = score(logits)
         found = tape.gradient(total, values)
-    elif backend == "torch":
+    elif keras.backend.backend() == "torch":
         import torch
 
         *values, logits = joint(IMAGES)
@@ -83,28 +84,19 @@ def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
             (value,) = values_of(model, [feature])
             of_value = jax.grad(lambda x, rest, others: score(rest([x, *others])))
             found.append(jax.jit(partial(of_value, rest=rest, others=others))(value))
-    return {
-        name: None if gradient is None else np.asarray(ops.convert_to_numpy(gradient))
-        for name, gradient in zip(features, found, strict=True)
-    }
-
-
-# Steps of Richardson's extrapolation: the error is of the fourth order.
-STEPS = (0.004, -0.004, 0.002, -0.002)
+    arrays = [None if gradient is None else np.asarray(numpy(gradient)) for gradient in found]
+    return dict(zip(features, arrays, strict=True))
 
 
 def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np.ndarray) -> float:
     """The derivative of the score along a direction, from finite differences."""
     moved = np.concatenate([value + step * direction for step in STEPS]).astype("float32")
-    repeated = [np.repeat(ops.convert_to_numpy(x), len(STEPS), axis=0) for x in others]
+    repeated = [np.repeat(numpy(x), len(STEPS), axis=0) for x in others]
     inputs = [ops.convert_to_tensor(x) for x in (moved, *repeated)]
-    logits = ops.convert_to_numpy(ops.stop_gradient(rest(inputs))).astype("float64")
+    logits = numpy(ops.stop_gradient(rest(inputs))).astype("float64")
     up, down, half_up, half_down = logits[:, 1] - logits[:, 0]
     whole, half = (up - down) / 0.008, (half_up - half_down) / 0.004
     return float((4 * half - whole) / 3)
-
-
-HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
 @pytest.mark.parametrize("kind", rows([*HEADED, *COMBINED], ["token"]))
@@ -120,9 +112,8 @@ def test_gradients_of_features_are_finite_differences(kind: str) -> None:
         random = np.random.default_rng(0).normal(size=gradient.shape)
         rest, others = rest_of(model, name, features[name])
         for direction in (gradient / size, random / np.linalg.norm(random)):
-            expected = float((gradient * direction).sum())
-            numeric = slope(rest, ops.convert_to_numpy(value), others, direction)
-            assert abs(numeric - expected) < 0.005 * size, name
+            found = slope(rest, numpy(value), others, direction)
+            assert abs(found - float((gradient * direction).sum())) < 0.005 * size, name
 
 
 @pytest.mark.every_backend
@@ -132,28 +123,20 @@ def test_the_model_computes_what_its_graph_does(kind: str) -> None:
     model = model_of(kind)
     joint = keras.Model(model.inputs[0], [model.feature_model("encoder_norm").output, model.output])
     tokens, expected = joint.predict(IMAGES, verbose=0)
-    prefix_and_patches = model.num_prefix_tokens + 16 - sum(model._config.merging)
-    assert tokens.shape == (1, prefix_and_patches, 32)
-    for outputs in (model(IMAGES), model.predict(IMAGES, verbose=0)):
-        assert_near(outputs, expected)
-
-
-def assert_near(outputs: Any, expected: Any) -> None:
-    np.testing.assert_allclose(
-        *map(ops.convert_to_numpy, (outputs, expected)), rtol=1e-5, atol=1e-5
-    )
+    assert tokens.shape == (1, model.num_prefix_tokens + 16 - sum(model._config.merging), 32)
+    for outputs in (numpy(model(IMAGES)), model.predict(IMAGES, verbose=0)):
+        np.testing.assert_allclose(outputs, expected, **NEAR)
 
 
 def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_alone() -> None:
     """A model may call both: its last block leaves tokens out in one of them alone."""
-    model = fresh_kind("token")
-    images = keras.Input((32, 32, 3))
+    model, images = fresh_kind("token"), keras.Input((32, 32, 3))
     both = keras.Model(images, [model(images), model.feature_model("encoder_norm")(images)])
     logits, tokens = both.predict(IMAGES, verbose=0)
     assert tokens.shape == (1, 17, 32)
-    assert_near(logits, model.predict(IMAGES, verbose=0))
+    np.testing.assert_allclose(logits, model.predict(IMAGES, verbose=0), **NEAR)
     pooled = model.feature_model("pre_logits").predict(IMAGES, verbose=0)
-    assert_near(model.get_layer("head")(pooled), logits)
+    np.testing.assert_allclose(numpy(model.get_layer("head")(pooled)), logits, **NEAR)
 
 
 @pytest.mark.backends("torch")
@@ -168,13 +151,12 @@ def test_hooks_see_all_tokens(layer: str) -> None:
         if getattr(outputs, "ndim", 0) == 3:
             seen.append(outputs.shape[1])
 
-    if layer == "all":
-        handle = torch.nn.modules.module.register_module_forward_hook(hook)
-    else:
+    register = torch.nn.modules.module.register_module_forward_hook
+    if layer != "all":
         block, _, inner = layer.partition("/")
         found = model.get_layer(block)
-        handle = (getattr(found, inner) if inner else found).register_forward_hook(hook)
-    with handle:
+        register = (getattr(found, inner) if inner else found).register_forward_hook
+    with register(hook):
         model(IMAGES)
         model.predict(IMAGES, verbose=0)
     assert len(seen) >= 2

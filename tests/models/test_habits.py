@@ -14,37 +14,28 @@ import pytest
 
 import keras_vit
 from keras_vit.models import ImageModel
-from tests.backend import rows
-from tests.bank import fresh_kind as build
-from tests.bank import outputs as predict
-from tests.bank import pixels
+from tests.backend import numpy, reloaded, rows
+from tests.bank import KIND_SIZES
 from tests.layers.cases import quantizer
-from tests.models.test_common import JIT, ONE_BLOCK
+from tests.models.test_common import JIT, ONE_BLOCK, build, pixels, predict
 
 # Every layer that the package has, in small models.
+MERGING = {"depth": 2, "token_merging": 3}
+TOKENS = ("token", "gap", "map", "all_tokens", "relative", "dinov2_giant")
+ARCHITECTURES = ("token", "hybrid", "mixer", "bit")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "class token": ("token", {}),
-    "gap": ("gap", {}),
-    "map": ("map", {}),
-    "all tokens": ("all_tokens", {}),
-    "registers": ("relative", {}),
-    "swiglu": ("dinov2_giant", {}),
-    "merging": ("token", {"depth": 2, "token_merging": 3, "patch_dropout": 0.2, "remat": True}),
-    "merging, all tokens": ("all_tokens", {"depth": 2, "token_merging": 3}),
-    "hybrid": ("hybrid", {}),
-    "mixer": ("mixer", {}),
-    "bit": ("bit", {}),
+    **{kind: (kind, {}) for kind in (*TOKENS, *ARCHITECTURES[1:])},
+    "merging": ("token", {**MERGING, "patch_dropout": 0.2, "remat": True}),
+    "merging, all tokens": ("all_tokens", MERGING),
 }
-ARCHITECTURES = ("class token", "hybrid", "mixer", "bit")
 # Keras does the rest: what it computes of its own runs on every backend with one family alone.
-ONE_OF_EACH = rows(ARCHITECTURES, ["class token"])
+ONE_OF_EACH = rows(ARCHITECTURES, ["token"])
 THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ARCHITECTURES[1:]]
 ONE_IS_QUICK = [ARCHITECTURES[0], *THOROUGH]
-MIDDLE = {"bit": "stage_1_unit_1"}
 IMAGES = pixels(4, 32, 32, 3)
 
 
-def make(family: str, **changes: Any) -> ImageModel:
+def make(family: str = "token", **changes: Any) -> ImageModel:
     kind, arguments = FAMILIES[family]
     return build(kind, **{**ONE_BLOCK.get(kind, {"depth": 1}), **arguments, **changes})
 
@@ -55,24 +46,13 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 
 def outputs(model: keras.Model) -> list[np.ndarray]:
-    return [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(model(IMAGES))]
+    return [numpy(x) for x in keras.tree.flatten(model(IMAGES))]
 
 
 def assert_equal_outputs(one: keras.Model, other: keras.Model) -> None:
     for a, b in zip(outputs(one), outputs(other), strict=True):
         assert np.abs(a).max() > 0
         np.testing.assert_array_equal(a, b)
-
-
-def reloaded(model: keras.Model, folder: Path) -> keras.Model:
-    model.save(folder / "reloaded.keras")
-    return keras.saving.load_model(folder / "reloaded.keras")
-
-
-def vector(features: Any) -> Any:
-    """What a classifier goes on top of: the mean of tokens or of a grid, where there are some."""
-    pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
-    return pooling[len(features.shape)]()(features) if len(features.shape) > 2 else features
 
 
 def fit_once(model: keras.Model, images: np.ndarray = IMAGES) -> None:
@@ -85,42 +65,36 @@ def fit_once(model: keras.Model, images: np.ndarray = IMAGES) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_models_built_on_ours_are_saved_reloaded_and_copied(family: str, tmp_path: Path) -> None:
     base, model = make(family, num_classes=0), make(family)
-    middle = model.get_layer(MIDDLE.get(family, "block_0"))
-    features = [{"bit": "stage_1"}.get(family, "block_0"), "pooled"]
-    head = keras.Model(base.input, keras.layers.Dense(3)(vector(base.output)))
+    middle = model.get_layer("stage_1_unit_1" if family == "bit" else "block_0")
+    features = ["stage_1" if family == "bit" else "block_0", "pooled"]
+    means = {3: keras.layers.GlobalAveragePooling1D(), 4: keras.layers.GlobalAveragePooling2D()}
+    vector = means.get(len(base.output.shape), keras.layers.Identity())(base.output)
+    head = keras.Model(base.input, keras.layers.Dense(3)(vector))
     grid = model.feature_model(features, format="grid")
-    for each in (
-        head,
-        keras.Model(model.input, middle.output),
-        model.feature_model(features, format="tokens"),
-        grid,
-        keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(3)]),
-    ):
+    cut = keras.Model(model.input, middle.output)
+    stacked = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(3)])
+    for each in (head, cut, model.feature_model(features, format="tokens"), grid, stacked):
         assert_equal_outputs(reloaded(each, tmp_path), each)
     from_config = keras.Model.from_config(head.get_config())
     from_config.set_weights(head.get_weights())
-    copies = [by_clone(head), pickle.loads(pickle.dumps(head)), copy.deepcopy(head), from_config]
-    for each in copies:
+    for each in (from_config, *(COPIES[way](head) for way in ("clone", "pickle", "deepcopy"))):
         assert_equal_outputs(each, head)
     assert_equal_outputs(copy.deepcopy(grid), grid)
 
 
 @pytest.mark.parametrize("architecture", ONE_OF_EACH)
-def test_a_frozen_base_is_trained_under_a_new_head_and_then_as_a_whole(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_a_frozen_base_is_trained_under_a_new_head(architecture: str, tmp_path: Path) -> None:
     base = make(architecture, num_classes=0)
     base.trainable = False
     images = keras.Input((32, 32, 3))
     model = keras.Model(images, keras.layers.Dense(3)(base(images, training=False)))
     before = base.get_weights()
     fit_once(model)
-    assert len(model.trainable_variables) == 2
     assert all(map(np.array_equal, before, base.get_weights()))
     loaded = reloaded(model, tmp_path)
-    assert len(loaded.trainable_variables) == 2
+    assert [len(each.trainable_variables) for each in (model, loaded)] == [2, 2]
     assert_equal_outputs(loaded, model)
-    if architecture == "class token":  # Keras does the rest: one family is enough
+    if architecture == "token":  # as a whole; Keras does the rest: one family is enough
         base.trainable = True
         fit_once(model)
         assert not all(map(np.array_equal, before, base.get_weights()))
@@ -133,7 +107,7 @@ def by_clone(model: keras.Model) -> keras.Model:
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
-    "clone_model": by_clone,
+    "clone": by_clone,
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "copy": lambda model: model.copy(),
@@ -144,28 +118,16 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def test_copies(architecture: str, way: str) -> None:
     model = make(architecture)
     other = COPIES[way](model)
+    assert type(other) is type(model) or way == "clone"
     # Keras clones the graph, of whatever class the model is: all tokens of the last block.
-    assert type(other) is type(model) or way == "clone_model"
-    graph = keras.Model(model.input, model.output) if way == "clone_model" else model
+    graph = keras.Model(model.input, model.output) if way == "clone" else model
     assert_equal_outputs(other, graph)
     other.set_weights([weight + 1 for weight in other.get_weights()])
     assert (outputs(other)[0] != outputs(model)[0]).any()
 
 
-INSIDE = {
-    "class token": "block_0/mlp",
-    "hybrid": "block_0/attention/query_key_value",
-    "mixer": "block_0/token_mixing",
-    "bit": "stage_1_unit_1/conv_1",
-}
-
-
-def inside(model: keras.Model, path: str) -> keras.layers.Layer:
-    first, *names = path.split("/")
-    layer = model.get_layer(first)
-    for name in names:
-        layer = next(inner for inner in layer._flatten_layers() if inner.name == name)
-    return layer
+INSIDE = {"token": "block_0/mlp", "hybrid": "block_0/attention/query_key_value"}
+INSIDE |= {"mixer": "block_0/token_mixing", "bit": "stage_1_unit_1/conv_1"}
 
 
 def trainable(model: keras.Model) -> list[str]:
@@ -178,29 +140,27 @@ def test_freezing_inside_a_block_is_kept(architecture: str, frozen: str, tmp_pat
     everything = trainable(model)
     for layer in model.layers if frozen == "all but it" else []:
         layer.trainable = False
-    inside(model, INSIDE[architecture]).trainable = frozen == "all but it"
+    inside = next(one for one in model._flatten_layers() if one.path == INSIDE[architecture])
+    inside.trainable = frozen == "all but it"
     kept = trainable(model)
     assert 0 < len(kept) < len(everything)
     copies = [model.copy(), model.with_input_shape((32, 32, 3)), keras.models.clone_model(model)]
     for other in (reloaded(model, tmp_path), *copies):
         assert trainable(other) == kept
-    # The new head is there to be trained, whatever was frozen.
-    head = ["head/bias", "head/kernel"]
+    head = ["head/bias", "head/kernel"]  # the new one is trained, whatever was frozen
     assert trainable(model.with_classifier(7)) == sorted({*kept, *head})
 
 
-def test_a_frozen_model_is_frozen_when_reloaded(tmp_path: Path) -> None:
-    model = make("class token")
+def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_path: Path) -> None:
+    model = make()
+    everything = trainable(model)
     model.trainable = False
     loaded = reloaded(model, tmp_path)
     assert not loaded.trainable
     assert not loaded.trainable_variables
     loaded.trainable = True
-    assert len(loaded.trainable_variables) == len(make("class token").trainable_variables)
-
-
-def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> None:
-    model = make("class token")
+    assert trainable(loaded) == everything
+    model = make()
     model.get_layer("head").set_weights([np.ones((32, 5)) * np.arange(5), np.zeros(5)])
     for layer in model.layers[:-1]:
         layer.trainable = False
@@ -208,7 +168,7 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> No
     frozen = model.get_weights()
     model.trainable = True
     fit_once(model)
-    assert len(model.trainable_variables) == len(make("class token").trainable_variables)
+    assert trainable(model) == everything
     for variable, was, now in zip(model.weights, frozen, model.get_weights(), strict=True):
         assert (was != now).any(), variable.path
     assert model.get_config()["frozen"] == []
@@ -216,27 +176,23 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze() -> No
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_block_a_base_and_a_feature_model_thaw_as_a_whole() -> None:
-    model = make("class token")
-    everything = trainable(model)
-    block = model.get_layer("block_0")
-    block.attention.trainable = False
-    block.trainable = True
-    assert trainable(model) == everything
-    block.mlp.dense_0.trainable = False
-    assert model.get_config()["frozen"] == ["block_0/mlp/dense_0"]
-    block.mlp.trainable = True
-    assert trainable(model) == everything
-    features = model.feature_model("pre_logits")
-    for change in ("the base", "the features", "around it"):
+    model = make()
+    everything, block = trainable(model), model.get_layer("block_0")
+    for part, whole in ((block.attention, block), (block.mlp.dense_0, block.mlp)):
+        part.trainable = False
+        assert model.get_config()["frozen"] == [part.path]
+        whole.trainable = True
+        assert trainable(model) == everything
+    features, images = model.feature_model("pre_logits"), keras.Input((32, 32, 3))
+    for base in (model, features, None):
         for layer in model.layers:
             layer.trainable = False
-        images = keras.Input((32, 32, 3))
         around = keras.Model(images, model(images))
-        thawed = {"the base": model, "the features": features, "around it": around}[change]
-        if change == "around it":  # Keras ignores True for True of a plain model on TensorFlow
+        if base is None:  # Keras ignores True for True of a plain model on TensorFlow
             around.trainable = False
+        thawed = around if base is None else base
         thawed.trainable = True
-        expected = [path for path in everything if "head" not in path or thawed is not features]
+        expected = [path for path in everything if "head" not in path or base is not features]
         assert trainable(around) == expected
 
 
@@ -247,12 +203,11 @@ def quantized(model: ImageModel, *args: Any, **options: Any) -> ImageModel:
     return model
 
 
-QUANTIZED = [*((kind, "int8") for kind in ARCHITECTURES), ("class token", "int4")]
+INT8 = [(kind, "int8") for kind in ARCHITECTURES]
+QUANTIZED = rows([*INT8, ("token", "int4"), ("mixer", "float8")], INT8[:1])
 
 
-@pytest.mark.parametrize(
-    ("architecture", "mode"), rows([*QUANTIZED, ("mixer", "float8")], [("class token", "int8")])
-)
+@pytest.mark.parametrize(("architecture", "mode"), QUANTIZED)
 def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
     architecture: str, mode: str, tmp_path: Path
 ) -> None:
@@ -275,9 +230,8 @@ def test_a_quantized_model_is_saved_copied_and_gets_a_new_head(
 def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
     if "filters" not in inspect.signature(keras.Model.quantize).parameters:
         pytest.skip("not in this version of Keras")
-    model = make("class token")
-    if whose != "ours":
-        model = keras.Model(model.input, model.output)
+    model = make()
+    model = model if whose == "ours" else keras.Model(model.input, model.output)
     quantized(model, "int8", filters=lambda layer: layer.name not in ("dense_1", "head"))
     dense = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Dense)]
     assert {one.name for one in dense if one.quantization_mode is None} == {"dense_1", "head"}
@@ -285,56 +239,47 @@ def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
     assert model.get_layer("head").quantization_mode == "int8"
 
 
-def test_quantizers_of_ones_own_are_saved(tmp_path: Path) -> None:
+def test_quantizers_of_ones_own_are_saved_and_those_of_text_refused(tmp_path: Path) -> None:
     weights_only = quantizer("Int8QuantizationConfig", activation_quantizer=None)
-    model = quantized(make("class token"), config=weights_only)
-    plain = quantized(make("class token"), "int8")
+    model, plain = quantized(make(), config=weights_only), quantized(make(), "int8")
     assert (outputs(plain)[0] != outputs(model)[0]).any()
     for other in (reloaded(model, tmp_path), model.copy()):
         assert_equal_outputs(other, model)
+    for name in ("GPTQConfig", "AWQConfig"):
+        model, config = make(), quantizer(name, dataset=list(IMAGES), tokenizer=str)
+        with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
+            model.quantize(config=config)
+        assert model.get_layer("head").quantization_mode is None
 
 
-@pytest.mark.parametrize("mode", ["gptq", "awq"])
-def test_calibration_on_text_is_refused(mode: str) -> None:
-    config = quantizer(f"{mode.upper()}Config", dataset=list(IMAGES), tokenizer=str)
-    model = make("class token")
-    with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
-        model.quantize(config=config)
-    assert model.get_layer("head").quantization_mode is None
-
-
-def test_a_map_of_policies_is_honored_by_the_head_as_well(tmp_path: Path) -> None:
+def test_policies_of_the_program_and_maps_of_them_are_honored_by_all_layers(tmp_path: Path) -> None:
     map_of = keras.dtype_policies.DTypePolicyMap
     policies = {"block_0/mlp/.*": "bfloat16", "head": "mixed_bfloat16"}
     wanted = {path: keras.DTypePolicy(policy) for path, policy in policies.items()}
-    model = make("class token", dtype=map_of("float32", wanted))
+    model = make(dtype=map_of("float32", wanted))
     assert policies == {path: policy.name for path, policy in wanted.items()}
     for one in (model, reloaded(model, tmp_path), model.copy()):
-        assert one.get_layer("head").compute_dtype == "bfloat16"
-        assert one.get_layer("head").variable_dtype == "float32"
-        assert one.get_layer("block_0").mlp.dense_1.variable_dtype == "bfloat16"
-        assert one.get_layer("block_0").norm_1.variable_dtype == "float32"
-    unnamed = make("class token", dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
+        head, block = one.get_layer("head"), one.get_layer("block_0")
+        assert (head.compute_dtype, head.variable_dtype) == ("bfloat16", "float32")
+        assert block.mlp.dense_1.variable_dtype == "bfloat16"
+        assert block.norm_1.variable_dtype == "float32"
+    unnamed = make(dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
     assert unnamed.get_layer("head").compute_dtype == "float32"
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "float64"])
-def test_the_policy_of_the_program_is_that_of_the_model(policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
-    model = make("class token")
-    assert model.get_layer("block_0").dtype_policy.name == policy
-    assert keras.backend.standardize_dtype(model(IMAGES).dtype) == "float32"
+    for policy in ("mixed_bfloat16", "bfloat16", "float64"):
+        keras.config.set_dtype_policy(policy)
+        model = make()
+        assert model.get_layer("block_0").dtype_policy.name == policy
+        assert keras.backend.standardize_dtype(model(IMAGES).dtype) == "float32"
 
 
 def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path) -> None:
-    model = make("class token")
+    model = make()
     keras_vit.save_weights(model, tmp_path / "m.safetensors", layout="timm")
     with pytest.raises(ValueError, match=r"keras_vit\.load_weights\(model, '.*m\.safetensors'\)"):
         model.load_weights(tmp_path / "m.safetensors")
     model.save_weights(tmp_path / "m.weights.h5")
-    larger = model.with_classifier(model.num_classes + 1)
     with pytest.raises(ValueError, match="shape"):  # Keras's own
-        larger.load_weights(tmp_path / "m.weights.h5")
+        model.with_classifier(6).load_weights(tmp_path / "m.weights.h5")
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -355,13 +300,11 @@ class Scaled(keras_vit.VisionTransformer):
 
 
 def test_a_subclass_with_arguments_of_its_own(tmp_path: Path) -> None:
-    sizes = {"patch_size": 8, "hidden_dim": 32, "depth": 1, "num_heads": 2}
-    model = Scaled(3.0, input_shape=(32, 32, 3), **sizes)
+    model = Scaled(3.0, **KIND_SIZES)
     model.get_layer("head").set_weights([np.ones((32, 5)), np.arange(5.0)])
     assert model.hidden_dim == 32
     for other in (reloaded(model, tmp_path), model.copy()):
-        assert type(other) is Scaled
-        assert other.scale == 3
+        assert (type(other), other.scale) == (Scaled, 3)
         assert_equal_outputs(other, model)
     with pytest.raises(ValueError, match=r"'hidden_dm'.*Did you mean 'hidden_dim'"):
         Scaled(scale=3.0, hidden_dm=32)
@@ -369,40 +312,20 @@ def test_a_subclass_with_arguments_of_its_own(tmp_path: Path) -> None:
         Scaled(scal=3.0)
 
 
-def test_a_layer_as_an_attribute(architecture: str) -> None:
-    images = keras.Input((4,))
-    plain = keras.Model(images, keras.layers.Dense(1)(images))
-    plain.probe = keras.layers.Dense(2)
-    plain.probe.build((None, 5))
-    if len(plain.variables) != 4:
-        pytest.skip(f"Keras {keras.__version__} does not track the attributes of Functional models")
-    model = make(architecture)
-    variables = len(model.variables)
-    model.probe = keras.layers.Dense(2)
-    model.probe.build((None, 5))
-    assert tuple(model.probe(model(IMAGES)).shape) == (4, 2)
-    assert len(model.variables) == variables + 2
-
-
-def test_over_the_frames_of_a_video(tmp_path: Path) -> None:
-    base = make("class token")
-    videos = keras.Input((2, 32, 32, 3))
+def test_over_the_frames_of_a_video_and_in_two_towers(tmp_path: Path) -> None:
+    base, videos = make(), keras.Input((2, 32, 32, 3))
     model = keras.Model(videos, keras.layers.TimeDistributed(base)(videos))
     frames = IMAGES.reshape(2, 2, 32, 32, 3)
     found = predict(model, frames).reshape(4, 5)
     np.testing.assert_allclose(found, outputs(base)[0], atol=1e-5)
     np.testing.assert_array_equal(predict(reloaded(model, tmp_path), frames).reshape(4, 5), found)
-
-
-def test_two_towers_share_one_backbone(tmp_path: Path) -> None:
-    base = make("class token", num_classes=0)
-    left, right = keras.Input((32, 32, 3)), keras.Input((32, 32, 3))
-    features = keras.layers.concatenate([base(left), base(right)])
-    model = keras.Model([left, right], keras.layers.Dense(1)(features))
-    loaded, both = reloaded(model, tmp_path), [IMAGES, IMAGES[::-1].copy()]
+    base, both = make(num_classes=0), [keras.Input((32, 32, 3)) for _ in range(2)]
+    features = keras.layers.concatenate([base(images) for images in both])
+    model = keras.Model(both, keras.layers.Dense(1)(features))
+    loaded, images = reloaded(model, tmp_path), [IMAGES, IMAGES[::-1].copy()]
     for each in (model, loaded):
         assert len(each.trainable_variables) == len(base.trainable_variables) + 2
-    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(m(both)) for m in (loaded, model)))
+    np.testing.assert_array_equal(predict(loaded, images), predict(model, images))
 
 
 def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> None:
@@ -419,6 +342,15 @@ def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> Non
     with pytest.raises(AttributeError):
         model.data_format = "channels_first"
     assert not hasattr(model, "nothing_of_this_name")
+    images, variables = keras.Input((4,)), len(model.variables)
+    plain = keras.Model(images, keras.layers.Dense(1)(images))
+    for each, size in ((plain, 1), (model, 5)):
+        each.probe = keras.layers.Dense(2)
+        each.probe.build((None, size))
+    if len(plain.variables) != 4:
+        pytest.skip(f"Keras {keras.__version__} does not track the attributes of Functional models")
+    assert tuple(model.probe(model(IMAGES)).shape) == (4, 2)
+    assert len(model.variables) == variables + 2
 
 
 def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:
@@ -431,20 +363,15 @@ def test_channels_first_is_the_default_where_keras_says_so(architecture: str) ->
     keras.config.set_image_data_format("channels_last")
     last = make(architecture, input_shape=(32, 24, 3))
     last.set_weights(first.get_weights())
-    images, middle = pixels(2, 32, 24, 3), {"bit": "stage_1"}.get(architecture, "block_0")
-    found, wanted = (
-        predict(model.feature_model(middle, format="grid"), x)
-        for model, x in ((first, images.transpose(0, 3, 1, 2)), (last, images))
-    )
-    np.testing.assert_allclose(found.transpose(0, 2, 3, 1), wanted, atol=1e-5)
+    images, middle = pixels(2, 32, 24, 3), "stage_1" if architecture == "bit" else "block_0"
+    first, last = (model.feature_model(middle, format="grid") for model in (first, last))
+    found = predict(first, images.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(found, predict(last, images), atol=1e-5)
 
 
-def test_a_loaded_model_is_called_before_keras_exports_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loaded_model_is_called_before_keras_exports_it(tmp_path: Path, monkeypatch: Any) -> None:
     """As `export(format="onnx")` wants it: "The model provided has never called." """
-    loaded = reloaded(make("class token"), tmp_path)
-    called = []
+    loaded, called = reloaded(make(), tmp_path), []
     monkeypatch.setattr(keras.Model, "export", lambda self, *_, **__: called.append(self._called))
     loaded.export(tmp_path / "model.onnx", format="onnx")
     assert called == [True]
@@ -457,8 +384,7 @@ def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
 
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "saved_model", format="tf_saved_model", verbose=False)
-    artifact = tf.saved_model.load(tmp_path / "saved_model")
-    served = artifact.serve(IMAGES.astype("float32"))
+    served = tf.saved_model.load(tmp_path / "saved_model").serve(IMAGES.astype("float32"))
     np.testing.assert_allclose(served.numpy(), outputs(loaded)[0], atol=1e-5)
 
 
@@ -469,5 +395,5 @@ def test_export_to_torch(architecture: str, tmp_path: Path) -> None:
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "model.pt2", format="torch", verbose=False)
     program = torch.export.load(tmp_path / "model.pt2").module()
-    image = torch.from_numpy(IMAGES[:1].astype("float32"))
-    np.testing.assert_allclose(program(image).detach().numpy(), outputs(loaded)[0][:1], atol=1e-5)
+    found = program(torch.from_numpy(IMAGES[:1].astype("float32"))).detach().numpy()
+    np.testing.assert_allclose(found, outputs(loaded)[0][:1], atol=1e-5)

@@ -1,6 +1,6 @@
 """Token merging and patch dropout as options of the model: what they cost, and what they keep."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +10,33 @@ import pytest
 
 import keras_vit
 from keras_vit.inspection import attention_maps, attention_rollout, pooling_attention
-from tests.backend import gradients, rows
-from tests.bank import fresh_kind, pixels
-from tests.bank import outputs as predict
-from tests.models.test_common import IMAGES, JIT, compiled
+from tests.backend import gradients, numpy, reloaded, rows
+from tests.bank import fresh_kind
+from tests.models.test_common import IMAGES, JIT, compiled, pixels, predict
 
 # Operation by operation, every length of a sequence is compiled anew on JAX; elsewhere, compiling
 # the model takes longer than running it so.
 answer = compiled if keras.backend.backend() == "jax" else predict
-
-
-def build(**changes: Any) -> Any:
-    return fresh_kind("token", **changes)
+build = partial(fresh_kind, "token")
 
 
 def features(model: Any, *names: str, **options: Any) -> Any:
     found = model.feature_model(names, **options)(IMAGES)
-    return [keras.ops.convert_to_numpy(found[name]) for name in names]
+    return [numpy(found[name]) for name in names]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    rows(
-        [
-            {},
-            {"remat": True, "layer_scale": 0.5},
-            {"position_embedding": "relative", "num_registers": 2},
-            {"token_merging": 3},
-        ],
-        [{}],
-    ),
-)
+OPTIONS: list[dict[str, Any]] = [{}, {"remat": True, "layer_scale": 0.5}, {"token_merging": 3}]
+OPTIONS += [{"position_embedding": "relative", "num_registers": 2}]
+LEFT: list[tuple[dict[str, Any], list[int]]] = [
+    ({"token_merging": 3, "depth": 4}, [14, 11, 8, 5]),
+    ({"token_merging": (0, 5, 0), "depth": 3}, [17, 12, 12]),
+    ({"token_merging": 100, "num_registers": 2, "depth": 3}, [3 + 8, 3 + 4, 3 + 2]),
+    ({"token_merging": 5, "pooling": "gap", "depth": 4}, [11, 6, 3, 2]),
+    ({"token_merging": 0}, [17, 17]),
+]
+
+
+@pytest.mark.parametrize("arguments", rows(OPTIONS, [{}]))
 def test_the_last_block_encodes_what_is_read_alone(arguments: dict[str, Any]) -> None:
     """The same logits and gradients as when every patch goes through the last block."""
     model = build(**arguments)
@@ -55,16 +51,7 @@ def test_the_last_block_encodes_what_is_read_alone(arguments: dict[str, Any]) ->
         np.testing.assert_allclose(found[name], gradient, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ({"token_merging": 3, "depth": 4}, [14, 11, 8, 5]),
-        ({"token_merging": (0, 5, 0), "depth": 3}, [17, 12, 12]),
-        ({"token_merging": 100, "num_registers": 2, "depth": 3}, [3 + 8, 3 + 4, 3 + 2]),
-        ({"token_merging": 5, "pooling": "gap", "depth": 4}, [11, 6, 3, 2]),
-        ({"token_merging": 0}, [17, 17]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "wanted"), LEFT)
 def test_tokens_left_after_each_block(arguments: dict[str, Any], wanted: list[int]) -> None:
     model = build(**arguments)
     names = [f"block_{i}" for i in range(model.depth)]
@@ -90,14 +77,11 @@ def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
     """Every patch has an equal neighbor: answer, grid, and attention stay the plain model's."""
     plain = fresh_kind(kind, position_embedding="none")
     images = np.repeat(pixels(2, 4, 8, 16, 3).reshape(2, 32, 2, 8, 3), 2, axis=2)
-    images = images.reshape(2, 32, 32, 3)
-    merging = plain.with_token_merging((8, 0))
-    close = {"atol": 3e-5, "rtol": 1e-4}
+    images, merging = images.reshape(2, 32, 32, 3), plain.with_token_merging((8, 0))
+    close, names = {"atol": 3e-5, "rtol": 1e-4}, ["block_0", "encoder_norm"]
     np.testing.assert_allclose(answer(merging, images), answer(plain, images), **close)
-    names = ["block_0", "encoder_norm"]
-    found, wanted = (
-        m.feature_model(names, format="grid").predict(images, verbose=0) for m in (merging, plain)
-    )
+    grids = [model.feature_model(names, format="grid") for model in (merging, plain)]
+    found, wanted = (grid.predict(images, verbose=0) for grid in grids)
     for name in names:
         np.testing.assert_allclose(found[name], wanted[name], **close)
     looks = {"token": [attention_maps, attention_rollout], "map": [pooling_attention]}
@@ -115,16 +99,7 @@ def test_attention_maps_are_laid_out_on_every_patch() -> None:
     a, b = next((i, j) for i in range(17) for j in range(i) if first[i] == first[j])
     np.testing.assert_array_equal(maps[0, 1, :, a], maps[0, 1, :, b])
     np.testing.assert_array_equal(maps[0, 1, :, :, a], maps[0, 1, :, :, b])
-    assert (token_index[:, 0] == 0).all()  # the class token stays in front, alone
-    assert (token_index[:, 1:] > 0).all()
-
-
-@pytest.mark.every_backend
-def test_gradients_reach_every_variable() -> None:
-    model = build(token_merging=(3, 0), patch_dropout=0.25, num_registers=1)
-    for path, gradient in gradients(model, IMAGES, training=True).items():
-        assert np.isfinite(gradient).all(), path
-        assert np.abs(gradient).max() > 0, path
+    assert ((token_index > 0) == (np.arange(17) > 0)).all()  # the class token stays alone, in front
 
 
 @pytest.mark.every_backend
@@ -138,7 +113,7 @@ def test_patch_dropout_works_in_training_only_and_repeats_by_seed() -> None:
         np.testing.assert_array_equal(answer(model, IMAGES), expected)
         found = model.feature_model(["tokens", "logits"])(IMAGES, training=True)
         assert tuple(found["tokens"].shape) == (2, 1 + 8, 32)
-        logits.append(keras.ops.convert_to_numpy(found["logits"]))
+        logits.append(numpy(found["logits"]))
     np.testing.assert_array_equal(logits[0], logits[1])
     assert np.abs(logits[0] - expected).max() > 1e-4
     with pytest.raises(ValueError, match="8 patches do not fill a grid of 4 x 4"):
@@ -152,7 +127,7 @@ def losses_of(model: Any, images: int, **options: Any) -> list[float]:
 
 
 @pytest.mark.every_backend
-def test_both_train_with_remat_as_without() -> None:
+def test_both_train_with_remat_as_without_and_gradients_reach_every_variable() -> None:
     losses = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)
@@ -160,6 +135,9 @@ def test_both_train_with_remat_as_without() -> None:
         losses.append(losses_of(model, 8, batch_size=4))
     np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
     assert losses[0][-1] < losses[0][0]
+    model = build(token_merging=(3, 0), patch_dropout=0.25, num_registers=1)
+    for path, gradient in gradients(model, IMAGES, training=True).items():
+        assert 0 < np.abs(gradient).max() < np.inf, path  # and no NaN
 
 
 def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
@@ -167,12 +145,9 @@ def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
     losses = losses_of(model, 4)
     assert losses[-1] < losses[0]
     assert model.predict(IMAGES, verbose=0).dtype == np.float32
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(model)))
-    clone = keras.saving.deserialize_keras_object(config)
-    assert clone.get_config() == model.get_config()
-    assert clone.token_merging == (3, 0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
+    assert loaded.get_config() == model.get_config()
+    assert loaded.token_merging == (3, 0)
     np.testing.assert_array_equal(answer(loaded, IMAGES), answer(model, IMAGES))
     assert loaded.feature_model("block_1").output_shape == (None, 14, 32)
 
@@ -181,9 +156,8 @@ def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
 def test_images_and_batches_of_any_size() -> None:
     model = build(depth=1, token_merging=3, num_registers=1, patch_dropout=0.5)
     dynamic = model.with_input_shape((None, None, 3))
-    for batch, height, width in ((1, 32, 32), (3, 24, 48)):
-        images = pixels(batch, height, width, 3)
-        fixed = model.with_input_shape((height, width, 3))
+    for shape in ((1, 32, 32, 3), (3, 24, 48, 3)):
+        images, fixed = pixels(*shape), model.with_input_shape(shape[1:])
         np.testing.assert_allclose(compiled(dynamic, images), answer(fixed, images), atol=2e-5)
     dynamic.compile("sgd", "mean_squared_error")
     assert np.isfinite(dynamic.fit(images, np.zeros((3, 5)), verbose=0).history["loss"]).all()

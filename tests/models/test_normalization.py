@@ -2,9 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,25 +12,20 @@ from keras_vit.weights import from_checkpoint, load_weights, save_weights
 from keras_vit.weights.containers.metadata import with_metadata
 from keras_vit.weights.tables.layout import Checkpoint
 from keras_vit.weights.tables.layouts import LAYOUTS
-from tests.backend import rows
+from tests.backend import reloaded, rows
 from tests.bank import fill, fresh_kind, outputs, pixels, small_kind
 
 GRAY = pixels(3, 32, 32, 1)
 RGB = np.repeat(GRAY, 3, axis=-1)
 # All ways from pixels to tokens: with a bias and without, convolutions, padding by zeros.
-# All ways from pixels to tokens: with a bias and without, convolutions, padding by zeros.
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "token": ("token", {}),
-    "clip": ("token", {"pre_norm": True}),
-    **{kind: (kind, {}) for kind in ("hybrid", "mixer", "bit")},
-}
+FAMILIES = ["token", "clip", "hybrid", "mixer", "bit"]
 
 
 def pair(family: str, normalization: str) -> tuple[ImageModel, ImageModel]:
     """A model of three channels and one of one, with the same weights."""
-    kind, options = FAMILIES[family]
-    options = {**options, "normalization": normalization}
-    rgb, gray = (small_kind(kind, input_shape=(32, 32, c), **options) for c in (3, 1))
+    kind, options = ("token", {"pre_norm": True}) if family == "clip" else (family, {})
+    shapes = [{"input_shape": (32, 32, channels), **options} for channels in (3, 1)]
+    rgb, gray = (small_kind(kind, normalization=normalization, **shape) for shape in shapes)
     fill(rgb)
     gray.set_weights(rgb.get_weights())
     return rgb, gray
@@ -50,17 +43,14 @@ def test_gray_is_rgb_with_equal_channels(family: str, kind: str) -> None:
         options = {"data_format": "channels_first", "normalization": "imagenet"}
         first = fresh_kind("token", input_shape=(1, 32, 32), **options)
         first.set_weights(rgb.get_weights())
-        found = outputs(first, GRAY.transpose(0, 3, 1, 2))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(outputs(first, GRAY.transpose(0, 3, 1, 2)), expected, atol=1e-5)
 
 
 def test_files_keep_the_weights(tmp_path: Path) -> None:
     """As the model's own file, and in other layouts, where they are those of the RGB model."""
     rgb, gray = pair("token", "imagenet")
     expected = outputs(rgb, RGB)
-    gray.save(tmp_path / "gray.keras")
-    again = keras.saving.load_model(tmp_path / "gray.keras")
-    for copy in (again, gray.copy(), gray.with_input_shape((32, 32, 1))):
+    for copy in (reloaded(gray, tmp_path), gray.copy(), gray.with_input_shape((32, 32, 1))):
         np.testing.assert_array_equal(outputs(copy, GRAY), expected)
     file = tmp_path / "gray.safetensors"
     save_weights(gray, file, "timm")
@@ -83,39 +73,25 @@ def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None
     np.testing.assert_allclose(outputs(opened, RGB), outputs(rgb, RGB), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (
-            {"input_shape": (32, 32, 4), "normalization": "imagenet"},
-            r"or 1 for gray, not 4\. Give include_preprocessing=False",
-        ),
-        *(
-            ({"include_preprocessing": kind}, f"include_preprocessing={kind} must be True")
-            for kind in (0, None, 1)
-        ),
-    ],
-)
-def test_what_is_refused(arguments: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        fresh_kind("token", **arguments)
-
-
-def test_the_spelling_of_earlier_files() -> None:
+def test_what_is_refused_and_the_spelling_of_earlier_files() -> None:
     """The text was in `include_preprocessing`: in configurations, headers and users' programs."""
+    four = r"or 1 for gray, not 4\. Give include_preprocessing=False"
+    with pytest.raises(ValueError, match=four):
+        fresh_kind("token", input_shape=(32, 32, 4), normalization="imagenet")
+    for value in (0, None, 1):
+        with pytest.raises(ValueError, match=f"include_preprocessing={value} must be True"):
+            fresh_kind("token", include_preprocessing=value)
     with pytest.warns(DeprecationWarning, match=r"is now normalization='clip'"):
         model = fresh_kind("token", include_preprocessing="clip")
     assert (model.include_preprocessing, model.normalization) == (True, "clip")
-    config = model.get_config()
-    del config["normalization"]
+    config = {k: v for k, v in model.get_config().items() if k != "normalization"}
     for earlier, now in (("clip", (True, "clip")), (True, (True, "inception"))):
         again = type(model).from_config({**config, "include_preprocessing": earlier})
         assert (again.include_preprocessing, again.normalization) == now
     # A header with True is of [-1, 1], whatever the conventions of its layout are.
     dinov2 = Checkpoint("dinov2", "vit", LAYOUTS["dinov2"].conventions, {})
     for earlier, name in ((True, "inception"), ("clip", "clip"), (False, "imagenet")):
-        header = {"arguments": {"include_preprocessing": earlier}}
-        stated = with_metadata(dinov2, header).stated
+        stated = with_metadata(dinov2, {"arguments": {"include_preprocessing": earlier}}).stated
         assert (stated["include_preprocessing"], stated["normalization"]) == (bool(earlier), name)
 
 
@@ -124,10 +100,8 @@ def test_real_weights(shared: Path) -> None:
     file = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
     images = pixels(2, 224, 224, 1)
     for kind, atol in (("imagenet", 0), ("inception", 2e-4)):
-        gray, rgb = (
-            create("ViT-Ti/16", weights=file, input_shape=(224, 224, c), normalization=kind)
-            for c in (1, 3)
-        )
+        options = {"weights": file, "normalization": kind}
+        gray, rgb = (create("ViT-Ti/16", input_shape=(224, 224, c), **options) for c in (1, 3))
         assert gray.load_report.adapted == (("patch_embedding/kernel",) if atol else ())
         expected = outputs(rgb, np.repeat(images, 3, axis=-1))
         np.testing.assert_allclose(outputs(gray, images), expected, rtol=0, atol=atol)

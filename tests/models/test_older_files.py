@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.backend import at_once
+from tests.backend import at_once, numpy
 from tests.conftest import REPOSITORY
 
 FILES = REPOSITORY / "tests" / "golden" / "keras_files"
@@ -18,7 +18,7 @@ def test_an_older_file_gives_the_same_logits(kind: str) -> None:
     file = FILES / f"{kind}.keras"
     loaded = keras.saving.load_model(file)
     for model in (loaded, keras_vit.weights.load_model(file)):
-        logits = keras.ops.convert_to_numpy(at_once(model)(EXPECTED["images"]))
+        logits = numpy(at_once(model)(EXPECTED["images"]))
         # Recorded on JAX; between backends, the tolerance of the golden cases.
         assert np.abs(logits - EXPECTED[kind]).max() <= 5e-6 * np.abs(EXPECTED[kind]).max()
     assert loaded.class_names == ("ant", "bee", "cat", "dog", "elk")

@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.every_backend  # variables and locks are the backend's
 THREADS, CALLS = 8, 60
 IMAGES, LABELS = pixels(4, 16, 16, 3), np.arange(4)
 IS_JAX = keras.backend.backend() == "jax"
+WRONG = (ValueError, TypeError, RuntimeError)
 
 
 def compiled() -> Any:
@@ -32,25 +34,13 @@ def model() -> Any:
     return compiled()
 
 
-def logits(model: keras.Model) -> np.ndarray:
-    return outputs(model, IMAGES)
-
-
-def is_finite(fit: Any) -> bool:
-    return np.isfinite(fit.history["loss"]).all()
-
-
-WRONG = (ValueError, TypeError, RuntimeError)
-
-
 def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: Path) -> None:
-    features = model.feature_model("pre_logits")
-    both = keras_vit.average_views(model, "flip")
+    features, both = model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")
     ways: list[Callable[[], Any]] = [
         lambda: model.predict(IMAGES, verbose=0),
         lambda: model.evaluate(IMAGES, LABELS, verbose=0),
         lambda: both.predict(IMAGES, verbose=0),
-        lambda: logits(model),
+        lambda: outputs(model, IMAGES),
         lambda: model.predict_on_batch(IMAGES),
         lambda: features.predict_on_batch(IMAGES),
         lambda: np.concatenate([w.ravel() for w in model.get_weights()]),
@@ -66,57 +56,46 @@ def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: 
             np.testing.assert_allclose(ways[which](), expected[which], rtol=1e-5, atol=1e-6)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for future in [pool.submit(work, thread) for thread in range(THREADS)]:
-            future.result()
+        list(pool.map(work, range(THREADS)))
     model.save(tmp_path / "model.keras")
-    assert is_finite(model.fit(IMAGES, LABELS, verbose=0))
-
-
-class Held(keras.callbacks.Callback):
-    """Holds `fit` after its first epoch until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_in_fit, self.may_go_on = threading.Event(), threading.Event()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.is_in_fit.set()
-        assert self.may_go_on.wait(120)
+    assert np.isfinite(model.fit(IMAGES, LABELS, verbose=0).history["loss"]).all()
 
 
 def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
-    features, held = model.feature_model("pre_logits"), Held()
-    reading = {
-        "predict": lambda: model.predict(IMAGES, verbose=0),
-        "predict_on_batch": lambda: model.predict_on_batch(IMAGES),
-        "__call__": lambda: logits(model),
-        "get_weights": model.get_weights,
-        "features": lambda: features.predict(IMAGES, verbose=0),
-    }
-    changing = {
-        "evaluate": lambda: model.evaluate(IMAGES, LABELS, verbose=0),
-        "test_on_batch": lambda: model.test_on_batch(IMAGES, LABELS),
-        "train_on_batch": lambda: model.train_on_batch(IMAGES, LABELS),
-        "fit": lambda: model.fit(IMAGES, LABELS, verbose=0),
-        "set_weights": lambda: model.set_weights(before),
-    }
-    before = model.get_weights()
-    for call in reading.values():
+    features, before = model.feature_model("pre_logits"), model.get_weights()
+    is_in_fit, may_go_on = threading.Event(), threading.Event()
+
+    class Hold(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            is_in_fit.set()
+            assert may_go_on.wait(120)
+
+    reading: list[Callable[[], Any]] = [
+        *(partial(each.predict, IMAGES, verbose=0) for each in (model, features)),
+        *(partial(way, IMAGES) for way in (model.predict_on_batch, model)),
+        model.get_weights,
+    ]
+    changing: list[Callable[[], Any]] = [
+        *(partial(way, IMAGES, LABELS) for way in (model.test_on_batch, model.train_on_batch)),
+        *(partial(way, IMAGES, LABELS, verbose=0) for way in (model.evaluate, model.fit)),
+        partial(model.set_weights, before),
+    ]
+    for call in reading:
         call()
     with ThreadPoolExecutor(1) as pool:
-        fit = pool.submit(model.fit, IMAGES, LABELS, epochs=2, verbose=0, callbacks=[held])
+        fit = pool.submit(model.fit, IMAGES, LABELS, epochs=2, verbose=0, callbacks=[Hold()])
         try:
-            assert held.is_in_fit.wait(120)
-            for call in (changing | reading if IS_JAX else changing).values():
+            assert is_in_fit.wait(120)
+            for call in changing + reading * IS_JAX:
                 with pytest.raises(RuntimeError, match=r"while `fit` trains.*model\.copy\(\)"):
                     call()
             if not IS_JAX:  # where variables stay: with the weights of the moment
-                for call in reading.values():
+                for call in reading:
                     call()
         finally:
-            held.may_go_on.set()
-        assert is_finite(fit.result())
-    for call in (reading | changing).values():
+            may_go_on.set()
+        assert np.isfinite(fit.result().history["loss"]).all()
+    for call in reading + changing:
         call()
     assert np.isfinite(np.concatenate([w.ravel() for w in model.get_weights()])).all()
 
@@ -126,8 +105,8 @@ def test_callbacks_use_the_model_that_is_in_fit(model: Any, tmp_path: Path) -> N
 
     class Looks(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            each = model, model.feature_model("pre_logits")
-            seen.extend(m.predict(IMAGES, verbose=0) for m in each)
+            features = model.feature_model("pre_logits")
+            seen.extend(each.predict(IMAGES, verbose=0) for each in (model, features))
             seen.append(model.evaluate(IMAGES, LABELS, verbose=0))
             model.save(tmp_path / "model.keras")
 
@@ -136,23 +115,21 @@ def test_callbacks_use_the_model_that_is_in_fit(model: Any, tmp_path: Path) -> N
     assert len(seen) == 6
     assert np.isfinite(history["val_loss"]).all()
     np.testing.assert_allclose(seen[3], model.predict(IMAGES, verbose=0), rtol=1e-5)
-    np.testing.assert_array_equal(logits(pickle.loads(pickle.dumps(model))), logits(model))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(outputs(again, IMAGES), outputs(model, IMAGES))
 
 
-def test_two_threads_train_two_models(model: Any) -> None:
+def test_two_threads_train_two_models_and_a_failure_leaves_the_weights(model: Any) -> None:
     models = [model, compiled()]
     with ThreadPoolExecutor(2) as pool:
         fits = [pool.submit(m.fit, IMAGES, LABELS, epochs=5, verbose=0) for m in models]
-        assert all(is_finite(fit.result()) for fit in fits)
-
-
-def test_a_failure_leaves_the_weights_on_the_model_and_lets_the_next_in(model: Any) -> None:
-    before = logits(model)
+        assert all(np.isfinite(fit.result().history["loss"]).all() for fit in fits)
+    before = outputs(model, IMAGES)
     for other in (model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")):
         with pytest.raises(WRONG):
             other.predict(IMAGES[0], verbose=0)  # one image without a batch
-        np.testing.assert_array_equal(logits(model), before)
+        np.testing.assert_array_equal(outputs(model, IMAGES), before)
     with pytest.raises(WRONG):
         model.predict(IMAGES[:, :15], verbose=0)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:  # the next is let in
         assert pool.submit(model.predict, IMAGES, verbose=0).result(120).shape == (4, 5)

@@ -13,10 +13,10 @@ from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import VIEWS
-from tests.bank import TINY, fill, fresh, outputs
+from tests.backend import numpy
+from tests.bank import TINY, fill, fresh, outputs, pixels
 
-RNG = np.random.default_rng(0)
-IMAGES = RNG.uniform(0, 255, (2, 32, 24, 3)).astype("float32")
+IMAGES = pixels(2, 32, 24, 3).astype("float32")
 
 
 def build(**options: Any) -> Any:
@@ -25,25 +25,12 @@ def build(**options: Any) -> Any:
     return model
 
 
-def folder_of_noise(folder: Path) -> Path:
-    """Two classes of eight images each."""
-    for name in ("a", "b"):
-        (folder / name).mkdir(parents=True)
-        for i in range(8):
-            pixels = RNG.integers(0, 256, (40, 30, 3)).astype("uint8")
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
-    return folder
-
-
 def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
     """Channels last. Corners of 28 x 21 of 32 x 24 pixels, enlarged again."""
     seen = [images]
-    if views == "crops":
-        for top in (0, 4):
-            for left in (0, 3):
-                corner = images[:, top : top + 28, left : left + 21]
-                enlarged = keras.ops.image.resize(corner, (32, 24), data_format="channels_last")
-                seen.append(keras.ops.convert_to_numpy(enlarged))
+    for top, left in ((0, 0), (0, 3), (4, 0), (4, 3)) if views == "crops" else ():
+        corner = images[:, top : top + 28, left : left + 21]
+        seen.append(numpy(keras.ops.image.resize(corner, (32, 24), data_format="channels_last")))
     return [view for image in seen for view in (image, image[:, :, ::-1])]
 
 
@@ -79,7 +66,11 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.from_checkpoint(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
-    splits = keras_vit.data.load(str(folder_of_noise(tmp_path / "photos")))
+    for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
+        folder = tmp_path / "photos" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i // 2}.png")
+    splits = keras_vit.data.load(str(tmp_path / "photos"))
     _, scores = predict_split(loaded, splits.val)
     single = model.copy()
     single.eval_transform = {"mode": "stretch"}

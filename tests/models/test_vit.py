@@ -1,96 +1,76 @@
 """What is special about the Vision Transformer: its options, and what it refuses."""
 
+from math import inf, nan
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from tests.bank import fresh_kind as build
-from tests.bank import outputs as predict
-from tests.bank import pixels
-from tests.bank import small_kind as built
-from tests.models.test_common import IMAGES, SIZES
+from tests.backend import numpy
+from tests.models.test_common import IMAGES, SIZES, build, built, pixels, predict
+from tests.training.common import refused
+
+RATES = [("dropout", 1.5), ("dropout", "a lot"), ("stochastic_depth", -0.1)]
+# What the error of a value besides the value says.
+WRONG: dict[str, list[tuple[str, Any]]] = {
+    "[0, 1)": [*RATES, ("patch_dropout", 1.0), ("patch_dropout", nan)],
+    "at least 0": [("token_merging", -1), ("num_classes", -1), ("num_registers", -1)],
+    "integer": [("num_classes", 5.0), ("hidden_dim", 32.0), ("depth", 0), ("mlp_dim", 0)],
+    "at least 1": [("representation_size", 0)],
+    "pair": [("patch_size", (16, 16, 3)), ("position_grid", (0, 4))],
+    "above 0": [("norm_epsilon", 0.0)],
+    "finite": [("norm_epsilon", nan), ("layer_scale", inf)],
+}
+ERRORS: list[tuple[dict[str, Any], list[str]]] = [
+    *(({k: v}, [f"{k}={v!r}", says]) for says, values in WRONG.items() for k, v in values),
+    ({"num_clases": 5}, ["num_clases", "'num_classes'"]),
+    ({"token_merging": (1, 2, 3)}, ["(1, 2, 3)", "2 blocks"]),
+    ({"token_merging": 2, "position_embedding": "relative"}, ["relative", "token_merging=2"]),
+    ({"patch_dropout": 0.5, "position_embedding": "relative"}, ["patch_dropout=0.5"]),
+    ({"num_heads": 5}, ["num_heads=5", "hidden_dim=32", "1, 2, 4, 8, 16"]),
+    ({"input_shape": (4, 32, 3)}, ["4 x 32", "8 x 8", "smaller patch_size"]),
+    ({"input_shape": (32, 32)}, ["(32, 32)", "(height, width, channels)"]),
+    ({"input_shape": (32, 32, None)}, ["(32, 32, None)"]),
+    ({"pooling": "mean"}, ["'mean'", "'gap'"]),
+    ({"pooling": "token", "class_token": False}, ["class token"]),
+    ({"position_embedding": "rotary"}, ["'rotary'", "'sincos2d'"]),
+    ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
+    ({"activation": "gelu_tan"}, ["gelu_tan"]),
+    ({"input_shape": (32.0, 32, 3)}, ["(32.0, 32, 3)", "positive integers"]),
+    ({"input_shape": (-32, 32, 3)}, ["(-32, 32, 3)", "positive integers"]),
+    ({"input_shape": 32}, ["input_shape=32", "(height, width, channels)"]),
+    ({"data_format": "NCHW"}, ["'NCHW'", "'channels_first'"]),
+    ({"resnet": (1, 0)}, ["resnet[1]=0"]),
+    ({"resnet": 3}, ["resnet=3", "(3, 4, 6, 3)"]),
+    ({"conv_stem": (32, 64)}, ["conv_stem=(32, 64)", "((32, 2), (64, 1))"]),
+    ({"conv_stem": ()}, ["conv_stem=()", "((32, 2), (64, 1))"]),
+    ({"conv_stem": ((32, 0),)}, ["stride of conv_stem[0]=0"]),
+    ({"conv_stem": ((8, 1),), "resnet": ()}, ["resnet=()", "conv_stem=((8, 1),)", "one"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"num_clases": 5}, ["num_clases", "'num_classes'"]),
-        ({"token_merging": -1}, ["token_merging=-1", "at least 0"]),
-        ({"token_merging": (1, 2, 3)}, ["(1, 2, 3)", "2 blocks"]),
-        ({"patch_dropout": 1.0}, ["patch_dropout=1.0", "[0, 1)"]),
-        ({"token_merging": 2, "position_embedding": "relative"}, ["relative", "token_merging=2"]),
-        ({"patch_dropout": 0.5, "position_embedding": "relative"}, ["patch_dropout=0.5"]),
-        ({"num_heads": 5}, ["num_heads=5", "hidden_dim=32", "1, 2, 4, 8, 16"]),
-        ({"input_shape": (4, 32, 3)}, ["4 x 32", "8 x 8", "smaller patch_size"]),
-        ({"input_shape": (32, 32)}, ["(32, 32)", "(height, width, channels)"]),
-        ({"input_shape": (32, 32, None)}, ["(32, 32, None)"]),
-        ({"pooling": "mean"}, ["'mean'", "'gap'"]),
-        ({"pooling": "token", "class_token": False}, ["class token"]),
-        ({"position_embedding": "rotary"}, ["'rotary'", "'sincos2d'"]),
-        ({"dropout": 1.5}, ["dropout=1.5", "[0, 1)"]),
-        ({"depth": 0}, ["depth=0"]),
-        ({"patch_size": (16, 16, 3)}, ["patch_size=(16, 16, 3)"]),
-        ({"hidden_dim": 30, "num_heads": 3, "position_embedding": "sincos2d"}, ["30", "4"]),
-        ({"activation": "gelu_tan"}, ["gelu_tan"]),
-        ({"input_shape": (32.0, 32, 3)}, ["(32.0, 32, 3)", "positive integers"]),
-        ({"input_shape": (-32, 32, 3)}, ["(-32, 32, 3)", "positive integers"]),
-        ({"input_shape": 32}, ["input_shape=32", "(height, width, channels)"]),
-        ({"data_format": "NCHW"}, ["'NCHW'", "'channels_first'"]),
-        ({"num_classes": -1}, ["num_classes=-1", "at least 0"]),
-        ({"num_classes": 5.0}, ["num_classes=5.0", "integer"]),
-        ({"num_registers": -1}, ["num_registers=-1", "at least 0"]),
-        ({"hidden_dim": 32.0}, ["hidden_dim=32.0"]),
-        ({"mlp_dim": 0}, ["mlp_dim=0"]),
-        ({"representation_size": 0}, ["representation_size=0"]),
-        ({"position_grid": (0, 4)}, ["position_grid=(0, 4)"]),
-        ({"resnet": (1, 0)}, ["resnet[1]=0"]),
-        ({"resnet": 3}, ["resnet=3", "(3, 4, 6, 3)"]),
-        ({"conv_stem": (32, 64)}, ["conv_stem=(32, 64)", "((32, 2), (64, 1))"]),
-        ({"conv_stem": ()}, ["conv_stem=()", "((32, 2), (64, 1))"]),
-        ({"conv_stem": ((32, 0),)}, ["stride of conv_stem[0]=0"]),
-        ({"conv_stem": ((8, 1),), "resnet": ()}, ["resnet=()", "conv_stem=((8, 1),)", "one"]),
-        ({"norm_epsilon": 0.0}, ["norm_epsilon=0.0", "above 0"]),
-        ({"norm_epsilon": float("nan")}, ["norm_epsilon=nan", "finite"]),
-        ({"layer_scale": float("inf")}, ["layer_scale=inf", "finite"]),
-        ({"dropout": "a lot"}, ["dropout='a lot'", "[0, 1)"]),
-        ({"patch_dropout": float("nan")}, ["patch_dropout=nan", "[0, 1)"]),
-        ({"stochastic_depth": -0.1}, ["stochastic_depth=-0.1", "[0, 1)"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), ERRORS)
 def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: list[str]) -> None:
-    with pytest.raises(ValueError) as error:
+    with refused(*words):
         keras_vit.VisionTransformer(**{**SIZES, **arguments})
-    for word in words:
-        assert word in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
+def test_names_features_and_images_that_it_does_not_have() -> None:
+    for make, match in (
         (lambda: keras_vit.create("vit-b16"), "'ViT-B/16'"),
         (lambda: keras_vit.ViTTi16(classes=3), "'num_classes'"),
         (lambda: keras_vit.ViTB16(weights="augreg_in21"), "'augreg_in21k'"),
         (lambda: keras_vit.ViTTi16(5), r"ViTTi16\(num_classes=5\)"),
-        (
-            lambda: keras_vit.VisionTransformer(**SIZES, weights="nowhere.keras"),
-            r"load_weights\(model, file\)",
-        ),
+        (lambda: build("token", weights="nowhere.keras"), r"load_weights\(model, file\)"),
         (lambda: built("token").feature_model(["block_00"]), "block_0"),
         (lambda: built("token").feature_model(["block_0"], format="image"), "'grid'"),
         (lambda: built("token")(pixels(32, 32, 3)), ""),
         (lambda: built("token").with_input_shape((32, 32, 4)), r"4 channels.*for 3\."),
         (lambda: build("token", normalization="imagenet", input_shape=(32, 32, 5)), "5"),
-    ],
-)
-def test_names_features_and_images_that_it_does_not_have(make: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        make()
-
-
-def test_a_missing_weights_file() -> None:
+    ):
+        with pytest.raises(ValueError, match=match):
+            make()
     with pytest.raises(FileNotFoundError, match=r"nowhere\.keras"):
         keras_vit.ViTTi16(weights="nowhere.keras")
 
@@ -98,49 +78,36 @@ def test_a_missing_weights_file() -> None:
 def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
     with pytest.warns(UserWarning, match="32 x 24 of 37 x 30"):
         model = build("token", input_shape=(37, 30, 3))
-    images = pixels(2, 37, 30, 3)
-    cut = model.with_input_shape((32, 24, 3))
+    images, cut = pixels(2, 37, 30, 3), model.with_input_shape((32, 24, 3))
     np.testing.assert_allclose(predict(model, images), predict(cut, images[:, :32, :24]), atol=1e-6)
 
 
 @pytest.mark.every_backend
-def test_preprocessing_inside_equals_the_released_range() -> None:
+def test_preprocessing_inside_equals_the_released_range_and_imagenets_definition() -> None:
     inside, outside = built("token"), build("token", include_preprocessing=False)
     outside.set_weights(inside.get_weights())
     normalized = (IMAGES.astype("float32") - 127.5) / 127.5
     for taken in (IMAGES, IMAGES.astype("float32")):
         np.testing.assert_allclose(predict(inside, taken), predict(outside, normalized), atol=2e-5)
-
-
-@pytest.mark.every_backend
-def test_imagenet_preprocessing_equals_its_definition() -> None:
     wanted = (IMAGES / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     for data_format, axes in (("channels_last", (0, 1, 2, 3)), ("channels_first", (0, 3, 1, 2))):
-        images = IMAGES.transpose(axes)
-        shape = images.shape[1:]
-        model = build("token", normalization="imagenet", data_format=data_format, input_shape=shape)
-        found = predict(model.feature_model("images"), images)
+        options = {"data_format": data_format, "input_shape": IMAGES.transpose(axes).shape[1:]}
+        model = build("token", normalization="imagenet", **options)
+        found = predict(model.feature_model("images"), IMAGES.transpose(axes))
         np.testing.assert_allclose(found, wanted.transpose(axes), atol=1e-5)
 
 
-def test_no_head_returns_features() -> None:
+def test_without_a_head_with_an_activation_and_with_stochastic_depth() -> None:
     features, model = build("token", num_classes=0), built("token")
     assert features.output_shape == (None, 32)
     features.set_weights(model.get_weights()[:-2])
-    np.testing.assert_allclose(
-        predict(features, IMAGES), predict(model.feature_model("pre_logits"), IMAGES), atol=1e-6
-    )
-
-
-def test_classifier_activation() -> None:
-    model = build("token", classifier_activation="softmax", dtype="mixed_bfloat16")
-    np.testing.assert_allclose(predict(model, pixels(3, 32, 32, 3)).sum(axis=1), 1, atol=1e-6)
-
-
-def test_stochastic_depth_rises_to_the_last_block() -> None:
-    model = build("token", depth=3, stochastic_depth=0.2)
-    rates = [model.get_layer(f"block_{i}").config.stochastic_depth for i in range(3)]
-    assert rates == pytest.approx([0, 0.1, 0.2])
+    wanted = predict(model.feature_model("pre_logits"), IMAGES)
+    np.testing.assert_allclose(predict(features, IMAGES), wanted, atol=1e-6)
+    softmax = build("token", classifier_activation="softmax", dtype="mixed_bfloat16")
+    np.testing.assert_allclose(predict(softmax, IMAGES).sum(axis=1), 1, atol=1e-6)
+    deep = build("token", depth=3, stochastic_depth=0.2)
+    rates = [deep.get_layer(f"block_{i}").config.stochastic_depth for i in range(3)]
+    assert rates == pytest.approx([0, 0.1, 0.2])  # rises to the last block
 
 
 @pytest.mark.every_backend
@@ -151,24 +118,17 @@ def test_dropout_is_off_outside_training_and_on_inside() -> None:
         model = build("token", **{option: 0.5})
         model.set_weights(quiet.get_weights())
         np.testing.assert_allclose(predict(model, IMAGES), expected, atol=1e-6)
-        noisy = keras.ops.convert_to_numpy(model(IMAGES, training=True))
-        assert np.abs(noisy - expected).max() > 1e-3, option
+        assert np.abs(numpy(model(IMAGES, training=True)) - expected).max() > 1e-3, option
 
 
-def test_copies_share_no_weights() -> None:
-    model = built("token")
-    before = model.get_weights()
-    copy = model.with_classifier(3)
+def test_copies_share_no_weights_and_keep_the_corners_of_positions() -> None:
+    model, grids = built("token"), []
+    before, copy = model.get_weights(), model.with_classifier(3)
     copy.set_weights([w + 1 for w in copy.get_weights()])
     assert all(map(np.array_equal, before, model.get_weights()))
-
-
-def test_resizing_there_and_back_is_exact_at_the_corners() -> None:
-    """The released rule aligns corners: the four corner embeddings survive any size."""
-    model = built("token")
-    grids = []
+    # The released rule of resizing aligns corners: their embeddings survive any size.
     for each, shape in ((model, (4, 4, -1)), (model.with_input_shape((72, 56, 3)), (9, 7, -1))):
-        embedding = keras.ops.convert_to_numpy(each.get_layer("position_embedding").embedding)
+        embedding = numpy(each.get_layer("position_embedding").embedding)
         grids.append(embedding[0, 1:].reshape(shape)[:: shape[0] - 1, :: shape[1] - 1])
     np.testing.assert_allclose(grids[1], grids[0], atol=1e-6)
 

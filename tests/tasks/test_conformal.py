@@ -20,7 +20,6 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -38,8 +37,6 @@ FOLDER = Path(__file__).parents[1] / "golden"
 GOLDEN = dict(np.load(FOLDER / "prediction_sets.npz"))
 LABELS, NEW = GOLDEN["labels"], softmax(GOLDEN["new"])
 PROBABILITIES = softmax(GOLDEN["logits"])
-
-
 calibrated = partial(PredictionSets.calibrated, LABELS, PROBABILITIES)
 
 
@@ -48,8 +45,8 @@ calibrated = partial(PredictionSets.calibrated, LABELS, PROBABILITIES)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_sets_of_torchcp_and_mapie(method: str, kind: str, coverage: float) -> None:
     sets = calibrated(coverage, method, conditional=kind == "conditional")
-    theirs = GOLDEN[f"torchcp/{method}/{kind}/{coverage}/sets"]
-    quantiles = GOLDEN[f"torchcp/{method}/{kind}/{coverage}/q"]
+    torchcp = f"torchcp/{method}/{kind}/{coverage}"
+    theirs, quantiles = GOLDEN[f"{torchcp}/sets"], GOLDEN[f"{torchcp}/q"]
     # float32 in theirs; the slack is ours.
     np.testing.assert_allclose(sets.thresholds, 1 - quantiles, rtol=2 * SLACK, atol=1e-6)
     np.testing.assert_array_equal(sets.evidence(NEW) >= np.array(sets.thresholds), theirs)
@@ -80,25 +77,20 @@ def test_a_graph_has_the_same_sets() -> None:
     np.testing.assert_array_equal(in_graph(sets, rows), sets.contains(rows))
 
 
-def digits() -> tuple[np.ndarray, np.ndarray]:
-    images, labels = load_digits(return_X_y=True)
-    probe = LogisticRegression(max_iter=50, C=1e-3).fit(images[:600] / 16, labels[:600])
-    return probe.predict_proba(images[600:] / 16), labels[600:]
-
-
-def flowers() -> tuple[np.ndarray, np.ndarray]:
-    file = np.load(FOLDER / "flowers_probe.npz")
-    return file["probabilities"], file["labels"].astype(int)
-
-
 @pytest.mark.parametrize("coverage", [0.9, 0.95])
-@pytest.mark.parametrize("images", [digits, flowers])
-def test_coverage_over_random_splits_is_beta_binomial(images: Any, coverage: float) -> None:
+@pytest.mark.parametrize("images", ["digits", "flowers"])
+def test_coverage_over_random_splits_is_beta_binomial(images: str, coverage: float) -> None:
     """Of a fixed pool, the number of covered images over random splits is beta-binomial, exactly.
 
     (Where no two scores are equal; Angelopoulos and Bates 2021, section 3.2 and appendix C.)
     """
-    pool, labels = images()
+    if images == "digits":
+        pool, labels = load_digits(return_X_y=True)
+        probe = LogisticRegression(max_iter=50, C=1e-3).fit(pool[:600] / 16, labels[:600])
+        pool, labels = probe.predict_proba(pool[600:] / 16), labels[600:]
+    else:
+        file = np.load(FOLDER / "flowers_probe.npz")
+        pool, labels = file["probabilities"], file["labels"].astype(int)
     calibration = len(labels) // 2
     new, counts = len(labels) - calibration, []
     for seed in range(200):
@@ -130,23 +122,18 @@ def test_each_class_with_enough_images_is_covered_and_the_others_together() -> N
         labels, new = sample(4000)
         inside = sets.contains(new)[np.arange(len(new)), labels]
         row[:] = [inside[np.minimum(labels, 3) == group].mean() for group in range(4)]
-    mean, error = covered.mean(axis=0), covered.std(axis=0) / np.sqrt(len(covered))
-    assert (mean >= 0.9 - 3 * error).all()
+    assert (covered.mean(axis=0) >= 0.9 - 3 * covered.std(axis=0) / np.sqrt(len(covered))).all()
     marginal = PredictionSets.calibrated(*sample(400), 0.9, conditional=False)
     labels, new = sample(4000)
     assert marginal.contains(new)[labels == 2, 2].mean() < 0.8  # what one of its own is for
 
 
-def test_too_few_images_for_the_others_leave_them_the_threshold_of_all() -> None:
+def test_the_fewest_images_are_enough_and_a_class_with_fewer_has_the_threshold_of_all() -> None:
     keep = (LABELS < 5) | (np.cumsum(LABELS == 5) <= 4)
-    labels, rows = LABELS[keep], PROBABILITIES[keep]
-    sets = PredictionSets.calibrated(labels, rows, 0.9)
-    everything = PredictionSets.calibrated(labels, rows, 0.9, conditional=False)
+    rows = LABELS[keep], PROBABILITIES[keep], 0.9
+    sets, everything = (PredictionSets.calibrated(*rows, conditional=own) for own in (True, False))
     assert sets.conditional == (0, 1, 2, 3, 4)
     assert sets.thresholds[5] == everything.thresholds[0]
-
-
-def test_the_fewest_images_are_enough() -> None:
     for coverage in (0.5, 0.8, 0.9, 0.95):
         few = fewest_examples(coverage)
         PredictionSets.calibrated(LABELS[:few], PROBABILITIES[:few], coverage)
@@ -155,23 +142,22 @@ def test_the_fewest_images_are_enough() -> None:
 
 
 def test_a_task_with_sets_is_saved_and_describes_them() -> None:
-    plain = Classification(tuple("abcdef"))
+    plain, row = Classification(tuple("abcdef")), [0.4, 0.0, 0.0, 0.6, 0.0, 0.0]
     assert "sets" not in plain.get_config()
     assert plain.answer_names == ("probabilities", "top_classes", "top_probabilities")
     task = replace(plain, sets=calibrated(0.95, "raps"))
     assert tasks.get(json.loads(json.dumps(task.get_config()))) == task
     assert hash(task) != hash(plain)
     assert task.answer_names[-1] == "in_set"
-    described = task.describe([0.4, 0.0, 0.0, 0.6, 0.0, 0.0], top=1)
+    described = task.describe(row, top=1)
     assert described["set"] == ["d", "a"]
-    assert described["predictions"] == plain.describe([0.4, 0, 0, 0.6, 0, 0], top=1)["predictions"]
-    with pytest.raises(ValueError, match="does not have prediction sets"):
-        plain.names_in_set([1.0, 0, 0, 0, 0, 0])
+    assert described["predictions"] == plain.describe(row, top=1)["predictions"]
     damaged = task.get_config()["sets"] | {"thresholds": [float("nan")]}
-    for names, sets, words in (
-        ("ab", task.sets, "sets of 6 classes do not fit 2"),
-        ("abcdef", damaged, "must be finite numbers"),
-        ("abcdef", {"method": "lac"}, "are not prediction sets"),
+    for words, call in (
+        ("does not have prediction sets", lambda: plain.names_in_set(row)),
+        ("sets of 6 classes do not fit 2", lambda: Classification(("a", "b"), sets=task.sets)),
+        ("must be finite numbers", lambda: replace(plain, sets=damaged)),
+        ("are not prediction sets", lambda: replace(plain, sets={"method": "lac"})),
     ):
         with pytest.raises(ValueError, match=words):
-            Classification(tuple(names), sets=sets)
+            call()

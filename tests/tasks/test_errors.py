@@ -1,21 +1,15 @@
 """What does not fit is refused by every task, with the value and what would be accepted."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from keras_vit.tasks import Classification, Multilabel, Ordinal, PredictionSets, Regression, get
+from keras_vit import tasks
+from keras_vit.tasks import Classification, Multilabel, Ordinal, PredictionSets, Regression, losses
 from keras_vit.tasks.balance import class_weights, log_priors, sampling_rates
-from keras_vit.tasks.losses import (
-    AsymmetricLoss,
-    BinaryCrossentropy,
-    QuantileLoss,
-    SigmoidCrossentropy,
-    SoftmaxCrossentropy,
-    UnitError,
-)
 from keras_vit.tasks.splitting import held_out
 from tests.tasks.test_tasks import EVERY
 
@@ -48,13 +42,12 @@ FEW, NAN, FOUR = np.arange(8.0), float("nan"), [0, 1, 0, 1]
 CUMULATIVE, BINARY = "cumulative_crossentropy", "binary_crossentropy"
 
 
-def calibrate(
-    labels: Any = LABELS, rows: Any = ROWS, coverage: float = 0.9, **options: Any
-) -> None:
+def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **options: Any) -> None:
     PredictionSets.calibrated(labels, rows, coverage, **options)
 
 
-ERRORS: list[tuple[str, Callable[[], Any]]] = [
+@pytest.mark.parametrize(("words", "call"), [
+    *((words, partial(EVERY[kind].check_targets, targets)) for kind, targets, words in TARGETS),
     ("at least 2 names", lambda: Classification()),
     ("more than once: a", lambda: Multilabel(("a", "a"))),
     ("at least 2", lambda: Classification(size=1)),
@@ -64,10 +57,10 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     ("2 numbers in", lambda: Multilabel(size=2, thresholds=(0.5,))),
     ("above 0", lambda: Regression(size=1, scale=(0.0,))),
     ("at least 2", lambda: Ordinal(size=1)),
-    ("Did you mean 'classification'", lambda: get("clasification", size=2)),
-    ("'sizes'", lambda: get("ordinal", sizes=2)),
-    ("3 is not a task", lambda: get(3)),
-    ("has its arguments", lambda: get(EVERY["ordinal"], size=2)),
+    ("Did you mean 'classification'", lambda: tasks.get("clasification", size=2)),
+    ("'sizes'", lambda: tasks.get("ordinal", sizes=2)),
+    ("3 is not a task", lambda: tasks.get(3)),
+    ("has its arguments", lambda: tasks.get(EVERY["ordinal"], size=2)),
     ("kind='multilabel'", lambda: Ordinal.from_config(EVERY["multilabel"].get_config())),
     ("'squared_error', 'huber', 'quantile'", lambda: EVERY["regression"].loss("mse")),
     ("delta", lambda: EVERY["regression"].loss("huber", dleta=1)),
@@ -81,13 +74,13 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     (r"\(2,\) groups do not match 4 targets", lambda: CAT.split(FOUR, 0.2, 0, ["a", "b"])),
     ("not enough groups", lambda: CAT.split(FOUR, 0.2, 0, ["a"] * 4)),
     ("not enough examples", lambda: held_out(np.arange(3), 0.5)),
-    ("clip=1.0", lambda: AsymmetricLoss(clip=1.0)),
-    ("gamma_negative=-1", lambda: AsymmetricLoss(gamma_negative=-1)),
-    ("quantile=1.0", lambda: QuantileLoss(1.0)),
-    ("label_smoothing=-0.1", lambda: BinaryCrossentropy(label_smoothing=-0.1)),
-    (r"label_smoothing=1\.5", lambda: SigmoidCrossentropy(label_smoothing=1.5)),
-    (r"label_smoothing=1\.5", lambda: SoftmaxCrossentropy(label_smoothing=1.5)),
-    ("scale=0.0", lambda: UnitError(0.0)),
+    ("clip=1.0", lambda: losses.AsymmetricLoss(clip=1.0)),
+    ("gamma_negative=-1", lambda: losses.AsymmetricLoss(gamma_negative=-1)),
+    ("quantile=1.0", lambda: losses.QuantileLoss(1.0)),
+    ("label_smoothing=-0.1", lambda: losses.BinaryCrossentropy(label_smoothing=-0.1)),
+    (r"label_smoothing=1\.5", lambda: losses.SigmoidCrossentropy(label_smoothing=1.5)),
+    (r"label_smoothing=1\.5", lambda: losses.SoftmaxCrossentropy(label_smoothing=1.5)),
+    ("scale=0.0", lambda: losses.UnitError(0.0)),
     ("numbers, of which none is rare", lambda: ONE.check_balance("weights", "squared_error")),
     ("the limits of the others", lambda: LEVELS.check_balance("logits", CUMULATIVE)),
     ("give 'weights', or leave it out", lambda: TAG.check_balance("sampling", BINARY)),
@@ -104,16 +97,7 @@ ERRORS: list[tuple[str, Callable[[], Any]]] = [
     (r"\(3,\) do not go with probabilities \(300, 6\)", lambda: calibrate(LABELS[:3])),
     ("not finite", lambda: calibrate(rows=ROWS * np.nan)),
     ("penalty=-1.0 must be", lambda: calibrate(penalty=-1.0)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "targets", "words"), TARGETS)
-def test_other_targets_are_refused(kind: str, targets: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        EVERY[kind].check_targets(targets)
-
-
-@pytest.mark.parametrize(("words", "call"), ERRORS)
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=words):
         call()

@@ -1,7 +1,8 @@
-"""Losses against those that the official code gave, timm's, and finite differences."""
+"""Losses against the official code's, timm's and finite differences; each trains a head."""
 
 import itertools
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from sklearn.metrics import mean_pinball_loss
 
-from keras_vit.tasks import TASKS
-from keras_vit.tasks.losses import (
-    AsymmetricLoss,
-    BinaryCrossentropy,
-    CumulativeCrossentropy,
-    GradeError,
-    QuantileLoss,
-    SigmoidCrossentropy,
-    SoftmaxCrossentropy,
-    UnitError,
-    ZLPRLoss,
-)
+from keras_vit.tasks import TASKS, Multilabel, Task, get, losses
 from tests.backend import rows
+from tests.bank import TINY, fresh, outputs, pixels
 
-LOSSES = {"sigmoid": SigmoidCrossentropy, "softmax": SoftmaxCrossentropy}
+LOSSES = {"sigmoid": losses.SigmoidCrossentropy, "softmax": losses.SoftmaxCrossentropy}
 
 
 @pytest.mark.every_backend
@@ -34,20 +26,27 @@ def test_losses_equal_the_official_ones(name: str, shared: Path) -> None:
     for labels in ("onehot", "soft", "multi"):
         for reduction, part in ((None, ""), ("sum_over_batch_size", "mean_")):
             actual = LOSSES[name](reduction=reduction)(recorded[labels], recorded["logits"])
-            expected = recorded[f"{name}_xent_{part}{labels}"]
-            actual = keras.ops.convert_to_numpy(actual)
+            actual, expected = np.asarray(actual), recorded[f"{name}_xent_{part}{labels}"]
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6, err_msg=labels)
 
 
-def test_the_sigmoid_loss_under_low_precision_and_large_logits() -> None:
+def test_values_of_the_sigmoid_and_the_quantile_loss() -> None:
+    # Under low precision and large logits.
     logits = keras.ops.convert_to_tensor([[90.0, -90.0], [-90.0, 90.0]], "bfloat16")
-    loss = SigmoidCrossentropy(reduction=None)(np.eye(2), logits)
+    loss = losses.SigmoidCrossentropy(reduction=None)(np.eye(2), logits)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(loss), [0, 0], atol=1e-6)
-    smooth = SigmoidCrossentropy(label_smoothing=0.2, reduction=None)(np.eye(2), np.zeros((2, 2)))
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(smooth), 2 * np.log(2), rtol=1e-6)
-    smooth = SigmoidCrossentropy(0.2)(np.array([[1.0, 0.0]]), np.array([[3.0, 3.0]]))
+    loss = losses.SigmoidCrossentropy(label_smoothing=0.2, reduction=None)
+    smooth = keras.ops.convert_to_numpy(loss(np.eye(2), np.zeros((2, 2))))
+    np.testing.assert_allclose(smooth, 2 * np.log(2), rtol=1e-6)
+    smooth = losses.SigmoidCrossentropy(0.2)(np.array([[1.0, 0.0]]), np.array([[3.0, 3.0]]))
     expected = 2 * np.log1p(np.exp(3)) - 3 * (0.9 + 0.1)
     np.testing.assert_allclose(float(smooth), expected, rtol=1e-5)
+    # The quantile loss is least at the quantile, as scikit-learn's.
+    targets, outputs = np.random.default_rng(0).normal(size=(2, 50, 1)).astype("float32")
+    for q in (0.1, 0.5, 0.9):
+        expected = mean_pinball_loss(targets, outputs, alpha=q)
+        found = losses.QuantileLoss(q)(targets, outputs)
+        np.testing.assert_allclose(float(found), expected, rtol=1e-6)
 
 
 @pytest.mark.every_backend
@@ -66,21 +65,20 @@ def test_integer_labels_are_one_hot_rows() -> None:
 # AsymmetricLossMultiLabel, ZlprLoss, and of torch 2.13 huber_loss: the loss, and its gradient by
 # the logits.
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/task_losses.json").read_text())
-LOGITS = np.array(
-    [[0.5, -1.25, 3.0, -4.0], [-0.1, 0.0, -2.75, 1.5], [6.0, -7.0, 2.0, -0.5]], "float32"
-)
+ROWS = [[0.5, -1.25, 3.0, -4.0], [-0.1, 0.0, -2.75, 1.5], [6.0, -7.0, 2.0, -0.5]]
+LOGITS = np.array(ROWS, "float32")
 HARD = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 0]], "float32")
 SOFT = np.array([[0.75, 0, 0.25, 1], [0, 0.5, 0.1, 0.9], [1, 0.05, 0, 0.4]], "float32")
 GRADES = np.array([1, 4, 0])  # for timm, rows of whether the grade is above each
 RECORDED = {
-    "binary, hard": (BinaryCrossentropy(), HARD),
-    "binary, soft": (BinaryCrossentropy(), SOFT),
-    "asymmetric, hard": (AsymmetricLoss(), HARD),
-    "asymmetric, soft": (AsymmetricLoss(), SOFT),
-    "asymmetric, no clip": (AsymmetricLoss(2, 0, 0), HARD),
-    "asymmetric, smooth": (AsymmetricLoss(label_smoothing=0.2), HARD),
-    "zlpr, hard": (ZLPRLoss(), HARD),
-    "cumulative": (CumulativeCrossentropy(), GRADES),
+    "binary, hard": (losses.BinaryCrossentropy(), HARD),
+    "binary, soft": (losses.BinaryCrossentropy(), SOFT),
+    "asymmetric, hard": (losses.AsymmetricLoss(), HARD),
+    "asymmetric, soft": (losses.AsymmetricLoss(), SOFT),
+    "asymmetric, no clip": (losses.AsymmetricLoss(2, 0, 0), HARD),
+    "asymmetric, smooth": (losses.AsymmetricLoss(label_smoothing=0.2), HARD),
+    "zlpr, hard": (losses.ZLPRLoss(), HARD),
+    "cumulative": (losses.CumulativeCrossentropy(), GRADES),
     "huber": (TASKS["regression"](size=4).loss("huber", delta=1.5), SOFT),
 }
 ONE_PER_LOSS = ("binary, soft", "asymmetric, smooth", "zlpr, hard", "cumulative", "huber")
@@ -88,13 +86,12 @@ ONE_PER_LOSS = ("binary, soft", "asymmetric, smooth", "zlpr, hard", "cumulative"
 
 def value_and_gradient(function: Callable[[Any], Any], x: np.ndarray) -> tuple:
     """A scalar function of a tensor, and its gradient."""
-    backend = keras.backend.backend()
     tensor = keras.ops.convert_to_tensor(x)
-    if backend == "jax":
+    if keras.backend.backend() == "jax":
         import jax
 
         value, gradient = jax.jit(jax.value_and_grad(function))(tensor)
-    elif backend == "tensorflow":
+    elif keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
@@ -124,7 +121,9 @@ def test_values_and_gradients_are_those_of_timm(name: str) -> None:
     np.testing.assert_allclose(by_logits, GOLDEN[name]["gradient"], rtol=2e-5, atol=2e-7)
 
 
-EVERY_LOSS = [(kind, name, {}) for kind, task in TASKS.items() for name in task.losses] + [
+NAMED = [(kind, name) for kind, task in TASKS.items() for name in task.losses]
+FIRST = [(kind, next(iter(task.losses))) for kind, task in TASKS.items()]
+EVERY_LOSS = [(*pair, {}) for pair in NAMED] + [
     ("multilabel", "asymmetric", {"gamma_positive": 0.5, "gamma_negative": 0.0, "clip": 0.1}),
     ("regression", "quantile", {"quantile": 0.9}),
     ("classification", "softmax", {"label_smoothing": 0.1}),
@@ -145,8 +144,8 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
         for at in np.ndindex(logits.shape):
             step = np.zeros_like(logits)
             step[at] = 2e-3
-            sides = [float(loss(targets, logits + step)), float(loss(targets, logits - step))]
-            differences[at] = (sides[0] - sides[1]) / 4e-3
+            upper, lower = (float(loss(targets, logits + way)) for way in (step, -step))
+            differences[at] = (upper - lower) / 4e-3
         _, gradient = of_logits(loss, targets, logits)
         np.testing.assert_allclose(gradient, differences, rtol=5e-3, atol=5e-4, err_msg=name)
         for scale in (0.0, 50.0, 1e4):
@@ -157,28 +156,62 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
         assert float(again(targets, logits)) == float(loss(targets, logits))
 
 
-def test_the_quantile_loss_is_least_at_the_quantile() -> None:
-    from sklearn.metrics import mean_pinball_loss
-
-    rng = np.random.default_rng(0)
-    targets, outputs = rng.normal(size=(2, 50, 1)).astype("float32")
-    for q in (0.1, 0.5, 0.9):
-        expected = mean_pinball_loss(targets, outputs, alpha=q)
-        np.testing.assert_allclose(float(QuantileLoss(q)(targets, outputs)), expected, rtol=1e-6)
-
-
 @pytest.mark.every_backend
 def test_metrics() -> None:
     rng = np.random.default_rng(0)
     numbers, outputs = rng.normal(size=(2, 20, 2)).astype("float32")
     weights, grades = rng.random(20).astype("float32"), rng.integers(0, 3, (20, 1))
     for metric, y, errors in (
-        (UnitError(3.0, 1), numbers, 3 * np.abs(numbers - outputs)[:, 1]),
-        (GradeError(), grades, np.abs(grades[:, 0] - (outputs > 0).sum(axis=1))),
+        (losses.UnitError(3.0, 1), numbers, 3 * np.abs(numbers - outputs)[:, 1]),
+        (losses.GradeError(), grades, np.abs(grades[:, 0] - (outputs > 0).sum(axis=1))),
     ):
         metric.update_state(y[:5], outputs[:5], weights[:5])
         metric.update_state(y[5:], outputs[5:], weights[5:])
         expected = np.average(errors, weights=weights)
         np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-5)
-        again = type(metric).from_config(metric.get_config())
-        assert again.get_config() == metric.get_config()
+        assert type(metric).from_config(metric.get_config()).get_config() == metric.get_config()
+
+
+def task_and_data(kind: str) -> tuple[Task, np.ndarray, np.ndarray]:
+    """Targets that follow from the features, up to some noise."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(256, 8)).astype("float32")
+    scores = x @ rng.normal(size=(8, 3)) + rng.normal(0, 0.3, (256, 3))
+    if kind == "classification":
+        return get(kind, size=3), x, scores.argmax(axis=1)
+    if kind == "multilabel":
+        return get(kind, size=3), x, scores > [0, 1, 3]
+    if kind == "regression":
+        targets = 100 + 20 * scores[:, :2]
+        return get(kind, names=("x", "y")).fitted(targets), x, targets
+    return get(kind, size=4), x, np.digitize(scores[:, 0], [-2, 0, 3])
+
+
+@pytest.mark.parametrize(("kind", "loss"), rows(NAMED, FIRST))
+def test_fit(kind: str, loss: str) -> None:
+    task, x, targets = task_and_data(kind)
+    bias = keras.initializers.Constant(task.initial_bias(targets))
+    head = keras.layers.Dense(task.outputs, kernel_initializer="zeros", bias_initializer=bias)
+    model = keras.Sequential([keras.Input((8,)), head])
+    model.compile(keras.optimizers.Adam(0.1), task.loss(loss), metrics=task.metrics())
+    mean = task.scores(targets, task.answers(outputs(model, x)), 0)
+    history = model.fit(x, task.check_targets(targets), batch_size=64, epochs=10, verbose=0).history
+    scores = task.scores(targets, task.answers(outputs(model, x)), 0)
+    main, name = next(iter(scores)), task.metrics()[0].name
+    is_error = "mae" in main
+    assert scores[main].value < 0.3 * mean[main].value if is_error else scores[main].value > 0.9
+    assert (history[name][-1] < history[name][0]) == is_error
+    if not isinstance(task, Multilabel):  # whose metric counts all labels alike
+        metrics = model.evaluate(x, task.check_targets(targets), verbose=0, return_dict=True)
+        assert metrics[name] == pytest.approx(scores[main].value, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_model_of_this_package_takes_every_task(kind: str) -> None:
+    """Without a warning of its checks of losses and labels."""
+    task, _, targets = task_and_data(kind)
+    model, images = fresh(**TINY | {"num_classes": task.outputs}), pixels(8, 16, 16, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.compile("sgd", task.loss(), metrics=task.metrics())
+        model.fit(images.astype("float32"), task.check_targets(targets)[:8], verbose=0)

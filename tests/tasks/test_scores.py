@@ -24,7 +24,7 @@ def values_of(task: Task, targets: Any, answers: Any) -> dict[str, float]:
     return {name: score.value for name, score in scores.items()}
 
 
-def test_classification() -> None:
+def test_classes_and_grades() -> None:
     targets = rng().choice(5, EXAMPLES, p=[0.5, 0.3, 0.15, 0.05, 0])  # no example of the last
     answers = rng(1).dirichlet(np.ones(6)[:5], EXAMPLES) + 0.3 * np.eye(5)[targets]
     both, macro = (targets, answers.argmax(axis=1)), {"average": "macro", "zero_division": 0}
@@ -34,8 +34,17 @@ def test_classification() -> None:
         "macro_f1": metrics.f1_score(*both, labels=range(5), **macro),
     }
     for labels in (targets, np.eye(5)[targets]):
-        values = values_of(Classification(size=5), labels, answers)
-        assert values == pytest.approx(expected)
+        assert values_of(Classification(size=5), labels, answers) == pytest.approx(expected)
+    # Grades.
+    task, targets = Ordinal(size=5), rng().integers(0, 5, EXAMPLES)
+    outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
+    both = targets, (outputs > 0).sum(axis=1)
+    expected = {
+        "grade_mae": metrics.mean_absolute_error(*both),
+        "accuracy": metrics.accuracy_score(*both),
+        "quadratic_kappa": metrics.cohen_kappa_score(*both, weights="quadratic"),
+    }
+    assert values_of(task, targets, task.answers(outputs)) == pytest.approx(expected)
 
 
 def multilabel() -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +53,7 @@ def multilabel() -> tuple[np.ndarray, np.ndarray]:
     return targets, np.round(1 / (1 + np.exp(-noisy)), 2).astype("float32")  # with ties
 
 
-def test_multilabel() -> None:
+def test_labels_and_their_thresholds() -> None:
     targets, answers = multilabel()
     task = Multilabel(size=4, thresholds=(0.5, 0.3, 0.2, 0.71))
     predicted = answers >= np.array(task.thresholds, "float32")
@@ -54,99 +63,9 @@ def test_multilabel() -> None:
     }
     assert values_of(task, targets, answers) == pytest.approx(expected)
     targets[:, 2] = False  # does not count
-    keep = [0, 1, 3]
-    expected = metrics.average_precision_score(targets[:, keep], answers[:, keep])
+    expected = metrics.average_precision_score(targets[:, [0, 1, 3]], answers[:, [0, 1, 3]])
     assert values_of(task, targets, answers)["mean_average_precision"] == pytest.approx(expected)
-
-
-def of_numbers(y: np.ndarray, x: np.ndarray) -> list[float]:
-    """Mean absolute and root mean squared error, R2 and Spearman's correlation, by the peers."""
-    errors = metrics.mean_absolute_error(y, x), metrics.root_mean_squared_error(y, x)
-    return [*errors, metrics.r2_score(y, x), stats.spearmanr(y, x).statistic]
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_regression(size: int) -> None:
-    targets = rng().normal(10, 3, (EXAMPLES, size))
-    answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)
-    task = Regression([f"x{i}" for i in range(size)], scale=[5] * size)
-    actual = values_of(task, targets, answers)
-    for i in range(size):
-        end = f"_x{i}" if size > 1 else ""
-        ours = [actual[name + end] for name in ("mae", "rmse", "r2", "spearman")]
-        assert ours == pytest.approx(of_numbers(targets[:, i], answers[:, i]))
-    assert len(actual) == 4 * size
-
-
-def test_ordinal() -> None:
-    task = Ordinal(size=5)
-    targets = rng().integers(0, 5, EXAMPLES)
-    outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
-    grades = (outputs > 0).sum(axis=1)
-    expected = {
-        "grade_mae": metrics.mean_absolute_error(targets, grades),
-        "accuracy": metrics.accuracy_score(targets, grades),
-        "quadratic_kappa": metrics.cohen_kappa_score(targets, grades, weights="quadratic"),
-    }
-    assert values_of(task, targets, task.answers(outputs)) == pytest.approx(expected)
-
-
-def test_weights_are_numbers_of_copies() -> None:
-    """What the bootstrap rests on."""
-    targets, answers = multilabel()
-    x = answers[:, 0].astype(float)
-    counts = rng(2).integers(0, 4, EXAMPLES)
-    many = np.repeat(np.arange(EXAMPLES), counts)
-    weights = counts.astype(float)
-    expected = metrics.average_precision_score(targets[many], answers[many], average=None)
-    np.testing.assert_allclose(AveragePrecision(targets, answers)(weights), expected)
-    numbers = x + rng(3).normal(size=EXAMPLES).round(1)
-    (scores,) = NumberScores(numbers[:, None], x[:, None])(weights)
-    assert list(scores) == pytest.approx(of_numbers(numbers[many], x[many]))
-    a, b = rng(4).integers(0, 4, (2, EXAMPLES))
-    expected = metrics.cohen_kappa_score(a[many], b[many], weights="quadratic")
-    assert quadratic_kappa(a, b, weights) == pytest.approx(expected)
-
-
-def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
-    sample = rng().exponential(size=60)
-    mean = bootstrap(lambda w: [w @ sample / w.sum()], ["mean"], 60, 4000)["mean"]
-    options = {"n_resamples": 4000, "method": "percentile", "random_state": 1}
-    theirs = stats.bootstrap((sample,), np.mean, **options)
-    np.testing.assert_allclose(mean[1:], theirs.confidence_interval, rtol=0.02)
-    inside = 0
-    for seed in range(200):
-        sample = rng(seed).normal(size=80)
-        _, low, high = bootstrap(lambda w, s=sample: [w @ s / w.sum()], ["mean"], 80, 200)["mean"]
-        inside += low <= 0 <= high
-    assert 0.9 <= inside / 200 <= 0.99
-    again = bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3)
-    assert bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3) == again
-
-
-def test_scores_that_are_not_defined() -> None:
-    for constant in (1.0, 0.1, 1 / 3):
-        scores = Regression(size=1).scores(np.full(10, constant), np.arange(10.0), resamples=20)
-        assert np.isnan([*scores["r2"], *scores["spearman"]]).all()
-        assert scores["mae"].value == pytest.approx(np.abs(np.arange(10) - constant).mean())
-    none = Multilabel(size=2).scores(np.zeros((5, 2)), np.full((5, 2), 0.5), resamples=5)
-    assert np.isnan(none["mean_average_precision"]).all()
-    without = Ordinal(size=2).scores([0, 1], [[1, 0], [0, 1]], resamples=0)
-    assert without["grade_mae"].value == 0
-    assert np.isnan(without["grade_mae"][1:]).all()
-
-
-def test_the_interval_of_an_accuracy_is_wilsons() -> None:
-    """That of the bootstrap would be 1 to 1 where every answer is right."""
-    answers = np.tile([0.9, 0.1], (30, 1))
-    score = Classification(size=2).scores(np.zeros(30, int), answers)["accuracy"]
-    expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
-    np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
-
-
-def test_thresholds_are_the_best_for_f1() -> None:
-    targets, answers = multilabel()
-    targets[:, 2] = False
+    # Calibrated thresholds are the best for F1.
     task = Multilabel(("a", "b", "c", "d"), thresholds=(0.5, 0.5, 0.9, 0.5))
     chosen = task.calibrated(targets, answers)
     assert chosen.names == task.names
@@ -160,9 +79,80 @@ def test_thresholds_are_the_best_for_f1() -> None:
     # Of probabilities without a number between.
     low = np.float32(0.9999999)
     high = np.nextafter(low, np.float32(2))
-    answers = np.array([[low], [high], [high]])
-    task = Multilabel(size=1).calibrated([[0], [1], [1]], answers)
-    assert task.scores([[0], [1], [1]], answers, 0)["macro_f1"].value == 1
+    given = [[0], [1], [1]], np.array([[low], [high], [high]])
+    assert Multilabel(size=1).calibrated(*given).scores(*given, 0)["macro_f1"].value == 1
+
+
+def of_numbers(y: np.ndarray, x: np.ndarray) -> list[float]:
+    """Mean absolute and root mean squared error, R2 and Spearman's correlation, by the peers."""
+    errors = metrics.mean_absolute_error(y, x), metrics.root_mean_squared_error(y, x)
+    return [*errors, metrics.r2_score(y, x), stats.spearmanr(y, x).statistic]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_regression(size: int) -> None:
+    targets = rng().normal(10, 3, (EXAMPLES, size))
+    answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)
+    task = Regression([f"x{i}" for i in range(size)], scale=[5] * size)
+    expected = {}
+    for i in range(size):
+        names = [name + f"_x{i}" * (size > 1) for name in ("mae", "rmse", "r2", "spearman")]
+        expected |= zip(names, of_numbers(targets[:, i], answers[:, i]), strict=True)
+    assert values_of(task, targets, answers) == pytest.approx(expected)
+
+
+def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
+    # Weights are numbers of copies.
+    targets, answers = multilabel()
+    x = answers[:, 0].astype(float)
+    weights = rng(2).integers(0, 4, EXAMPLES).astype(float)
+    many = np.repeat(np.arange(EXAMPLES), weights.astype(int))
+    expected = metrics.average_precision_score(targets[many], answers[many], average=None)
+    np.testing.assert_allclose(AveragePrecision(targets, answers)(weights), expected)
+    numbers = x + rng(3).normal(size=EXAMPLES).round(1)
+    (scores,) = NumberScores(numbers[:, None], x[:, None])(weights)
+    assert list(scores) == pytest.approx(of_numbers(numbers[many], x[many]))
+    a, b = rng(4).integers(0, 4, (2, EXAMPLES))
+    expected = metrics.cohen_kappa_score(a[many], b[many], weights="quadratic")
+    assert quadratic_kappa(a, b, weights) == pytest.approx(expected)
+    sample = rng().exponential(size=60)
+    mean = bootstrap(lambda w: [w @ sample / w.sum()], ["mean"], 60, 4000)["mean"]
+    options = {"n_resamples": 4000, "method": "percentile", "random_state": 1}
+    theirs = stats.bootstrap((sample,), np.mean, **options)
+    np.testing.assert_allclose(mean[1:], theirs.confidence_interval, rtol=0.02)
+    inside = 0
+    for seed in range(200):
+        sample = rng(seed).normal(size=80)
+        _, low, high = bootstrap(lambda w, s=sample: [w @ s / w.sum()], ["mean"], 80, 200)["mean"]
+        inside += low <= 0 <= high
+    assert 0.9 <= inside / 200 <= 0.99
+    one, same = (bootstrap(lambda w: [w @ sample], ["sum"], 80, 10, seed=3) for _ in range(2))
+    assert one == same
+    # That of an accuracy is Wilson's: the bootstrap's would be 1 to 1 where every answer is right.
+    answers = np.tile([0.9, 0.1], (30, 1))
+    score = Classification(size=2).scores(np.zeros(30, int), answers)["accuracy"]
+    expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
+    np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
+
+
+def test_scores_and_calibrations_that_are_not_defined() -> None:
+    for constant in (1.0, 0.1, 1 / 3):
+        scores = Regression(size=1).scores(np.full(10, constant), np.arange(10.0), resamples=20)
+        assert np.isnan([*scores["r2"], *scores["spearman"]]).all()
+        assert scores["mae"].value == pytest.approx(np.abs(np.arange(10) - constant).mean())
+    none = Multilabel(size=2).scores(np.zeros((5, 2)), np.full((5, 2), 0.5), resamples=5)
+    assert np.isnan(none["mean_average_precision"]).all()
+    value, *interval = Ordinal(size=2).scores([0, 1], np.eye(2), resamples=0)["grade_mae"]
+    assert value == 0
+    assert np.isnan(interval).all()
+    # Few examples cannot be calibrated with, and some tasks not at all.
+    numbers, few = Regression(size=1), np.arange(8.0)
+    with pytest.warns(UserWarning, match="hold out at least 9"):
+        assert numbers.calibrated(few, few) == numbers
+    assert numbers.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
+    for task in (Classification(size=2), Ordinal(size=2)):
+        assert task.calibrated([0, 1], np.eye(2)) is task
+        assert task.fitted([0, 1]) is task
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
@@ -182,13 +172,3 @@ def test_prediction_intervals_cover(coverage: float) -> None:
     assert (row["low"], row["high"]) == (2 - task.margins[1], 2 + task.margins[1])
     assert row["coverage"] == coverage
     assert Regression.from_config(task.get_config()) == task
-
-
-def test_tasks_without_a_calibration() -> None:
-    numbers, few = Regression(size=1), np.arange(8.0)
-    with pytest.warns(UserWarning, match="hold out at least 9"):
-        assert numbers.calibrated(few, few) == numbers
-    assert numbers.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
-    for task in (Classification(size=2), Ordinal(size=2)):
-        assert task.calibrated([0, 1], np.eye(2)) is task
-        assert task.fitted([0, 1]) is task

@@ -1,7 +1,8 @@
 """What tests of training share: sources of batches, a stop within a run, arrays compared."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -31,7 +32,10 @@ class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step += 1
         if self.step == self.at:
-            raise self.error
+            self.stop()
+
+    def stop(self) -> None:
+        raise self.error
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step}
@@ -52,10 +56,9 @@ def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
         check(one, other, **tolerance)
 
 
-def everywhere(cases: Iterable[Any], *chosen: Any) -> list[Any]:
-    """Cases of which the chosen ones run on every backend."""
-    mark = pytest.mark.every_backend
-    return [pytest.param(case, marks=mark) if case in chosen else case for case in cases]
+def reloaded(model: keras.Model, folder: Path) -> Any:
+    model.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
 
 
 @contextmanager
@@ -76,24 +79,23 @@ def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]
     return {"x": tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)}
 
 
-def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    batches = Batches(images, labels)
-    return {"x": (batches[i] for i in range(len(batches)))}
-
-
 class Batches(keras.utils.PyDataset):
     """Of four images each."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         super().__init__()
-        self.images, self.labels = images, labels
+        self.arrays = images, labels
 
     def __len__(self) -> int:
-        return len(self.images) // 4
+        return len(self.arrays[0]) // 4
 
     def __getitem__(self, index: int) -> Any:
-        part = slice(4 * index, 4 * index + 4)
-        return self.images[part], self.labels[part]
+        return tuple(values[4 * index : 4 * index + 4] for values in self.arrays)
+
+
+def generator(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    batches = Batches(images, labels)
+    return {"x": (batches[i] for i in range(len(batches)))}
 
 
 def py_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:

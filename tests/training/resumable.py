@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from keras.callbacks import CSVLogger, EarlyStopping
 from keras_vit.training.resume import ResumableRun
 from tests.bank import TINY, fresh
 from tests.quick_tensorflow import skip_graph_optimization
+from tests.training.common import StopAt
 
 skip_graph_optimization()
 
@@ -39,61 +39,33 @@ def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield images, labels
 
 
-class KillAt(keras.callbacks.Callback):
-    """Kills the process some milliseconds after a step of the run began; -1 never does."""
+class KillAt(StopAt):
+    """Kills the process some milliseconds after a step of the run."""
 
-    def __init__(self, step: int, milliseconds: float = 0) -> None:
-        super().__init__()
-        self.at, self.milliseconds, self.step = step, milliseconds, 0
+    def __init__(self, step: int, milliseconds: float) -> None:
+        super().__init__(step)
+        self.seconds = milliseconds / 1000
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.step += 1
-        if self.step == self.at:
-            threading.Thread(target=self.kill).start()
-
-    def kill(self) -> None:
-        time.sleep(self.milliseconds / 1000)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
-
-
-def build() -> keras.Model:
-    """A small ViT with everything random and everything that remembers."""
-    random = {"dropout": 0.2, "stochastic_depth": 0.3}
-    model = fresh(**{**TINY, "depth": 2, "mlp_dim": 32, "num_classes": 4, **random}, filled=False)
-    schedule = keras.optimizers.schedules.CosineDecay(
-        0.0, EPOCHS * STEPS, warmup_target=3e-3, warmup_steps=10
-    )
-    averages = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 3}
-    optimizer = keras.optimizers.AdamW(schedule, **averages)
-    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, metrics=["accuracy"])
-    return model
+    def stop(self) -> None:
+        threading.Timer(self.seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict[str, Any], str]:
-    """Runs to the end: the digest of the final weights, the history, and the CSV log."""
-    model = build()
-    log = folder / "history.csv"
+    """With all that is random or remembers: final weights' digest, history and CSV log."""
+    changes = {"depth": 2, "mlp_dim": 32, "num_classes": 4, "dropout": 0.2, "stochastic_depth": 0.3}
+    model, log = fresh(**{**TINY, **changes}, filled=False), folder / "history.csv"
+    rise = {"warmup_target": 3e-3, "warmup_steps": 10}
+    schedule = keras.optimizers.schedules.CosineDecay(0.0, EPOCHS * STEPS, **rise)
+    averages = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 3}
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(schedule, **averages), loss, metrics=["accuracy"])
     run = ResumableRun(folder / "checkpoints", every_seconds=None, every_steps=2, print_fn=print)
-    history = run.fit(
-        model,
-        batches,
-        epochs=EPOCHS,
-        steps_per_epoch=STEPS,
-        validation_data=(IMAGES, LABELS),
-        callbacks=[CSVLogger(log), EarlyStopping("val_loss", patience=20), *callbacks],
-        verbose=0,
-    )
+    watching = [CSVLogger(log), EarlyStopping("val_loss", patience=20), *callbacks]
+    options = {"validation_data": (IMAGES, LABELS), "callbacks": watching, "verbose": 0}
+    history = run.fit(model, batches, EPOCHS, STEPS, **options)
     digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
     return digest, history.history, log.read_text()
 
 
 if __name__ == "__main__":
-    digest, *_ = train(Path(sys.argv[1]), KillAt(int(sys.argv[2]), float(sys.argv[3])))
-    print("ended with", digest)
+    train(Path(sys.argv[1]), KillAt(int(sys.argv[2]), float(sys.argv[3])))

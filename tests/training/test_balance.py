@@ -22,10 +22,11 @@ from keras_vit.training.resume import RunMismatchError
 from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
-from tests.training.common import StopAt, assert_equal
+from tests.training.common import StopAt, assert_equal, reloaded
 
 RECIPE = Recipe(source="", model={}, image_size=8, epochs=4, batch_size=8, learning_rate=3e-3)
 COUNTS = [40, 8, 2]
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("weights", "logits")]
 SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_shape": (8, 8, 1)}
 
 
@@ -46,73 +47,60 @@ def build(task: Task | None = None) -> Any:
 
 
 def train(folder: Path, balance: str, splits: data.Splits | None = None, **options: Any) -> Any:
-    model = build()
-    recipe = replace(RECIPE, balance=balance)
+    model, recipe = build(), replace(RECIPE, balance=balance)
     fit(model, recipe, splits or splits_of(), folder, print_fn=lambda line: None, **options)
     return model
 
 
-@pytest.mark.parametrize(
-    "balance",
-    ["sampling", *(pytest.param(b, marks=pytest.mark.slow) for b in ("weights", "logits"))],
-)
+@pytest.mark.parametrize("balance", ["sampling", *SLOW])
 def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", balance)
     if balance != "sampling":  # where the loss is the plain one
         of_loss = {"weights": class_weights, "logits": log_priors}[balance](COUNTS)
         stored = whole.loss.weights if balance == "weights" else whole.loss.log_priors
         np.testing.assert_allclose(stored, of_loss)
+    options = {"checkpoint_seconds": 0, "callbacks": [StopAt(10, KeyboardInterrupt)]}
     with pytest.raises(KeyboardInterrupt):
-        train(
-            tmp_path / "cut",
-            balance,
-            checkpoint_seconds=0,
-            callbacks=[StopAt(10, KeyboardInterrupt)],
-        )
+        train(tmp_path / "cut", balance, **options)
     # A run with other classes, or another way, is not this one.
     if balance != "sampling":
         with pytest.raises(RunMismatchError, match="loss"):
             train(tmp_path / "cut", balance, splits_of([38, 9, 3]))
     with pytest.raises(RunMismatchError):
         train(tmp_path / "cut", "none")
-    resumed = train(tmp_path / "cut", balance, checkpoint_seconds=0)
-    assert_equal(resumed, whole)
+    assert_equal(train(tmp_path / "cut", balance, checkpoint_seconds=0), whole)
 
 
 def test_a_saved_model_has_its_loss(tmp_path: Path) -> None:
     model = build()
     compile_model(model, replace(RECIPE, balance="logits"), 9, targets=[0, 0, 1, 2])
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
     np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
     images = np.zeros((2, 8, 8, 1), "float32")
     np.testing.assert_allclose(model.predict(images), loaded.predict(images), atol=1e-6)
 
 
-def test_what_cannot_be_balanced_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_balanced_is_refused() -> None:
     with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
         compile_model(build(), replace(RECIPE, balance="weights"), 9)
     for task, balance, words in (
         (Regression(size=3), "weights", "numbers, of which none is rare"),
         (Multilabel(size=3), "logits", "give 'weights', or leave it out"),
     ):
-        model, recipe = build(task), replace(RECIPE, balance=balance)
+        recipe, targets = replace(RECIPE, balance=balance), np.zeros((4, 3))
         with pytest.raises(ValueError, match=words):
-            compile_model(model, recipe, 9, targets=np.zeros((4, 3)))
+            compile_model(build(task), recipe, 9, targets=targets)
     with pytest.raises(ValueError, match="balance='weight'"):
         replace(RECIPE, balance="weight")
 
 
 def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -> None:
     """Where present labels weigh as much as absent ones, that is a probability of one half."""
-    task = Multilabel(("a", "b"))
-    labels = np.zeros((100, 2), "float32")
+    task, labels = Multilabel(("a", "b")), np.zeros((100, 2), "float32")
     labels[:50, 0], labels[:2, 1] = 1, 1
-    images = np.zeros((100, 8, 8, 1), np.uint8)
-    split = ArraySplit("train", task, images, labels, "none")
+    split = ArraySplit("train", task, np.zeros((100, 8, 8, 1), np.uint8), labels, "none")
     splits = data.Splits("arrays", task.names, {"train": split, "val": split.take(range(4))})
-    model = build(task)
-    recipe = replace(RECIPE, balance="weights", learning_rate=1e-9)
+    model, recipe = build(task), replace(RECIPE, balance="weights", learning_rate=1e-9)
     fit(model, recipe.scaled(steps=2), splits, tmp_path, print_fn=lambda line: None)
     # 98 absent ones are 93.4 effective ones, and one more of each side is counted.
     bias = [0, np.log(3 / 99) + np.log((1 - 0.999**98) / (1 - 0.999**2))]
@@ -121,16 +109,12 @@ def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -
 
 def test_a_probe_is_balanced() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
-    random = np.random.default_rng(0)
-    y = np.repeat([0, 1], [200, 20])
-    x = random.normal(size=(220, 3)) + 0.8 * y[:, None]
-    test_y = np.repeat([0, 1], 500)
-    test_x = random.normal(size=(1000, 3)) + 0.8 * test_y[:, None]
-    probes = {
-        way: evaluation.linear_probe(x, y, test_x, test_y, balance=way)
-        for way in ("none", "weights", "logits", "sampling")
-    }
-    for way in ("weights", "logits", "sampling"):  # the test features are of classes alike
+    random, ways = np.random.default_rng(0), ("weights", "logits", "sampling")
+    y, test_y = np.repeat([0, 1], [200, 20]), np.repeat([0, 1], 500)
+    x, test_x = (random.normal(size=(len(of), 3)) + 0.8 * of[:, None] for of in (y, test_y))
+    known = x, y, test_x, test_y
+    probes = {way: evaluation.linear_probe(*known, balance=way) for way in ("none", *ways)}
+    for way in ways:  # the test features are of classes alike
         assert probes[way].accuracy > probes["none"].accuracy + 0.05
     np.testing.assert_allclose(probes["logits"].kernel, probes["none"].kernel)
     shift = probes["none"].bias - probes["logits"].bias
@@ -139,15 +123,12 @@ def test_a_probe_is_balanced() -> None:
     scale, mean = x.std(axis=0), x.mean(axis=0)
     theirs = linear_model.LogisticRegression(C=probe.strength, class_weight="balanced")
     theirs.fit((x - mean) / scale, y)
-    np.testing.assert_array_equal(
-        theirs.predict((test_x - mean) / scale),
-        (test_x @ probe.kernel + probe.bias).argmax(1),
-    )
+    ours = (test_x @ probe.kernel + probe.bias).argmax(1)
+    np.testing.assert_array_equal(theirs.predict((test_x - mean) / scale), ours)
 
 
 def test_the_choice_between_probe_and_weights_counts_classes_alike() -> None:
-    split = splits_of().train
-    model = build()
+    split, model = splits_of().train, build()
     labels, scores = evaluation.predict_split(model, split)
     metrics = pytest.importorskip("sklearn.metrics")
     expected = metrics.balanced_accuracy_score(labels, scores.argmax(1))
@@ -163,11 +144,9 @@ def grouped(groups: np.ndarray) -> data.Splits:
 
 
 def test_groups_are_held_out_as_a_whole() -> None:
-    groups = np.random.default_rng(1).integers(0, 27, 135)
-    splits = grouped(groups)
+    splits = grouped(np.random.default_rng(1).integers(0, 27, 135))
     kept = [hold_out(splits, 0.2), hold_out(splits, 0.2, seed=1), hold_out_to_choose(splits)]
     for number, (rest, part) in enumerate(kept):
-        assert part is not None
         assert not set(rest.train.groups) & set(part.groups)
         assert (len(part.groups), len(rest.train) + len(part)) == (len(part), 135)
         assert 15 <= len(part) <= 40
@@ -185,26 +164,21 @@ def test_a_class_of_one_group_stays_in_training() -> None:
         hold_out(splits, 0.7)  # where most of every class is to be held out
 
 
-def test_the_command_counts_classes_and_refuses_what_does_not_suit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def printed(splits: data.Splits, **options: Any) -> list[str]:
         lines: list[str] = []
         monkeypatch.setattr(run_module, "load_splits", lambda job: splits)
-        run = Run(Job("digits", tmp_path / "run", recipe="digits", **options), lines.append)
-        run.load()
+        Run(Job("digits", tmp_path / "run", recipe="digits", **options), lines.append).load()
         return [line for line in lines if line.startswith(("training images", "note: rare"))]
 
     counts = "training images: a 40, b 8, c 2: 20 times as many of the largest as of the smallest"
-    assert printed(splits_of()) == [
-        counts,
-        "note: rare ones are predicted seldom; --balance (weights, logits, sampling) may help",
-    ]
+    note = "note: rare ones are predicted seldom; --balance (weights, logits, sampling) may help"
+    assert printed(splits_of()) == [counts, note]
     assert printed(splits_of(), balance="logits") == [counts]
     assert printed(splits_of([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
-    images, years = np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
-    ages = ArraySplit("train", Regression(("age",)), images, years)
+    images = np.zeros((4, 8, 8, 1), np.uint8)
+    ages = ArraySplit("train", Regression(("age",)), images, np.arange(4.0))
     splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
     with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
         printed(splits, balance="logits")

@@ -1,7 +1,10 @@
-"""What the callbacks of a run print and write."""
+"""What the callbacks of a run print and write: files appear whole or not at all."""
 
 import csv
+import errno
 import importlib.util
+import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,14 +17,10 @@ import numpy as np
 import pytest
 
 from keras_vit.training import callbacks
-from keras_vit.training.callbacks import (
-    LearningRate,
-    NonFiniteLossError,
-    Progress,
-    StopAtNonFiniteLoss,
-    default_callbacks,
-)
+from keras_vit.training.callback_state import continue_logs
+from keras_vit.training.callbacks import HistoryLog, NonFiniteLossError, Progress, default_callbacks
 from keras_vit.training.resume import ResumableRun
+from keras_vit.training.state_file import write_state
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
 from tests.training.common import QUICK, Killed, StopAt, assert_equal
@@ -36,10 +35,9 @@ def small_model(**compile_arguments: Any) -> keras.Model:
 
 
 def batches(start_step: int, diverged: int = -1) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    while True:
-        x = np.random.default_rng(start_step).normal(size=(BATCH, 3)).astype("float32")
-        yield x, np.full((BATCH, 1), np.nan if start_step == diverged else 1.0, "float32")
-        start_step += 1
+    for step in itertools.count(start_step):
+        x = np.random.default_rng(step).normal(size=(BATCH, 3)).astype("float32")
+        yield x, np.full((BATCH, 1), np.nan if step == diverged else 1.0, "float32")
 
 
 def fit(model: keras.Model, *chosen: Any, diverged: int = -1, **changes: Any) -> Any:
@@ -55,15 +53,12 @@ def test_the_step_that_diverged_is_named() -> None:
     )
     model = small_model(run_eagerly=False)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
-        fit(model, record, StopAtNonFiniteLoss(), diverged=6)
+        fit(model, record, callbacks.StopAtNonFiniteLoss(), diverged=6)
     assert isinstance(e.value, FloatingPointError)
     assert (e.value.step, e.value.last_finite) == (7, losses[5])
     assert "learning rate was 0.01: try a third" in str(e.value)
-
-
-def test_divergence_in_the_first_step_of_an_epoch() -> None:
     with pytest.raises(NonFiniteLossError, match="it is the first step of its epoch"):
-        fit(small_model(), StopAtNonFiniteLoss(), diverged=4)
+        fit(small_model(), callbacks.StopAtNonFiniteLoss(), diverged=4)
 
 
 def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
@@ -101,6 +96,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One per epoch; of long epochs, one per minute."""
     lines: list[str] = []
     fit(small_model(), Clock(monkeypatch), Progress(BATCH, lines.append))
     assert [line.split("  ")[:4] for line in lines] == [
@@ -109,10 +105,7 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         ["epoch 3/3", "step 4/4", "8 images/s", "0:00 left"],
     ]
     assert all("  loss " in line for line in lines)
-
-
-def test_long_epochs_have_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
+    lines.clear()
     clock, progress = Clock(monkeypatch), Progress(BATCH, lines.append)
     fit(small_model(), clock, progress, epochs=1, steps_per_epoch=150)
     printed = [line.split("  ")[1] for line in lines]
@@ -120,9 +113,7 @@ def test_long_epochs_have_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]:
     """What a terminal of so many columns gets during a training."""
 
     def train_in(columns: int, **options: Any) -> str:
@@ -141,48 +132,36 @@ def test_a_terminal_has_one_line_per_epoch(terminal: Callable[..., str]) -> None
     assert {len(part.rstrip("\n")) for part in out.split("\r")[1:]} == {59}
 
 
-@pytest.mark.parametrize("columns", [50, 80, 120])
-def test_a_terminal_shows_a_bar_that_grows(columns: int, terminal: Callable[..., str]) -> None:
-    shown = terminal(columns, validation_data=next(batches(0))).split("\r")[1:]
-    running = [line for line in shown if "\n" not in line]
-    assert {len(line) for line in running} == {columns - 1}
-    cells = [(line.count("█"), line.count("░")) for line in running]
-    assert {full + empty for full, empty in cells} <= {12, 24}
-    fractions = [full / (full + empty) for full, empty in cells]
-    assert fractions == [step / STEPS for step in range(1, STEPS + 1)] * EPOCHS
-    assert all("loss" in line for line in running)
-
-
-@pytest.mark.parametrize("columns", [20, 50, 80])
-def test_a_finished_epoch_shows_every_metric(columns: int, terminal: Callable[..., str]) -> None:
-    """Those of the validation come last, and were cut off in a narrow terminal."""
+@pytest.mark.parametrize("columns", [20, 50, 80, 120])
+def test_a_terminal_shows_a_bar_and_every_metric(columns: int, terminal: Any) -> None:
+    """The metrics of validation come last, and were cut off in a narrow terminal."""
     shown = terminal(columns, validation_data=next(batches(0))).split("\r")[1:]
     finished = [line.rstrip() for line in shown if "\n" in line]
     assert len(finished) == EPOCHS
     for epoch, line in enumerate(finished, 1):
-        assert line.startswith(f"epoch {epoch}/3")
-        assert re.search(r"  loss [\d.e-]+  val_loss [\d.e-]+$", line)
-        assert "█" not in line
+        assert re.search(rf"^epoch {epoch}/3[^█]*  loss [\d.e-]+  val_loss [\d.e-]+$", line)
+    running = [line for line in shown if "\n" not in line and columns > 20]
+    assert {len(line) for line in running} <= {columns - 1}
+    cells = [(line.count("█"), line.count("░")) for line in running]
+    assert {full + empty for full, empty in cells} <= {12, 24}
+    fractions = [full / (full + empty) for full, empty in cells]
+    assert columns == 20 or fractions == [step / STEPS for step in range(1, STEPS + 1)] * EPOCHS
+    assert all("loss" in line for line in running)
 
 
-def test_a_terminal_without_block_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
+        # A terminal without block characters.
         patched.setattr(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii"))
         assert callbacks._bar(1, 4, 12) == "###........."
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(7.4, "0:07"), (59.9, "1:00"), (750, "12:30"), (11045, "3:04:05")]
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert callbacks._clock(seconds) == text
+    texts = [callbacks._clock(seconds) for seconds in (7.4, 59.9, 750, 11045)]
+    assert texts == ["0:07", "1:00", "12:30", "3:04:05"]
 
 
 def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> None:
-    lines: list[str] = []
+    lines, weights_by_epoch = [], []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
-    weights_by_epoch: list[Any] = []
     after_first = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
     )
@@ -204,7 +183,6 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is missing, the error names what to install; it is off by default."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit\[tensorflow\]'"):
         default_callbacks(tmp_path, BATCH, tensorboard=True)
@@ -213,16 +191,10 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(isinstance(callback, keras.callbacks.TensorBoard) for callback in chosen)
 
 
-def test_tensorboard_is_missed_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
-    )
-    monkeypatch.setattr(
-        "keras_vit_cli.train.run.load_splits", lambda job: pytest.fail("data were listed")
-    )
+def test_tensorboard_is_missed_before_any_work(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as where it is not installed
+    listing = "keras_vit_cli.train.run.load_splits"
+    monkeypatch.setattr(listing, lambda job: pytest.fail("data were listed"))
     with pytest.raises(ImportError, match="pip install 'tensorboard'"):
         train(Job("digits", tmp_path / "run", tensorboard=True))
     assert not list(tmp_path.iterdir())
@@ -231,19 +203,65 @@ def test_tensorboard_is_missed_before_any_work(
 def test_the_learning_rate_of_a_schedule_is_in_the_history() -> None:
     schedule = keras.optimizers.schedules.PolynomialDecay(0.5, EPOCHS * STEPS, 0.1)
     model = small_model(optimizer=keras.optimizers.SGD(schedule), run_eagerly=False)
-    rates = fit(model, LearningRate()).history["learning_rate"]
+    rates = fit(model, callbacks.LearningRate()).history["learning_rate"]
     expected = [float(schedule(epoch * STEPS)) for epoch in range(1, EPOCHS + 1)]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options(tmp_path: Path) -> None:
+    for options, message in (
         ({"patience": 0}, "patience=0 must be"),
         ({"patience": 3, "monitor": None}, "patience=3 needs a monitor"),
         ({"images_per_step": 0}, "images_per_step=0 must be"),
-    ],
-)
-def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})
+    ):
+        with pytest.raises(ValueError, match=message):
+            default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})
+
+
+# Which file each of them writes.
+WRITES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "history": ("history.csv", lambda path: fit(small_model(), HistoryLog(path))),
+    "best": ("best.keras", lambda path: fit(small_model(), callbacks.BestModel(path, "loss"))),
+    "continued log": ("history.csv", lambda path: continue_logs([HistoryLog(path)], epoch=1)),
+    "state": ("state.safetensors", lambda path: write_state(path, {"a": np.arange(4)}, {})),
+}
+
+
+@pytest.mark.parametrize("case", WRITES)
+def test_a_full_disk_leaves_the_file_that_was_there(case: str, tmp_path: Path) -> None:
+    name, write = WRITES[case]
+    path = tmp_path / name
+    path.write_bytes(before := b"epoch,loss\r\n0,1.0\r\n1,0.5\r\n")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=f"No space left on device: .*{path.stem}"):
+            write(path)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob(".*"))  # no temporary file
+    write(path)
+    assert path.read_bytes() != before
+
+
+def test_the_best_model_is_that_of_the_best_epoch(tmp_path: Path) -> None:
+    best, model = callbacks.BestModel(tmp_path / "best.keras"), small_model()
+    fit(model, epochs=1)
+    best.set_model(model)
+    for epoch, (loss, bias) in enumerate([(0.7, 1.0), (0.5, 2.0), (0.6, 3.0)]):
+        model.layers[0].bias.assign([bias])
+        best.on_epoch_end(epoch, {"val_loss": loss})
+    assert keras.saving.load_model(tmp_path / "best.keras").layers[0].get_weights()[1] == [2.0]
+    assert [file.name for file in tmp_path.iterdir()] == ["best.keras"]
+
+
+def test_history_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    fit(small_model(), HistoryLog(path))
+    log = HistoryLog(path)
+    continue_logs([log], epoch=2)
+    assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,"]
+    fit(small_model(), log, epochs=1)
+    assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,", "0,"]

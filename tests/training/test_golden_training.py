@@ -1,7 +1,7 @@
 """Recorded trainings of the official code, followed step for step by `model.fit`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from keras_vit.training.sam import gsam_rho, sharpness_aware
 from keras_vit.training.schedules import make_schedule
 
 # Each optimizer and switch once; the rest, in which nothing is new, on request.
-CASES = ["train_sgd_accum4", "train_adam_bv_map", "train_gsam_adam"]
-OF_SGD = ["train_sgd", "train_sgd_f32mom", "train_sgd_linear", "train_sgd_mixer"]
-OF_BIG_VISION = ["train_momentum_bv", "train_adam_bv", "train_adam_bv_softmax_gap"]
-SLOW_CASES = [*OF_SGD, *OF_BIG_VISION, "train_sam_sgd", "train_sam_adam"]
+CASES: list[Any] = ["train_sgd_accum4", "train_adam_bv_map", "train_gsam_adam"]
+SLOW_CASES = ["train_sgd", "train_sgd_f32mom", "train_sgd_linear", "train_sgd_mixer"]
+SLOW_CASES += ["train_momentum_bv", "train_adam_bv", "train_adam_bv_softmax_gap"]
+SLOW_CASES += ["train_sam_sgd", "train_sam_adam"]
+CASES += [pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES]
 OPTIMIZERS = {"big_vision.momentum_hp": MomentumSGD, "scale_by_adam": DecoupledAdam}
 # The recorded wd_mults and lr_mults of `train_adam_bv_map`, as one table over our names.
 MAP_GROUPS = (
@@ -44,9 +45,6 @@ class TrainingCase:
         self.big_vision = "optim_config" in self.meta
         self.accumulation = self.meta.get("accum", 1)
         self.peak = self.meta["optim_config"]["lr"] if self.big_vision else self.meta["lr"]
-
-    def weights(self, name: str) -> dict[str, np.ndarray]:
-        return dict(np.load(self.folder / f"weights_{name}.npz"))
 
     def batches(self) -> Iterator[Any]:
         data = np.load(self.folder / "data.npz")
@@ -83,12 +81,9 @@ class TrainingCase:
         recorded = self.meta["optim_config"]
         if "mu_dtype" in recorded["optax"]:
             options["state_dtype"] = recorded["optax"]["mu_dtype"]
-        return OPTIMIZERS[recorded["optax_name"]](
-            weight_decay=recorded["wd"],
-            schedule_peak=self.peak,
-            groups=MAP_GROUPS if "wd_mults" in recorded else KERNELS_DECAY,
-            **options,
-        )
+        options["groups"] = MAP_GROUPS if "wd_mults" in recorded else KERNELS_DECAY
+        kind, decay = OPTIMIZERS[recorded["optax_name"]], recorded["wd"]
+        return kind(weight_decay=decay, schedule_peak=self.peak, **options)
 
     def loss(self) -> keras.losses.Loss:
         default = "softmax_xent" if self.meta["trainer"] in ("vit_jax", "sam_sgd") else ""
@@ -105,87 +100,63 @@ class TrainingCase:
             sharpness_aware(model, gsam_rho(self.schedule(), *rhos, *rates), gsam["alpha"])
 
 
-class WithoutTokenPosition:
-    """big_vision's class token has no position of its own; the ViT's has one more vector.
+def without_token_position(vit: keras.Model) -> tuple[keras.Model, Callable[[], keras.Model]]:
+    """big_vision's model, and a function that writes what it learned into the ViT.
 
-    Both are the same function, but do not train alike. So the recorded model is put together from
-    the package's layers, and what it learned is written through the ViT that was loaded.
+    Its class token has no position of its own; the ViT's has one more vector. Both are the same
+    function, but do not train alike: so it is put together from the package's layers.
     """
+    images = keras.Input((32, 32, 3))
+    embed = layers.PatchEmbedding(vit.hidden_dim, vit.patch_size, name="patch_embedding")
+    place = layers.PositionEmbedding(vit.position_grid, "learned", 0, name="position_embedding")
+    prepend = layers.ClassToken(name="class_token")
+    patches = embed(images)
+    tokens = prepend(place(keras.layers.Reshape((-1, vit.hidden_dim))(patches), patches))
+    for i in range(vit.depth):
+        tokens = layers.EncoderBlock(vit._config.block(i), name=f"block_{i}")(tokens)
+    norm = keras.layers.LayerNormalization(epsilon=vit.norm_epsilon, name="encoder_norm")
+    pooled = layers.TokenPooling()(norm(tokens))
+    model = keras.Model(images, keras.layers.Dense(vit.num_classes, name="head")(pooled))
+    alike = [layer for layer in model.layers if layer.weights and layer not in (place, prepend)]
+    for layer in alike:
+        layer.set_weights(vit.get_layer(layer.name).get_weights())
+    (positions,), (token,) = (vit.get_layer(one.name).get_weights() for one in (place, prepend))
+    place.set_weights([positions[:, 1:]])
+    prepend.set_weights([token + positions[:, :1]])
 
-    def __init__(self, vit: keras.Model) -> None:
-        self.vit = vit
-        images = keras.Input((32, 32, 3))
-        width = vit.hidden_dim
-        patches = layers.PatchEmbedding(width, vit.patch_size, name="patch_embedding")(images)
-        tokens = keras.layers.Reshape((-1, width))(patches)
-        grid = vit.position_grid
-        tokens = layers.PositionEmbedding(grid, "learned", 0, name="position_embedding")(
-            tokens, patches
-        )
-        tokens = layers.ClassToken(name="class_token")(tokens)
-        for i in range(vit.depth):
-            block = layers.EncoderBlock(vit._config.block(i), name=f"block_{i}")
-            tokens = block(tokens)
-        norm = keras.layers.LayerNormalization(epsilon=vit.norm_epsilon, name="encoder_norm")
-        pooled = layers.TokenPooling()(norm(tokens))
-        logits = keras.layers.Dense(vit.num_classes, name="head")(pooled)
-        self.model = keras.Model(images, logits)
-        for layer in self._layers():
-            layer.set_weights(vit.get_layer(layer.name).get_weights())
-        positions = vit.get_layer("position_embedding").get_weights()[0]
-        token = vit.get_layer("class_token").get_weights()[0]
-        self.model.get_layer("position_embedding").set_weights([positions[:, 1:]])
-        self.model.get_layer("class_token").set_weights([token + positions[:, :1]])
+    def learned() -> keras.Model:
+        for layer in (*alike, prepend):
+            vit.get_layer(layer.name).set_weights(layer.get_weights())
+        positions = np.pad(place.get_weights()[0], ((0, 0), (1, 0), (0, 0)))
+        vit.get_layer(place.name).set_weights([positions])
+        return vit
 
-    def _layers(self) -> list[keras.layers.Layer]:
-        names = ("position_embedding", "class_token")
-        return [layer for layer in self.model.layers if layer.weights and layer.name not in names]
-
-    def learned(self) -> keras.Model:
-        for layer in self._layers():
-            self.vit.get_layer(layer.name).set_weights(layer.get_weights())
-        positions = self.model.get_layer("position_embedding").get_weights()[0]
-        self.vit.get_layer("position_embedding").set_weights(
-            [np.pad(positions, ((0, 0), (1, 0), (0, 0)))]
-        )
-        token = self.model.get_layer("class_token").get_weights()
-        self.vit.get_layer("class_token").set_weights(token)
-        return self.vit
+    return model, learned
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize(
-    "name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES)]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Path) -> None:
     case = TrainingCase(shared / "golden" / name)
     model = loaded = case.model()
     learned = lambda: loaded  # noqa: E731
     if case.meta.get("pool") == "tok":
-        twin = WithoutTokenPosition(loaded)
-        model, learned = twin.model, twin.learned
+        model, learned = without_token_position(loaded)
     # TensorFlow's graphs compile in a third of the time without XLA; one case has it.
     jit_compile = name == "train_gsam_adam" if keras.backend.backend() == "tensorflow" else "auto"
     model.compile(case.optimizer(), case.loss(), jit_compile=jit_compile)
     case.make_sharpness_aware(model)
 
     layout = "big_vision" if case.big_vision else "google"
-    save = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: (
-            keras_vit.save_weights(learned(), tmp_path / f"{epoch + 1}.npz", layout)
-            if epoch + 1 in STEPS
-            else None
-        )
-    )
-    history = model.fit(
-        case.batches(),
-        epochs=case.meta["steps"],
-        steps_per_epoch=case.accumulation,  # an epoch an update: its loss is in the history
-        shuffle=False,
-        callbacks=[save],
-        verbose=0,
-    ).history
 
+    def save(epoch: int, logs: Any) -> None:
+        if epoch + 1 in STEPS:
+            keras_vit.save_weights(learned(), tmp_path / f"{epoch + 1}.npz", layout)
+
+    # An epoch an update: its loss is in the history.
+    options = {"epochs": case.meta["steps"], "steps_per_epoch": case.accumulation, "shuffle": False}
+    options["callbacks"] = [keras.callbacks.LambdaCallback(on_epoch_end=save)]
+    history = model.fit(case.batches(), verbose=0, **options).history
     recorded, exact = np.array(case.curve["loss"]), np.array(case.curve["loss_f64"])
     tolerance = 1e-4 * recorded
     if np.abs(recorded - exact).max() > 5e-5:
@@ -193,10 +164,9 @@ def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Pa
         tolerance = np.maximum(tolerance, case.meta["tolerance"]["loss_atol"])
     assert np.all(np.abs(history["loss"] - recorded) <= tolerance)
     for step, label in STEPS.items():
-        actual = np.load(tmp_path / f"{step}.npz")
-        # The first update has the learning rate 0.
-        atol = 1e-6 if step == 1 else case.meta["tolerance"]["final_weights_atol_excl_key_bias"]
-        for key, expected in case.weights(label).items():
+        actual, later = np.load(tmp_path / f"{step}.npz"), "final_weights_atol_excl_key_bias"
+        atol = 1e-6 if step == 1 else case.meta["tolerance"][later]  # at first the rate is 0
+        for key, expected in np.load(case.folder / f"weights_{label}.npz").items():
             if not key.endswith("key/bias"):  # its exact gradient is 0
                 values = actual[key].reshape(expected.shape)
                 np.testing.assert_allclose(values, expected, rtol=0, atol=atol, err_msg=key)

@@ -10,7 +10,8 @@ import pytest
 from keras_vit.training.optimizers import OPTIMIZERS, DecoupledAdam, MomentumSGD
 from keras_vit.training.parameter_groups import ParameterGroup
 from keras_vit.training.schedules import WarmupDecay
-from tests.training.common import BACKEND, POLICIES, assert_equal, everywhere
+from tests.backend import rows
+from tests.training.common import BACKEND, POLICIES, assert_equal, reloaded
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 4)).astype("float32")
@@ -23,11 +24,10 @@ GROUPS = (
 )
 
 
-def regression(optimizer: Any, **options: Any) -> keras.Model:
+def regression(optimizer: Any) -> keras.Model:
     keras.utils.set_random_seed(1)
-    hidden = keras.layers.Dense(5, "tanh", name="hidden", **options)
-    head = keras.layers.Dense(3, name="head", **options)
-    model = keras.Sequential([keras.Input((4,)), hidden, head])
+    hidden = keras.layers.Dense(5, "tanh", name="hidden")
+    model = keras.Sequential([keras.Input((4,)), hidden, keras.layers.Dense(3, name="head")])
     # TensorFlow's graphs compile faster without XLA, which the recorded trainings have.
     model.compile(optimizer, "mse", jit_compile=False if BACKEND == "tensorflow" else "auto")
     return model
@@ -59,10 +59,8 @@ def clipped(values: list[np.ndarray], norm: float) -> list[np.ndarray]:
 @pytest.mark.parametrize("peak", [None, 0.2])
 def test_adam_with_its_table_is_numpys(peak: float | None) -> None:
     schedule = WarmupDecay(0.2, 6, warmup_steps=2)
-    optimizer = DecoupledAdam(
-        schedule, weight_decay=0.3, schedule_peak=peak, groups=GROUPS, global_clipnorm=0.1
-    )
-    model = regression(optimizer)
+    options = {"weight_decay": 0.3, "groups": GROUPS, "global_clipnorm": 0.1}
+    model = regression(DecoupledAdam(schedule, schedule_peak=peak, **options))
     expected = weights(model)
     fit(model, 5)
     first, second = ([np.zeros_like(value) for value in expected] for _ in range(2))
@@ -105,18 +103,12 @@ def test_accumulation_clips_the_average_and_counts_updates() -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: Path) -> None:
     options = {"weight_decay": 0.2, "groups": GROUPS, "state_dtype": "bfloat16"}
-    whole, part = (
-        regression(
-            OPTIMIZERS[name](
-                WarmupDecay(0.1, 8, warmup_steps=2), gradient_accumulation_steps=2, **options
-            )
-        )
-        for _ in range(2)
-    )
+    options["gradient_accumulation_steps"] = 2
+    schedules = [WarmupDecay(0.1, 8, warmup_steps=2) for _ in range(2)]
+    whole, part = (regression(OPTIMIZERS[name](schedule, **options)) for schedule in schedules)
     fit(whole, 6, batch_size=4)
     fit(part, 3, batch_size=4)
-    part.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
+    again = reloaded(part, tmp_path)
     assert again.optimizer.groups == GROUPS
     assert type(again.optimizer) is OPTIMIZERS[name]
     fit(again, 6, batch_size=4, initial=3)
@@ -124,7 +116,7 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("policy", everywhere(POLICIES, "mixed_bfloat16"))
+@pytest.mark.parametrize("policy", rows(POLICIES, ["mixed_bfloat16"]))
 def test_mixed_precision(name: str, policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = regression(OPTIMIZERS[name](0.05, global_clipnorm=1.0, state_dtype="bfloat16"))
@@ -138,14 +130,11 @@ def test_mixed_precision(name: str, policy: str) -> None:
         assert set(dtypes[1:]) <= {"float32"}
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
+def test_errors_say_what_is_accepted() -> None:
+    for options, word in (
         ({"state_dtype": "float16"}, "'bfloat16'"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
         ({"schedule_peak": 0.0}, "schedule_peak=0.0"),
-    ],
-)
-def test_errors_say_what_is_accepted(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        DecoupledAdam(0.1, **options)
+    ):
+        with pytest.raises(ValueError, match=word):
+            DecoupledAdam(0.1, **options)

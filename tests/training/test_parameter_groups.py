@@ -1,4 +1,4 @@
-"""The table of parameter groups: its rows, the parameters that they match, and saved models."""
+"""What is trained, and how fast: the table of parameter groups, frozen layers, LoRA."""
 
 from pathlib import Path
 
@@ -6,21 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.training import parameter_groups
+from keras_vit.training.lora import ADAPTED, enable_lora, merged
 from keras_vit.training.optimizers import MomentumSGD
-from keras_vit.training.parameter_groups import (
-    KERNELS_DECAY,
-    ParameterGroup,
-    find_groups,
-    freeze,
-    frozen_rows,
-    layerwise_decay,
-)
-from tests.bank import fresh, pixels, small
-from tests.training.common import JIT, refused
-
-
-def rates_of(paths: list[str], table: list[ParameterGroup]) -> list[float]:
-    return [group.learning_rate for group in find_groups(paths, table)]
+from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, find_groups, freeze
+from tests.bank import TINY, fresh, outputs, pixels, small, tiny
+from tests.training.common import JIT, array, refused, reloaded
 
 
 def test_the_default_decays_kernels_alone() -> None:
@@ -34,13 +25,10 @@ def test_the_default_decays_kernels_alone() -> None:
 
 
 def test_the_first_row_that_fits_the_whole_path_counts() -> None:
-    table = [
-        ParameterGroup("block_1/.*", learning_rate=0.5),
-        ParameterGroup("block_1", learning_rate=0.1),
-        ParameterGroup(".*"),
-    ]
-    paths = ["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"]
-    assert rates_of(paths, table) == [0.5, 1.0, 0.1]
+    rows = {"block_1/.*": 0.5, "block_1": 0.1, ".*": 1.0}
+    table = [ParameterGroup(pattern, learning_rate=rate) for pattern, rate in rows.items()]
+    groups = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
+    assert [group.learning_rate for group in groups] == [0.5, 1.0, 0.1]
 
 
 def test_a_parameter_that_no_pattern_covers_is_named() -> None:
@@ -54,23 +42,25 @@ def test_a_parameter_that_no_pattern_covers_is_named() -> None:
         model.fit(pixels(2, 32, 32, 3), np.zeros((2, 5)), verbose=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
+def test_rows_that_cannot_be_meant() -> None:
+    for options, word in (
         ({"pattern": "block_("}, "regular expression"),
         ({"pattern": ".*", "learning_rate": 0.0}, "trainable=False"),
         ({"pattern": ".*", "weight_decay": -1.0}, "0 or more"),
-    ],
-)
-def test_rows_that_cannot_be_meant(options: dict[str, object], word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        ParameterGroup(**options)
+    ):
+        with pytest.raises(ValueError, match=word):
+            ParameterGroup(**options)
+    with pytest.raises(ValueError, match="nothing would train"):
+        freeze(small(), [ParameterGroup(".*", trainable=False)])
+    with pytest.raises(ValueError, match="rank=0"):
+        enable_lora(tiny(), rank=0)
 
 
 @pytest.mark.every_backend
 def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) -> None:
     model = fresh(filled=False)
-    table = frozen_rows(["(patch|position|class).*", "block_0/.*", "block_1/mlp/.*"], KERNELS_DECAY)
+    patterns = ["(patch|position|class).*", "block_0/.*", "block_1/mlp/.*"]
+    table = parameter_groups.frozen_rows(patterns, KERNELS_DECAY)
     freeze(model, table)
     trained = {"block_1", "encoder_norm", "head"}
     assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
@@ -85,28 +75,20 @@ def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) 
         moved = {v.path for v in model.weights if not np.array_equal(before[v.path], v)}
         assert moved <= {variable.path for variable in model.trainable_variables}
         assert {"head/kernel", "block_1/attention/query_key_value/kernel"} <= moved
-        model.save(tmp_path / "model.keras")
-        model = keras.saving.load_model(tmp_path / "model.keras")
+        model = reloaded(model, tmp_path)
         assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
         # A layer that is frozen in part is known to the optimizer alone.
         assert not any("mlp" in v.path for v in model.trainable_variables)
 
 
-def test_freezing_everything_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nothing would train"):
-        freeze(small(), [ParameterGroup(".*", trainable=False)])
-
-
 @pytest.mark.backends("torch")
 def test_layerwise_decay_is_timms() -> None:
-    """The learning rate of each part of a ViT, against timm's own table."""
     timm = pytest.importorskip("timm")
     from timm.optim import param_groups_layer_decay
 
     depth, decay = 3, 0.7
-    theirs = timm.models.vision_transformer.VisionTransformer(
-        img_size=32, patch_size=16, embed_dim=16, depth=depth, num_heads=2, num_classes=4
-    )
+    sizes = {"img_size": 32, "patch_size": 16, "embed_dim": 16, "num_heads": 2, "num_classes": 4}
+    theirs = timm.models.vision_transformer.VisionTransformer(depth=depth, **sizes)
     rates, names = {}, {id(parameter): name for name, parameter in theirs.named_parameters()}
     for group in param_groups_layer_decay(theirs, 0.05, layer_decay=decay):
         rates |= {names[id(parameter)]: group["lr_scale"] for parameter in group["params"]}
@@ -119,9 +101,40 @@ def test_layerwise_decay_is_timms() -> None:
         "norm.weight": "encoder_norm/gamma",
         "head.weight": "head/kernel",
     }
-    paths = {v.path for v in small(depth=depth).trainable_variables}
-    assert set(ours.values()) <= paths
-    rows = find_groups(ours.values(), layerwise_decay(depth, decay))
+    assert set(ours.values()) <= {v.path for v in small(depth=depth).trainable_variables}
+    rows = find_groups(ours.values(), parameter_groups.layerwise_decay(depth, decay))
     for (name, path), group in zip(ours.items(), rows, strict=True):
         np.testing.assert_allclose(group.learning_rate, rates[name], err_msg=name)
         assert group.weight_decay == path.endswith("kernel")
+
+
+@pytest.mark.every_backend
+def test_only_updates_and_head_are_trained_and_the_merged_model_is_plain(tmp_path: Path) -> None:
+    model = fresh(**{**TINY, "depth": 2, "mlp_dim": 32, "num_classes": 3}, filled=False)
+    images = np.random.default_rng(0).uniform(0, 255, (12, 16, 16, 3)).astype("float32")
+    labels = np.arange(12) % 3
+    before = {v.path: array(v).copy() for v in model.variables}
+    features = outputs(model.feature_model("pre_logits"), images)
+    trained = enable_lora(model, rank=2)
+    # A (inputs, 2) and B (2, outputs) of four products in two blocks, and the head.
+    pairs = 2 * ((16 + 48) + (16 + 16) + (16 + 32) + (32 + 16))
+    assert trained == 2 * pairs + 16 * 3 + 3
+    again = outputs(model.feature_model("pre_logits"), images)
+    np.testing.assert_allclose(again, features, atol=1e-6)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=JIT)
+    losses = model.fit(images, labels, epochs=8, batch_size=12, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    for variable in model.variables:
+        if not variable.path.startswith("head") and variable.path in before:
+            np.testing.assert_array_equal(array(variable), before[variable.path])
+    plain = merged(model)
+    assert {v.path for v in plain.variables} == set(before)
+    logits = outputs(model, images)
+    np.testing.assert_allclose(outputs(plain, images), logits, atol=2e-6)
+    changed = {v.path for v in plain.variables if np.any(array(v) != before[v.path])}
+    assert all(p.startswith("head") or p.split("/")[-2] in ADAPTED for p in changed)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert again.count_params() == plain.count_params()
+    np.testing.assert_allclose(outputs(again, images), logits, atol=2e-6)

@@ -1,6 +1,7 @@
 """The first updates in float16 and bfloat16 are float32's, however the policy is asked for."""
 
 import copy
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +20,9 @@ from keras_vit.training.recipes import Recipe
 from keras_vit.training.sam import sharpness_aware
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
+from tests.backend import rows
 from tests.bank import pixels
-from tests.training.common import BACKEND
+from tests.training.common import BACKEND, reloaded
 
 MODEL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 CLASSES = 5
@@ -34,23 +36,15 @@ SIZED: dict[str, Any] = {"image_size": 16, "epochs": 1, "batch_size": 8, "learni
 RECIPE = Recipe(source="This test.", model=MODEL, label_smoothing=0, **SIZED, **SGD)
 
 
-def accelerated() -> bool:
-    """Whether JAX has another device than processors."""
-    import jax
-
-    return jax.default_backend() != "cpu"
-
-
 # How far an update may be from float32's; what underflows is lost as a whole.
 TOLERANCE = {"mixed_float16": 0.01, "mixed_bfloat16": 0.05}
 IS_JAX = BACKEND == "jax"
-NO_FLOAT16 = IS_JAX and not accelerated()
+NO_FLOAT16 = IS_JAX and importlib.import_module("jax").default_backend() == "cpu"
 
 
 def small_vit(dtype: Any = None) -> keras_vit.VisionTransformer:
-    return keras_vit.VisionTransformer(
-        num_classes=CLASSES, input_shape=(16, 16, 3), dtype=dtype, **MODEL
-    )
+    sizes = {**MODEL, "num_classes": CLASSES, "input_shape": (16, 16, 3)}
+    return keras_vit.VisionTransformer(**sizes, dtype=dtype)
 
 
 def by_the_program(policy: str) -> keras.Model:
@@ -58,14 +52,9 @@ def by_the_program(policy: str) -> keras.Model:
     return small_vit()
 
 
-def by_a_map(policy: str) -> keras.Model:
-    norms = {".*norm_0": keras.DTypePolicy("float32")}
-    return small_vit(keras.dtype_policies.DTypePolicyMap(policy, norms))
-
-
-def by_a_map_of_blocks(policy: str) -> keras.Model:
-    blocks = {"block_.*": keras.DTypePolicy(policy)}
-    return small_vit(keras.dtype_policies.DTypePolicyMap("float32", blocks))
+def by_a_map(policy: str, pattern: str, other: str) -> keras.Model:
+    parts = {pattern: keras.DTypePolicy(other)}
+    return small_vit(keras.dtype_policies.DTypePolicyMap(policy, parts))
 
 
 def by_the_command_line(policy: str) -> keras.Model:
@@ -77,24 +66,17 @@ WAYS: dict[str, Callable[[str], keras.Model]] = {
     "the program's policy": by_the_program,
     "a name": small_vit,
     "a policy": lambda policy: small_vit(keras.DTypePolicy(policy)),
-    "a map": by_a_map,
-    "a map of blocks": by_a_map_of_blocks,
+    "a map": lambda policy: by_a_map(policy, ".*norm_0", "float32"),
+    "a map of blocks": lambda policy: by_a_map("float32", "block_.*", policy),
     "the command line": by_the_command_line,
     "a copy": lambda policy: small_vit().copy(dtype=policy),
     "a feature model": lambda policy: small_vit(policy).feature_model("logits"),
 }
-EXTRAS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "SAM": {"rho": 1e-5},
-    "accumulation": {"accumulation": 2},
-    "EMA": {"ema": 0.75},
-    "all": {"rho": 1e-5, "accumulation": 2, "ema": 0.75},
-}
+PARTS: dict[str, Any] = {"rho": 1e-5, "accumulation": 2, "ema": 0.75}
+EXTRAS = {"plain": {}, "all": PARTS, **{name: {name: value} for name, value in PARTS.items()}}
 
 
-def compile_by_hand(
-    model: keras.Model, rho: float = 0.0, accumulation: int = 1, ema: float = 0.0
-) -> None:
+def compile_by_hand(model: Any, rho: float = 0, accumulation: int = 1, ema: float = 0) -> None:
     steps = accumulation if accumulation > 1 else None
     averages = {"use_ema": ema > 0, "ema_momentum": ema or 0.99}
     optimizer = keras.optimizers.SGD(RATE, gradient_accumulation_steps=steps, **averages)
@@ -138,17 +120,15 @@ def expected_updates(extra: str, compile: Callable[..., None]) -> list[np.ndarra
 
 
 FLOAT16, BFLOAT16 = TOLERANCE
-CASES = [
-    *((FLOAT16, way, "plain", compile_by_hand) for way in WAYS),
-    (BFLOAT16, "the program's policy", "plain", compile_by_hand),
-]
+CASES = [(FLOAT16, way, "plain", compile_by_hand) for way in WAYS]
+CASES += [(BFLOAT16, "the program's policy", "plain", compile_by_hand)]
 # What a backend computes in another way.
 EVERYWHERE = [(policy, "a name", "all", compile_by_hand) for policy in TOLERANCE]
 # Combinations of the above, and the parts of "all".
 SLOW_CASES = [
     (FLOAT16, "the command line", "all", compile_by_recipe),
     *((FLOAT16, way, "all", compile_by_hand) for way in WAYS if way != "a name"),
-    *((FLOAT16, "a name", extra, compile_by_hand) for extra in ("SAM", "accumulation", "EMA")),
+    *((FLOAT16, "a name", extra, compile_by_hand) for extra in PARTS),
     (FLOAT16, "a name", "all", compile_by_recipe),
     (BFLOAT16, "the command line", "all", compile_by_recipe),
 ]
@@ -157,22 +137,17 @@ SLOW_CASES = [
 @pytest.mark.parametrize(
     ("policy", "way", "extra", "compile"),
     [
-        *CASES,
-        *(pytest.param(*case, marks=pytest.mark.every_backend) for case in EVERYWHERE),
+        *rows([*CASES, *EVERYWHERE], EVERYWHERE),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES),
     ],
 )
-def test_a_first_update_is_that_of_float32(
-    policy: str, way: str, extra: str, compile: Callable[..., None]
-) -> None:
+def test_a_first_update_is_that_of_float32(policy: str, way: str, extra: str, compile: Any) -> None:
     if policy == FLOAT16 and NO_FLOAT16:
         pytest.skip("XLA's CPU compiler does not have the products of attention in float16")
     expected = expected_updates(extra, compile)
-    model = WAYS[way](policy)
-    actual = updates(model, extra, compile)
+    actual = updates(WAYS[way](policy), extra, compile)
     for update, other in zip(actual, expected, strict=True):
-        error = np.linalg.norm(update - other) / np.linalg.norm(other)
-        assert error < TOLERANCE[policy]
+        assert np.linalg.norm(update - other) / np.linalg.norm(other) < TOLERANCE[policy]
 
 
 def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
@@ -181,16 +156,14 @@ def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
         keras.config.set_dtype_policy("float32")
         model = ask(FLOAT16)
         keras.config.set_dtype_policy("float32")
-        of_blocks = way == "a map of blocks"
-        assert model.compute_dtype == ("float32" if of_blocks else "float16")
+        assert model.compute_dtype == ("float32" if way == "a map of blocks" else "float16")
         assert model.variable_dtype == "float32"
         name = {"a map": f"map_{FLOAT16}", "a map of blocks": "map_float32"}.get(way, FLOAT16)
         compile_by_hand(model)
         assert is_scaled(model), way
         others = [model, copy.deepcopy(model)]
         if way in ("a name", "a map", "a feature model"):
-            model.save(tmp_path / "model.keras")
-            others.append(keras.saving.load_model(tmp_path / "model.keras"))
+            others.append(reloaded(model, tmp_path))
             assert is_scaled(others[-1])
         if way != "a feature model":
             others += [model.copy(), model.with_classifier(3), model.with_input_shape((24, 24, 3))]
@@ -205,8 +178,7 @@ def test_no_loss_scaling_where_it_is_not_wanted(tmp_path: Path) -> None:
     model = small_vit(FLOAT16)
     model.compile("adam", LOSS, auto_scale_loss=False)
     assert not is_scaled(model)
-    model.save(tmp_path / "model.keras")
-    assert not is_scaled(keras.saving.load_model(tmp_path / "model.keras"))
+    assert not is_scaled(reloaded(model, tmp_path))
     mine = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=8.0)
     model.compile(mine, LOSS)
     assert model.optimizer is mine

@@ -1,7 +1,6 @@
 """Of a linear probe and the weights fine-tuned from it, a run keeps the better ones."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from tests.training.common import assert_equal
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")
 
-RUINOUS = 8.0  # a learning rate that destroys what the weights know
+RUINING = ("--epochs", "1", "--learning-rate", "8.0")  # destroys what the weights know
 
 
 def photographs(folder: Path, classes: int, count: int, noise: float = 30) -> Path:
@@ -67,21 +66,16 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
     return [*words, "--augment", "none", *options]
 
 
-def facts_of(out: Path) -> dict[str, Any]:
+def run(folder: Path, weights: Path, out: Path, *options: str) -> dict[str, Any]:
+    assert cli.main(words_of(folder, weights, out, *options)) == 0
     return json.loads((out / "report.json").read_text("utf-8"))
 
 
-RUINING = ("--epochs", "1", "--learning-rate", str(RUINOUS))
-
-
 @pytest.mark.slow
-def test_the_probe_is_kept_where_fine_tuning_is_worse(
-    folder: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "run"
-    assert cli.main(words_of(folder, weights, out, *RUINING)) == 0
-    printed, facts = capsys.readouterr().out, facts_of(out)
-    choice = facts["choice"]
+    facts = run(folder, weights, out, *RUINING)
+    printed, choice = capsys.readouterr().out, facts["choice"]
     assert choice["selected"] == "linear probe"
     assert choice["images"] == 5  # a fifth of 24
     assert choice["fine_tuned"] < choice["linear_probe"]
@@ -93,24 +87,19 @@ def test_the_probe_is_kept_where_fine_tuning_is_worse(
     assert line in printed
     assert "1 epoch of 2 steps of 16 images" in printed
     assert facts["accuracy"] >= 0.75
-    card = (out / "report.md").read_text("utf-8")
-    assert "Kept: the linear probe, as fine-tuning made it worse" in card
+    kept = "Kept: the linear probe, as fine-tuning made it worse"
+    assert kept in (out / "report.md").read_text("utf-8")
     kept, start = (keras.saving.load_model(path) for path in (out / "model.keras", weights))
     for layer in start.layers:
         if layer.name != "head":
             assert_equal(kept.get_layer(layer.name), layer)
 
 
-def headed(weights: Path, splits: data.Splits) -> Any:
-    return keras.saving.load_model(weights).with_classifier(splits.num_classes)
-
-
 @pytest.fixture(scope="module")
 def probed(folder: Path, weights: Path) -> dict[str, Any]:
     """The weights of a model with a probe as its head, and what was and was not trained on."""
-    splits = data.load(str(folder))
-    rest, part = hold_out_to_choose(splits)
-    model = headed(weights, splits)
+    rest, part = hold_out_to_choose(data.load(str(folder)))
+    model = keras.saving.load_model(weights).with_classifier(3)
     x, y = evaluation.features(model, rest.train)
     set_head(model, evaluation.linear_probe(x, y, x, y))
     return {"start": model.get_weights(), "rest": rest, "part": part}
@@ -119,7 +108,7 @@ def probed(folder: Path, weights: Path) -> dict[str, Any]:
 @pytest.fixture
 def parts(probed: dict[str, Any], weights: Path) -> dict[str, Any]:
     """The same with a model of its own."""
-    model = headed(weights, probed["rest"])
+    model = keras.saving.load_model(weights).with_classifier(3)
     model.set_weights(probed["start"])
     return {**probed, "model": model}
 
@@ -130,14 +119,12 @@ RECIPE = Recipe(source="", model={}, image_size=32, epochs=1, batch_size=16, lea
 def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
     model, start, part = parts["model"], parts["start"], parts["part"]
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
-    recipe = replace(RECIPE, tuned_share=0.9, views="flip")
-    kept, choice = choose(model, recipe, start, part)
+    kept, choice = choose(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
     assert_equal(kept, start)
     assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
     assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
     assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
-
     model.set_weights([np.zeros_like(values) for values in start])
     again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
     assert "fitted again, on all 19 training images" in choice.reason
@@ -146,8 +133,7 @@ def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
 
 def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
     """They have more images to train on than those that gave one: a prior, and not a skill."""
-    model, part = parts["model"], parts["part"]
-    labels = part.labels()
+    model, part, labels = parts["model"], parts["part"], parts["part"].labels()
     absent = labels[0]
     others = part.take(np.flatnonzero(labels != absent))
     before = accuracy(model, others, 16)
@@ -168,7 +154,6 @@ def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
     assert choice.linear_probe == choice.fine_tuned
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
-
     _, choice = choose(model, RECIPE, start, None)
     assert str(choice) == (
         "the fine-tuned weights are kept: there are no held-out training images to compare them "
@@ -188,14 +173,11 @@ def test_a_run_below_a_probe_says_so() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held_out", ["0", "0.45"])
-def test_held_out_is_followed(
-    held_out: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_held_out_is_followed(held_out: str, weights: Path, tmp_path: Path, capsys: Any) -> None:
     """0 trains on all images, and compares nothing; a fraction sets the temperature as well."""
-    out = tmp_path / "run"
     folder = photographs(tmp_path / "photographs", classes=3, count=20)  # 48 to train on
-    assert cli.main(words_of(folder, weights, out, *RUINING, "--held-out", held_out)) == 0
-    printed, facts = capsys.readouterr().out, facts_of(out)
+    facts = run(folder, weights, tmp_path / "run", *RUINING, "--held-out", held_out)
+    printed = capsys.readouterr().out
     if held_out == "0":
         assert "no held-out training images to compare them with the linear probe" in printed
         assert facts["choice"]["images"] == 0
@@ -208,25 +190,17 @@ def test_held_out_is_followed(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_chooses_alike(
-    folder: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_chooses_alike(folder: Path, weights: Path, tmp_path: Path) -> None:
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    models = []
-    for name in ("whole", "resumed"):
-        out = tmp_path / name
-        words = words_of(folder, weights, out, "--epochs", "2")
-        if name == "resumed":
-            with monkeypatch.context() as patch:
-                patch.setattr("keras_vit_cli.train.run.choose", interrupted)
-                assert cli.main(words) == 130
-            words.append("--resume")
-        assert cli.main(words) == 0
-        models.append((keras.saving.load_model(out / "model.keras"), facts_of(out)["choice"]))
-    assert models[0][1] == models[1][1]
-    assert_equal(models[1][0], models[0][0])
+    whole, cut, epochs = tmp_path / "whole", tmp_path / "cut", ("--epochs", "2")
+    expected = run(folder, weights, whole, *epochs)["choice"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_vit_cli.train.run.choose", interrupted)
+        assert cli.main(words_of(folder, weights, cut, *epochs)) == 130
+    assert run(folder, weights, cut, *epochs, "--resume")["choice"] == expected
+    assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (cut, whole)))
 
 
 def arrays(counts: list[int]) -> data.Splits:
@@ -237,49 +211,35 @@ def arrays(counts: list[int]) -> data.Splits:
     return data.Splits("arrays", names, {"train": train, "val": train})
 
 
-@pytest.mark.parametrize(
-    ("counts", "held"),
-    [
-        ([50, 50], 20),
-        ([10] * 5, 10),
-        ([2] * 200, 80),  # three images of each, one of them to validate on
-        ([8, 8], 3),
-        ([45, 1], 9),
-        ([4000] * 3, 500),
-    ],
-)
+TO_HOLD_OUT = [([50, 50], 20), ([10] * 5, 10), ([8, 8], 3), ([45, 1], 9), ([4000] * 3, 500)]
+
+
+# The last one is three images of each class, one of them to validate on.
+@pytest.mark.parametrize(("counts", "held"), [*TO_HOLD_OUT, ([2] * 200, 80)])
 def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
     splits = arrays(counts)
     rest, part = hold_out_to_choose(splits, seed=3)
-    assert part is not None
-    assert len(part) == held
-    assert len(rest.train) == sum(counts) - held
-    kept = np.bincount(rest.train.labels(), minlength=len(counts))
-    given = np.bincount(part.labels(), minlength=len(counts))
+    assert (len(part), len(rest.train)) == (held, sum(counts) - held)
+    kept, given = (np.bincount(p.labels(), minlength=len(counts)) for p in (rest.train, part))
     assert kept.min() >= 1
     assert (kept > 1).sum() >= 2 or min(counts) == 1  # of two classes a probe needs two images
     assert (given <= np.ceil(0.2 * np.array(counts))).all()
     assert rest.val is splits.val
-    again = hold_out_to_choose(splits, seed=3)[1]
-    np.testing.assert_array_equal(again.labels(), part.labels())
+    np.testing.assert_array_equal(hold_out_to_choose(splits, seed=3)[1].labels(), part.labels())
 
 
-def records() -> data.Splits:
+def test_records_and_too_few_images_are_all_trained_on() -> None:
     splits = arrays([50, 50])  # and not an `IndexedSplit` to train on
-    return replace(splits, splits={**splits.splits, "train": SimpleNamespace(name="train")})
-
-
-@pytest.mark.parametrize("splits", [*map(arrays, ([2, 2], [1, 1, 1], [2, 1])), records()])
-def test_records_and_too_few_images_are_all_trained_on(splits: data.Splits) -> None:
-    assert hold_out_to_choose(splits) == (splits, None)
+    records = replace(splits, splits={**splits.splits, "train": SimpleNamespace(name="train")})
+    for splits in (*map(arrays, ([2, 2], [1, 1, 1], [2, 1])), records):
+        assert hold_out_to_choose(splits) == (splits, None)
 
 
 @pytest.mark.slow
 def test_200_classes_of_three_images(tmp_path: Path) -> None:
     """Each class has two images to train on, of which eighty classes give one."""
     folder = photographs(tmp_path / "photographs", classes=200, count=3, noise=10)
-    weights = saved(tmp_path / "start.keras", hidden_dim=128)
-    accuracies = {}
+    weights, accuracies = saved(tmp_path / "start.keras", hidden_dim=128), {}
     for name, options in (("probe", ["--freeze-backbone"]), ("tuned", ["--epochs", "3"])):
         words = words_of(folder, weights, tmp_path / name)
         if name == "probe":  # features are computed once
@@ -287,7 +247,7 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
         # Without augmentation, fine-tuning does not average over mirrored views.
         words += [*options, "--learning-rate", "0.02", "--views", "one"]
         assert cli.main(words) == 0
-        facts = facts_of(tmp_path / name)
+        facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
         accuracies[name] = facts["accuracy"]
     assert facts["choice"]["images"] == 80
     assert facts["choice"]["selected"] == "linear probe"
@@ -296,22 +256,19 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_700_classes_of_three_images_take_less_than_4_gib(
-    tmp_path: Path, run_python: Callable[..., str]
-) -> None:
+def test_700_classes_of_three_images_take_less_than_4_gib(tmp_path: Path, run_python: Any) -> None:
     """From scratch, at 32 pixels, with every file that a run leaves."""
     pytest.importorskip("matplotlib")
     folder = photographs(tmp_path / "photographs", classes=700, count=3)
     code = """
 import resource, sys
 from keras_vit_cli import commands as cli
-assert cli.main(["train", "--data", sys.argv[1], "--out", sys.argv[2], "--epochs", "1",
-    "--image-size", "32"]) == 0
+words = ["--data", sys.argv[1], "--out", sys.argv[2], "--epochs", "1", "--image-size", "32"]
+assert cli.main(["train", *words]) == 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
     printed = run_python(code, None, str(folder), str(tmp_path / "run"))
     assert float(printed.split()[-1]) < 4
     assert "the 40 classes with most mistakes of 700" in printed
     assert "1 epoch of" in printed
-    sizes = image.open(tmp_path / "run" / "confusion.png").size
-    assert max(sizes) < 4000
+    assert max(image.open(tmp_path / "run" / "confusion.png").size) < 4000

@@ -1,17 +1,24 @@
-"""The table of recipes: complete rows, scaling by the stated rule, and a model that trains."""
+"""The table of recipes: complete rows, scaling, a model that trains, and what a job makes of it."""
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.tasks import Classification
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training import recipes
 from keras_vit.training.compile_model import compile_model, optimizer_of, schedule_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.recipes import RECIPES, SAM_RHO, Recipe, bit_hyperrule, get
+from keras_vit.training.refinement import refine
+from keras_vit_cli.train.build import build
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
 from tests.bank import fresh, pixels, small
 from tests.training.common import BACKEND
 
@@ -36,20 +43,11 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < small.warmup_steps(20) < 20
 
 
-@pytest.mark.parametrize(("total", "warmup"), [(1, 0), (2, 1), (100, 10)])
-def test_a_fraction_of_warm_up_leaves_an_update(total: int, warmup: int) -> None:
-    """A batch as large as a small data set makes one update per epoch."""
-    recipe = get("finetune_small")
-    assert recipe.warmup == 0.1
-    assert recipe.warmup_steps(total) == warmup
-    assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
-
-
 def test_figures_of_the_sources() -> None:
     """Numbers of the table, written out from the papers."""
-    finetune = get("finetune")
-    assert (finetune.optimizer, finetune.batch_size, finetune.image_size) == ("sgd", 512, 384)
-    assert (finetune.weight_decay, finetune.clip_norm, finetune.decay) == (0, 1, "cosine")
+    row = get("finetune")
+    assert (row.optimizer, row.batch_size, row.image_size) == ("sgd", 512, 384)
+    assert (row.weight_decay, row.clip_norm, row.decay) == (0, 1, "cosine")
     steps = {n: get(f"finetune/{n}").steps for n in ("imagenet", "cifar10", "pets", "vtab")}
     assert steps == {"imagenet": 20_000, "cifar10": 10_000, "pets": 500, "vtab": 2_500}
     decays = {n: get(f"pretrain/{n}").weight_decay for n in ("jft300m", "imagenet21k", "imagenet")}
@@ -72,8 +70,12 @@ def test_scaling_follows_the_stated_rule() -> None:
     np.testing.assert_allclose(quarter.warmup / quarter.total_steps(1_281_167), 0.0888, atol=1e-4)
     short = linear.scaled(steps=100)
     assert (short.learning_rate, short.total_steps(50_000), short.warmup) == (0.003, 100, 5)
-    with pytest.raises(ValueError, match="batch_size=0"):
-        linear.scaled(batch_size=0)
+    # A batch as large as a small data set makes one update per epoch: not all are warm-up.
+    recipe = get("finetune_small")
+    assert recipe.warmup == 0.1
+    for total, warmup in ((1, 0), (2, 1), (100, 10)):
+        assert recipe.warmup_steps(total) == warmup
+        assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
 
 
 def test_bit_hyperrule_by_size_of_the_data() -> None:
@@ -130,18 +132,6 @@ def test_losses_and_plain_steps() -> None:
     assert set(np.array(model.get_layer("head").bias)) == {1.0}
 
 
-def test_errors_say_the_fix() -> None:
-    with pytest.raises(ValueError, match="'finetune/cifar10'"):
-        get("finetune/cifar1")
-    with pytest.raises(ValueError, match=r"recipe\.scaled\(steps=50\)"):
-        compile_model(small(), get("finetune/flowers"), 50)
-    with pytest.raises(ValueError, match="'sigmoid'"):
-        replace(get("digits"), loss="hinge")
-    with pytest.raises(ValueError, match="epochs=0, steps=0"):
-        replace(get("digits"), epochs=0)
-    assert recipes.RECIPES is RECIPES
-
-
 OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
     "learning_rate": (np.nan, np.inf, 0.0, -1e-3),
     "label_smoothing": (1.5, np.nan),
@@ -160,21 +150,85 @@ OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", OUT_OF_RANGE)
-def test_numbers_out_of_range(name: str) -> None:
-    for value in OUT_OF_RANGE[name]:
-        with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
-            replace(get("finetune_small"), **{name: value})
+def test_errors_say_the_fix() -> None:
+    with pytest.raises(ValueError, match="'finetune/cifar10'"):
+        get("finetune/cifar1")
+    with pytest.raises(ValueError, match=r"recipe\.scaled\(steps=50\)"):
+        compile_model(small(), get("finetune/flowers"), 50)
+    with pytest.raises(ValueError, match="'sigmoid'"):
+        replace(get("digits"), loss="hinge")
+    with pytest.raises(ValueError, match="epochs=0, steps=0"):
+        replace(get("digits"), epochs=0)
+    assert recipes.RECIPES is RECIPES
+    for name, values in OUT_OF_RANGE.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
+                replace(get("finetune_small"), **{name: value})
+    for name, value in (("steps", 0), ("steps", -5), ("batch_size", 0), ("batch_size", 1.5)):
+        with pytest.raises(ValueError, match=f"{name}={value} .* at least 1"):
+            get("finetune/flowers").scaled(**{name: value})
+    for steps in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=f"total_steps={steps} .* at least 1"):
+            compile_model(small(), get("digits"), steps)
 
 
-@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": -5}, {"batch_size": 1.5}])
-def test_scaled_to_numbers_out_of_range(options: dict[str, float]) -> None:
-    name, value = next(iter(options.items()))
-    with pytest.raises(ValueError, match=f"{name}={value} .* at least 1"):
-        get("finetune/flowers").scaled(**options)
+def job(**options: Any) -> Job:
+    return Job("photos", Path("runs"), **options)
 
 
-@pytest.mark.parametrize("steps", [0, -1, 2.5])
-def test_total_steps_out_of_range(steps: float) -> None:
-    with pytest.raises(ValueError, match=f"total_steps={steps} .* at least 1"):
-        compile_model(small(), get("digits"), steps)
+RATES = {"dropout": 0.1, "stochastic_depth": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"), [("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})]
+)
+def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: dict) -> None:
+    recipe = replace(get("finetune_small"), image_size=32, **RATES)
+    model = build(job(model=name), recipe, Classification(size=5), 3)
+    config = model.get_config()
+    assert {rate: config[rate] for rate in RATES if rate in config} == accepted
+    assert model.output_shape == (None, 5)
+    assert not np.any(model.get_layer("head").get_weights()[0])
+
+
+def test_the_size_of_the_images() -> None:
+    for options, size in (
+        ({"recipe": "small_data"}, 64),
+        ({"recipe": "small_data", "weights": "w"}, 224),
+        ({"recipe": "small_data", "model": "ViT-B/16"}, 224),
+        ({"recipe": "finetune_small", "weights": "w"}, 224),
+        ({"recipe": "finetune_small", "model": "vit_base_patch16_384"}, 384),
+        ({"recipe": "finetune", "weights": "w"}, 384),
+        ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32),
+        ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224),
+    ):
+        recipe = recipe_of(job(**options))
+        assert (recipe.image_size, recipe.eval_size) == (size, 0), options
+
+
+@pytest.mark.parametrize("model", [None, "Mixer-S/16"])
+def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) -> None:
+    trained = keras_vit.create("Mixer-S/16", num_classes=5)
+    keras_vit.save_weights(trained, tmp_path / "mixer.npz", layout="google")
+    of_mixer = job(weights=str(tmp_path / "mixer.npz"), model=model)
+    recipe = replace(recipe_of(of_mixer), image_size=320)
+    mixer = build(of_mixer, recipe, Classification(size=5), 3)
+    refined, _ = refine(mixer, replace(recipe, eval_size=384), None, None)
+    assert refined.input_shape == (None, 224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "weights", "name"),
+    [(8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch")],
+)
+def test_auto_follows_the_images_per_class(images: int, weights: str | None, name: str) -> None:
+    tiny = "from_scratch_tiny" if weights is None else name
+    for recipe in (None, "auto"):
+        plain = job(weights=weights, recipe=recipe)
+        chosen, reason = recipe_name(plain, images)
+        assert chosen == name
+        assert reason
+        assert recipe_name(plain, images, side=32)[0] == tiny
+        assert recipe_name(replace(plain, image_size=32), images)[0] == tiny
+    assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
+    assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"

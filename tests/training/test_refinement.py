@@ -1,22 +1,26 @@
-"""What surrounds `fit` in a recipe: held-out images, probe, averages, size, views, temperature."""
+"""What surrounds `fit` in a recipe: held-out images, probe, averages, size, views, temperature.
+
+And averages of weights against their papers' equations.
+"""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, evaluation
+from keras_vit import average_weights, data, evaluation, model_stock
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of
 from keras_vit.training.fit import fit
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.training.resume import ResumableRun
-from tests.bank import TINY, outputs
+from tests.bank import TINY, fill, fresh, outputs
 from tests.data.image_fixtures import flat_folder
-from tests.training.common import refused
+from tests.training.common import assert_equal, refused
 
 RNG = np.random.default_rng(0)
 RECIPE = Recipe(source="", model={}, image_size=16, epochs=1, batch_size=8, learning_rate=1e-3)
@@ -29,10 +33,9 @@ def splits_of(count: int, classes: int = 3) -> data.Splits:
     return data.Splits("arrays", names, {"train": train, "val": train})
 
 
-def build(**options) -> keras_vit.VisionTransformer:
-    model = keras_vit.VisionTransformer(**{**TINY, "num_classes": 3, **options})
-    for variable in model.weights:
-        variable.assign(RNG.normal(0, 0.3, variable.shape))
+def build(seed: int = 0, **options: Any) -> Any:
+    model = fresh(**{**TINY, "num_classes": 3, **options}, filled=False)
+    fill(model, seed, scale=0.3)
     return model
 
 
@@ -44,12 +47,15 @@ def test_a_part_of_every_class_is_kept_from_training() -> None:
     pixels = [split.as_arrays()[0].reshape(len(split), -1) for split in (rest.train, part)]
     both = {row.tobytes() for array in pixels for row in array}
     assert len(both) == 90  # none is in both, and none is lost
-    again = hold_out(splits, 1 / 3)[1]
+    again, other = hold_out(splits, 1 / 3)[1], hold_out(splits, 1 / 3, seed=1)[1]
     np.testing.assert_array_equal(again.as_arrays()[0], part.as_arrays()[0])
-    other = hold_out(splits, 1 / 3, seed=1)[1]
     assert (other.as_arrays()[0] != part.as_arrays()[0]).any()
     assert hold_out(splits, 0.0) == (splits, None)
     assert len(splits.val) == 90
+    with refused("held_out=0.1 of 30", "at least 20", "--held-out 0"):
+        hold_out(splits_of(30), 0.1)
+    with refused("0.97 of 40"):
+        hold_out(splits_of(40), 0.97)
 
 
 def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
@@ -62,15 +68,6 @@ def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
         np.testing.assert_array_equal(labels, split.labels())
         folders = [file.parent.name for file in split.files]
         assert folders == [splits.class_names[label] for label in labels]
-
-
-@pytest.mark.parametrize(
-    ("count", "fraction", "words"),
-    [(30, 0.1, ["held_out=0.1 of 30", "at least 20", "--held-out 0"]), (40, 0.97, ["0.97 of 40"])],
-)
-def test_too_few_images_are_refused(count: int, fraction: float, words: list[str]) -> None:
-    with refused(*words):
-        hold_out(splits_of(count), fraction)
 
 
 @pytest.mark.parametrize("distilled", [False, True])
@@ -101,38 +98,29 @@ def test_each_step_after_training() -> None:
     kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
     expected = 0.25 + 0.75 * trained[kernel]
     np.testing.assert_allclose(refined.get_weights()[kernel], expected, atol=1e-6)
-
     labels, before = evaluation.predict_split(refined, splits.train)
     scaled, facts = refine(refined, RECIPE, None, splits.train)
     assert facts == {"temperature": evaluation.fit_temperature(labels, before), "held_out": 60}
     _, after = evaluation.predict_split(scaled, splits.train)
-
-    def loss(scores: np.ndarray) -> float:
-        chosen = answers_of(refined, scores)[np.arange(60), labels]
-        return float(-np.log(chosen).mean())
-
-    assert loss(after) < loss(before)
+    answers = [answers_of(refined, scores)[np.arange(60), labels] for scores in (after, before)]
+    crossentropy, of_before = (-np.log(chosen).mean() for chosen in answers)
+    assert crossentropy < of_before
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"tuned_share": 0.0}, ["tuned_share=0.0", "(0, 1]"]),
-        ({"tuned_share": 1.5}, ["tuned_share=1.5"]),
-        ({"eval_size": 8}, ["eval_size=8", "image_size=16"]),
-        ({"views": "mirror"}, ["views='mirror'", "'flip'"]),
-        ({"held_out": 1.0}, ["held_out=1.0"]),
-    ],
-)
-def test_recipes_check_them(changes: dict, words: list[str]) -> None:
-    with refused(*words):
-        replace(RECIPE, **changes)
+def test_recipes_check_them() -> None:
+    for changes, *words in (
+        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
+        ({"tuned_share": 1.5}, "tuned_share=1.5"),
+        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
+        ({"views": "mirror"}, "views='mirror'", "'flip'"),
+        ({"held_out": 1.0}, "held_out=1.0"),
+    ):
+        with refused(*words):
+            replace(RECIPE, **changes)
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.2])
-def test_labels_are_rows_only_where_they_are_mixed(
-    mixup: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypatch: Any) -> None:
     """Of 21,843 classes, the rows of one batch of 4,096 images are 358 MB."""
     batches = {}
 
@@ -141,28 +129,90 @@ def test_labels_are_rows_only_where_they_are_mixed(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ResumableRun, "fit", capture)
-    model = build()
-    splits, recipe = splits_of(60), replace(RECIPE, mixup=mixup)
+    recipe = replace(RECIPE, mixup=mixup)
     with pytest.raises(KeyboardInterrupt):
-        fit(model, recipe, splits, tmp_path, print_fn=lambda line: None, monitor=None)
+        fit(build(), recipe, splits_of(60), tmp_path, print_fn=str, monitor=None)
     shapes = {name: dataset.element_spec[1].shape.as_list() for name, dataset in batches.items()}
     assert shapes["train"] == ([None, 3] if mixup else [None])
     assert shapes["val"] == [None]
 
 
-def test_one_epoch_is_singular(tmp_path: Path) -> None:
+def test_epochs_of_few_images(tmp_path: Path) -> None:
+    """One is singular; 32 images are not validated after each pass."""
     printed: list[str] = []
-    recipe = replace(RECIPE, batch_size=64)
-    fit(build(), recipe, splits_of(60), tmp_path, print_fn=printed.append, monitor=None)
+    options = {"print_fn": printed.append, "monitor": None}
+    fit(build(), replace(RECIPE, batch_size=64), splits_of(60), tmp_path / "one", **options)
     assert "1 epoch of 1 step of 60 images" in printed[0]
-
-
-def test_few_images_are_not_validated_after_each_pass(tmp_path: Path) -> None:
     splits = data.load("digits")
     part = replace(splits, splits={**splits.splits, "train": splits.train.take(range(32))})
     recipe = replace(keras_vit.recipes.get("digits"), epochs=24, batch_size=16)
+    printed.clear()
     model = build(num_classes=10, input_shape=(8, 8, 1))
-    printed: list[str] = []
-    history = fit(model, recipe, part, tmp_path, print_fn=printed.append, monitor=None)
+    history = fit(model, recipe, part, tmp_path / "few", **options)
     assert len(history["val_loss"]) == 2  # 24 passes over 32 images, 360 to validate on
     assert "2 epochs of 24 steps of 16 images" in printed[0]
+
+
+def combined(weight: float, first: Any, other_weight: float, second: Any) -> list[np.ndarray]:
+    pairs = zip(first.get_weights(), second.get_weights(), strict=True)
+    return [weight * a + other_weight * b for a, b in pairs]
+
+
+def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
+    models = [build(seed) for seed in range(3)]
+    before = [model.get_weights() for model in models]
+    soup = average_weights(models)
+    assert_equal(soup, [np.mean(parts, axis=0) for parts in zip(*before, strict=True)], atol=1e-6)
+    for model, weights in zip(models, before, strict=True):
+        assert_equal(model, weights)
+    wise = average_weights(models[:2], (0.3, 0.7))  # WiSE-FT
+    assert_equal(wise, combined(0.3, models[0], 0.7, models[1]), atol=1e-6)
+
+
+def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
+    """The paper derives equation 5 from geometry: the foot of the perpendicular on the line.
+
+    For two runs of equal length at an angle, the point t * mean + (1 - t) * start at which a
+    straight line to the center, equidistant from both, is perpendicular to both changes.
+    """
+    start, first, second = build(0), build(1), build(2)
+    origin, changes, rng = start.get_weights(), [], np.random.default_rng(3)
+    for tensor in origin:
+        # Orthogonal directions and a common one: a known angle.
+        a, b, c = (rng.normal(size=tensor.size) for _ in range(3))
+        basis, _ = np.linalg.qr(np.stack([a, b, c], 1)) if tensor.size > 2 else (np.eye(3), None)
+        changes.append([(basis[:, 2] + basis[:, i]).reshape(tensor.shape) for i in (0, 1)])
+    for i, run in enumerate((first, second)):
+        run.set_weights([o + c[i] for o, c in zip(origin, changes, strict=True)])
+    stock = model_stock(start, [first, second])
+    cosine = 0.5  # of (common + one) and (common + other), all of length 1
+    ratio = 2 * cosine / (1 + cosine)
+    expected = [o + ratio * (x + y) / 2 for o, (x, y) in zip(origin, changes, strict=True)]
+    assert_equal(stock, expected, atol=1e-5)
+
+
+def test_model_stock_of_equal_and_opposed_runs() -> None:
+    start, first, second = build(0), build(1), build(2)
+    assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
+    opposed = build(3)
+    opposed.set_weights(combined(2, start, -1, first))
+    assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
+    # A head that starts from zeros is the mean.
+    start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
+    head = model_stock(start, [first, second]).get_layer("head")
+    first, second = first.get_layer("head"), second.get_layer("head")
+    assert_equal(head, combined(0.5, first, 0.5, second), atol=1e-6)
+
+
+def test_errors_of_averages() -> None:
+    wider, headless = build(1, num_classes=4), build(0, num_classes=0)
+    for call, *words in (
+        (lambda: average_weights([]), "no model"),
+        (lambda: average_weights([build(0), wider]), "Model 1", "'head/bias' ((3,) and (4,))"),
+        (lambda: average_weights([build(0), build(1)], (0.5, 0.6)), "shares=(0.5, 0.6)", "sum 1"),
+        (lambda: average_weights([build(0)], (float("nan"),)), "shares[0]=nan"),
+        (lambda: model_stock(build(0), [build(1)]), "two or more", "not 1"),
+        (lambda: model_stock(headless, [build(1), build(2)]), "differs", "head/"),
+    ):
+        with refused(*words):
+            call()

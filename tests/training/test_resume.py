@@ -1,5 +1,6 @@
 """An interrupted run ends like an uninterrupted one, byte for byte, with damaged files as well."""
 
+import itertools
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -22,16 +23,21 @@ from keras_vit.weights import CheckpointError
 from tests import processes
 from tests.conftest import REPOSITORY
 from tests.training import resumable
-from tests.training.common import BACKEND, JIT, QUICK, Killed, StopAt
+from tests.training.common import BACKEND, JIT, QUICK, Batches, Killed, StopAt
 
 EPOCHS, STEPS = 6, 5
 
 
 def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    while True:
-        x = np.random.default_rng(start_step).normal(size=(8, 4)).astype("float32")
+    for step in itertools.count(start_step):
+        x = np.random.default_rng(step).normal(size=(4, 4)).astype("float32")
         yield x, np.sin(x[:, :1])
-        start_step += 1
+
+
+def py_dataset(start_step: int) -> Batches:
+    """As `batches`, with a length: what is left of the run."""
+    left = itertools.islice(batches(start_step), EPOCHS * STEPS - start_step)
+    return Batches(*map(np.concatenate, zip(*left, strict=True)))
 
 
 def small_model(seed: int = 3, rate: float = 0.2, **compile_arguments: Any) -> keras.Model:
@@ -57,17 +63,6 @@ def run_in(folder: Path, **options: Any) -> ResumableRun:
     return ResumableRun(folder, **options)
 
 
-def kill(folder: Path, step: int, milliseconds: float) -> None:
-    """Runs the training until it is killed so long after the beginning of a step."""
-    run = processes.start(
-        "-m tests.training.resumable",
-        *map(str, (folder, step, milliseconds)),
-        printed=folder.with_suffix(".txt"),
-        cwd=REPOSITORY,
-    )
-    assert run.wait() == -signal.SIGKILL, (step, run.output()[-2000:])
-
-
 @pytest.mark.every_backend
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path, kills: int) -> None:
@@ -75,24 +70,25 @@ def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path, kills: int) -> No
 
     SIGKILL at random steps, anywhere within them, also while a checkpoint is written.
     """
-    chance = random.Random()
-    steps = sorted(chance.sample(range(3, resumable.EPOCHS * resumable.STEPS), kills))
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    chance, whole, killed = random.Random(), tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
+    steps = sorted(chance.sample(range(3, resumable.EPOCHS * resumable.STEPS), kills))
     for step in steps:
-        kill(killed, step, chance.uniform(0, 20))
+        words = map(str, (killed, step, chance.uniform(0, 20)))
+        files = {"printed": tmp_path / "printed.txt", "cwd": REPOSITORY}
+        run = processes.start("-m tests.training.resumable", *words, **files)
+        assert run.wait() == -signal.SIGKILL, (step, run.output()[-2000:])
     print("killed at", steps)
     assert resumable.train(killed) == resumable.train(whole), f"killed at {steps}"
 
 
-def cut_and_resumed(folder: Path, step: int, make: Callable[..., keras.Model], *others: Any) -> Any:
+def cut_and_resumed(folder: Path, step: int, make: Any, *others: Any, **options: Any) -> Any:
     """A run that stops within `step` and goes on with a model of other initial values and seeds."""
     with pytest.raises(Killed):
-        fit(run_in(folder), make(3), *(other() for other in others), StopAt(step))
-    model = make(9)
-    callbacks = [other() for other in others]
-    return fit(run_in(folder), model, *callbacks).history, weights(model), callbacks
+        fit(run_in(folder), make(3), *(other() for other in others), StopAt(step), **options)
+    model, callbacks = make(9), [other() for other in others]
+    return fit(run_in(folder), model, *callbacks, **options).history, weights(model), callbacks
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +121,7 @@ def test_every_kind_of_optimizer(tmp_path: Path, optimizer: Callable[[], Any]) -
     history = fit(run_in(tmp_path / "whole"), model).history
     kinds = {v.dtype for v in model.optimizer.variables}
     assert ("bfloat16" in kinds) == (optimizer is bfloat16_and_averages)
-    actual = cut_and_resumed(tmp_path / "cut", 18, make)
-    assert actual[:2] == (history, weights(model))
+    assert cut_and_resumed(tmp_path / "cut", 18, make)[:2] == (history, weights(model))
 
 
 def test_callbacks_go_on(tmp_path: Path) -> None:
@@ -140,7 +135,7 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
         return [
             lambda: of_keras.EarlyStopping(**known, patience=4, restore_best_weights=True),
             lambda: of_keras.ReduceLROnPlateau(**known, patience=2),
-            # Multiplies what it finds, and so must not be applied twice to one epoch.
+            # Not to be applied twice to one epoch, as it multiplies what it finds.
             lambda: of_keras.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
             lambda: of_keras.CSVLogger(folder / "log.csv"),
             lambda: of_keras.ModelCheckpoint(path, "loss", **best),
@@ -150,8 +145,7 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
     history = fit(run_in(tmp_path / "whole"), model, *callbacks).history
     log = (tmp_path / "whole" / "log.csv").read_text()
     assert [line.split(",")[0] for line in log.split()] == ["epoch", *"01234"]  # it has stopped
-    folder = tmp_path / "cut"
-    others = watch(folder)
+    others = watch(folder := tmp_path / "cut")
     with pytest.raises(Killed):
         fit(run_in(folder), small_model(), *(make() for make in others), StopAt(16))
     actual = cut_and_resumed(folder, 25, small_model, *others)
@@ -163,8 +157,7 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_trained_again(whole: tuple[Any, bytes, Path]) -> None:
     history, final, folder = whole
-    model = small_model(9)
-    lines: list[str] = []
+    model, lines = small_model(9), []
     assert fit(run_in(folder, print_fn=lines.append), model).history == history
     assert weights(model) == final
     assert lines == ["finished already, at step 30"]
@@ -176,39 +169,19 @@ def test_several_steps_an_execution(tmp_path: Path) -> None:
     def make(seed: int) -> keras.Model:
         return small_model(seed, steps_per_execution=5)
 
-    whole = make(3)
-    history = fit(run_in(tmp_path / "whole"), whole, steps_per_epoch=15, epochs=2).history
-    with pytest.raises(Killed):
-        fit(run_in(tmp_path / "cut"), make(3), StopAt(5), steps_per_epoch=15, epochs=2)
-    model = make(9)
-    run = run_in(tmp_path / "cut")
-    assert fit(run, model, steps_per_epoch=15, epochs=2).history == history
-    assert weights(model) == weights(whole)
+    whole, options = make(3), {"steps_per_epoch": 15, "epochs": 2}
+    history = fit(run_in(tmp_path / "whole"), whole, **options).history
+    assert cut_and_resumed(tmp_path / "cut", 5, make, **options)[:2] == (history, weights(whole))
     with pytest.raises(ValueError, match="steps_per_epoch=7 must be a multiple of"):
-        fit(run, model, steps_per_epoch=7)
-
-
-class Endless(keras.utils.PyDataset):
-    """As `batches`, with a length: what is left of the run."""
-
-    def __init__(self, start: int) -> None:
-        super().__init__()
-        self.start = start
-
-    def __len__(self) -> int:
-        return EPOCHS * STEPS - self.start
-
-    def __getitem__(self, index: int) -> Any:
-        return next(batches(self.start + index))
+        fit(run_in(tmp_path / "cut"), make(9), steps_per_epoch=7)
 
 
 def test_the_real_pipeline(tmp_path: Path) -> None:
     """Shuffled, augmented and mixed digits; epochs of 5 steps over passes of 6 batches."""
-    digits = data.load("digits").train
+    digits, mixed = data.load("digits").train, replace(data.AUGMENTATIONS["digits"], mixup=0.4)
+    options = {"channels": 1, "num_classes": 10, "augment": mixed, "repeat": True}
 
     def pipeline(start_step: int) -> Any:
-        mixed = replace(data.AUGMENTATIONS["digits"], mixup=0.4)
-        options = {"channels": 1, "num_classes": 10, "augment": mixed, "repeat": True}
         return data.pipeline(digits, 8, 256, training=True, start_step=start_step, **options)
 
     def fit_digits(folder: str, seed: int, *callbacks: Any) -> tuple[Any, bytes]:
@@ -236,19 +209,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture
 def checkpoints(recorded: dict[str, bytes], tmp_path: Path) -> Path:
-    """A folder of these two."""
     for name, content in recorded.items():
         (tmp_path / name).write_bytes(content)
     return tmp_path
 
 
-def test_two_are_kept(recorded: dict[str, bytes]) -> None:
-    assert list(recorded) == ["step-000000009.safetensors", "step-000000012.safetensors"]
-
-
 def test_a_pydataset(checkpoints: Path, whole: tuple[Any, bytes, Path]) -> None:
+    kept = [path.name for path in sorted(checkpoints.iterdir())]
+    assert kept == ["step-000000009.safetensors", "step-000000012.safetensors"]
     model = small_model(9)
-    history = run_in(checkpoints).fit(model, Endless, EPOCHS, STEPS, verbose=0).history
+    history = run_in(checkpoints).fit(model, py_dataset, EPOCHS, STEPS, verbose=0).history
     assert (history, weights(model)) == whole[:2]
 
 
@@ -271,8 +241,7 @@ DAMAGE: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_at_fifty_places(recorded: dict[str, bytes], checkpoints: Path, damage: str) -> None:
-    chance = random.Random()
-    older, name = recorded
+    chance, (older, name) = random.Random(), recorded
     good = recorded[name]
     for at in (chance.randrange(len(good)) for _ in range(50)):
         bad = DAMAGE[damage](good, at, chance)
@@ -294,25 +263,21 @@ def test_the_error_of_a_damaged_checkpoint(checkpoints: Path) -> None:
     assert not is_state(path)  # and so is never deleted
 
 
-def test_the_run_goes_on_from_the_older_checkpoint_or_the_start(
-    recorded: dict[str, bytes], checkpoints: Path, whole: tuple[Any, bytes, Path]
-) -> None:
-    folder, (_, name) = checkpoints, recorded
-    good = recorded[name]
+def test_it_goes_on_from_the_older_one_or_the_start(checkpoints: Path, whole: Any) -> None:
+    folder, name = checkpoints, "step-000000012.safetensors"
+    good = (folder / name).read_bytes()
     (folder / name).write_bytes(good[:1000])
     (folder / name.replace("12", "99")).write_bytes(good[:-1])
     half = folder / ".step-000000099.abc.part.safetensors"  # as a kill leaves it
     half.write_bytes(good[: len(good) // 2])
-    model = small_model(9)
-    lines: list[str] = []
+    model, lines = small_model(9), []
     with pytest.warns(DamagedCheckpointWarning, match="Continuing with the checkpoint before it"):
         fit(run_in(folder, print_fn=lines.append), model)
     assert weights(model) == whole[1]
     assert "continues with step 10 (epoch 2 of 6, step 5 of 5)" in lines[0]
     # A damaged one does not count as the newest, whatever its step.
-    assert {path.name for path in folder.iterdir()} == {
-        f"step-0000000{step}.safetensors" for step in (27, 30)
-    }
+    kept = sorted(path.name for path in folder.iterdir())
+    assert kept == ["step-000000027.safetensors", "step-000000030.safetensors"]
     for path in folder.iterdir():
         path.write_bytes(b"")
     model = small_model()
@@ -321,30 +286,22 @@ def test_the_run_goes_on_from_the_older_checkpoint_or_the_start(
     assert weights(model) == whole[1]
 
 
-ADAM = keras.optimizers.Adam(0.5)
-OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "optimizer": ({"optimizer": "sgd"}, {}, "optimizer.* was 'Adam', is 'SGD'"),
-    "learning rate": ({"optimizer": ADAM}, {}, r"optimizer.*learning_rate was 0.001.*, is 0.5"),
-    "loss": ({"loss": "mae"}, {}, "loss was 'mse', is 'mae'"),
-    "dropout": ({"rate": 0.3}, {}, r"config.rate was 0.2, is 0.3"),
-    "recipe": ({}, {"recipe": {"seed": 1}}, "recipe was None, is {'seed': 1}"),
-}
-
-
-@pytest.mark.parametrize("change", OTHERS)
-def test_another_run_is_refused(recorded: dict[str, bytes], checkpoints: Path, change: str) -> None:
-    changes, options, message = OTHERS[change]
-    with pytest.raises(RunMismatchError, match=message):
-        fit(run_in(checkpoints, **options), small_model(**changes))
+def test_another_run_is_refused(recorded: dict[str, bytes], checkpoints: Path) -> None:
+    faster = keras.optimizers.Adam(0.5)
+    for changes, options, message in (
+        ({"optimizer": "sgd"}, {}, "optimizer.* was 'Adam', is 'SGD'"),
+        ({"optimizer": faster}, {}, r"optimizer.*learning_rate was 0.001.*, is 0.5"),
+        ({"loss": "mae"}, {}, "loss was 'mse', is 'mae'"),
+        ({"rate": 0.3}, {}, r"config.rate was 0.2, is 0.3"),
+        ({}, {"recipe": {"seed": 1}}, "recipe was None, is {'seed': 1}"),
+    ):
+        with pytest.raises(RunMismatchError, match=message):
+            fit(run_in(checkpoints, **options), small_model(**changes))
     with pytest.raises(RunMismatchError, match="epochs was 6, is 7"):
         fit(run_in(checkpoints), small_model(), epochs=7)
     assert {path.name: path.read_bytes() for path in checkpoints.iterdir()} == recorded
-
-
-def test_names_that_keras_counts_are_no_difference(checkpoints: Path) -> None:
-    small_model()
     model = small_model()
-    assert model.layers[0].name != "dense"
+    assert model.layers[0].name != "dense"  # names that Keras counts are no difference
     fit(run_in(checkpoints), model)
 
 
@@ -382,8 +339,7 @@ def test_what_has_diverged_is_not_kept(tmp_path: Path) -> None:
 
 def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second a step, ten between checkpoints; or 20 times as long as writing takes."""
-    seconds, cost = [0.0], [0.0]
-    written: list[int] = []
+    seconds, cost, written = [0.0], [0.0], []
 
     def write(path: Path, arrays: Any, state: dict[str, Any]) -> None:
         seconds[0] += cost[0]
@@ -405,30 +361,24 @@ def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore:.*ran out of data")  # Keras's own
 def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
     def short(start_step: int) -> Iterator[Any]:
-        for step, batch in enumerate(batches(start_step), start_step):
-            if step == 12:
-                return
-            yield batch
+        yield from itertools.islice(batches(start_step), 12 - start_step)
 
     model = small_model(**QUICK)
     with pytest.raises(ValueError, match=r"ended at step 1[12] of 6 epochs of 5"):
         run_in(tmp_path).fit(model, short, EPOCHS, STEPS, verbose=0)
     with pytest.raises(ValueError, match="returned 30 batches for the remaining 35 steps"):
-        run_in(tmp_path / "other").fit(model, Endless, EPOCHS + 1, STEPS, verbose=0)
+        run_in(tmp_path / "other").fit(model, py_dataset, EPOCHS + 1, STEPS, verbose=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options(tmp_path: Path) -> None:
+    for options, message in (
         ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
         ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
         ({"every_steps": 0}, "every_steps=0 must be an integer"),
         ({"keep": 0}, "keep=0 must be"),
-    ],
-)
-def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ResumableRun(tmp_path, **options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            ResumableRun(tmp_path, **options)
 
 
 KINDS = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]
@@ -450,8 +400,8 @@ def test_the_file_is_safetensors_of_every_dtype(tmp_path: Path) -> None:
     assert state_file.state == {"step": 3, "best": float("inf")}
     for name, values in arrays.items():
         read = state_file.read(name)
-        assert (read.dtype, read.shape) == (values.dtype, values.shape)
-        assert read.tobytes() == values.tobytes()
+        expected = values.dtype, values.shape, values.tobytes()
+        assert (read.dtype, read.shape, read.tobytes()) == expected
     with safetensors.safe_open(path, framework="numpy") as file:
         assert set(file.keys()) == {*arrays, "state"}
         for name, values in plain.items():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training.sam import gsam_rho, sharpness_aware
-from tests.training.common import BACKEND, POLICIES, assert_equal, everywhere
+from tests.backend import rows
+from tests.training.common import BACKEND, POLICIES, assert_equal
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
 
@@ -16,9 +17,7 @@ def unit(values: list[np.ndarray]) -> list[np.ndarray]:
     return [gradient / length for gradient in values]
 
 
-def sam_gradient(
-    values: list[np.ndarray], x: np.ndarray, y: np.ndarray, rho: float, alpha: float
-) -> list[np.ndarray]:
+def sam_gradient(values: Any, x: np.ndarray, y: np.ndarray, rho: float, alpha: float) -> Any:
     """Foret et al., equation 3; Zhuang et al., algorithm 1."""
     clean = gradients(values, x, y)
     perturbed = [value + rho * u for value, u in zip(values, unit(clean), strict=True)]
@@ -33,10 +32,9 @@ def sam_gradient(
 @pytest.mark.parametrize(("alpha", "accumulate"), [(0.0, None), (0.0, 2), (0.6, None), (0.6, 2)])
 def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -> None:
     sgd = keras.optimizers.SGD(0.5, global_clipnorm=0.2, gradient_accumulation_steps=accumulate)
-    model = regression(sgd)
+    model, size = regression(sgd), 8 // (accumulate or 1)
     sharpness_aware(model, rho=0.3, alpha=alpha)
     expected = weights(model)
-    size = 8 // (accumulate or 1)
     loss = model.fit(X, Y, size, epochs=4, shuffle=False, verbose=0).history["loss"]
     for step in range(4):
         slices = [slice(i, i + size) for i in range(0, 8, size)]
@@ -86,7 +84,7 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
     assert max(np.abs(np.array(a) - np.array(b)).max() for a, b in pairs) > 1e-3
 
 
-@pytest.mark.parametrize("policy", everywhere(POLICIES, "mixed_bfloat16"))
+@pytest.mark.parametrize("policy", rows(POLICIES, ["mixed_bfloat16"]))
 def test_mixed_precision(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     model = regression(keras.optimizers.Adam(0.05))
@@ -125,14 +123,11 @@ def matrix_products(rho: float | None, jit_compile: bool) -> int:
         return _products_in_torch(model)
     model.fit(X, Y, 8, verbose=0)
     if BACKEND == "jax":
-        import jax
-
+        jax = pytest.importorskip("jax")
         kinds = ("trainable", "non_trainable", "optimizer", "metrics")
         state = model._get_jax_state(**{f"{kind}_variables": True for kind in kinds})
-        lowered = jax.jit(model.train_step).lower(state, (X, Y))
-        return lowered.as_text().count("dot_general")
-    import tensorflow as tf
-
+        return jax.jit(model.train_step).lower(state, (X, Y)).as_text().count("dot_general")
+    tf = pytest.importorskip("tensorflow")
     step = tf.function(lambda x, y: model.train_step((x, y)), jit_compile=True)
     compiled = step.experimental_get_compiler_ir(tf.constant(X), tf.constant(Y))
     return compiled(stage="hlo").count(" dot(")
@@ -143,18 +138,17 @@ def _products_in_torch(model: keras.Model) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     if model.jit_compile:
+        from torch._dynamo.backends.common import aot_autograd
+
         graphs: list[Any] = []
 
         def counting(graph: Any, inputs: Any) -> Any:
             graphs.append(graph)
             return graph.forward
 
-        from torch._dynamo.backends.common import aot_autograd
-
         backend = aot_autograd(fw_compiler=counting, bw_compiler=counting)
-        model.train_function = torch.compile(
-            lambda data: model.train_step(data[0]), backend=backend
-        )
+        step = lambda data: model.train_step(data[0])  # noqa: E731
+        model.train_function = torch.compile(step, backend=backend)
         model.fit(X, Y, 8, verbose=0)
         nodes = [node for graph in graphs for node in graph.graph.nodes]
         products = ("mm", "addmm", "bmm")
@@ -180,9 +174,9 @@ def test_it_costs_two_gradients_and_no_more(jit_compile: bool) -> None:
     assert matrix_products(0.3, jit_compile) == 2 * plain
 
 
-@pytest.mark.parametrize(("rho", "alpha", "word"), [(0.0, 0.0, "rho=0.0"), (0.1, -1.0, "alpha=-1")])
-def test_errors_say_what_is_accepted(rho: float, alpha: float, word: str) -> None:
-    with pytest.raises(ValueError, match=word):
-        sharpness_aware(regression("sgd"), rho, alpha)
+def test_errors_say_what_is_accepted() -> None:
+    for rho, alpha, word in ((0.0, 0.0, "rho=0.0"), (0.1, -1.0, "alpha=-1")):
+        with pytest.raises(ValueError, match=word):
+            sharpness_aware(regression("sgd"), rho, alpha)
     with pytest.raises(ValueError, match="rate_max"):
         gsam_rho(lambda step: 0.1, 0.5, 0.1, 0.1, 0.1)

@@ -10,24 +10,22 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.weights import save_weights
+from keras_vit.weights import CheckpointError, save_weights
 from keras_vit.weights.variables import canonical_values
-from tests.bank import small
+from tests.bank import outputs, small
 
 # As in `tests.bank.SIZES`, in the words of transformers.
-THEIR_SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "image_size": 32,
-    "patch_size": 8,
-}
+THEIR_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+THEIR_SIZES |= {"intermediate_size": 48, "image_size": 32, "patch_size": 8}
+
+
+def suffix(layout: str) -> str:
+    return ".npz" if layout in ("google", "big_vision") else ".safetensors"
 
 
 def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
     """A file of a small model in a layout."""
-    file = folder / ("model.npz" if layout in ("google", "big_vision") else "model.safetensors")
+    file = folder / f"model{suffix(layout)}"
     file.unlink(missing_ok=True)
     save_weights(small(**changes), file, layout=layout)
     return file
@@ -43,10 +41,7 @@ def stripped(file: Path) -> Path:
 
 def assert_same_values(model: keras.Model, expected: dict[str, np.ndarray]) -> None:
     """Every weight of a model is what `canonical_values` gave."""
-    found = canonical_values(model)
-    assert set(found) == set(expected)
-    for name, values in found.items():
-        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+    np.testing.assert_equal(canonical_values(model), expected)
 
 
 def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
@@ -54,15 +49,20 @@ def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
     assert_same_values(model, canonical_values(expected))
 
 
+def refused(message: str, call: Any, *args: Any, error: Any = CheckpointError, **named: Any) -> str:
+    """What the error says that a call must raise."""
+    with pytest.raises(error, match=message) as raised:
+        call(*args, **named)
+    said = str(raised.value)
+    del raised  # and with it the frames of the call, which may hold files
+    return said
+
+
 def their_vit(**changes: Any) -> Any:
     """A small `ViTForImageClassification` of transformers, or skips."""
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(**{**THEIR_SIZES, **changes})
     return transformers.ViTForImageClassification(config).eval()
-
-
-def normal_images(height: int = 32, width: int = 32) -> np.ndarray:
-    return np.random.default_rng(0).normal(0, 1, (2, height, width, 3)).astype("float32")
 
 
 def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.ndarray:
@@ -80,6 +80,13 @@ def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.nda
     return next(value for value in values if value is not None).numpy()
 
 
+def compare_logits(model: Any, theirs: Any, **call: Any) -> None:
+    """Ours and a model of transformers compute the same of images of the size of ours."""
+    shape = (2, *model.input_shape[1:])
+    images = np.random.default_rng(0).normal(0, 1, shape).astype("float32")
+    np.testing.assert_allclose(outputs(model, images), of_torch(theirs, images, **call), atol=1e-5)
+
+
 def flips(whole: bytes, places: Any, random: np.random.Generator) -> Iterator[bytes]:
     """The bytes with one bit flipped, at each of some places."""
     for place in places:
@@ -90,10 +97,7 @@ def flips(whole: bytes, places: Any, random: np.random.Generator) -> Iterator[by
 
 @contextmanager
 def little_memory(file: Path, times: int = 2, slack: int = 1_000_000) -> Iterator[None]:
-    """Checks that a block allocates little more than the size of a file.
-
-    The slack is for Python's own objects for headers and messages, whatever the size of the file.
-    """
+    """Checks that a block allocates little beside the size of a file, and Python's own objects."""
     tracemalloc.start()
     try:
         yield

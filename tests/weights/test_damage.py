@@ -3,29 +3,23 @@
 import hashlib
 import os
 import subprocess
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from keras_vit import create
 from keras_vit._base.manifest import all_files, write_manifest
-from keras_vit.weights import (
-    CheckpointError,
-    from_checkpoint,
-    load_model,
-    load_weights,
-    save_weights,
-    verify_sums,
-    writer,
-)
+from keras_vit.weights import from_checkpoint, load_model, load_weights, save_weights, verify_sums
 from keras_vit.weights.containers import sums
 from keras_vit.weights.variables import canonical_values
+from keras_vit.weights.writer import WRITERS
 from tests.bank import SIZES, fresh, small
-from tests.weights.models import assert_same_values, assert_same_weights, flips, saved
+from tests.weights.models import assert_same_values, assert_same_weights, flips, refused, saved
 
 GIANT = {"layer_scale": 0.5, "activation": "swiglu", "num_classes": 0}
 # Every layout that is written, in every container.
@@ -52,22 +46,18 @@ def test_every_flipped_bit_is_detected(name: str, count: int, tmp_path: Path) ->
     before = canonical_values(model)
     random = np.random.default_rng(count)
     # Headers, directories and the sums themselves lie at both ends.
-    ends = np.concatenate([np.arange(1000), np.arange(len(whole) - 1000, len(whole))])
-    places = np.concatenate(
-        [random.choice(ends, count // 3), random.integers(0, len(whole), count - count // 3)]
-    )
+    ends = [*range(1000), *range(len(whole) - 1000, len(whole))]
+    places = [*random.choice(ends, count // 3), *random.integers(0, len(whole), count - count // 3)]
     for i, flipped in enumerate(flips(whole, places, random)):
         file.write_bytes(flipped)
-        with pytest.raises(CheckpointError, match=name):
-            load_weights(model, file) if i % 4 else load_model(file)
+        load = partial(load_weights, model) if i % 4 else load_model
+        refused(name, load, file)
     assert_same_values(model, before)
     file.write_bytes(whole)
     load_weights(model, file)
 
 
 def test_the_sums_do_not_disturb_other_readers(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
     model = small()
     for name in FORMATS:
         save_weights(model, tmp_path / name, layout=WRITTEN[name][0])
@@ -81,6 +71,9 @@ def test_the_sums_do_not_disturb_other_readers(tmp_path: Path) -> None:
 
 
 def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
+    message = r"There is no model\.keras or .*keras-vit train"  # in an empty folder
+    for read in (load_model, from_checkpoint):
+        refused(message, read, tmp_path, error=FileNotFoundError)
     model = small()
     model.save(tmp_path / "model.keras")
     (tmp_path / "plots").mkdir()
@@ -94,16 +87,14 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
     small(num_classes=3).save(tmp_path / "other.keras")  # added later, and not listed
     assert load_model(tmp_path / "other.keras").num_classes == 3
     os.replace(tmp_path / "other.keras", tmp_path / "model.keras")
-    with pytest.raises(CheckpointError, match="delete SHA256SUMS if you replaced it"):
-        load_model(tmp_path)
+    refused("delete SHA256SUMS if you replaced it", load_model, tmp_path)
     (tmp_path / "SHA256SUMS").unlink()
     write_manifest(tmp_path, "run", all_files(tmp_path), complete=True)
     sums = (tmp_path / "SHA256SUMS").read_bytes()
     place = sums.index(b"model.keras")
     for at in range(place - 66, place + 12):
         (tmp_path / "SHA256SUMS").write_bytes(sums[:at] + bytes([sums[at] ^ 4]) + sums[at + 1 :])
-        with pytest.raises(CheckpointError, match="SHA256SUMS"):
-            load_model(tmp_path)
+        refused("SHA256SUMS", load_model, tmp_path)
 
 
 def test_a_listed_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,42 +105,24 @@ def test_a_listed_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert load_weights(model, file).sha256 == digest
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="SHA256SUMS"):
-        load_weights(model, file)
-
-
-def test_an_empty_folder_is_not_a_run(tmp_path: Path) -> None:
-    for read in (load_model, from_checkpoint):
-        with pytest.raises(
-            FileNotFoundError, match=r"There is no model\.keras or .*keras-vit train"
-        ):
-            read(tmp_path)
-    save_weights(small(), tmp_path / "hf", "huggingface")
-    assert_same_weights(load_model(tmp_path / "hf"), small())
+    refused("SHA256SUMS", load_weights, model, file)
 
 
 def test_the_sum_that_the_caller_gives(tmp_path: Path) -> None:
     file, model = saved(tmp_path), fresh()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    report = load_weights(model, file, sha256=digest.upper())
-    assert report.sha256 == digest
+    assert load_weights(model, file, sha256=digest.upper()).sha256 == digest
     assert from_checkpoint(file, sha256=digest).load_report.sha256 == digest
     # A file of another program carries no sum: the report has it, for the user to note.
     np.savez(file, **np.load(file))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert f"\n  sha256   {digest}" in str(load_weights(model, file))
-    assert_same_weights(create("ViT-Ti/16", weights=file, sha256=digest, **SIZES), small())
-    wrong: list[Callable[..., Any]] = [
-        lambda **k: load_weights(model, file, **k),
-        lambda **k: from_checkpoint(file, **k),
-        lambda **k: load_model(file, **k),
-        lambda **k: create("ViT-Ti/16", weights=file, **SIZES, **k),
-    ]
-    for load in wrong:
-        with pytest.raises(CheckpointError, match=f"has SHA-256 {digest}, not"):
-            load(sha256="0" * 64)
-        with pytest.raises(ValueError, match="64 hexadecimal digits"):
-            load(sha256="abc")
+    named = partial(create, "ViT-Ti/16", weights=file, **SIZES)
+    assert_same_weights(named(sha256=digest), small())
+    into = partial(load_weights, model)
+    for load in (named, *(partial(read, file) for read in (into, from_checkpoint, load_model))):
+        refused(f"has SHA-256 {digest}, not", load, sha256="0" * 64)
+        refused("64 hexadecimal digits", load, sha256="abc", error=ValueError)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -158,14 +131,9 @@ def test_values_that_are_not_finite_are_named(value: float, tmp_path: Path) -> N
     kernel = model.get_layer("head").kernel
     kernel.assign(np.full(kernel.shape, value))
     model.save(tmp_path / "model.keras")
-    with pytest.raises(CheckpointError, match="NaN or infinity in head/kernel: the training"):
-        load_model(tmp_path)
+    refused("NaN or infinity in head/kernel: the training", load_model, tmp_path)
     save_weights(model, tmp_path / "m.safetensors", "timm")
-    with pytest.raises(CheckpointError, match=r"'head.weight' holds (nan|inf)"):
-        load_model(tmp_path / "m.safetensors")
-
-
-# Writes that fail or may not begin
+    refused(r"'head.weight' holds (nan|inf)", load_model, tmp_path / "m.safetensors")
 
 
 def read_all(folder: Path) -> dict[Path, bytes]:
@@ -173,9 +141,7 @@ def read_all(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "folder"])
-def test_a_failed_write_leaves_what_was_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_what_was_there(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / name
     layout = WRITTEN[name][0] if name in WRITTEN else "huggingface"
     save_weights(small(), path, layout)
@@ -186,37 +152,25 @@ def test_a_failed_write_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     for suffix in (".npz", ".safetensors"):
-        monkeypatch.setitem(writer.WRITERS, suffix, fail)
+        monkeypatch.setitem(WRITERS, suffix, fail)
     model = small(num_classes=3)
-    monkeypatch.setattr(type(model), "save", lambda self, path: fail(path))
-    monkeypatch.setattr(type(model), "save_weights", lambda self, path: fail(path))
-    with pytest.raises(OSError, match="No space left on device"):
-        save_weights(model, path, layout)
+    for method in ("save", "save_weights"):
+        monkeypatch.setattr(type(model), method, lambda self, path: fail(path))
+    refused("No space left on device", save_weights, model, path, layout, error=OSError)
     assert read_all(tmp_path) == contents
 
 
-def to_null(path: Path) -> None:
-    path.symlink_to("/dev/null")
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "layout", "message"),
-    [
+def test_unwritable_places_and_links(tmp_path: Path) -> None:
+    to_null = partial(Path.symlink_to, target="/dev/null")
+    for name, make, layout, message in (
         ("m.npz", Path.mkdir, "google", "is a folder: give the name of a file"),
         ("m.keras", os.mkfifo, None, "is a named pipe: give the name of a file"),
         ("m.safetensors", to_null, "timm", "is a device: give the name of a file"),
         ("file", Path.touch, "huggingface", "is a file: give a folder"),
-    ],
-)
-def test_where_nothing_can_be_written(
-    name: str, make: Callable[[Path], Any], layout: str | None, message: str, tmp_path: Path
-) -> None:
-    make(tmp_path / name)
-    with pytest.raises(ValueError, match=message):
-        save_weights(small(), tmp_path / name, layout)
-
-
-def test_a_link_is_followed(tmp_path: Path) -> None:
+    ):
+        make(tmp_path / name)
+        refused(message, save_weights, small(), tmp_path / name, layout, error=ValueError)
+    # A link is followed.
     (tmp_path / "link.npz").symlink_to("real.npz")
     for _ in range(2):  # to nothing, then to a file
         save_weights(small(), tmp_path / "link.npz", "google")
@@ -228,14 +182,13 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 def test_only_own_files_are_replaced(tmp_path: Path, name: str) -> None:
     """Not the released file that the weights came from, nor anything else that lies there."""
     layout, file, model = WRITTEN[name][0], tmp_path / name, small()
+    kept = partial(refused, error=FileExistsError)
     file.write_bytes(b"somebody's")
-    with pytest.raises(FileExistsError, match="was not written by keras_vit"):
-        save_weights(model, file, layout)
+    kept("was not written by keras_vit", save_weights, model, file, layout)
     assert file.read_bytes() == b"somebody's"
     file.unlink()
     save_weights(model, file, layout)
     written = file.read_bytes()
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        save_weights(model, file, layout, overwrite=False)
+    kept("--overwrite", save_weights, model, file, layout, overwrite=False)
     assert file.read_bytes() == written
     save_weights(model, file, layout)

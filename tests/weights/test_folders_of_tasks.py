@@ -11,17 +11,16 @@ from keras_vit.evaluation.prediction import read_images
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Multilabel, Ordinal, Regression
 from keras_vit.weights import from_checkpoint, save_weights
-from tests.bank import fresh, outputs
+from tests.bank import fresh, outputs, pixels
 from tests.weights.models import of_torch, their_vit
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("torch")
 
+SCALES = {"offset": (1.7, 70.0), "scale": (0.1, 12.0)}
 TASKS = {
     "labels": Multilabel(("beach", "night", "people"), thresholds=(0.2, 0.5, 0.7)),
-    "numbers": Regression(
-        ("height", "weight"), units=("m", "kg"), offset=(1.7, 70.0), scale=(0.1, 12.0)
-    ),
+    "numbers": Regression(("height", "weight"), units=("m", "kg"), **SCALES),
     "number": Regression(("age",), offset=(40.0,), scale=(15.0,), margins=(9.0,)),
     "grades": Ordinal(("none", "mild", "severe")),
 }
@@ -41,8 +40,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def photograph(tmp_path: Path) -> Path:
-    pixels = np.random.default_rng(1).integers(0, 256, (8, 8, 3)).astype("uint8")
-    Image.fromarray(pixels).resize((48, 40)).save(tmp_path / "photo.png")
+    Image.fromarray(pixels(8, 8, 3, seed=1)).resize((48, 40)).save(tmp_path / "photo.png")
     return tmp_path / "photo.png"
 
 
@@ -69,16 +67,13 @@ def test_a_pipeline_of_transformers(model: Any, photograph: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
-def test_it_is_read_as_the_same_task(
-    model: Any, layout: str, photograph: Path, tmp_path: Path
-) -> None:
+def test_read_as_the_same_task(model: Any, layout: str, photograph: Path, tmp_path: Path) -> None:
     before = model.get_layer("head").get_weights()
     save_weights(model, tmp_path / "out", layout=layout)
     for weight, old in zip(model.get_layer("head").get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, old)  # of the model that was written: unchanged
     read = from_checkpoint(tmp_path / "out")
-    assert type(read.task) is type(model.task)
-    assert read.task.names == model.task.names
+    assert (type(read.task), read.task.names) == (type(model.task), model.task.names)
     ours, theirs = answers(model, photograph), answers(read, photograph)
     np.testing.assert_allclose(theirs, ours, rtol=2e-3, atol=2e-3)
     old, new = model.task.describe(ours[0]), read.task.describe(theirs[0])
@@ -102,15 +97,13 @@ def test_timm_returns_numbers_in_their_units(model: Any, photograph: Path, tmp_p
     assert ("sigmoid" in usage) != is_numbers
 
 
-@pytest.mark.parametrize(
-    ("problem", "kind"),
-    [("multi_label_classification", "multilabel"), ("regression", "regression"), ([], None)],
-)
+@pytest.mark.parametrize(("problem", "kind"), [
+    ("multi_label_classification", "multilabel"), ("regression", "regression"), ([], None),
+])  # fmt: skip
 def test_their_problem_type_is_read(problem: Any, kind: str | None, tmp_path: Path) -> None:
     labels = {"id2label": {0: "sun", 1: "rain"}, "label2id": {"sun": 0, "rain": 1}}
     their_vit(num_hidden_layers=1, **labels).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": problem}
     (tmp_path / "config.json").write_text(json.dumps(written))
     task = from_checkpoint(tmp_path).task
-    assert task.kind == (kind or "classification")
-    assert task.names == ("sun", "rain")
+    assert (task.kind, task.names) == (kind or "classification", ("sun", "rain"))

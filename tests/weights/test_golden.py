@@ -10,47 +10,35 @@ import pytest
 
 from keras_vit.models import ImageModel
 from keras_vit.weights import from_checkpoint
-from tests.backend import at_once
+from tests.backend import at_once, rows
 from tests.golden_cases import COMMITTED, golden_case
 from tests.weights.models import assert_same_weights
 
-# Case -> arguments that its file does not show.
+SINCOS, SQUARE = {"position_embedding": "sincos2d"}, {"input_shape": (64, 64, 3)}
+# Cases whose file shows everything, and the arguments that the file of others does not show.
+SHOWN = (
+    *("vit_token", "vit_token_rep", "vit_gap", "vit_tiny_scale", "bv_vit_map", "bv_vit_tok"),
+    *("bv_vit_tok_from_released", "bv_vit_gap_opt_target", "bv_vit_map_inline_probe"),
+    *("bv_vit_map_params_bf16", "bv_vit_map_scan_params_img", "mixer", "mixer_tiny_scale"),
+    *("hybrid_stem", "hybrid_r3", "hybrid_tiny_scale"),
+)
 CASES: dict[str, dict[str, Any]] = {
-    "vit_token": {},
-    "vit_token_rep": {},
-    "vit_gap": {},
-    "vit_tiny_scale": {},
+    **{name: {} for name in SHOWN},
     "vit_unpooled": {"pooling": None},
     "vit_token_unpooled": {"pooling": None},
     "vit_nonsquare": {"input_shape": (80, 48, 3)},
     "vit_nonsquare_patch": {"input_shape": (64, 48, 3)},
     "vit_indivisible": {"input_shape": (70, 53, 3)},
-    "bv_vit_map": {},
-    "bv_vit_tok": {},
-    "bv_vit_tok_from_released": {},
     "bv_vit_gap_learn": {"input_shape": (64, 48, 3)},
-    "bv_vit_gap_opt_target": {},
-    "bv_vit_gap_sincos2d_rep": {"position_embedding": "sincos2d", "input_shape": (64, 64, 3)},
-    "bv_vit_map_inline_probe": {},
-    "bv_vit_map_params_bf16": {},
-    "bv_vit_map_scan_params_img": {},
-    "bv_vit_none": {
-        "position_embedding": "sincos2d", "pooling": None, "input_shape": (64, 64, 3),
-    },
-    "mixer": {},
+    "bv_vit_gap_sincos2d_rep": {**SINCOS, **SQUARE},
+    "bv_vit_none": {**SINCOS, **SQUARE, "pooling": None},
     "mixer_nonsquare": {"input_shape": (64, 96, 3)},
-    "mixer_tiny_scale": {},
-    "hybrid_stem": {},
-    "hybrid_r3": {},
-    "hybrid_tiny_scale": {},
     "hybrid_r3_oddsize": {"input_shape": (60, 44, 3)},
-    "bv_bit": {"input_shape": (64, 64, 3)},
-    "bv_bit_paper": {"input_shape": (64, 64, 3)},
-    "bit_tf_dump": {"input_shape": (64, 64, 3)},
-}  # fmt: skip
+    **dict.fromkeys(("bv_bit", "bv_bit_paper", "bit_tf_dump"), SQUARE),
+}
 RESAMPLED = {
-    "interp_token": [(96, 96), (32, 32), (112, 112), (80, 48)],
-    "interp_gap": [(96, 96), (48, 48), (80, 48)],
+    "interp_token": [None, (96, 96), (32, 32), (112, 112), (80, 48)],
+    "interp_gap": [None, (96, 96), (48, 48), (80, 48)],
 }
 OURS = {"encoded": "encoder_norm", "embedding": "patches", "norm_pre_head": "norm"}
 OURS |= {"with_posemb": "tokens"}
@@ -83,14 +71,11 @@ EVERYWHERE = (
     *("vit_token_rep", "vit_indivisible", "vit_nonsquare_patch", "bv_vit_map"),
     *("bv_vit_gap_sincos2d_rep", "mixer_nonsquare", "hybrid_r3", "bv_bit", "bit_tf_dump"),
 )
-ALL = [pytest.param(n, marks=[pytest.mark.every_backend] * (n in EVERYWHERE)) for n in CASES]
 
 
 @pytest.mark.filterwarnings("ignore:Patches of")
-@pytest.mark.parametrize("name", ALL)
-def test_a_released_file_gives_the_numbers_of_the_official_code(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("name", rows(CASES, EVERYWHERE))
+def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, request: Any) -> None:
     # Two cases lie in the repository, and are compared where the folder of all is missing.
     committed = (COMMITTED / name).is_dir()
     case = golden_case(name, COMMITTED if committed else request.getfixturevalue("shared"))
@@ -102,16 +87,11 @@ def test_a_released_file_gives_the_numbers_of_the_official_code(
 @pytest.mark.parametrize("name", ["mixer", "mixer_nonsquare", "mixer_tiny_scale"])
 def test_the_first_mixers_named_everything_otherwise(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
-    new, old = (
-        from_checkpoint(case.folder / file, **CASES[name])
-        for file in ("weights.npz", "weights_oldnames.npz")
-    )
-    assert_same_weights(old, new)
+    old = from_checkpoint(case.folder / "weights_oldnames.npz", **CASES[name])
+    assert_same_weights(old, from_checkpoint(case.file, **CASES[name]))
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [(n, s) for n, sizes in RESAMPLED.items() for s in (None, *sizes)]
-)
+@pytest.mark.parametrize(("name", "size"), [(n, s) for n, row in RESAMPLED.items() for s in row])
 def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: Path) -> None:
     case = golden_case(name, shared)
     resolution = {} if size is None else {"input_shape": (*size, 3)}
@@ -122,13 +102,9 @@ def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: 
 @pytest.mark.parametrize("side", [3, 4, 6])
 def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
     case = golden_case("bv_flexivit", shared)
-    model = from_checkpoint(
-        case.file,
-        layout="flexivit",  # big_vision's names, another rule for positions
-        patch_size=48 // side,
-        input_shape=(48, 48, 3),
-        include_preprocessing=False,
-    )
+    # The layout has big_vision's names, and another rule for positions.
+    sizes = {"layout": "flexivit", "patch_size": 48 // side, "input_shape": (48, 48, 3)}
+    model = from_checkpoint(case.file, include_preprocessing=False, **sizes)
     prefix = f"seqhw{side}/"
     recorded, atol = case.outputs(), case.meta["tolerance"]["atol"]
     of_side, tolerances = (

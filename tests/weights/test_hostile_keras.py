@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from keras_vit import BiTResNet, MLPMixer, VisionTransformer
-from keras_vit.weights import CheckpointError, from_checkpoint, load_model, load_weights
+from keras_vit.weights import from_checkpoint, load_model, load_weights
 from tests.bank import fill, fresh, small
-from tests.weights.models import little_memory
+from tests.weights.models import little_memory, refused
 
 
 @pytest.fixture(scope="module")
@@ -27,41 +27,34 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewritten(
-    source: Path,
-    file: Path,
-    config: Callable[[dict[str, Any]], Any] | None = None,
-    weights: Callable[[Any], Any] | None = None,
-    compression: int = zipfile.ZIP_STORED,
-    **entries: bytes,
+    old: Path, file: Path, config: Any = None, weights: Any = None, method: int = 0, **entries: Any
 ) -> Path:
-    """A `.keras` file with its configuration or weights changed."""
-    with zipfile.ZipFile(source) as archive:
+    """A `.keras` file with options of its configuration, its weights, or whole entries changed."""
+    with zipfile.ZipFile(old) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     if config:
         whole = json.loads(content["config.json"])
-        content["config.json"] = json.dumps(config(whole) or whole).encode()
+        whole["config"] |= config
+        content["config.json"] = json.dumps(whole).encode()
     if weights:
         h5 = file.with_suffix(".h5")
         h5.write_bytes(content["model.weights.h5"])
         with h5py.File(h5, "a") as opened:
             weights(opened)
         content["model.weights.h5"] = h5.read_bytes()
-    with zipfile.ZipFile(file, "w", compression) as archive:
+    with zipfile.ZipFile(file, "w", method) as archive:
         for name, data in {**content, **entries}.items():
             archive.writestr(name, data)
     return file
 
 
-def refused(file: Path, message: str) -> None:
+def check(file: Path, message: str) -> None:
     """Checks that loading raises at once, in one line, for little memory."""
     begin = time.perf_counter()
-    with (
-        little_memory(file, times=4, slack=2_000_000),
-        pytest.raises(CheckpointError, match=message) as caught,
-    ):
-        load_model(file)
+    with little_memory(file, times=4, slack=2_000_000):
+        said = refused(message, load_model, file)
     assert time.perf_counter() - begin < 5
-    assert str(caught.value).isprintable()
+    assert said.isprintable()
 
 
 LARGER, UNREADABLE = "The configuration in .*m.keras is", "configuration|cannot be read"
@@ -70,19 +63,15 @@ SYSTEM = {"module": "os", "class_name": "system", "config": {"command": "true"}}
 LAMBDA = {"class_name": "Lambda", "config": {"function": ["4wAAAA==", None, None]}}
 SIZES = ("hidden_dim", "depth", "mlp_dim", "patch_size", "input_shape")
 NO_SIZES = [(name, value) for name in SIZES for value in (-5, 2.5, "12", None, 10**400)]
+TOO_LARGE: list[dict[str, Any]] = [
+    *({"hidden_dim": 16_384}, {"depth": 3_000}, {"mlp_dim": 10**9}, {"num_classes": 10**9}),
+    *({"representation_size": 10**8}, {"num_registers": 10**8}, {"resnet": [100, 100, 100]}),
+    *({"position_grid": [10**5, 10**5]}, {"patch_size": [10**5, 10**5]}),
+    *({"resnet_width": "wide", "resnet": [1]}, {"input_shape": [10**6, 10**6, 3]}),
+]
 # Changes of the configuration, and what the error for a `.keras` file says.
 CLAIMS: list[tuple[dict[str, Any], str]] = [
-    ({"hidden_dim": 16_384}, LARGER),
-    ({"depth": 3_000}, LARGER),
-    ({"mlp_dim": 10**9}, LARGER),
-    ({"num_classes": 10**9}, LARGER),
-    ({"representation_size": 10**8}, LARGER),
-    ({"num_registers": 10**8}, LARGER),
-    ({"position_grid": [10**5, 10**5]}, LARGER),
-    ({"patch_size": [10**5, 10**5]}, LARGER),
-    ({"resnet": [100, 100, 100]}, LARGER),
-    ({"resnet_width": "wide", "resnet": [1]}, LARGER),
-    ({"input_shape": [10**6, 10**6, 3]}, LARGER),
+    *((changes, LARGER) for changes in TOO_LARGE),
     *(({n: v}, UNREADABLE) for n, v in NO_SIZES if (n, v) != ("mlp_dim", None)),  # its default
     ({"dtype": SYSTEM}, DTYPE),
     ({"dtype": {"module": "keras.layers", "class_name": "Lambda", "config": {}}}, DTYPE),
@@ -93,16 +82,10 @@ CLAIMS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_dim": 16_384},
-        {"dtype": SYSTEM},
-        {"activation": {**LAMBDA, "__passive_serialization__": True}},
-        {"quantizers": {"head": SYSTEM}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [
+    *({"hidden_dim": 16_384}, {"dtype": SYSTEM}, {"quantizers": {"head": SYSTEM}}),
+    {"activation": {**LAMBDA, "__passive_serialization__": True}},
+], ids=str)  # fmt: skip
 def test_configurations_in_h5(changes: dict[str, Any], tmp_path: Path) -> None:
     """Keras's reader of these files would build whatever the configuration names."""
     file = tmp_path / "m.h5"
@@ -112,15 +95,13 @@ def test_configurations_in_h5(changes: dict[str, Any], tmp_path: Path) -> None:
         whole["config"] |= changes
         opened.attrs["model_config"] = json.dumps(whole)
     for read in (load_model, from_checkpoint, lambda file: load_weights(small(), file)):
-        with pytest.raises(CheckpointError):
-            read(file)
+        refused(".", read, file)
 
 
 def test_a_limit_of_ones_own(pristine: Path) -> None:
     parameters = small().count_params()
     for load in (load_model, from_checkpoint):
-        with pytest.raises(CheckpointError, match="max_parameters=1,000"):
-            load(pristine, max_parameters=1_000)
+        refused("max_parameters=1,000", load, pristine, max_parameters=1_000)
         assert load(pristine, max_parameters=parameters).count_params() == parameters
 
 
@@ -129,29 +110,18 @@ PATCHES = {"class_name": "PatchEmbedding", "registered_name": "keras_vit>PatchEm
 EVIL = {"registered_name": "Lambda", "config": {"function": "evil"}}
 WHOLE: list[Any] = [
     {"module": "os", "class_name": "system", "registered_name": None, "config": {}},
-    {**SEQUENTIAL, "config": {}},
     {"module": "keras.layers", "class_name": "Lambda", **EVIL},
     {"module": "keras_vit.layers", **PATCHES, "config": {}},
-    {"class_name": "VisionTransformer"},
-    {"registered_name": ["x"], "config": {}},
-    {"registered_name": {}, "config": {}},
-    *([], 3, None),
+    *({**SEQUENTIAL, "config": {}}, {"class_name": "VisionTransformer"}, [], 3, None),
+    *({"registered_name": ["x"], "config": {}}, {"registered_name": {}, "config": {}}),
 ]
 TEXTS = (b"", b"{", b'{"a": NaN', b"\xff\xfe", b"[" * 100_000, b"9" * 5000)
+NOT_OURS = "not a model of keras_vit|describe a model"
 NO_H5 = b"\x89HDF\r\n\x1a\n" + bytes(3000)
-
-
-def claim(changes: dict[str, Any]) -> dict[str, Any]:
-    return {"config": lambda whole: whole["config"].update(changes)}
-
-
 # What is changed in a file of `model.save`: its configuration, or whole entries of the archive.
 HOSTILE: list[tuple[dict[str, Any], str]] = [
-    *((claim(changes), message) for changes, message in CLAIMS),
-    *(
-        ({"config.json": json.dumps(whole).encode()}, "not a model of keras_vit|describe a model")
-        for whole in WHOLE
-    ),
+    *(({"config": changes}, message) for changes, message in CLAIMS),
+    *(({"config.json": json.dumps(whole).encode()}, NOT_OURS) for whole in WHOLE),
     *(({"config.json": text}, "does not describe a model") for text in TEXTS),
     ({"../../evil": b"x"}, r"holds \.\./\.\./evil, config"),
     ({"assets/x": b"x"}, "holds assets/x"),
@@ -160,27 +130,21 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_files(
-    changes: dict[str, Any], message: str, pristine: Path, tmp_path: Path
-) -> None:
+def test_hostile_files(changes: Any, message: str, pristine: Path, tmp_path: Path) -> None:
     """Models larger than their tensors, classes that are not ours, archives made to harm."""
-    file = rewritten(pristine, tmp_path / "m.keras", **changes)
-    refused(file, message)
+    check(file := rewritten(pristine, tmp_path / "m.keras", **changes), message)
     if message in (LARGER, UNREADABLE, DTYPE):
-        with pytest.raises(CheckpointError, match=message):
-            load_weights(small(), file)
+        refused(message, load_weights, small(), file)
 
 
 def test_archives_of_nothing_and_of_too_much(pristine: Path, tmp_path: Path) -> None:
     file = tmp_path / "m.keras"
-    with zipfile.ZipFile(file, "w"):
-        pass
-    refused(file, "holds nothing")
+    zipfile.ZipFile(file, "w").close()
+    check(file, "holds nothing")
     rewritten(pristine, file, **{"config.json": b" " * (2**25 + 1)})
-    refused(file, "config.json of .* has 33,554,433 bytes")
-    bomb = {"metadata.json": bytes(10**8)}
-    rewritten(pristine, file, compression=zipfile.ZIP_DEFLATED, **bomb)
-    refused(file, "made to exhaust the memory")
+    check(file, "config.json of .* has 33,554,433 bytes")
+    rewritten(pristine, file, method=zipfile.ZIP_DEFLATED, **{"metadata.json": bytes(10**8)})
+    check(file, "made to exhaust the memory")
 
 
 HEAD = "layers/dense/vars/0"
@@ -216,6 +180,7 @@ def _created(**options: Any) -> Callable[[Any], None]:
 
 SQUARE = {"data": np.broadcast_to(np.float32(0), (2**12, 2**12)), "compression": "gzip"}
 PASSWORDS = {"shape": (32, 5), "dtype": "f4", "external": [("/etc/passwd", 0, 640)]}
+ESCAPE = "\x1b[2J\nred"
 LINK, ELSEWHERE = "is a link to elsewhere", "has its data elsewhere"
 H5_ATTACKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "external link": (_replaced(lambda _: h5py.ExternalLink("/etc/other.h5", "/x")), LINK),
@@ -229,25 +194,17 @@ H5_ATTACKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "text": (_replaced(lambda _: "text"), "weights are numbers"),
     "objects": (_created(shape=(32,), dtype=h5py.ref_dtype), "weights are numbers|stored"),
     "missing": (_replace(lambda _: None), "cannot be read by Keras|not the array before it"),
-    "escape sequence": (
-        lambda file: file["layers"].__setitem__("\x1b[2J\nred", h5py.SoftLink("/x")),
-        r"x1b\[2J",
-    ),
+    "escape": (lambda f: f["layers"].__setitem__(ESCAPE, h5py.SoftLink("/x")), r"x1b\[2J"),
 }
 
 
 @pytest.mark.parametrize("attack", H5_ATTACKS)
 def test_what_hdf5_can_do_beside_arrays(attack: str, pristine: Path, tmp_path: Path) -> None:
     weights, message = H5_ATTACKS[attack]
-    file = rewritten(pristine, tmp_path / "m.keras", weights=weights)
-    refused(file, message)
+    check(rewritten(pristine, tmp_path / "m.keras", weights=weights), message)
     # The same HDF5 as a file of weights.
     weights_file = (tmp_path / "m.h5").rename(tmp_path / "m.weights.h5")
-    with pytest.raises(CheckpointError, match=message):
-        load_weights(small(), weights_file)
-
-
-# And nothing that is honest is refused
+    refused(message, load_weights, small(), weights_file)
 
 
 def _quantized(mode: str) -> Any:
@@ -255,6 +212,13 @@ def _quantized(mode: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the layers that have nothing to quantize
         model.quantize(mode)
+    return model
+
+
+def _compiled() -> Any:
+    model = fresh(filled=False)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(np.zeros((2, 32, 32, 3)), np.zeros(2), verbose=0)
     return model
 
 
@@ -275,6 +239,7 @@ HONEST: dict[str, Callable[[], Any]] = {
     "bfloat16": lambda: small(dtype="bfloat16"),
     "int8": lambda: _quantized("int8"),
     "int4": lambda: _quantized("int4"),  # two values in a byte
+    "compiled": _compiled,
     "policies": lambda: small(dtype=keras.dtype_policies.DTypePolicyMap("float32")),
 }
 
@@ -285,14 +250,4 @@ def test_honest_models_pass(kind: str, tmp_path: Path) -> None:
     if not isinstance(model, VisionTransformer):
         fill(model)
     model.save(tmp_path / "model.keras")
-    loaded = load_model(tmp_path)
-    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_compiled_model_passes(tmp_path: Path) -> None:
-    model = fresh(filled=False)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(np.zeros((2, 32, 32, 3)), np.zeros(2), verbose=0)
-    model.save(tmp_path / "model.keras")
-    assert load_model(tmp_path).count_params() == model.count_params()
+    np.testing.assert_equal(load_model(tmp_path).get_weights(), model.get_weights())

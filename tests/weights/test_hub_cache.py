@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
+from safetensors.numpy import load_file, save
 
-from keras_vit.weights import CheckpointError, from_checkpoint, load_model, load_weights
+from keras_vit.weights import from_checkpoint, load_model, load_weights
 from keras_vit.weights.containers.checkpoint_file import file_in_folder
 from keras_vit_cli import commands as cli
 from tests.bank import fresh, pixels, small
-from tests.weights.models import assert_same_weights, saved, stripped
+from tests.weights.models import assert_same_weights, refused, saved, stripped
 
+missing = partial(refused, error=FileNotFoundError)
 COMMIT = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
 REPOSITORY = "models--google--vit-base-patch16-224"
 CONFIG = {
@@ -49,9 +53,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def test_a_repository_and_its_snapshot_open(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repositories_and_snapshots_open(repository: Path, monkeypatch: Any, capsys: Any) -> None:
     snapshot = repository / "snapshots" / COMMIT
     home = f"~/.cache/huggingface/hub/{REPOSITORY}"
     for place in (repository, snapshot, snapshot / "model.safetensors", home, Path(home)):
@@ -75,30 +77,26 @@ def test_main_is_the_snapshot_that_counts(repository: Path) -> None:
     add_file(repository, "config.json", b"{}", other)
     assert file_in_folder(repository).parent.name == COMMIT
     main.write_text(f"{other}\n")
-    with pytest.raises(FileNotFoundError, match=rf"There is no model\.keras .* in '.*{other}'"):
-        from_checkpoint(repository)
+    missing(rf"There is no model\.keras .* in '.*{other}'", from_checkpoint, repository)
     for commit in ("b" * 40, "../..", "..", "", "x" * 1000):
         main.write_text(commit)
-        with pytest.raises(FileNotFoundError, match=f"not name one .*{COMMIT}, {other}"):
-            from_checkpoint(repository)
+        missing(f"not name one .*{COMMIT}, {other}", from_checkpoint, repository)
 
 
-def test_shards_in_the_cache(repository: Path, tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save
-
+def test_shards_in_the_cache(repository: Path) -> None:
     state = load_file(file_in_folder(repository))
     file_in_folder(repository).unlink()
     weight_map = {}
-    for i, names in enumerate((sorted(state)[::2], sorted(state)[1::2]), 1):
+    for i in (1, 2):
         file = f"model-0000{i}-of-00002.safetensors"
-        add_file(repository, file, save({name: state[name] for name in names}))
-        weight_map |= dict.fromkeys(names, file)
+        part = {name: state[name] for name in sorted(state)[i - 1 :: 2]}
+        add_file(repository, file, save(part))
+        weight_map |= dict.fromkeys(part, file)
     index = json.dumps({"weight_map": weight_map}).encode()
     add_file(repository, "model.safetensors.index.json", index)
     assert_same_weights(from_checkpoint(repository), small(activation="relu"))
     damage((repository / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").resolve())
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00002.*its name in the cache"):
-        from_checkpoint(repository)
+    refused(r"model-00002-of-00002.*its name in the cache", from_checkpoint, repository)
 
 
 def damage(file: Path) -> None:
@@ -107,26 +105,15 @@ def damage(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_a_damaged_blob_is_noticed_by_its_name(repository: Path) -> None:
-    damage(file_in_folder(repository).resolve())
-    model = fresh(activation="relu")
-    with pytest.raises(CheckpointError, match=r"its name in the cache is .* Delete .*blobs/"):
-        load_weights(model, repository)
+def test_a_blob_that_is_damaged_missing_or_a_device(repository: Path) -> None:
+    link, model = file_in_folder(repository), fresh(activation="relu")
+    damage(link.resolve())
+    refused(r"its name in the cache is .* Delete .*blobs/", load_weights, model, repository)
     assert_same_weights(model, small(activation="relu"))
-
-
-def test_links_without_their_blob_or_to_a_device(repository: Path) -> None:
-    link = file_in_folder(repository)
     link.resolve().unlink()
     for place in (repository, link.parent):
-        with pytest.raises(FileNotFoundError, match=r"is a link to .*blobs/.*download it again"):
-            from_checkpoint(place)
+        missing(r"is a link to .*blobs/.*download it again", from_checkpoint, place)
     link.unlink()
     link.symlink_to("/dev/zero")
-    with pytest.raises(CheckpointError, match="is a device"):
-        from_checkpoint(repository)
-
-
-def test_a_home_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError, match="There is no file"):
-        from_checkpoint("~/no/such/folder")
+    refused("is a device", from_checkpoint, repository)
+    missing("There is no file", from_checkpoint, "~/no/such/folder")

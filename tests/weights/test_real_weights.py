@@ -1,29 +1,34 @@
 """Real weights: ViT-Ti/16 of AugReg as timm has it, against timm's and transformers' numbers."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from benchmarks import loading
 from keras_vit import VisionTransformer, ViTTi16
+from keras_vit.evaluation.prediction import predict_files
 from keras_vit.weights import from_checkpoint, save_weights
-from tests.weights.models import assert_same_weights, of_torch, stripped
+from tests.weights.models import assert_same_weights, of_torch, stripped, suffix
 from tests.weights.test_round_trips import THERE_AND_BACK, chain
 
-NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+Arrays = dict[str, np.ndarray]
 # Largest difference of logits of magnitude 13, and of tokens, which grow to 50 by the last block.
 LOGITS, TOKENS = 2e-5, {"block_0": 2e-5, "block_5": 2e-5, "block_11": 5e-4}
 
 
 @pytest.fixture(scope="module")
 def folder(shared: Path) -> Path:
-    return shared / "weights" / NAME
+    return shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
 @pytest.fixture(scope="module")
-def recorded(folder: Path) -> dict[str, np.ndarray]:
+def recorded(folder: Path) -> Arrays:
     return dict(np.load(folder / "golden_timm.npz"))
 
 
@@ -32,7 +37,7 @@ def model(folder: Path) -> VisionTransformer:
     return from_checkpoint(folder / "model.safetensors", include_preprocessing=False)
 
 
-def compare(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
+def compare(model: VisionTransformer, recorded: Arrays) -> None:
     features = model.feature_model([*TOKENS, "pre_logits", "logits"])
     normal = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype("float32")
     for name, images in (("cats", recorded["cats_input_nchw"]), ("normal_seed0", normal)):
@@ -44,21 +49,18 @@ def compare(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
             assert np.abs(outputs[block][:1, :8] - expected).max() <= atol, block
 
 
-def test_timms_numbers(model: VisionTransformer, recorded: dict[str, np.ndarray]) -> None:
+def test_timms_numbers(model: VisionTransformer, recorded: Arrays) -> None:
     assert (model.activation, model.norm_epsilon, model.num_heads) == ("gelu", 1e-6, 3)
     assert model.class_names[281] == "tabby, tabby cat"
     compare(model, recorded)
 
 
 @pytest.mark.parametrize("layout", ["google", "big_vision", "huggingface"])
-def test_written_in_another_layout_it_is_the_same_model(
-    layout: str, model: VisionTransformer, recorded: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    file = tmp_path / ("m.safetensors" if layout == "huggingface" else "m.npz")
+def test_in_another_layout(layout: str, model: Any, recorded: Arrays, tmp_path: Path) -> None:
+    file = tmp_path / f"m{suffix(layout)}"
     save_weights(model, file, layout=layout)
     twin = from_checkpoint(file)
-    assert twin.load_report.layout == layout
-    assert twin.class_names == model.class_names
+    assert (twin.load_report.layout, twin.class_names) == (layout, model.class_names)
     if layout != "big_vision":
         assert_same_weights(twin, model)
     compare(twin, recorded)
@@ -70,24 +72,19 @@ def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> N
     chain(tmp_path / "released.npz", {}, THERE_AND_BACK, tmp_path)
     last = from_checkpoint(tmp_path / "d.npz")
     save_weights(last, tmp_path / "timm.safetensors", layout="timm")
-    from safetensors.numpy import load_file
-
     first, again = load_file(folder / "model.safetensors"), load_file(tmp_path / "timm.safetensors")
     assert set(first) == set(again)
     for name, values in first.items():
         assert values.tobytes() == again[name].tobytes(), name
 
 
-def test_the_configuration_beside_the_file_is_read(
-    model: VisionTransformer, folder: Path, tmp_path: Path
-) -> None:
+def test_a_configuration_beside_the_file_is_read(model: Any, folder: Path, tmp_path: Path) -> None:
     """Hugging Face's config.json has epsilon 1e-6, where its layout alone means 1e-12."""
     file = tmp_path / "m.safetensors"
     save_weights(model, file, layout="huggingface")
     assert from_checkpoint(stripped(file)).norm_epsilon == 1e-12
-    (tmp_path / "config.json").write_text((folder / "hf" / "config.json").read_text())
-    preprocessor = (folder / "hf" / "preprocessor_config.json").read_text()
-    (tmp_path / "preprocessor_config.json").write_text(preprocessor)
+    for name in ("config.json", "preprocessor_config.json"):
+        shutil.copyfile(folder / "hf" / name, tmp_path / name)
     twin = from_checkpoint(file)
     assert (twin.norm_epsilon, twin.activation, twin.num_heads) == (1e-6, "gelu", 3)
     assert twin.include_preprocessing is True
@@ -97,9 +94,7 @@ def test_the_configuration_beside_the_file_is_read(
     assert from_checkpoint(file).normalization == "imagenet"
 
 
-def test_transformers_loads_what_we_write(
-    folder: Path, recorded: dict[str, np.ndarray], tmp_path: Path
-) -> None:
+def test_transformers_loads_what_we_write(folder: Path, recorded: Arrays, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = from_checkpoint(folder / "model.safetensors")
     save_weights(model, tmp_path / "vit", layout="huggingface")
@@ -122,10 +117,19 @@ def test_a_named_model_follows_its_weights(folder: Path) -> None:
 
 def test_the_two_cats(folder: Path, shared: Path) -> None:
     pytest.importorskip("tensorflow")
-    from keras_vit.evaluation.prediction import predict_files
-
     model = from_checkpoint(folder / "model.safetensors")
     golden = json.loads((folder / "golden_cats.json").read_text())
     ((_, answer),) = predict_files(model, [shared / "photos" / "cats.png"])
     rows = model.task.describe(answer, top=5)["predictions"]
     assert [row["class"] for row in rows] == [row["label"] for row in golden["top5"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not loading.STATUS.exists(), reason="needs /proc")
+def test_loading_vit_b_16(tmp_path: Path, capsys: Any) -> None:
+    """Memory and time, beside reading its arrays with NumPy."""
+    for cost in loading.loading_costs(tmp_path):
+        with capsys.disabled():
+            print(f"\n{cost}")
+        assert cost.peak_ratio < 2.2
+        assert cost.times_numpy < 2

@@ -4,19 +4,18 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_vit.weights import CheckpointError, from_checkpoint, save_weights
+from keras_vit.weights import from_checkpoint, save_weights
 from keras_vit.weights.tables.layouts import LAYOUTS
 from keras_vit.weights.variables import bindings
-from tests.backend import at_once, gradients
+from tests.backend import at_once, gradients, rows
 from tests.golden.peers import weights
-from tests.weights.models import of_torch
+from tests.weights.models import of_torch, refused
 
 NAMES = sorted(path.stem for path in weights.FOLDER.glob("*.json"))
 # What the package has and we do not, by words of the error.
@@ -28,10 +27,8 @@ REFUSED = {
     "timm_eva02_tiny_odd": "ref_feat_shape",
 }
 # transformers reads the table of a grid that is not square by columns: a fault of its own.
-FAULTY = ["hf_beit_wide"]
-SUPPORTED = [n for n in NAMES if n not in (*REFUSED, *FAULTY)]
+SUPPORTED = [n for n in NAMES if n not in (*REFUSED, "hf_beit_wide")]
 WITH_GRADIENTS = [n for n in SUPPORTED if "gradients" in weights.outputs(n)]
-TOLERANCE = 1e-5
 
 
 def write(folder: Path, case: weights.Case) -> Path:
@@ -46,11 +43,8 @@ def model_of(folder: Path, case: weights.Case) -> keras.Model:
     return from_checkpoint(write(folder, case), include_preprocessing=False, input_shape=shape)
 
 
-def feature_of(model: keras.Model, output: str) -> str:
-    """The name of ours for what a package calls pooled: of ViTModel, after the tanh layer."""
-    return "pre_logits" if output == "pooled" else output
-
-
+LAYOUT_OF = {"transformers": "huggingface", "timm": "timm"}
+FEATURES = {"pooled": "pre_logits"}  # what enters the head: of ViTModel, after the tanh layer
 # Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
 EVERYWHERE = (
     *("hf_clip", "hf_siglip", "hf_dinov2_swiglu", "hf_dinov3", "hf_deit_teacher", "hf_vit_mae"),
@@ -58,40 +52,33 @@ EVERYWHERE = (
 )
 
 
-def rows(names: list[str]) -> list[Any]:
-    return [pytest.param(n, marks=[pytest.mark.every_backend] * (n in EVERYWHERE)) for n in names]
-
-
-@pytest.mark.parametrize("name", rows(SUPPORTED))
+@pytest.mark.parametrize("name", rows(SUPPORTED, EVERYWHERE))
 def test_outputs(name: str, tmp_path: Path) -> None:
     """Logits, pooled features, and all tokens after up to three blocks and the last norm."""
     case, expected = weights.case(name), weights.outputs(name)
     model = model_of(tmp_path, case)
-    outputs = ("encoder_norm", "pooled", "logits")
-    recorded = [n for n in expected if n.startswith("block_") or n in outputs]
-    features = {n: feature_of(model, n) for n in recorded}
+    recorded = [n for n in expected if re.match("block_|encoder_norm$|pooled$|logits$", n)]
+    features = {n: FEATURES.get(n, n) for n in recorded}
     found = at_once(model.feature_model(list(features.values())))(weights.images(case))
     for output, feature in features.items():
         values = keras.ops.convert_to_numpy(found[feature]).reshape(expected[output].shape)
         difference = np.abs(values - expected[output]).max()
-        scale = max(np.abs(expected[output]).max(), 1)
-        assert difference <= TOLERANCE * scale, (output, difference)
+        assert difference <= 1e-5 * max(np.abs(expected[output]).max(), 1), (output, difference)
 
 
 def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarray:
     """Of a file without a position for the class token, or with one for each register."""
-    positions = gradients["pos_embed"]
-    if count < positions.shape[1]:
-        return positions[:, 1:]
-    return np.concatenate([positions[:, :1], gradients["reg_token"], positions[:, 1:]], axis=1)
+    first, others = np.split(gradients["pos_embed"], [1], axis=1)
+    fewer = count < 1 + others.shape[1]
+    return others if fewer else np.concatenate([first, gradients["reg_token"], others], axis=1)
 
 
-@pytest.mark.parametrize("name", rows(WITH_GRADIENTS))
+@pytest.mark.parametrize("name", rows(WITH_GRADIENTS, EVERYWHERE))
 def test_gradients(name: str, tmp_path: Path) -> None:
     """Of every tensor of the file: the norm, and the product with a normal."""
     case, expected = weights.case(name), weights.outputs(name)["gradients"]
     model = model_of(tmp_path, case)
-    part = model.feature_model(feature_of(model, case["output"]))
+    part = model.feature_model(FEATURES.get(case["output"], case["output"]))
     shape = weights.outputs(name)[case["output"]].shape
     direction = weights.direction(case, shape).reshape(-1, *part.output_shape[1:])
     by_path = gradients(part, weights.images(case), weights=direction)
@@ -121,8 +108,7 @@ def test_gradients(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=REFUSED[name]):
-        model_of(tmp_path, weights.case(name))
+    refused(REFUSED[name], model_of, tmp_path, weights.case(name))
 
 
 @pytest.mark.parametrize("name", WITH_GRADIENTS)
@@ -140,28 +126,23 @@ def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
     ):
         write(tmp_path, case)
         save_file(damaged, tmp_path / "model.safetensors")
-        with pytest.raises(CheckpointError, match=re.escape(named)):
-            from_checkpoint(tmp_path)
+        refused(re.escape(named), from_checkpoint, tmp_path)
 
 
-# The positions of registers have become a part of the tokens.
-FOLDED = [n for n in SUPPORTED if n.startswith("timm_vit_reg") and n != "timm_vit_reg_odd"]
-WITH_ZEROS = ["hf_dinov3_biases"]  # biases that the file leaves out
+# The positions of registers become a part of the tokens; one file leaves out biases.
+ALTERED = r"timm_vit_reg(?!_odd$)|hf_dinov3_biases$"
 
 
-@pytest.mark.parametrize("name", [n for n in SUPPORTED if n not in (*FOLDED, *WITH_ZEROS)])
+@pytest.mark.parametrize("name", [n for n in SUPPORTED if not re.match(ALTERED, n)])
 def test_round_trip(name: str, tmp_path: Path) -> None:
     """What we write in the package's layout is the file that we read, but for its masks."""
     case = weights.case(name)
     model = from_checkpoint(write(tmp_path, case))
-    layout = {"transformers": "huggingface", "timm": "timm"}[case["package"]]
-    save_weights(model, tmp_path / "ours.safetensors", layout)
+    save_weights(model, tmp_path / "ours.safetensors", LAYOUT_OF[case["package"]])
     ignored = {entry.source for entry in model.load_report.entries if entry.status == "ignored"}
     expected = {bare(n): x for n, x in weights.tensors(case).items() if n not in ignored}
     found = {bare(n): x for n, x in load_file(tmp_path / "ours.safetensors").items()}
-    assert found.keys() == expected.keys()
-    for tensor, values in expected.items():
-        np.testing.assert_array_equal(found[tensor], values, tensor)
+    np.testing.assert_equal(found, expected)
 
 
 def bare(name: str) -> str:
@@ -173,18 +154,16 @@ def bare(name: str) -> str:
 def test_the_package_opens_our_folder(name: str, tmp_path: Path) -> None:
     """And computes what it computed of its own file."""
     case, expected = weights.case(name), weights.outputs(name)
-    (tmp_path / "theirs").mkdir()
-    model = from_checkpoint(write(tmp_path / "theirs", case))
+    ours = tmp_path / "ours"
+    save_weights(from_checkpoint(write(tmp_path, case)), ours, LAYOUT_OF[case["package"]])
     if case["package"] == "timm":
         timm = pytest.importorskip("timm", exc_type=ImportError)
-        save_weights(model, tmp_path / "ours", "timm")
-        theirs = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
+        theirs = timm.create_model(f"local-dir:{ours}", pretrained=True)
     else:
         transformers = pytest.importorskip("transformers")
-        save_weights(model, tmp_path / "ours", "huggingface")
-        config = json.loads((tmp_path / "ours" / "config.json").read_text())
+        config = json.loads((ours / "config.json").read_text())
         network = getattr(transformers, config["architectures"][0])
-        theirs, info = network.from_pretrained(tmp_path / "ours", output_loading_info=True)
+        theirs, info = network.from_pretrained(ours, output_loading_info=True)
         assert not info["unexpected_keys"]
         assert all("mask_token" in key or "pooler" in key for key in info["missing_keys"]), info
     of_tokens = ("last_hidden_state",) if case["output"] == "encoder_norm" else ()

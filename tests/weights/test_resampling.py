@@ -11,21 +11,18 @@ from keras_vit.weights.resampling import RULES, resample_channels, resample_grid
 SIZES = [((14, 14), (24, 24)), ((24, 24), (14, 14)), ((7, 9), (10, 4)), ((5, 5), (1, 8))]
 
 
-def torch_rule(**options: Any) -> Callable[[np.ndarray, tuple[int, int]], np.ndarray]:
+def torch_rule(scaled: bool = False, **options: Any) -> Callable[..., np.ndarray]:
+    """Scaled: as in dinov2/models/vision_transformer.py, which gives a scale, not a size."""
+
     def resample(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         torch = pytest.importorskip("torch")
         images = torch.as_tensor(x).permute(2, 0, 1)[None]
-        sizes = {"scale_factor": offset(x, size)} if offset else {"size": size}
+        scale = tuple((new + 0.1) / old for new, old in zip(size, x.shape, strict=False))
+        sizes = {"scale_factor": scale} if scaled else {"size": size}
         resized = torch.nn.functional.interpolate(images, **sizes, **options)
         return resized[0].permute(1, 2, 0).numpy()
 
-    offset = options.pop("scale", None)
     return resample
-
-
-def dinov2(x: np.ndarray, size: tuple[int, int]) -> tuple[float, ...]:
-    """As in dinov2/models/vision_transformer.py: a scale, not a size."""
-    return tuple((new + 0.1) / old for new, old in zip(size, x.shape, strict=False))
 
 
 def scipy_zoom(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -44,15 +41,14 @@ ORIGINALS = {
     "linear_antialias": jax_linear,
     "bicubic_antialias": torch_rule(mode="bicubic", antialias=True),
     "bicubic": torch_rule(mode="bicubic"),
-    "bicubic_offset": torch_rule(mode="bicubic", scale=dinov2),
+    "bicubic_offset": torch_rule(mode="bicubic", scaled=True),
     "bilinear": torch_rule(mode="bilinear"),
 }
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("old", "new"), SIZES)
 @pytest.mark.parametrize("rule", [r for r in RULES if r != "geometric"])  # in the recorded peers
-def test_rule_equals_the_package_it_comes_from(rule: str, sizes: Any) -> None:
-    old, new = sizes
+def test_rule_equals_the_package_it_comes_from(rule: str, old: Any, new: Any) -> None:
     x = np.random.default_rng(0).normal(0, 1, (*old, 6)).astype("float32")
     expected = ORIGINALS[rule](x, new)
     np.testing.assert_allclose(resample_grid(x, new, rule), expected, atol=3e-6, rtol=1e-5)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.serve.helpers import SERVE, Server, save, tiny_model
+from tests.cli.serve.helpers import SERVE, SLOW, Server, save, tiny_model
 
 MAX_BYTES, MAX_IMAGES = 400_000, 10
+Start = Callable[..., Server]
 LIMITS = ("--max-bytes", MAX_BYTES, "--max-images", MAX_IMAGES, "--max-pixels", 100_000)
 
 
@@ -33,7 +34,7 @@ def port(server: Server) -> int:
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def start_server(tmp_path: Path) -> Iterator[Start]:
     """Starts one more, of a model and options, or of code and its arguments."""
     for package in ("uvicorn", "prometheus_client"):
         pytest.importorskip(package)
@@ -48,3 +49,8 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     for server in servers:
         if not server.has_ended:
             server.process.kill()
+
+
+@pytest.fixture
+def slow(file: Path, start_server: Start) -> Server:
+    return start_server(file, 1, code=SLOW)

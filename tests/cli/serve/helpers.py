@@ -1,6 +1,5 @@
 """A tiny model, images for it, and requests to a server."""
 
-import io
 import json
 import re
 import signal
@@ -17,6 +16,7 @@ from PIL import Image
 from keras_vit._base.files import atomic_write
 from keras_vit.tasks import Classification
 from tests import bank, processes
+from tests.data.image_fixtures import encode
 
 NAMES = ('<b>"rose"</b>\x1b[31m', "tulip\udcff", "daisy")
 
@@ -32,9 +32,7 @@ def tiny_model(seed: int = 0, **options: Any) -> Any:
 def jpeg(seed: int = 0, size: tuple[int, int] = (60, 50)) -> bytes:
     """An image file of coarse noise."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 5, 3)).astype("uint8")
-    buffer = io.BytesIO()
-    Image.fromarray(noise).resize(size).save(buffer, "JPEG")
-    return buffer.getvalue()
+    return encode(Image.fromarray(noise).resize(size), "JPEG")
 
 
 # urllib's own keeps the proxies of the first test that opened an address.
@@ -58,8 +56,16 @@ def request(
     return answer.status, content, {k.lower(): v for k, v in answer.headers.items()}
 
 
-def probabilities(content: dict[str, Any]) -> dict[str, float]:
-    return {entry["class"]: entry["probability"] for entry in content["predictions"]}
+FORM = {"Content_Type": "multipart/form-data; boundary=x"}
+
+
+def form(files: dict[str, bytes], field: str = "image") -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of a form with these files."""
+    body = b""
+    for name, contents in files.items():
+        head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'
+        body += head.encode() + contents + b"\r\n"
+    return body + b"--x--\r\n", FORM
 
 
 def save(model: Any, path: Path) -> Path:

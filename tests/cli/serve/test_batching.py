@@ -52,9 +52,8 @@ def test_what_arrives_meanwhile_is_the_next_batch() -> None:
         rows[3].cancel()  # its client hung up: not computed
         model.go.set()
         done = await asyncio.gather(*rows, return_exceptions=True)
-        assert [None if isinstance(r, BaseException) else r[0] for r in done] == [
-            0, 2, 4, None, 8, 10, 12,
-        ]  # fmt: skip
+        found = [None if isinstance(row, BaseException) else row[0] for row in done]
+        assert found == [0, 2, 4, None, 8, 10, 12]
 
     run(scenario)
     assert model.batches == [[0], [1, 2, 4, 5], [6]]

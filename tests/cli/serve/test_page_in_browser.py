@@ -48,9 +48,8 @@ def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
     assert sum(shown) == pytest.approx(100, abs=0.3)
     # Bars are as long as the probabilities, and the overlay lies on the image.
     track = rows.first.locator(".track").bounding_box()["width"]
-    assert rows.first.locator(".bar").bounding_box()["width"] == pytest.approx(
-        track * shown[0] / 100, abs=1
-    )
+    bar = rows.first.locator(".bar").bounding_box()["width"]
+    assert bar == pytest.approx(track * shown[0] / 100, abs=1)
     assert '<b>"rose"</b>\\x1b[31m' in rows.locator(".class").all_text_contents()
     photo, canvas = (page.locator(f".photo {tag}").bounding_box() for tag in ("img", "canvas"))
     assert canvas == pytest.approx(photo, abs=1)

@@ -5,7 +5,6 @@ import http.client
 import json
 import re
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,24 +25,16 @@ from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve import infer
 from keras_vit_cli.serve.model import ServedModel
 from tests.bank import outputs
-from tests.cli.serve.conftest import LIMITS, MAX_BYTES, MAX_IMAGES
-from tests.cli.serve.helpers import SLOW, Server, eventually, jpeg, request, save, tiny_model
+from tests.cli.serve.conftest import LIMITS, MAX_BYTES, MAX_IMAGES, Start
+from tests.cli.serve.helpers import SLOW, Server, eventually, form, jpeg, request, save, tiny_model
+from tests.data.image_fixtures import write
 from tests.hostile import NAMES
 from tests.models.test_task import TASKS, vit
 
 BROKEN = jpeg()[:-200]
+FILES = {"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)}
 INFER, PREDICT = "/v2/models/photos/infer", "/v1/models/photos:predict"
 Rows = list[dict[str, Any]]
-Start = Callable[..., Server]
-
-
-def form(files: dict[str, bytes]) -> tuple[bytes, dict[str, str]]:
-    parts = b"".join(
-        b'--x\r\nContent-Disposition: form-data; name="image"; filename="%s"\r\n\r\n%s\r\n'
-        % (name.encode(), contents)
-        for name, contents in files.items()
-    )
-    return parts + b"--x--\r\n", {"Content_Type": "multipart/form-data; boundary=x"}
 
 
 def base64_of(contents: bytes) -> str:
@@ -60,101 +51,75 @@ def instances(*files: bytes) -> dict[str, Any]:
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
-    sent = {"name": name, "datatype": datatype, "shape": shape, "data": data}
-    return {"inputs": [sent]}
+    return {"inputs": [{"name": name, "datatype": datatype, "shape": shape, "data": data}]}
 
 
 def pixels_of(file: bytes) -> np.ndarray:
     return prepare_contents(file, (32, 24), transform=tiny_model().eval_transform)
 
 
-def approximately(rows: Rows) -> list[Any]:
-    """Rows but for the rounding of batches of another size."""
-    return [
-        {**row, "predictions": [pytest.approx(p, abs=1e-5) for p in row["predictions"]]}
-        if row["error"] is None
-        else row
-        for row in rows
-    ]
-
-
 @pytest.fixture(scope="module")
 def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """The rows that `keras-vit predict` writes for a good, a broken and another good file."""
-    folder = tmp_path_factory.mktemp("photos")
-    files = {"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)}
-    for name, contents in files.items():
-        (folder / name).write_bytes(contents)
-    words = [str(folder / name) for name in files]
-    out = folder / "rows.jsonl"
-    assert cli.main(["predict", str(file), *words, "--top", "2", "--out", str(out)]) == 1
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    return [{**row, "file": Path(row["file"]).name} for row in rows]
+    """The rows that `keras-vit predict` writes for a good, a broken and another good file.
+
+    With names as they may be printed, and but for the rounding of batches of another size.
+    """
+    folder = write(tmp_path_factory.mktemp("photos"), FILES)
+    words = [file, *(folder / name for name in FILES), "--top", 2, "--out", folder / "rows.jsonl"]
+    assert cli.main(["predict", *map(str, words)]) == 1
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["file"] = Path(row["file"]).name
+        if row["error"] is None:
+            shown = [{**p, "class": printable(p["class"])} for p in row["predictions"]]
+            row["predictions"] = [pytest.approx(each, abs=1e-5) for each in shown]
+    return rows
 
 
 def unnamed(rows: Rows) -> Rows:
     return [{**row, "file": str(i)} for i, row in enumerate(rows)]
 
 
-def with_printable_names(rows: Rows) -> Rows:
-    return [
-        {**r, "predictions": [{**p, "class": printable(p["class"])} for p in r["predictions"]]}
-        if r["error"] is None
-        else r
-        for r in rows
-    ]
-
-
-def test_a_form_of_several_files_has_the_rows_of_predict(written: Rows, port: int) -> None:
-    body, headers = form({"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)})
+def test_forms_and_one_image_have_the_rows_of_predict(written: Rows, port: int) -> None:
+    body, headers = form(FILES)
     status, content, _ = request(port, "/predict", body, **headers)
     assert (status, content.keys()) == (200, {"rows", "version"})
-    assert content["rows"] == approximately(with_printable_names(written))
+    assert content["rows"] == written
     assert request(port, "/predict", form({"b": BROKEN})[0], **headers)[0] == 422
-
-
-def test_one_image_is_a_row_with_a_version(port: int) -> None:
     _, content, _ = request(port, "/predict", jpeg(1))
     assert content.keys() == {"file", "error", "predictions", "version"}
     assert (content["file"], content["error"]) == ("0", None)
 
 
 def test_instances_of_tensorflow_serving(written: Rows, port: int) -> None:
-    content = {**instances(jpeg(1), BROKEN, jpeg(2)), "signature_name": "serving_default"}
+    content = {**instances(*FILES.values()), "signature_name": "serving_default"}
     status, answer = post(port, PREDICT, content)
     assert (status, answer.keys()) == (200, {"predictions", "version"})
-    rows = unnamed(with_printable_names(written))
-    assert answer["predictions"] == approximately(rows)
+    assert answer["predictions"] == unnamed(written)
     assert post(port, PREDICT, instances(BROKEN))[0] == 200  # a list stays one
-
-
-def test_what_is_not_base64_is_a_row(port: int) -> None:
+    # What is not base64 is a row, too.
     texts = [base64_of(jpeg(1)), "not base64!", "", "é", base64_of(b"no image")]
     status, answer = post(port, PREDICT, {"instances": [{"b64": text} for text in texts]})
     assert status == 200
-    errors = [row["error"] for row in answer["predictions"]]
-    assert errors[0] is None
-    for error, part in zip(
-        errors[1:], ["not base64", "is empty", "not base64", "not a JPEG"], strict=True
-    ):
-        assert part in error
+    first, *errors = [row["error"] for row in answer["predictions"]]
+    assert first is None
+    reasons = ["not base64", "is empty", "not base64", "not a JPEG"]
+    for error, reason in zip(errors, reasons, strict=True):
+        assert reason in error
 
 
 @pytest.mark.parametrize("shape", [[3], [3, 1]])
 def test_files_in_tensors(shape: list[int], written: Rows, port: int) -> None:
-    data = [base64_of(file) for file in (jpeg(1), BROKEN, jpeg(2))]
+    data = list(map(base64_of, FILES.values()))
     sent = {"id": "job\ud800\x1b", **tensor("contents", "BYTES", shape, data)}
     status, answer = post(port, INFER, sent)
     assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
     sent_back = {output["name"]: output for output in answer["outputs"]}
-    assert [(o["datatype"], o["shape"]) for o in sent_back.values()] == [
-        ("FP32", [3, 3]),
-        ("BOOL", [3]),
-        ("BYTES", [3]),
-    ]
+    kinds = [(output["datatype"], output["shape"]) for output in answer["outputs"]]
+    assert kinds == [("FP32", [3, 3]), ("BOOL", [3]), ("BYTES", [3])]
     assert sent_back["valid"]["data"] == [True, False, True]
     rows = [json.loads(text) for text in sent_back["rows"]["data"]]
-    assert rows == approximately(unnamed(with_printable_names(written)))
+    assert rows == unnamed(written)
     values = np.reshape(sent_back["probabilities"]["data"], (3, 3))
     np.testing.assert_allclose(values.sum(axis=1), [1, 0, 1], atol=1e-5)
     assert values[0].max() == pytest.approx(rows[0]["predictions"][0]["probability"])
@@ -206,25 +171,22 @@ def test_pixels_of_another_scale_are_rows_with_a_reason(port: int) -> None:
 SHAPE = [1, 32, 24, 3]
 BLACK = [0] * (32 * 24 * 3)
 FILE = base64_of(jpeg())
+NO_JSON = (b"", jpeg(), b"[" * 250, b"9" * 5000, b"\xff\xfe{}")
+LOGITS = {"outputs": [{"name": "logits"}]}
 
 
 @pytest.mark.parametrize(
     ("path", "content", "status", "reason"),
     [
-        (PREDICT, b"", 400, "not JSON"),
-        (PREDICT, jpeg(), 400, "not JSON"),
-        (PREDICT, b"[" * 250, 400, "not JSON"),
+        *((PREDICT, body, 400, "not JSON") for body in NO_JSON),
         (PREDICT, b"[" * 300_000, 413, "more parts than one of 10 images"),
         (PREDICT, b'{"instances": [' + b"[]," * 100_000 + b"[]]}", 413, "more parts"),
         (PREDICT, {str(i): 0 for i in range(20_000)}, 413, "more parts"),
         (PREDICT, b'{"instances": [NaN]}', 400, "NaN is not a number of JSON"),
-        (PREDICT, b"9" * 5000, 400, "not JSON"),
-        (PREDICT, b"\xff\xfe{}", 400, "not JSON"),
         (PREDICT, [1], 400, "not a JSON object"),
         (PREDICT, {"inputs": {"b64": FILE}}, 400, 'The body has "inputs"'),
         (PREDICT, {"\x1b[2J" + "k" * 300_000: 1}, 400, "The body has"),
-        (PREDICT, {"instances": []}, 400, "not a list of images"),
-        (PREDICT, {"instances": "x"}, 400, "not a list of images"),
+        *((PREDICT, {"instances": value}, 400, "not a list of images") for value in ([], "x")),
         (PREDICT, {"instances": [FILE]}, 400, "instances[0] is not a JSON object"),
         (PREDICT, {"instances": [{"b64": FILE}, {}]}, 400, 'instances[1]["b64"] is not a text'),
         (PREDICT, {"instances": [{"b64": [1]}]}, 400, "is not a text"),
@@ -233,8 +195,7 @@ FILE = base64_of(jpeg())
         (PREDICT, instances(*[b""] * 11), 413, "more than 10 images"),
         (PREDICT, instances(*[b""] * 10_000), 413, "more parts than one of 10 images"),
         (PREDICT, {"instances": [{"b64": "A" * MAX_BYTES}]}, 413, "more than 400000 bytes"),
-        (INFER, {}, 400, "not a list of one tensor"),
-        (INFER, {"inputs": []}, 400, "not a list of one tensor"),
+        *((INFER, body, 400, "not a list of one tensor") for body in ({}, {"inputs": []})),
         (INFER, {"inputs": [1]}, 400, "inputs[0] is not a JSON object"),
         (INFER, {"id": 7, "inputs": []}, 400, '"id" is not a text'),
         (INFER, {"inputs": [], "binary": 1}, 400, '"binary"'),
@@ -259,12 +220,7 @@ FILE = base64_of(jpeg())
         (INFER, tensor("images", "UINT8", SHAPE, [[0] * 2304]), 400, "not a flat list"),
         (INFER, tensor("images", "UINT8", SHAPE, [[0], *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("contents", "BYTES", [1], [7]), 400, "not a text in base64"),
-        (
-            INFER,
-            {**tensor("contents", "BYTES", [1], [FILE]), "outputs": [{"name": "logits"}]},
-            400,
-            'no output "logits"',
-        ),
+        (INFER, {**tensor("contents", "BYTES", [1], [FILE]), **LOGITS}, 400, 'no output "logits"'),
     ],
 )
 def test_what_is_refused(path: str, content: Any, status: int, reason: str, port: int) -> None:
@@ -304,11 +260,8 @@ def test_what_the_model_is(file: Path, port: int) -> None:
     assert (model["task"]["kind"], model["task"]["names"]) == ("classification", model["classes"])
     _, tensors, _ = request(port, "/v2/models/photos")
     assert (tensors["name"], tensors["versions"]) == ("photos", [version])
-    assert [(t["name"], t["shape"]) for t in tensors["inputs"]] == [
-        ("contents", [-1]),
-        ("images", [-1, 32, 24, 3]),
-        ("pixels", [-1, 32, 24, 3]),
-    ]
+    inputs = [(each["name"], each["shape"]) for each in tensors["inputs"]]
+    assert inputs == [("contents", [-1]), ("images", [-1, 32, 24, 3]), ("pixels", [-1, 32, 24, 3])]
     assert request(port, "/v2/health/ready")[1]["ready"] is True
     assert request(port, "/v2/health/live")[0] == 200
 
@@ -319,22 +272,15 @@ def test_what_the_model_is(file: Path, port: int) -> None:
      "photos:predict", "photos%0d%0aX-Evil:%201", "p" * 10_000, "photos.keras", ""],
 )  # fmt: skip
 def test_tricks_in_the_name_of_a_model(name: str, port: int) -> None:
-    for method, path in (
-        ("GET", f"/v1/models/{name}"),
-        ("POST", f"/v1/models/{name}:predict"),
-        ("GET", f"/v2/models/{name}"),
-        ("POST", f"/v2/models/{name}/infer"),
-    ):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request(method, path, b"{}" if method == "POST" else None)
-        answer = connection.getresponse()
-        content = json.loads(answer.read())
-        connection.close()
-        assert answer.status in (404, 405), (path, content)
+    v1, v2 = f"/v1/models/{name}", f"/v2/models/{name}"
+    calls = {v1: None, v2: None, f"{v1}:predict": b"{}", f"{v2}/infer": b"{}"}
+    for path, body in calls.items():
+        status, content, headers = request(port, path, body)
+        assert status in (404, 405), (path, content)
         assert content["type"] in ("not_found", "method_not_allowed")
         assert len(content["error"]) < 1000
         assert content["error"].isprintable()
-        assert answer.getheader("x-evil") is None
+        assert "x-evil" not in headers
 
 
 def test_ids_are_echoed_or_made(port: int) -> None:
@@ -387,9 +333,7 @@ def test_a_line_of_json_per_request(server: Server) -> None:
 
 
 @pytest.mark.thorough
-def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
-    file: Path, start_server: Start
-) -> None:
+def test_many_images_leave_room_and_end_with_their_client(file: Path, start_server: Start) -> None:
     server = start_server(file, 0.5, code=SLOW)  # seconds per batch of two
 
     def in_progress(number: int) -> None:
@@ -417,9 +361,7 @@ def test_a_request_of_many_images_leaves_room_and_ends_when_its_client_does(
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[] if k == "multilabel" else [pytest.mark.slow]) for k in TASKS]
 )
-def test_each_task_in_each_way_and_nothing_logged_unasked(
-    kind: str, tmp_path: Path, start_server: Start
-) -> None:
+def test_each_task_in_each_way(kind: str, tmp_path: Path, start_server: Start) -> None:
     model = vit(task=TASKS[kind])
     server = start_server(save(model, tmp_path / "photos.keras"), *LIMITS)
     _, one, _ = request(server.port, "/predict", jpeg(1))
@@ -428,8 +370,7 @@ def test_each_task_in_each_way_and_nothing_logged_unasked(
     _, described, _ = request(server.port, "/v1/models/photos")
     assert server.stop() == 0
     assert {**one, "version": None} == {**listed["predictions"][0], "version": None}
-    assert status == 200
-    assert tensors["outputs"][0]["name"] == model.task.answer_names[0]
+    assert (status, tensors["outputs"][0]["name"]) == (200, model.task.answer_names[0])
     assert tensors["outputs"][0]["shape"] == [1, model.task.size]
     config = json.loads(json.dumps(model.task.get_config()))
     assert described["task"] == {**config, "names": described["classes"]}
@@ -437,9 +378,7 @@ def test_each_task_in_each_way_and_nothing_logged_unasked(
 
 
 @pytest.mark.slow
-def test_a_model_with_an_odd_name_is_asked_by_what_is_printed(
-    tmp_path: Path, start_server: Start
-) -> None:
+def test_an_odd_name_is_asked_as_printed(tmp_path: Path, start_server: Start) -> None:
     name = NAMES[-1]  # bytes that are not UTF-8
     server = start_server(save(tiny_model(), tmp_path / f"{name}.keras"))
     status, model, _ = request(server.port, f"/v1/models/{quote(printable(name))}")

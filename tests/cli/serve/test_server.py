@@ -1,10 +1,10 @@
 """`keras-vit serve` as a process: answers, errors, limits, health, metrics, stop and reload."""
 
 import asyncio
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,14 @@ from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.models.answers import answers_of
 from tests.bank import outputs
 from tests.cli.conftest import Command
-from tests.cli.serve.conftest import MAX_BYTES
-from tests.cli.serve.helpers import (
-    NAMES,
-    SLOW,
-    Server,
-    eventually,
-    jpeg,
-    probabilities,
-    request,
-    save,
-    tiny_model,
-)
+from tests.cli.serve import helpers
+from tests.cli.serve.conftest import MAX_BYTES, Start
+from tests.cli.serve.helpers import FORM, Server, eventually, jpeg, request, save, tiny_model
 from tests.data.image_fixtures import png_of_twelve_bits
 
-Start = Callable[..., Server]
 
-
-@pytest.fixture
-def slow(file: Path, start_server: Start) -> Server:
-    return start_server(file, 1, code=SLOW)
+def probabilities(content: dict[str, Any]) -> dict[str, float]:
+    return {entry["class"]: entry["probability"] for entry in content["predictions"]}
 
 
 def expected(body: bytes, seed: int = 0) -> dict[str, float]:
@@ -48,11 +36,7 @@ def expected(body: bytes, seed: int = 0) -> dict[str, float]:
 
 @pytest.mark.parametrize("form", [False, True])
 def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> None:
-    body, headers = jpeg(), {}
-    if form:
-        head = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b"\r\n\r\n'
-        body = head + jpeg() + b"\r\n--x--\r\n"
-        headers = FORM
+    body, headers = helpers.form({"b": jpeg()}, "a") if form else (jpeg(), {})
     status, content, sent = request(port, "/predict", body, **headers)
     answered = probabilities(content)
     assert (status, len(answered)) == (200, 2)
@@ -63,12 +47,10 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
 
 
 NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
-FORM = {"Content_Type": "multipart/form-data; boundary=x"}
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "reason"),
-    [
+def test_what_is_refused(port: int) -> None:
+    for body, headers, status, reason in (
         (b"", {}, 400, "The body is empty"),
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
         (jpeg()[:-200], {}, 422, "damaged or incomplete"),
@@ -76,27 +58,19 @@ FORM = {"Content_Type": "multipart/form-data; boundary=x"}
         (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
         (NO_FILE, FORM, 400, "not have a file"),
         (b"no form", FORM, 400, "cannot be read"),
-    ],
-)
-def test_what_is_refused(body: bytes, headers: Any, status: int, reason: str, port: int) -> None:
-    for path in ("/predict", "/attention"):
-        answered, content, _ = request(port, path, body, **headers)
-        assert (answered, list(content)) == (status, ["error", "type"])
-        assert reason in content["error"]
+    ):
+        for path in ("/predict", "/attention"):
+            answered, content, _ = request(port, path, body, **headers)
+            assert (answered, list(content)) == (status, ["error", "type"])
+            assert reason in content["error"]
 
-
-def test_a_body_without_a_length_has_the_same_limit(port: int) -> None:
-    async def send() -> bytes:
+    async def send_without_a_length() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(
-            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        for _ in range(9):
-            writer.write(b"c350\r\n" + bytes(50_000) + b"\r\n")
-        writer.write(b"0\r\n\r\n")
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + 9 * (b"c350\r\n" + bytes(50_000) + b"\r\n") + b"0\r\n\r\n")
         return await reader.readline()
 
-    assert b" 413 " in asyncio.run(send())
+    assert b" 413 " in asyncio.run(send_without_a_length())
 
 
 def test_other_addresses_and_other_names(port: int) -> None:
@@ -123,14 +97,13 @@ def test_attention(port: int) -> None:
     assert content["image"].startswith("data:image/png;base64,")
     best = request(port, "/predict", jpeg())[1]["predictions"][0]["class"]
     assert (content["method"], content["class"]) == ("attribution", best)
-    maps = {}
-    for query in ("", "?class=daisy", "?class=tulip%5Cxff", "?method=rollout"):
-        status, content, _ = request(port, f"/attention{query}", jpeg())
+    maps = []
+    for query in ("class=daisy", "class=tulip%5Cxff", "method=rollout"):
+        status, content, _ = request(port, f"/attention?{query}", jpeg())
         assert status == 200, content
-        maps[query] = content["map"]
-    assert content["method"] == "rollout"
-    assert content["class"] is None
-    assert maps["?class=daisy"] != maps["?class=tulip%5Cxff"] != maps["?method=rollout"]
+        maps.append(content["map"])
+    assert (content["method"], content["class"]) == ("rollout", None)
+    assert maps[0] != maps[1] != maps[2]
     for query, reason in {
         "?class=daisies": "Did you mean 'daisy'",
         "?method=occlusion": "attribution or rollout",
@@ -144,10 +117,8 @@ def test_health_and_metrics(port: int, server: Server) -> None:
     health = request(port, "/health")[1]
     assert set(health) == {"status", "model", "format", "task", "version", "error"}
     assert request(port, "/ready")[0] == 200
-    names = [
-        'keras_vit_requests_total{endpoint="predict",status="200"}',
-        "keras_vit_batch_images_sum",
-    ]
+    answered = 'keras_vit_requests_total{endpoint="predict",status="200"}'
+    names = [answered, "keras_vit_batch_images_sum"]
     before = list(map(server.metric, names))
     for seed in range(3):
         request(port, "/predict", jpeg(seed))
@@ -160,7 +131,7 @@ def test_names_are_escaped_and_the_page_has_a_policy(port: int) -> None:
     assert status == 200
     assert "&lt;b&gt;&quot;rose&quot;&lt;/b&gt;\\x1b[31m" in content["text"]
     assert "\\xff" in content["text"]
-    assert NAMES[0] not in content["text"]
+    assert helpers.NAMES[0] not in content["text"]
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
@@ -177,8 +148,7 @@ def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: Server) -> None:
         for seed, answer in enumerate(answers):
             status, content, _ = answer.result()
             assert status == 200
-            wanted = expected(jpeg(seed))
-            assert probabilities(content) == pytest.approx(wanted, abs=1e-5)
+            assert probabilities(content) == pytest.approx(expected(jpeg(seed)), abs=1e-5)
     assert slow.lines[-1] == "stopped"
 
 
@@ -234,19 +204,16 @@ def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start
         stopped.set()
         assert [client.result() for client in clients] == [[], [], []]
     assert "cannot be loaded" in request(server.port, "/health")[1]["error"]
-    assert probabilities(request(server.port, "/predict", body)[1]) == pytest.approx(
-        wanted[1], abs=1e-5
-    )
+    answer = request(server.port, "/predict", body)[1]
+    assert probabilities(answer) == pytest.approx(wanted[1], abs=1e-5)
     server.process.send_signal(signal.SIGHUP)  # tries again at once
     eventually(lambda: sum("cannot be loaded" in line for line in server.lines) == 2)
     assert server.stop() == 0
 
 
 def test_numbered_versions(tmp_path: Path, start_server: Start) -> None:
-    for number in ("1", "2"):
-        (tmp_path / number).mkdir()
+    (tmp_path / "1").mkdir()
     save(tiny_model(0), tmp_path / "1" / "model.keras")
-    (tmp_path / "2").rmdir()
     server = start_server(tmp_path)
     assert request(server.port, "/health")[1]["version"] == "1"
     save(tiny_model(1), tmp_path / "model.tmp.keras")
@@ -257,15 +224,37 @@ def test_numbered_versions(tmp_path: Path, start_server: Start) -> None:
     assert server.stop() == 0
 
 
-def test_a_taken_port_is_one_line(port: int, file: Path, command: Command) -> None:
+def test_a_taken_port_and_a_missing_package_are_one_line(
+    port: int, file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = command("serve", file, "--port", port, status=2)
     assert error.startswith(f"keras-vit: Cannot listen on 127.0.0.1, port {port}: ")
     assert error.count("\n") == 1
-
-
-def test_a_missing_package_is_one_line(
-    file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     reason = "keras-vit serve needs uvicorn: pip install 'keras3-vit[serve]'"
     assert command("serve", file, status=2) == f"keras-vit: {reason}\n"
+
+
+@pytest.mark.slow
+def test_load_kill_and_restart(shared: Path) -> None:
+    """An hour's load in five minutes; KERAS_VIT_LOAD_SECONDS makes it shorter."""
+    serving = pytest.importorskip("benchmarks.serving")
+    weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k" / "model.safetensors"
+    files = sorted((shared / "photos" / "flowers").rglob("*.jpg"))[::40]
+    figures = serving.measure(weights, files, float(os.environ.get("KERAS_VIT_LOAD_SECONDS", 300)))
+    print(figures)
+    assert (figures["wrong"], figures["crashes"]) == (0, 0)
+    assert figures["throughput_ratio"] >= 0.85
+    assert figures["p99_over_single"] < 20
+    assert figures["memory_growth"] <= 0.1
+
+
+@pytest.mark.slow
+def test_two_seconds_of_load(tmp_path: Path) -> None:
+    serving = pytest.importorskip("benchmarks.serving")
+    for seed in range(4):
+        (tmp_path / f"{seed}.jpg").write_bytes(jpeg(seed))
+    model = save(tiny_model(), tmp_path / "model.keras")
+    figures = serving.measure(model, sorted(tmp_path.glob("*.jpg")), 2, 4, restarts=False)
+    assert (figures["wrong"], figures["crashes"]) == (0, 0)
+    assert figures["right"] > 50

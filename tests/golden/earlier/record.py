@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import keras
@@ -22,26 +21,14 @@ from PIL import Image
 
 import keras_vit
 
-SIZES = {"patch_size": 4, "hidden_dim": 8, "num_heads": 1, "mlp_dim": 16}
+SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 2, "num_heads": 1, "mlp_dim": 16}
 MODELS = {
-    "rotary_map": {"depth": 2, "rotary": "eva02", "pooling": "map", "num_registers": 2},
-    "relative_gap": {
-        "depth": 2,
-        "position_embedding": "relative",
-        "pooling": "gap",
-        "layer_scale": 0.1,
-    },
-    "clip_pixels": {
-        "depth": 1,
-        "normalization": "clip",
-        "classifier_activation": "softmax",
-    },
+    "rotary_map": {"rotary": "eva02", "pooling": "map", "num_registers": 2},
+    "relative_gap": {"position_embedding": "relative", "pooling": "gap", "layer_scale": 0.1},
+    "clip_pixels": {"depth": 1, "normalization": "clip", "classifier_activation": "softmax"},
 }
-RUNS = {
-    "plain": [],
-    "sam_bfloat16": ["--sam", "--precision", "mixed_bfloat16"],
-    "teacher": ["--teacher", "teacher.keras"],
-}
+RUNS = {"plain": [], "sam_bfloat16": ["--sam", "--precision", "mixed_bfloat16"]}
+RUNS |= {"teacher": ["--teacher", "teacher.keras"]}
 EXPORTS = {"saved_model": "tf_saved_model", "model.onnx": "onnx", "model.pt2": "torch"}
 TRAIN = [
     *("train", "--data", "photos", "--out", "run", "--weights", "start.keras"),
@@ -78,7 +65,7 @@ def record(folder: Path) -> None:
 
 
 def vit(**options: object) -> keras.Model:
-    model = keras_vit.VisionTransformer(**SIZES, input_shape=(16, 16, 3), **options)
+    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (16, 16, 3), **options})
     random = np.random.default_rng(1)
     model.set_weights([w + random.normal(0, 0.1, w.shape) for w in model.get_weights()])
     return model
@@ -100,7 +87,7 @@ def run(folder: Path, name: str, options: list[str]) -> list[np.ndarray]:
     work.mkdir()
     for file in ("start.keras", "teacher.keras"):
         shutil.copy(folder / file, work)
-    zipfile.ZipFile(folder / "photos.zip").extractall(work / "photos")
+    shutil.unpack_archive(folder / "photos.zip", work / "photos")
     command = [sys.executable, "-m", "keras_vit_cli", *TRAIN, *options]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     subprocess.run(command, cwd=work, env=environment, check=True)
@@ -122,10 +109,7 @@ def run(folder: Path, name: str, options: list[str]) -> list[np.ndarray]:
 
 
 def packed(folder: Path) -> None:
-    with zipfile.ZipFile(folder.with_suffix(".zip"), "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                archive.write(path, path.relative_to(folder))
+    shutil.make_archive(str(folder), "zip", folder)
     shutil.rmtree(folder)
 
 

@@ -5,53 +5,54 @@ from __future__ import annotations
 from typing import Any
 
 Spec = dict[str, Any]
+OF_CASES = ("call", "prefix")  # every other option is an argument of the model
 
 
-def hugging_face(
-    model: str,
-    config: Spec,
-    images: tuple[int, int] = (16, 16),
-    call: Spec | None = None,
-    **more: Any,
-) -> Spec:
-    sizes: Spec = {"num_hidden_layers": 3, "hidden_size": 24, "num_attention_heads": 3}
-    sizes |= {"image_size": 16, "patch_size": 4}
-    return {
-        "package": "transformers",
-        "class": model,
-        "arguments": sizes | config,
-        "images": [2, *images, 3],
-        "call": call or {},
-        **more,
-    }
+def case(package: str, model: str, size: str, arguments: Spec) -> Spec:
+    """A model that is run on images of the size that one of its arguments gives."""
+    of_case = {name: arguments.pop(name) for name in OF_CASES if name in arguments}
+    height, width = sides if isinstance(sides := arguments[size], list | tuple) else (sides, sides)
+    spec = {"package": package, "class": model, "arguments": arguments}
+    return {**spec, "images": [2, height, width, 3], **of_case}
 
 
-def timm(model: str, arguments: Spec, images: tuple[int, int] = (16, 16), **more: Any) -> Spec:
-    sizes: Spec = {"depth": 3, "embed_dim": 24, "num_heads": 3, "num_classes": 5}
-    sizes |= {"img_size": 16, "patch_size": 4}
-    return {
-        "package": "timm",
-        "class": model,
-        "arguments": sizes | arguments,
-        "images": [2, *images, 3],
-        **more,
-    }
+def hugging_face(model: str, sizes: Spec | None = None, **options: Any) -> Spec:
+    plain: Spec = {"num_hidden_layers": 3, "hidden_size": 24, "num_attention_heads": 3}
+    plain |= {"image_size": 16, "patch_size": 4, "call": {}}
+    return case("transformers", model, "image_size", {**plain, **(sizes or {}), **options})
+
+
+def timm(model: str, sizes: Spec | None = None, **options: Any) -> Spec:
+    plain: Spec = {"depth": 3, "embed_dim": 24, "num_heads": 3, "num_classes": 5}
+    plain |= {"img_size": 16, "patch_size": 4}
+    return case("timm", model, "img_size", {**plain, **(sizes or {}), **options})
 
 
 # Sizes that share no factor with the plain ones: five heads, an MLP of 1.3 times the width.
 ODD: Spec = {"hidden_size": 40, "num_attention_heads": 5, "image_size": 24, "patch_size": 8}
-WIDE: Spec = {**ODD, "image_size": [40, 24], "intermediate_size": 52}
+ODD_MLP: Spec = {**ODD, "intermediate_size": 52}
+WIDE: Spec = {**ODD_MLP, "image_size": [40, 24]}
 TIMM_ODD: Spec = {"embed_dim": 40, "num_heads": 5, "img_size": (40, 24), "patch_size": 8}
 TIMM_ODD = {**TIMM_ODD, "mlp_ratio": 1.3}
 MLP: Spec = {"intermediate_size": 96}
 FIVE: Spec = {"num_labels": 5, "intermediate_size": 96}
-INTERPOLATE: Spec = {"interpolate_pos_encoding": True}
+GATED: Spec = {"use_gated_mlp": True, "hidden_act": "silu"}
+BIASES: Spec = {"query_bias": False, "key_bias": True, "value_bias": False}
+BIASES |= {"proj_bias": False, "mlp_bias": False}
+DECODER: Spec = {"decoder_hidden_size": 16, "decoder_intermediate_size": 32}
+DECODER |= {"decoder_num_attention_heads": 2, "decoder_num_hidden_layers": 1}
+RELATIVE: Spec = {"use_relative_position_bias": True}
+ABSOLUTE: Spec = {"use_absolute_position_embeddings": True, "use_mask_token": True}
+SHARED: Spec = {"use_shared_relative_position_bias": True, "use_mean_pooling": False}
+TIMM_SHARED: Spec = {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}
+TIMM_SHARED |= {"use_abs_pos_emb": True}
+NOISE: Spec = {"noise": "arange"}
 BICUBIC = "F.interpolate, bicubic, align_corners=False, antialias=False, to the grid of the images"
 
 
 def resampled(like: str, how: str, call: Spec | None = None, **arguments: Any) -> Spec:
     """The model of another case, of images of 16×16, run on images of 20×12."""
-    spec = {**PLAIN, **OTHER}[like]
+    spec = (PLAIN | OTHER)[like]
     spec = {**spec, "arguments": spec["arguments"] | arguments, "images": [2, 20, 12, 3]}
     if call:
         spec["call"] = spec["call"] | call
@@ -59,207 +60,112 @@ def resampled(like: str, how: str, call: Spec | None = None, **arguments: Any) -
 
 
 PLAIN: dict[str, Spec] = {
-    "hf_clip": hugging_face("CLIPVisionModelWithProjection", {**MLP, "projection_dim": 16}),
+    "hf_clip": hugging_face("CLIPVisionModelWithProjection", MLP, projection_dim=16),
     "hf_siglip": hugging_face("SiglipVisionModel", MLP),
-    "hf_dinov2": hugging_face("Dinov2Model", {}),
-    "hf_dinov2_swiglu": hugging_face("Dinov2Model", {"use_swiglu_ffn": True}),
-    "hf_dinov2_registers": hugging_face("Dinov2WithRegistersModel", {"num_register_tokens": 4}),
-    "hf_dinov3": hugging_face("DINOv3ViTModel", {**MLP, "num_register_tokens": 4}),
-    "hf_deit_teacher": hugging_face(
-        "DeiTForImageClassificationWithTeacher",
-        FIVE,
-        note="the logits are the mean of the two heads'",
-    ),
-    "hf_vit_mae": hugging_face("ViTMAEModel", {**MLP, "mask_ratio": 0.0}, call={"noise": "arange"}),
-    "hf_beit": hugging_face(
-        "BeitForImageClassification", FIVE | {"use_relative_position_bias": True}
-    ),
+    "hf_dinov2": hugging_face("Dinov2Model"),
+    "hf_dinov2_swiglu": hugging_face("Dinov2Model", use_swiglu_ffn=True),
+    "hf_dinov2_registers": hugging_face("Dinov2WithRegistersModel", num_register_tokens=4),
+    "hf_dinov3": hugging_face("DINOv3ViTModel", MLP, num_register_tokens=4),
+    "hf_deit_teacher": hugging_face("DeiTForImageClassificationWithTeacher", FIVE),
+    "hf_vit_mae": hugging_face("ViTMAEModel", MLP, mask_ratio=0.0, call=NOISE),
+    "hf_beit": hugging_face("BeitForImageClassification", FIVE, **RELATIVE),
     "hf_vit": hugging_face("ViTForImageClassification", FIVE),
-    "timm_clip": timm("vit_base_patch16_clip_quickgelu_224", {}),
-    "timm_siglip": timm("vit_base_patch16_siglip_224", {}),
-    "timm_dinov2": timm("vit_small_patch14_dinov2", {}),
-    "timm_dinov2_reg4": timm("vit_small_patch14_reg4_dinov2", {}),
-    "timm_dinov3": timm("vit_small_patch16_dinov3", {}),
-    "timm_deit_distilled": timm("deit_tiny_distilled_patch16_224", {}),
-    "timm_deit3": timm("deit3_small_patch16_224", {}),
-    "timm_mae": timm("vit_base_patch16_224.mae", {"global_pool": "avg"}),
-    "timm_beit": timm("beit_base_patch16_224", {}),
-    "timm_eva02_tiny": timm("eva02_tiny_patch14_224", {}),
-    "timm_eva02_base": timm("eva02_base_patch14_224", {}),
-    "timm_vit_reg": timm("vit_tiny_patch16_224", {"reg_tokens": 4}),
+    "timm_clip": timm("vit_base_patch16_clip_quickgelu_224"),
+    "timm_siglip": timm("vit_base_patch16_siglip_224"),
+    "timm_dinov2": timm("vit_small_patch14_dinov2"),
+    "timm_dinov2_reg4": timm("vit_small_patch14_reg4_dinov2"),
+    "timm_dinov3": timm("vit_small_patch16_dinov3"),
+    "timm_deit_distilled": timm("deit_tiny_distilled_patch16_224"),
+    "timm_deit3": timm("deit3_small_patch16_224"),
+    "timm_mae": timm("vit_base_patch16_224.mae", global_pool="avg"),
+    "timm_beit": timm("beit_base_patch16_224"),
+    "timm_eva02_tiny": timm("eva02_tiny_patch14_224"),
+    "timm_eva02_base": timm("eva02_base_patch14_224"),
+    "timm_vit_reg": timm("vit_tiny_patch16_224", reg_tokens=4),
 }
-
+# Heads of their own, odd sizes, and other settings of the family.
 OTHER: dict[str, Spec] = {
-    # heads of their own
-    "hf_dinov2_classifier": hugging_face(
-        "Dinov2ForImageClassification",
-        {"num_labels": 5},
-        note="the head takes the class token beside the mean of the patches, after the norm",
-    ),
+    "hf_dinov2_classifier": hugging_face("Dinov2ForImageClassification", num_labels=5),
     "hf_deit": hugging_face("DeiTForImageClassification", FIVE),
-    # odd sizes, and other settings of the family
     "hf_clip_odd": hugging_face(
-        "CLIPVisionModelWithProjection",
-        {**ODD, "intermediate_size": 52, "projection_dim": 7, "hidden_act": "gelu"},
-        (24, 24),
+        "CLIPVisionModelWithProjection", ODD_MLP, projection_dim=7, hidden_act="gelu"
     ),
     "hf_siglip_odd": hugging_face(
-        "SiglipVisionModel",
-        {**ODD, "intermediate_size": 52, "image_size": 32, "patch_size": 7},
-        (32, 32),
-        prefix="vision_model.",
-        note="the patch does not divide the image: the last 4 rows and columns are not read; the "
-        "names are those of a file of the model of images and texts, or of older versions",
+        "SiglipVisionModel", ODD_MLP | {"image_size": 32, "patch_size": 7}, prefix="vision_model."
     ),
-    "hf_siglip_headless": hugging_face("SiglipVisionModel", {**MLP, "vision_use_head": False}),
-    "hf_dinov2_odd": hugging_face(
-        "Dinov2Model", {**ODD, "mlp_ratio": 3, "qkv_bias": False}, (24, 24)
-    ),
+    "hf_siglip_headless": hugging_face("SiglipVisionModel", MLP, vision_use_head=False),
+    "hf_dinov2_odd": hugging_face("Dinov2Model", ODD, mlp_ratio=3, qkv_bias=False),
     "hf_dinov2_swiglu_odd": hugging_face(
-        "Dinov2Model",
-        {**ODD, "hidden_size": 28, "num_attention_heads": 7, "use_swiglu_ffn": True},
-        (24, 24),
-        note="int(112 * 2 / 3) = 74 is rounded up to 80",
+        "Dinov2Model", ODD | {"hidden_size": 28, "num_attention_heads": 7}, use_swiglu_ffn=True
     ),
     "hf_dinov2_registers_odd": hugging_face(
-        "Dinov2WithRegistersModel",
-        {**ODD, "mlp_ratio": 3, "num_register_tokens": 3, "use_swiglu_ffn": True},
-        (24, 24),
+        "Dinov2WithRegistersModel", ODD, mlp_ratio=3, num_register_tokens=3, use_swiglu_ffn=True
     ),
     "hf_dinov2_registers_classifier": hugging_face(
-        "Dinov2WithRegistersForImageClassification",
-        {"num_register_tokens": 2, "num_labels": 5},
-        note="the mean of the head leaves out the registers",
+        "Dinov2WithRegistersForImageClassification", num_register_tokens=2, num_labels=5
     ),
     "hf_dinov3_odd": hugging_face(
-        "DINOv3ViTModel",
-        {
-            **WIDE,
-            "num_register_tokens": 3,
-            "use_gated_mlp": True,
-            "hidden_act": "silu",
-            "rope_theta": 50.0,
-        },
-        (40, 24),
+        "DINOv3ViTModel", WIDE | GATED, num_register_tokens=3, rope_theta=50.0
     ),
-    "hf_dinov3_biases": hugging_face(
-        "DINOv3ViTModel",
-        {
-            **MLP,
-            "num_attention_heads": 2,
-            "query_bias": False,
-            "key_bias": True,
-            "value_bias": False,
-            "proj_bias": False,
-            "mlp_bias": False,
-        },
-        note="head_dim 12: three frequencies; no register tokens",
-    ),
-    "hf_deit_odd": hugging_face(
-        "DeiTForImageClassification", {**WIDE, "num_labels": 5, "qkv_bias": False}, (40, 24)
-    ),
-    "hf_vit_mae_odd": hugging_face(
-        "ViTMAEModel",
-        {**ODD, "intermediate_size": 52, "mask_ratio": 0.0},
-        (24, 24),
-        {"noise": "arange"},
-    ),
+    "hf_dinov3_biases": hugging_face("DINOv3ViTModel", MLP | BIASES, num_attention_heads=2),
+    "hf_deit_odd": hugging_face("DeiTForImageClassification", WIDE, num_labels=5, qkv_bias=False),
+    "hf_vit_mae_odd": hugging_face("ViTMAEModel", ODD_MLP, mask_ratio=0.0, call=NOISE),
     "hf_vit_mae_pretraining": hugging_face(
-        "ViTMAEForPreTraining",
-        {
-            **MLP,
-            "mask_ratio": 0.0,
-            "decoder_hidden_size": 16,
-            "decoder_num_attention_heads": 2,
-            "decoder_num_hidden_layers": 1,
-            "decoder_intermediate_size": 32,
-        },
-        call={"noise": "arange"},
-        note="the file also holds a decoder; its output is not recorded",
+        "ViTMAEForPreTraining", MLP | DECODER, mask_ratio=0.0, call=NOISE
     ),
-    "hf_beit_odd": hugging_face(
-        "BeitForImageClassification",
-        {**ODD, "intermediate_size": 52, "num_labels": 5, "use_relative_position_bias": True},
-        (24, 24),
-    ),
+    "hf_beit_odd": hugging_face("BeitForImageClassification", ODD_MLP, num_labels=5, **RELATIVE),
     "hf_beit_shared": hugging_face(
-        "BeitForImageClassification",
-        {
-            **FIVE,
-            "use_shared_relative_position_bias": True,
-            "use_mean_pooling": False,
-            "layer_scale_init_value": 0.0,
-        },
-        note="one table for all blocks, no layer scale; the norm is before the class token's head",
+        "BeitForImageClassification", FIVE | SHARED, layer_scale_init_value=0.0
     ),
-    "hf_beit_absolute": hugging_face(
-        "BeitForImageClassification",
-        {**FIVE, "use_absolute_position_embeddings": True, "use_mask_token": True},
-    ),
-    "hf_beit_wide": hugging_face(
-        "BeitForImageClassification",
-        {**WIDE, "num_labels": 5, "use_relative_position_bias": True},
-        (40, 24),
-        note="BeitRelativePositionBias.forward takes its table as (2W-1, 2H-1), though it is "
-        "indexed as (2H-1, 2W-1), and interpolates it to that: on a grid that is not square the "
-        "biases are not those that were learned",
-    ),
-    "hf_vit_odd": hugging_face(
-        "ViTModel",
-        {**WIDE, "qkv_bias": False, "pooler_output_size": 11},
-        (40, 24),
-        note="pooled is tanh of a dense layer of the normed class token",
-    ),
-    "timm_clip_odd": timm("vit_base_patch16_clip_224", TIMM_ODD, (40, 24)),
+    "hf_beit_absolute": hugging_face("BeitForImageClassification", FIVE | ABSOLUTE),
+    "hf_beit_wide": hugging_face("BeitForImageClassification", WIDE, num_labels=5, **RELATIVE),
+    "hf_vit_odd": hugging_face("ViTModel", WIDE, qkv_bias=False, pooler_output_size=11),
+    "timm_clip_odd": timm("vit_base_patch16_clip_224", TIMM_ODD),
     "timm_siglip_odd": timm(
         "vit_base_patch16_siglip_224",
         {**TIMM_ODD, "img_size": 32, "patch_size": 7, "act_layer": "gelu_tanh"},
-        (32, 32),
     ),
-    "timm_siglip_headless": timm("vit_base_patch16_siglip_224", {"num_classes": 0}),
-    "timm_dinov2_odd": timm("vit_small_patch14_dinov2", TIMM_ODD, (40, 24)),
-    "timm_dinov2_swiglu": timm(
-        "vit_giant_patch14_dinov2",
-        {"mlp_ratio": 2.66667 * 2, "num_classes": 0},
-        note="mlp_ratio is of the packed first layer: half of it gates the other half",
-    ),
-    "timm_dinov2_reg4_odd": timm(
-        "vit_small_patch14_reg4_dinov2", {**TIMM_ODD, "reg_tokens": 3}, (40, 24)
-    ),
-    "timm_dinov3_odd": timm(
-        "vit_small_plus_patch16_dinov3", {**TIMM_ODD, "global_pool": "token"}, (40, 24)
-    ),
-    "timm_dinov3_qkvb": timm("vit_small_patch16_dinov3_qkvb", {"num_heads": 2, "num_classes": 0}),
-    "timm_deit_distilled_odd": timm("deit_tiny_distilled_patch16_224", TIMM_ODD, (40, 24)),
-    "timm_deit3_odd": timm("deit3_small_patch16_224", TIMM_ODD, (40, 24)),
-    "timm_mae_odd": timm(
-        "vit_base_patch16_224.mae", {**TIMM_ODD, "global_pool": "avg", "qkv_bias": False}, (40, 24)
-    ),
-    "timm_mae_token": timm("vit_base_patch16_224.mae", {"num_classes": 0}),
-    "timm_beit_odd": timm("beit_base_patch16_224", TIMM_ODD, (40, 24)),
-    "timm_beitv2": timm("beitv2_base_patch16_224", {}),
+    "timm_siglip_headless": timm("vit_base_patch16_siglip_224", num_classes=0),
+    "timm_dinov2_odd": timm("vit_small_patch14_dinov2", TIMM_ODD),
+    "timm_dinov2_swiglu": timm("vit_giant_patch14_dinov2", mlp_ratio=2.66667 * 2, num_classes=0),
+    "timm_dinov2_reg4_odd": timm("vit_small_patch14_reg4_dinov2", TIMM_ODD, reg_tokens=3),
+    "timm_dinov3_odd": timm("vit_small_plus_patch16_dinov3", TIMM_ODD, global_pool="token"),
+    "timm_dinov3_qkvb": timm("vit_small_patch16_dinov3_qkvb", num_heads=2, num_classes=0),
+    "timm_deit_distilled_odd": timm("deit_tiny_distilled_patch16_224", TIMM_ODD),
+    "timm_deit3_odd": timm("deit3_small_patch16_224", TIMM_ODD),
+    "timm_mae_odd": timm("vit_base_patch16_224.mae", TIMM_ODD, global_pool="avg", qkv_bias=False),
+    "timm_mae_token": timm("vit_base_patch16_224.mae", num_classes=0),
+    "timm_beit_odd": timm("beit_base_patch16_224", TIMM_ODD),
+    "timm_beitv2": timm("beitv2_base_patch16_224"),
     "timm_beit_shared": timm(
-        "beit_base_patch16_224",
-        {
-            "use_rel_pos_bias": False,
-            "use_shared_rel_pos_bias": True,
-            "use_abs_pos_emb": True,
-            "init_values": 0.0,
-            "global_pool": "token",
-        },
+        "beit_base_patch16_224", TIMM_SHARED, init_values=0.0, global_pool="token"
     ),
-    "timm_eva02_tiny_odd": timm(
-        "eva02_tiny_patch14_224", {**TIMM_ODD, "ref_feat_shape": (4, 4)}, (40, 24)
-    ),
+    "timm_eva02_tiny_odd": timm("eva02_tiny_patch14_224", TIMM_ODD, ref_feat_shape=(4, 4)),
     "timm_eva02_base_odd": timm(
-        "eva02_base_patch14_224",
-        {**TIMM_ODD, "ref_feat_shape": (4, 4), "scale_attn_inner": True},
-        (40, 24),
+        "eva02_base_patch14_224", TIMM_ODD, ref_feat_shape=(4, 4), scale_attn_inner=True
     ),
-    "timm_vit_reg_odd": timm(
-        "vit_tiny_patch16_224", {**TIMM_ODD, "reg_tokens": 2, "no_embed_class": True}, (40, 24)
-    ),
+    "timm_vit_reg_odd": timm("vit_tiny_patch16_224", TIMM_ODD, reg_tokens=2, no_embed_class=True),
 }
+NOTES = {
+    "hf_deit_teacher": "the logits are the mean of the two heads'",
+    "hf_dinov2_classifier": "the head takes the class token beside the mean of the patches, after "
+    "the norm",
+    "hf_siglip_odd": "the patch does not divide the image: the last 4 rows and columns are not "
+    "read; the names are those of a file of the model of images and texts, or of older versions",
+    "hf_dinov2_swiglu_odd": "int(112 * 2 / 3) = 74 is rounded up to 80",
+    "hf_dinov2_registers_classifier": "the mean of the head leaves out the registers",
+    "hf_dinov3_biases": "head_dim 12: three frequencies; no register tokens",
+    "hf_vit_mae_pretraining": "the file also holds a decoder; its output is not recorded",
+    "hf_beit_shared": "one table for all blocks, no layer scale; the norm is before the class "
+    "token's head",
+    "hf_beit_wide": "BeitRelativePositionBias.forward takes its table as (2W-1, 2H-1), though it "
+    "is indexed as (2H-1, 2W-1), and interpolates it to that: on a grid that is not square the "
+    "biases are not those that were learned",
+    "hf_vit_odd": "pooled is tanh of a dense layer of the normed class token",
+    "timm_dinov2_swiglu": "mlp_ratio is of the packed first layer: half of it gates the other half",
+}
+for name, note in NOTES.items():
+    (PLAIN | OTHER)[name]["note"] = note
 
 ANTIALIAS = (
     "resample_abs_pos_embed: F.interpolate, bicubic, align_corners=None, antialias=True, to the "
@@ -268,7 +174,7 @@ ANTIALIAS = (
 ROTARY = "nothing to resample: rotary positions of the grid of the images"
 RESAMPLED: dict[str, Spec] = {
     **{
-        f"{name}_resampled": resampled(name, BICUBIC, INTERPOLATE)
+        f"{name}_resampled": resampled(name, BICUBIC, {"interpolate_pos_encoding": True})
         for name in ("hf_clip", "hf_siglip", "hf_deit", "hf_deit_teacher", "hf_vit_mae", "hf_vit")
     },
     **{

@@ -9,46 +9,33 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
 
 from tests.golden.peers import weights
 from tests.golden.peers.cases import CASES
 
-if TYPE_CHECKING:
-    import torch
-
 Arrays = dict[str, np.ndarray]
-Recorded = tuple[dict[str, Any], Arrays]
-
 FIXED = ("position_embeddings", "decoder_pos_embed")  # of ViTMAE: sines and cosines
 
 # Where a class keeps its blocks, the norm over all tokens after them, and its heads.
 PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
-    "CLIPVisionModelWithProjection": (
-        "vision_model.encoder.layers",
-        None,
-        ("visual_projection",),
-    ),
+    "CLIPVisionModelWithProjection": ("vision_model.encoder.layers", None, ("visual_projection",)),
     "SiglipVisionModel": ("encoder.layers", "post_layernorm", ()),
     "Dinov2Model": ("encoder.layer", "layernorm", ()),
-    "Dinov2ForImageClassification": (
-        "dinov2.encoder.layer",
-        "dinov2.layernorm",
-        ("classifier",),
-    ),
+    "Dinov2ForImageClassification": ("dinov2.encoder.layer", "dinov2.layernorm", ("classifier",)),
     "Dinov2WithRegistersModel": ("encoder.layer", "layernorm", ()),
     "Dinov2WithRegistersForImageClassification": (
-        "dinov2_with_registers.encoder.layer",
-        "dinov2_with_registers.layernorm",
+        *("dinov2_with_registers.encoder.layer", "dinov2_with_registers.layernorm"),
         ("classifier",),
     ),
     "DINOv3ViTModel": ("model.layer", "norm", ()),
     "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
     "DeiTForImageClassificationWithTeacher": (
-        "deit.layers",
-        "deit.layernorm",
+        *("deit.layers", "deit.layernorm"),
         ("cls_classifier", "distillation_classifier"),
     ),
     "ViTMAEModel": ("layers", "layernorm", ()),
@@ -62,19 +49,17 @@ PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
 def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case as `from_pretrained` reads it, its config.json, and its tensors."""
     import transformers
-    from safetensors.numpy import load_file, save_file
 
     made = getattr(transformers, spec["class"])
     model = made(made.config_class(**spec["arguments"]))
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
-        saved = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
+        file = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
         fixed = FIXED if model.config.model_type == "vit_mae" else ()
-        file = {
-            name: old if name.endswith(fixed) else weights.tensor(name, old.shape, spec["seed"])
-            for name, old in saved.items()
-        }
+        for name in file:
+            if not name.endswith(fixed):
+                file[name] = weights.tensor(name, file[name].shape, spec["seed"])
         save_file(file, path, {"format": "pt"})
         model, info = made.from_pretrained(folder, output_loading_info=True)
         assert not any(info.values()), info
@@ -87,8 +72,6 @@ def as_file(model: torch.nn.Module) -> Arrays:
     """The parameters of a model under the names and in the shapes of its file."""
     if not hasattr(model, "save_pretrained"):
         return {name: value.numpy() for name, value in model.state_dict().items()}
-    from safetensors.numpy import load_file
-
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         return load_file(Path(folder) / "model.safetensors")
@@ -97,32 +80,24 @@ def as_file(model: torch.nn.Module) -> Arrays:
 def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case, the config.json timm writes for it, and the tensors of its file."""
     import timm
-    import torch
-    from timm.models._hub import save_config_for_hf
+    from timm.models import _hub, beit, eva, vision_transformer
 
     model = timm.create_model(spec["class"], **spec["arguments"])
-    file = {
-        name: weights.tensor(name, tuple(old.shape), spec["seed"])
-        for name, old in model.state_dict().items()
-    }
+    shapes = {name: tuple(values.shape) for name, values in model.state_dict().items()}
+    file = {name: weights.tensor(name, shape, spec["seed"]) for name, shape in shapes.items()}
     with tempfile.TemporaryDirectory() as folder:
-        save_config_for_hf(model, str(Path(folder) / "config.json"))
+        _hub.save_config_for_hf(model, str(Path(folder) / "config.json"))
         config = json.loads((Path(folder) / "config.json").read_text())
     state = {name: torch.from_numpy(value) for name, value in file.items()}
     if "resampled" in spec and not spec["arguments"].get("dynamic_img_size"):
         size = tuple(spec["images"][1:3])
         model = timm.create_model(spec["class"], **{**spec["arguments"], "img_size": size})
-        state = filter_of(model)(state, model)
+        # timm's filter of checkpoints for a model, as its entry point would apply it.
+        kinds = {"Beit": beit, "Eva": eva}
+        module = kinds.get(type(model).__name__, vision_transformer)
+        state = module.checkpoint_filter_fn(state, model)
     model.load_state_dict(state)
     return model, config, file
-
-
-def filter_of(model: torch.nn.Module) -> Callable:
-    """timm's filter of checkpoints for a model, as its entry point would apply it."""
-    from timm.models import beit, eva, vision_transformer
-
-    kinds = {"Beit": beit, "Eva": eva}
-    return kinds.get(type(model).__name__, vision_transformer).checkpoint_filter_fn
 
 
 def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
@@ -134,8 +109,6 @@ def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
 
 def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -> dict[str, Any]:
     """All that is recorded of a forward pass, as tensors."""
-    import torch
-
     blocks, norm, heads = places(model)
     seen: dict[str, Any] = {}
 
@@ -147,10 +120,8 @@ def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -
         watched["encoder_norm"] = model.get_submodule(norm)
     watched |= {name: model.get_submodule(name) for name in heads}
     hooks = [module.register_forward_hook(keep(name)) for name, module in watched.items()]
-    if type(model).__name__ == "ViTMAEForPreTraining":
-        out = model.vit(images, **call)
-    else:
-        out = model(images, **call)
+    encoder = model.vit if type(model).__name__ == "ViTMAEForPreTraining" else model
+    out = encoder(images, **call)
     for hook in hooks:
         hook.remove()
     found = {name: seen[name] for name in watched if name not in heads}
@@ -170,48 +141,32 @@ def rounding(
     model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any], arrays: Arrays
 ) -> dict[str, float]:
     """How far each array is, at most, from a run in float64: the error of float32 in the peer."""
-    import torch
-
     with torch.no_grad():
         exact = run(copy.deepcopy(model).double(), images.double(), call)
-    return {
-        key: float(f"{np.abs(exact[key].numpy() - value).max():.1e}")
-        for key, value in arrays.items()
-    }
+    difference = {key: np.abs(exact[key].numpy() - value).max() for key, value in arrays.items()}
+    return {key: float(f"{value:.1e}") for key, value in difference.items()}
 
 
 def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray:
     """The two numbers of each tensor's gradient, in the order and shapes of the file."""
-    import torch
-
     slopes = copy.deepcopy(model)
-    for slope, parameter in zip(slopes.parameters(), model.parameters(), strict=True):
-        got = parameter.grad
-        slope.data = torch.zeros_like(parameter) if got is None else got.clone()
+    for slope, own in zip(slopes.parameters(), model.parameters(), strict=True):
+        slope.data = torch.zeros_like(own) if own.grad is None else own.grad.clone()
     file = as_file(slopes)
     return np.array([weights.summary(name, file[name], seed) for name in names])
 
 
-def record(name: str) -> Recorded:
+def record(name: str) -> tuple[dict[str, Any], Arrays]:
     """What is to be written of a case: JSON and arrays."""
-    import torch
-
     spec = CASES[name]
     package = spec["package"]
     torch.manual_seed(0)
     model, config, file = (hugging_face if package == "transformers" else timm)(spec)
     model.eval().requires_grad_()
-    case: dict[str, Any] = {
-        "name": name,
-        "package": package,
-        "version": importlib.metadata.version(package),
-        "class": spec["class"],
-        "config": config,
-        "images": spec["images"],
-        "seed": spec["seed"],
-        "tensors": {key: list(value.shape) for key, value in file.items()},
-        **{key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)},
-    }
+    case = {"name": name, "package": package, "version": importlib.metadata.version(package)}
+    case |= {"class": spec["class"], "config": config} | {k: spec[k] for k in ("images", "seed")}
+    case["tensors"] = {key: list(value.shape) for key, value in file.items()}
+    case |= {key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)}
     made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
     fixed = {f"fixed {k}": v for k, v in file.items() if not np.array_equal(v, made[k])}
     case["fixed"] = [key.removeprefix("fixed ") for key in fixed]
@@ -253,8 +208,7 @@ def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
     if "tensors" in case:
         shapes = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in case["tensors"].items())
         lines.append(' "tensors": {\n' + ",\n".join(shapes) + "\n }")
-    text = "{\n" + ",\n".join(lines) + "\n}"
-    (weights.FOLDER / f"{name}.json").write_text(text + "\n")
+    (weights.FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     np.savez_compressed(weights.FOLDER / f"{name}.npz", **arrays)
     print(name, *(f"{key}{list(value.shape)}" for key, value in arrays.items()), flush=True)
 

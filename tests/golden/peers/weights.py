@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path(__file__).parent
-
 Case = Mapping[str, Any]
-
 SCALES = ("lambda1", "lambda_1", "lambda_2", "gamma", "gamma_1", "gamma_2")
 TABLES = (
     *("cls_token", "class_embedding", "mask_token", "reg_token", "register_tokens"),
