@@ -6,12 +6,9 @@ from graphlib import TopologicalSorter
 from docs.tools.house import PICTURE, arrows, draw, floors, modules, room
 
 
-def test_every_room_has_a_floor() -> None:
+def test_every_room_has_a_floor_and_arrows_point_down() -> None:
     assert {room(module) for module in modules()} == set(floors())
     assert len(set(floors())) == len(floors())
-
-
-def test_arrows_point_down() -> None:
     floor = {name: i for i, name in enumerate(floors())}
     back = [
         f"{module}:{line} imports {target}"

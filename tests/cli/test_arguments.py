@@ -191,9 +191,10 @@ def fake_modules(folder: Path, code: str, *names: str) -> str:
     return os.pathsep.join([str(folder), str(ROOT)])
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "expected"),
-    [
+def test_help_and_usage_errors_import_no_backend(tmp_path: Path) -> None:
+    names = ("keras", "tensorflow", "jax", "torch", "numpy", "yaml", "rich")
+    path = fake_modules(tmp_path, "raise SystemExit(f'{__name__} was imported')", *names)
+    for words, status, expected in (
         ("", 2, "print or write what a model answers for images"),
         ("--help", 0, "print or write what a model answers for images"),
         ("--help", 0, "KERAS_VIT_PLAIN=1"),
@@ -204,17 +205,13 @@ def fake_modules(folder: Path, code: str, *names: str) -> str:
         ("train --data x --print-config", 0, 'data = "x"\n'),
         ("predict", 2, "the following arguments are required: model, IMAGE"),
         ("list", 1, "was imported"),  # the test's own check
-    ],
-)
-def test_help_imports_no_backend(words: str, status: int, expected: str, tmp_path: Path) -> None:
-    names = ("keras", "tensorflow", "jax", "torch", "numpy", "yaml", "rich")
-    path = fake_modules(tmp_path, "raise SystemExit(f'{__name__} was imported')", *names)
-    process = start(*words.split(), PYTHONPATH=path)
-    printed, error = process.communicate()
-    assert process.returncode == status
-    assert expected in (error if status else printed)
-    assert "Traceback" not in error
-    assert status or not error
+    ):
+        process = start(*words.split(), PYTHONPATH=path)
+        printed, error = process.communicate()
+        assert process.returncode == status
+        assert expected in (error if status else printed)
+        assert "Traceback" not in error
+        assert status or not error
 
 
 def test_a_failing_import_is_one_line_that_names_the_backend(run_python: Any) -> None:

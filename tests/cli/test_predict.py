@@ -135,7 +135,8 @@ def test_a_table_has_the_words_of_the_task(photographs: Path, predict: Predict) 
         assert ("%" in printed) == (kind != "regression")
 
 
-def test_printed_answers_are_whole_in_a_pipe(tmp_path: Path, predict: Predict) -> None:
+def test_printed_answers_are_whole(tmp_path: Path, monkeypatch: Any, predict: Predict) -> None:
+    """In a pipe, and where a long table comes in parts."""
     files = [f"{tmp_path}/{'very_' * 40}{i}.png" for i in range(2)]
     write(tmp_path, {file: plain(i) for i, file in enumerate(files)})
     printed = predict("classification", "", *files)
@@ -144,9 +145,6 @@ def test_printed_answers_are_whole_in_a_pipe(tmp_path: Path, predict: Predict) -
         printed = predict("classification", "", *files, "--format", format)
         predict("classification", "", *files, "--out", f"a.{format}")
         assert printed == Path(f"a.{format}").read_text("utf-8")
-
-
-def test_long_tables_come_in_parts(monkeypatch: pytest.MonkeyPatch, predict: Predict) -> None:
     monkeypatch.setattr(predict_command, "TABLE_IMAGES", 2)
     write(Path("many"), {f"{i}.png": plain(i) for i in range(5)})
     printed = predict("ordinal", "many")
@@ -282,7 +280,7 @@ def test_a_model_whose_outputs_nobody_explained_is_refused(predict: Predict) -> 
 # Which files
 
 
-def test_words_that_stand_for_files(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_name_files(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
     Path("odd[1].png").write_bytes(plain(3))
     Path("list.txt").write_bytes("a.png\r\n\nno such.png\r\nblüte.png".encode())
     monkeypatch.chdir(photographs)
@@ -304,6 +302,11 @@ def test_words_that_stand_for_files(photographs: Path, monkeypatch: pytest.Monke
     ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert paths("-") == expected
+    # Those that stand for nothing are errors before the first answer.
+    Path("empty").mkdir()
+    refused = {"empty": "No image is in the folder", "*.tiff": "does not match any"}
+    for word, message in (refused | {"@no.txt": "such file"}).items():
+        assert message in predict("ordinal", f"a.png {word}", status=2)
 
 
 def test_large_folders_are_not_sorted_and_links_not_followed(
@@ -315,14 +318,6 @@ def test_large_folders_are_not_sorted_and_links_not_followed(
     files = {f"{i}.png": b"" for i in range(9)} | {"more/x.png": b"", "y.HEIC": b""}
     many = write(Path("many"), files)
     assert sorted(image_paths.image_paths([many])) == sorted(many / name for name in files)
-
-
-def test_words_that_stand_for_none(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
-    monkeypatch.chdir(photographs)
-    Path("empty").mkdir()
-    refused = {"empty": "No image is in the folder", "*.tiff": "does not match any"}
-    for word, message in (refused | {"@no.txt": "such file"}).items():
-        assert message in predict("ordinal", f"a.png {word}", status=2)
 
 
 # As a process

@@ -15,27 +15,16 @@ from tests.data.image_fixtures import plain, write
 pytest.importorskip("tensorflow")
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that differ by their gray level."""
-    files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}
-    files |= {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)}
-    return write(tmp_path_factory.mktemp("images"), files)
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    model = fresh(**TINY)
-    model.class_names = ("dark", "light")
-    return model
-
-
 def run(*arguments: object) -> int:
     return cli.main(["evaluate", *map(str, arguments)])
 
 
-def test_features_and_own_classes(model: Any, images: Path, tmp_path: Path, capsys: Any) -> None:
-    file, cache = tmp_path / "model.keras", tmp_path / "cache"
+def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}  # by their gray level
+    files |= {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)}
+    images, cache = write(tmp_path / "images", files), tmp_path / "cache"
+    file, model = tmp_path / "model.keras", fresh(**TINY)
+    model.class_names = ("dark", "light")
     model.save(file)
     options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", cache]
     assert run(file, "--data", images, *options) == 0
@@ -58,13 +47,8 @@ def test_features_and_own_classes(model: Any, images: Path, tmp_path: Path, caps
     np.testing.assert_array_equal(labels, splits.val.labels())
     report = classification_report(labels, expected, ("dark", "light"))
     assert str(report) in capsys.readouterr().out
-
-
-def test_errors(model: Any, images: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """Those in the labels come before features."""
+    # Errors in the labels come before features.
     monkeypatch.delattr("keras_vit_cli.evaluate.tables.features")
-    file = tmp_path / "model.keras"
-    model.save(file)
     others = write(tmp_path / "others", {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
     of_images = (file, "--data", images)
     other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"

@@ -128,18 +128,12 @@ class KvVtab(tfds.core.GeneratorBasedBuilder):
             yield i, {"image": np.full((2, 2, 3), (i // 256, i % 256, 0), np.uint8), "label": i % 2}
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tfds")
-    KvVtab(data_dir=folder).download_and_prepare()
-    return folder
-
-
 OURS = VtabTask("ours", "natural", "kv_vtab", 2, val=("train", 70), test=("train", 90))
 
 
-def test_prepared_splits_are_disjoint(data_dir: Path) -> None:
-    splits = task_splits(OURS, data_dir)
+def test_prepared_splits_and_the_command(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    KvVtab(data_dir=tmp_path / "tfds").download_and_prepare()
+    splits = task_splits(OURS, tmp_path / "tfds")
     sizes = {"train800": 800, "val200": 200, "train800val200": 1000, "test": 130}
     assert {name: len(split) for name, split in splits.items()} == sizes
     seen = {}
@@ -153,6 +147,20 @@ def test_prepared_splits_are_disjoint(data_dir: Path) -> None:
     assert not whole & {*seen["test"]}
     shuffled = [number for *_, number in splits["val200"].dataset(shuffle_seed=1).take(9)]
     assert [int(number) for number in shuffled] != list(range(9))
+    # The command reads them.
+    tiny(input_shape=(8, 8, 3)).save(tmp_path / "m.keras")
+    common = ["evaluate", str(tmp_path / "m.keras"), "--vtab", "--data-dir", str(tmp_path / "tfds")]
+    options = ["--out", str(tmp_path / "out"), "--steps=2", "--image-size=8", "--batch-size=64"]
+    assert cli.main(common) == 2
+    assert "--vtab needs --out" in capsys.readouterr().err
+    assert cli.main([*common, *options, "--tasks", "svhn"]) == 2
+    assert "tfds build svhn_cropped" in capsys.readouterr().out
+    monkeypatch.setattr(vtab_tasks, "VTAB_TASKS", (OURS, task("svhn")))
+    assert cli.main([*common, *options]) == 1
+    printed = capsys.readouterr().out
+    assert "natural (2)" in printed
+    assert "missing" in printed
+    assert json.loads((tmp_path / "out" / "ours.json").read_text())["setting"]["steps"] == 2
 
 
 @pytest.mark.parametrize("name", ["cifar100", "retinopathy"])
@@ -287,19 +295,3 @@ def test_finetuning_learns(data_format: str) -> None:
     accuracy = finetuning(model, verbose=0)(task("camelyon"), split, split, setting)
     assert accuracy >= 0.95  # chance: 0.5
     np.testing.assert_equal(model.get_weights(), before)  # a copy was trained
-
-
-def test_command_line(data_dir: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    tiny(input_shape=(8, 8, 3)).save(tmp_path / "m.keras")
-    common = ["evaluate", str(tmp_path / "m.keras"), "--vtab", "--data-dir", str(data_dir)]
-    options = ["--out", str(tmp_path / "out"), "--steps=2", "--image-size=8", "--batch-size=64"]
-    assert cli.main(common) == 2
-    assert "--vtab needs --out" in capsys.readouterr().err
-    assert cli.main([*common, *options, "--tasks", "svhn"]) == 2
-    assert "tfds build svhn_cropped" in capsys.readouterr().out
-    monkeypatch.setattr(vtab_tasks, "VTAB_TASKS", (OURS, task("svhn")))
-    assert cli.main([*common, *options]) == 1
-    printed = capsys.readouterr().out
-    assert "natural (2)" in printed
-    assert "missing" in printed
-    assert json.loads((tmp_path / "out" / "ours.json").read_text())["setting"]["steps"] == 2

@@ -70,10 +70,8 @@ class Artifacts:
         return load_exported(self.path(name, format, **options))
 
 
-def exported(
-    folder: Path, model: Any, format: str = "tf_saved_model", **options: Any
-) -> ExportedModel:
-    return load_exported(keras_vit.export_model(model, folder / PATHS[format], format, **options))
+def exported(to: Path, model: Any, format: str = "tf_saved_model", **more: Any) -> ExportedModel:
+    return load_exported(keras_vit.export_model(model, to / PATHS[format], format, **more))
 
 
 def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:

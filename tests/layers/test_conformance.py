@@ -56,7 +56,6 @@ TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))
 
 @pytest.mark.parametrize("name", MERGE)
 def test_keras_conformance_without_merging_before(name: str) -> None:
-    """The second argument is optional."""
     cls, arguments, inputs = CASES[name]
     options = {"run_training_check": name != "merging_block"}  # Keras sums one output
     TestCase().run_layer_test(cls, arguments, input_shape=inputs["tokens"], **options)

@@ -135,10 +135,8 @@ OBJECTS[:] = SMALLER
 
 @pytest.mark.parametrize("images", [SMALLER, OBJECTS], ids=["a list", "an array of objects"])
 def test_images_of_several_sizes_are_one_error(images: Any, model: Any) -> None:
-    message = (
-        r"several sizes, such as \(8, 16, 3\), \(9, 16, 3\), \(10, 16, 3\), and .* takes batches "
-        r"of one, \(None, 16, 16, 3\).*tf\.image\.resize\(image, \(16, 16\)\)"
-    )
+    message = r"several sizes, such as \(8, 16, 3\), \(9, 16, 3\), \(10, 16, 3\), and .* takes "
+    message += r"batches of one, \(None, 16, 16, 3\).*tf\.image\.resize\(image, \(16, 16\)\)"
     whole = small_vit(input_shape=(None, None, 3))  # of any size: it names one to resize to
     for call, words in (
         (lambda: model.fit(images, LABELS, verbose=0), message),

@@ -152,8 +152,10 @@ def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
     assert loaded.feature_model("block_1").output_shape == (None, 14, 32)
 
 
-@pytest.mark.backends("tensorflow")
-def test_images_and_batches_of_any_size() -> None:
+@pytest.mark.backends("tensorflow")  # through which the others export
+def test_images_and_batches_of_any_size_and_a_saved_model(tmp_path: Path) -> None:
+    import tensorflow as tf
+
     model = build(depth=1, token_merging=3, num_registers=1, patch_dropout=0.5)
     dynamic = model.with_input_shape((None, None, 3))
     for shape in ((1, 32, 32, 3), (3, 24, 48, 3)):
@@ -161,13 +163,7 @@ def test_images_and_batches_of_any_size() -> None:
         np.testing.assert_allclose(compiled(dynamic, images), answer(fixed, images), atol=2e-5)
     dynamic.compile("sgd", "mean_squared_error")
     assert np.isfinite(dynamic.fit(images, np.zeros((3, 5)), verbose=0).history["loss"]).all()
-
-
-@pytest.mark.backends("tensorflow")  # the others export through it
-def test_saved_model(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    model, images = build(depth=1, token_merging=3, patch_dropout=0.5), pixels(3, 32, 32, 3)
+    images = pixels(3, 32, 32, 3)
     folder = keras_vit.export_model(model, tmp_path / "1")
     serve = tf.saved_model.load(str(folder)).signatures["images"]
     for batch in (1, 3):

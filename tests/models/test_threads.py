@@ -70,16 +70,13 @@ def test_beside_fit_a_call_is_safe_or_refused_at_once(model: Any) -> None:
             is_in_fit.set()
             assert may_go_on.wait(120)
 
-    reading: list[Callable[[], Any]] = [
-        *(partial(each.predict, IMAGES, verbose=0) for each in (model, features)),
-        *(partial(way, IMAGES) for way in (model.predict_on_batch, model)),
-        model.get_weights,
+    reading = [partial(each.predict, IMAGES, verbose=0) for each in (model, features)]
+    reading += [partial(model.predict_on_batch, IMAGES), partial(model, IMAGES), model.get_weights]
+    changing = [partial(way, IMAGES, LABELS, verbose=0) for way in (model.evaluate, model.fit)]
+    changing += [
+        partial(way, IMAGES, LABELS) for way in (model.test_on_batch, model.train_on_batch)
     ]
-    changing: list[Callable[[], Any]] = [
-        *(partial(way, IMAGES, LABELS) for way in (model.test_on_batch, model.train_on_batch)),
-        *(partial(way, IMAGES, LABELS, verbose=0) for way in (model.evaluate, model.fit)),
-        partial(model.set_weights, before),
-    ]
+    changing += [partial(model.set_weights, before)]
     for call in reading:
         call()
     with ThreadPoolExecutor(1) as pool:

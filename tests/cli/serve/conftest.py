@@ -19,8 +19,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(file: Path) -> Iterator[Server]:
-    for package in ("uvicorn", "prometheus_client"):
-        pytest.importorskip(package)
     words = ["serve", file, "--port", "0", *LIMITS, "--top", "2", "--log-requests"]
     server = Server(file.parent, SERVE, *words)
     yield server
@@ -36,8 +34,6 @@ def port(server: Server) -> int:
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Start]:
     """Starts one more, of a model and options, or of code and its arguments."""
-    for package in ("uvicorn", "prometheus_client"):
-        pytest.importorskip(package)
     servers = []
 
     def start(*words: object, code: str = SERVE) -> Server:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from keras_vit._base.files import atomic_write
@@ -113,6 +114,8 @@ class Server:
     """A server in a process that was forked; it answers once this is made."""
 
     def __init__(self, folder: Path, code: str, *words: object) -> None:
+        for package in ("uvicorn", "prometheus_client"):
+            pytest.importorskip(package)
         self.process = processes.start(code, *map(str, words), printed=folder / "printed")
         eventually(lambda: "http://" in self.process.output() or self.has_ended, 120)
         address = re.search(r"http://[^ ]*:(\d+) ", self.process.output())

@@ -73,12 +73,21 @@ def test_what_is_refused(port: int) -> None:
     assert b" 413 " in asyncio.run(send_without_a_length())
 
 
-def test_other_addresses_and_other_names(port: int) -> None:
+def test_other_addresses_and_the_page(port: int) -> None:
     assert request(port, "/nothing")[0] == 404
     status, content, headers = request(port, "/predict")
     assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
     assert request(port, "/", Host="rebound.example")[0] == 400
     assert request(port, "/", Host=f"localhost:{port}")[0] == 200
+    # Names are escaped, and the page has a policy.
+    status, content, headers = request(port, "/")
+    assert status == 200
+    assert "&lt;b&gt;&quot;rose&quot;&lt;/b&gt;\\x1b[31m" in content["text"]
+    assert "\\xff" in content["text"]
+    assert helpers.NAMES[0] not in content["text"]
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
 
 
 def test_sixteen_bits_are_warned_of_in_the_answer(port: int) -> None:
@@ -126,17 +135,6 @@ def test_health_and_metrics(port: int, server: Server) -> None:
     assert server.metric("process_resident_memory_bytes") > 1e8
 
 
-def test_names_are_escaped_and_the_page_has_a_policy(port: int) -> None:
-    status, content, headers = request(port, "/")
-    assert status == 200
-    assert "&lt;b&gt;&quot;rose&quot;&lt;/b&gt;\\x1b[31m" in content["text"]
-    assert "\\xff" in content["text"]
-    assert helpers.NAMES[0] not in content["text"]
-    policy = headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert "unsafe" not in policy
-
-
 def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: Server) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(request, slow.port, "/predict", jpeg(i)) for i in range(4)]
@@ -166,12 +164,6 @@ def test_who_hangs_up_gives_the_place_back(slow: Server) -> None:
     assert slow.metric('keras_vit_requests_total{endpoint="predict",status="499"}') == 4
     # Of the four images only those of the first batch were computed.
     assert slow.metric("keras_vit_batch_images_sum") <= 3
-
-
-def test_ctrl_c_ends_with_130(file: Path, start_server: Start) -> None:
-    server = start_server(file)
-    assert request(server.port, "/predict", jpeg())[0] == 200
-    assert server.stop(signal.SIGINT) == 130
 
 
 def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start) -> None:
@@ -221,7 +213,7 @@ def test_numbered_versions(tmp_path: Path, start_server: Start) -> None:
     (tmp_path / "model.tmp.keras").rename(tmp_path / "10" / "model.keras")
     eventually(lambda: request(server.port, "/predict", jpeg())[1]["version"] == "10")
     assert "now serving version 10" in server.lines
-    assert server.stop() == 0
+    assert server.stop(signal.SIGINT) == 130  # Ctrl-C
 
 
 def test_a_taken_port_and_a_missing_package_are_one_line(
