@@ -41,7 +41,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     ),
     "tests/inspection/test_attribution.py::test_other_precisions[int8": ("tensorflow", "jax"),
     "tests/inspection/test_attribution.py::test_other_precisions[mixed_float16": ("jax",),
-    "tests/inspection/test_grad_cam.py": ("tensorflow", "jax"),
+    "tests/inspection/test_documents.py": ("tensorflow", "jax"),
     "tests/models/test_common.py::test_mixed_precision_trains[bit-": ("tensorflow", "jax"),
     "tests/models/test_common.py::test_mixed_precision_trains[mixer-": ("tensorflow", "jax"),
     "tests/models/test_common.py::test_rematerialization_changes_memory_and_nothing_else[bit": (
