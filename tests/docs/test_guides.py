@@ -50,7 +50,6 @@ NEEDS_SHARED = {
     **dict.fromkeys(("search", "choose", "audit", "finetune_folder"), PRETRAINED),
 }
 SITE = REPOSITORY / "site" / "dev"
-WIDTHS = (390, 1440)
 FIRST_RESULT = "document.querySelector('.cell_output')?.getBoundingClientRect().top ?? null"
 SMALL_LETTERS = """[...document.querySelectorAll('article *')].filter(e => e.getClientRects().length
     && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
@@ -202,7 +201,7 @@ def test_no_page_scrolls_sideways(address: str, browser: Any) -> None:
         page.goto(address + file.relative_to(SITE).as_posix())
         broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
         assert page.evaluate(broken) == 0, file
-        for width in WIDTHS:
+        for width in (390, 1440):
             page.set_viewport_size({"width": width, "height": 900})
             shown = page.evaluate("document.documentElement.scrollWidth")
             assert shown <= width, f"{file} is {shown} pixels wide on a screen of {width}"
