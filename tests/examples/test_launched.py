@@ -106,9 +106,8 @@ def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
 @pytest.mark.slow  # each run starts four times, and resume is tested elsewhere
 def test_a_killed_pretraining_ends_with_the_same_weights(tmp_path: Path) -> None:
     """On JAX, over two simulated devices."""
-    options = PRETRAINING
-    if keras.backend.backend() == "jax":
-        options = ["--distribution", "data_parallel", "--devices", "2", *PRETRAINING]
+    devices = ["--distribution", "data_parallel", "--devices", "2"]
+    options = [*devices, *PRETRAINING] if keras.backend.backend() == "jax" else PRETRAINING
     killed, whole = str(tmp_path / "killed"), str(tmp_path / "whole")
     python = [sys.executable, "-c"]
     environment = {"KERAS_BACKEND": keras.backend.backend(), "XLA_FLAGS": TWO_DEVICES}
