@@ -275,9 +275,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("stage", range(7))
-def test_a_kill_while_moving(
-    stage: int, home: Path, out: Path, output: OutputFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkeypatch: Any) -> None:
     """Between any two renames or deletions the next attempt finds everything it needs."""
     write(former_run(out) / "notes.txt", "mine")
     calls = []
@@ -302,12 +300,12 @@ def test_a_kill_while_moving(
     with pytest.raises(KilledError):
         publish()
     monkeypatch.undo()
-    monkeypatch.chdir(home / "work")
+    monkeypatch.chdir(out.parents[1] / "work")
     if output.workspace.exists():
         with output.opened(resume=True):
             output.publish()
     assert (out / "model.keras").read_text() == "new"
-    assert "mine" in contents(home / "runs").values()
+    assert "mine" in contents(out.parent).values()
 
 
 def test_a_second_process_is_told_so(out: Path, output: OutputFolder, run_python: Any) -> None:

@@ -309,9 +309,8 @@ def test_words_that_name_files(photographs: Path, monkeypatch: Any, predict: Pre
         assert message in predict("ordinal", f"a.png {word}", status=2)
 
 
-def test_large_folders_are_not_sorted_and_links_not_followed(
-    photographs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_and_linked_folders(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The links are not followed, and what is large is not sorted and not held."""
     (photographs / "deep/circle").symlink_to(photographs.absolute())
     assert len(list(image_paths.image_paths([photographs]))) == 4
     monkeypatch.setattr(image_paths, "MOST_SORTED", 3)

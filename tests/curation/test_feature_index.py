@@ -193,6 +193,16 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
     (photos / "rose/00.png").unlink()
     embed(model, photos, out)
     assert (out / "note.txt").read_text() == "mine"
+    # Numbers that the dtype does not have are an error.
+    large = build()
+    norm = large.get_layer("encoder_norm")
+    norm.set_weights([values * 0 + 1e5 for values in norm.get_weights()])
+    with pytest.raises(ValueError, match="float32"):
+        embed(large, photos, photos.parent / "index16")
+    embed(large, photos, photos.parent / "index32", dtype="float32")
+    norm.set_weights([values * np.nan for values in norm.get_weights()])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        embed(large, photos, photos.parent / "nan")
 
 
 def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> None:
@@ -226,18 +236,6 @@ def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path)
     assert (index.labels.tolist(), index.splits) == ([0, 1, 0], ("train", "train", "val"))
     index = embed(model, [parts / name for name in names[:0:-1]], out / "of_list")
     assert (index.labels.tolist(), index.files) == ([-1, -1], names[1:])
-
-
-def test_numbers_that_the_dtype_does_not_have_are_an_error(photos: Path) -> None:
-    model = build()
-    norm = model.get_layer("encoder_norm")
-    norm.set_weights([values * 0 + 1e5 for values in norm.get_weights()])
-    with pytest.raises(ValueError, match="float32"):
-        embed(model, photos, photos.parent / "index")
-    embed(model, photos, photos.parent / "index32", dtype="float32")
-    norm.set_weights([values * np.nan for values in norm.get_weights()])
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        embed(model, photos, photos.parent / "nan")
 
 
 def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> None:

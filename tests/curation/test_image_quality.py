@@ -143,6 +143,15 @@ def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> No
     ):
         rows = duplicates.pairs[mask].reshape(-1)
         assert sorted({index.files[row] for row in rows}) == expected.split()
+    # A photograph that is gone is not a duplicate.
+    files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(pictures[:4])}
+    index = index_of(write(tmp_path / "gone", files))
+    (tmp_path / "gone/1.png").unlink()
+    (tmp_path / "gone/2.png").write_bytes(b"cut off")
+    measures = measure_photos(index)
+    assert sorted(measures.failed) == [1, 2]
+    found = find_duplicates(index, measures, closeness=0, similar=-1)
+    assert (len(found.pairs), found.groups.tolist()) == (0, [0, 1, 2, 3])
 
 
 def test_features_find_what_hashes_do_not() -> None:
@@ -159,13 +168,3 @@ def test_features_find_what_hashes_do_not() -> None:
     assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
     # With fewer rows than the tenth neighbor.
     assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0
-
-
-def test_a_photograph_that_is_gone_is_not_a_duplicate(tmp_path: Path) -> None:
-    index = index_of(write(tmp_path, {f"{i}.png": encode(picture(i), "PNG") for i in range(4)}))
-    (tmp_path / "1.png").unlink()
-    (tmp_path / "2.png").write_bytes(b"cut off")
-    measures = measure_photos(index)
-    assert sorted(measures.failed) == [1, 2]
-    found = find_duplicates(index, measures, closeness=0, similar=-1)
-    assert (len(found.pairs), found.groups.tolist()) == (0, [0, 1, 2, 3])

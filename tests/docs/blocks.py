@@ -4,8 +4,8 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.conftest import REPOSITORY
 
@@ -21,8 +21,7 @@ OF_SCRIPTS = re.compile(r"^<!-- scripts not run: (?P<reason>[^\n]+?) -->$", re.M
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}\S[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*")
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """One block of code: its page and first line, language, text, and why it is not run."""
 
     page: str
@@ -88,7 +87,7 @@ def commands(page: Path) -> Iterator[tuple[Block, list[str]]]:
             words = shlex.split(line, comments=True) if is_ours else line.split()
             for command in _simple_commands(words):
                 by_page = of_scripts and is_script(command)
-                yield replace(block, reason=of_scripts["reason"]) if by_page else block, command
+                yield block._replace(reason=of_scripts["reason"]) if by_page else block, command
 
 
 def is_script(command: list[str]) -> bool:

@@ -18,6 +18,10 @@ from tests.docs.blocks import blocks_of, commands, is_script, pages, python_bloc
 
 PAGES = {page.relative_to(REPOSITORY).as_posix(): page for page in pages()}
 SLOW = ("docs/export.md",)  # four exports, each in a process of its own
+# Commands whose effect the continuous integration has: environments, installations, make targets.
+RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
+# A reader and the highlighter both need the language; plain blocks are output.
+LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
 WITH_PYTHON = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
     for name, page in PAGES.items()
@@ -39,12 +43,6 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
             for text, replacement in stand_ins.REPLACED.items():
                 code = code.replace(text, replacement)
             exec(compile("\n" * (block.line - 1) + code, str(PAGES[name]), "exec"), names)
-
-
-# Commands whose effect the continuous integration has: environments, installations, make targets.
-RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
-# A reader and the highlighter both need the language; plain blocks are output.
-LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
 
 
 class Accepted(Exception):

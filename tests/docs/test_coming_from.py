@@ -65,13 +65,13 @@ def ours_with_weights_of(theirs: keras.Model, file: Path, **arguments: Any) -> A
     return ours
 
 
-@pytest.mark.parametrize("representation_size", [None, 12])
-def test_keras_hub_classifier(tmp_path: Path, representation_size: int | None) -> None:
+@pytest.mark.parametrize("size", [None, 12])
+def test_keras_hub_classifier(tmp_path: Path, size: int | None) -> None:
     body, classifier = of_keras_hub()
-    theirs = classifier(body, 5, intermediate_dim=representation_size)
+    theirs = classifier(body, 5, intermediate_dim=size)
     fill(theirs)
-    options = {"num_classes": 5, "representation_size": representation_size}
-    ours = ours_with_weights_of(theirs, tmp_path / "theirs.npz", **options)
+    own = {"num_classes": 5, "representation_size": size}
+    ours = ours_with_weights_of(theirs, tmp_path / "theirs.npz", **own)
     equal(ours(IMAGES), theirs(IMAGES))
     equal(ours.feature_model("encoder_norm")(IMAGES), body(IMAGES))
 

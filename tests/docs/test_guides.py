@@ -50,7 +50,6 @@ NEEDS_SHARED = {
     **dict.fromkeys(("search", "choose", "audit", "finetune_folder"), PRETRAINED),
 }
 SITE = REPOSITORY / "site" / "dev"
-WIDTHS = (390, 1440)
 FIRST_RESULT = "document.querySelector('.cell_output')?.getBoundingClientRect().top ?? null"
 SMALL_LETTERS = """[...document.querySelectorAll('article *')].filter(e => e.getClientRects().length
     && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
@@ -69,23 +68,20 @@ def test_guides_make_promises_and_have_the_outputs_of_their_scripts() -> None:
         assert f"\n{name}\n" in (guides.FOLDER / "index.md").read_text("utf-8")
 
 
-def executed_guide(folder: Path, script: str, source: str, outputs: list[Any]) -> Path:
-    """A guide of one cell of code, and the notebook of an earlier run of it."""
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("jupytext")
-    path = folder / "guide.py"
-    path.write_text(script)
-    cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=outputs)
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path.with_suffix(".ipynb"))
-    return path
-
-
 def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:
     """Blank lines around cells and pieces of printed text are mended, too."""
-    nbformat = pytest.importorskip("nbformat")
+    nbformat, script = pytest.importorskip("nbformat"), tmp_path / "guide.py"
+    pytest.importorskip("jupytext")
+
+    def write_guide(text: str, source: str, outputs: list[Any]) -> None:
+        """One of one cell of code, and the notebook of an earlier run of it."""
+        script.write_text(text)
+        cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=outputs)
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
+
     output = nbformat.v4.new_output("execute_result", {"text/plain": "2"})
     old = "# %% [markdown]\n# Old text.\n\n# %%\n1 + 1\n"
-    script = executed_guide(tmp_path, old, "1 + 1", [output])
+    write_guide(old, "1 + 1", [output])
     script.write_text('# %% [markdown]\n# New text.\n\n# %% tags=["hide-input"]\n1 + 1\n')
     assert guides.update_text(script)
     assert guides.is_current(script)
@@ -99,7 +95,7 @@ def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> Non
     streams = [("stdout", "a\n"), ("stdout", "\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
     outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams]
     # With blank lines around the code, as notebooks were written before.
-    script = executed_guide(tmp_path, f"# %%\n\n\n{source}\n", f"\n\n{source}\n", outputs)
+    write_guide(f"# %%\n\n\n{source}\n", f"\n\n{source}\n", outputs)
     assert guides.update_text(script)
     (code,) = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
     assert code.source == source
@@ -205,7 +201,7 @@ def test_no_page_scrolls_sideways(address: str, browser: Any) -> None:
         page.goto(address + file.relative_to(SITE).as_posix())
         broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
         assert page.evaluate(broken) == 0, file
-        for width in WIDTHS:
+        for width in (390, 1440):
             page.set_viewport_size({"width": width, "height": 900})
             shown = page.evaluate("document.documentElement.scrollWidth")
             assert shown <= width, f"{file} is {shown} pixels wide on a screen of {width}"

@@ -67,9 +67,7 @@ def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
     random = np.random.default_rng(0)
     nothing_to_learn = random.normal(size=(200, 12)), random.integers(0, 4, 200)
     assert linear_probe(*nothing_to_learn, *TEST).strength < weak
-
-
-def test_two_classes_and_a_class_without_training_examples() -> None:
+    # Two classes, and a class without training examples.
     x, y = clusters(200, classes=2)
     test_x, test_y = clusters(100, classes=2, seed=1)
     probe = linear_probe(x, y, test_x, test_y)
@@ -129,7 +127,7 @@ def test_every_recorded_accuracy_score_and_sample(case: str, shared: Path) -> No
 
 
 def test_scores_solve_the_normal_equations() -> None:
-    """With more and with fewer examples than dimensions."""
+    # With more and with fewer examples than dimensions.
     random = np.random.default_rng(0)
     for examples, dimension in ((30, 7), (9, 20)):
         x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
@@ -139,9 +137,7 @@ def test_scores_solve_the_normal_equations() -> None:
         weights = np.linalg.solve(penalized, columns.T @ (2 * np.eye(3)[y] - 1))
         scores = least_squares_scores(x, y, x, 3, 4.0)
         np.testing.assert_allclose(scores, columns @ weights, atol=1e-9)
-
-
-def test_table_has_mean_and_spread() -> None:
+    # A table has mean and spread.
     y = np.arange(120) % 4
     x = np.eye(4)[y] + np.random.default_rng(0).normal(size=(120, 4))
     four = x[:80], y[:80], x[80:], y[80:]

@@ -65,8 +65,16 @@ def calibrated() -> Any:
 
 
 @pytest.mark.every_backend
-def test_what_was_calibrated_is_of_these_weights(tmp_path: Path, recwarn: Any) -> None:
-    """An average has other weights, and so has a model after `fit`."""
+def test_novelty_is_saved_and_of_these_weights(tmp_path: Path, recwarn: Any) -> None:
+    novelty, inputs = fit_novelty(TRAIN[:150], TRAIN[150:]), keras.Input((8,))
+    model = keras.Model(inputs, novelty(inputs))
+    np.testing.assert_allclose(outputs(model, NEW), novelty.scores(NEW), rtol=1e-4)
+    assert not model.trainable_variables
+    model.save(tmp_path / "novelty.keras")
+    loaded = keras.saving.load_model(tmp_path / "novelty.keras")
+    np.testing.assert_array_equal(outputs(loaded, NEW), outputs(model, NEW))
+    assert novelty.compute_output_shape((None, 8)) == (None,)
+    # An average has other weights, and so has a model after `fit`.
     model, plain = calibrated(), calibrated().uncalibrated()
     assert model.is_calibrated
     average = keras_vit.average_weights([model, plain])
@@ -81,15 +89,3 @@ def test_what_was_calibrated_is_of_these_weights(tmp_path: Path, recwarn: Any) -
     model.compile("sgd", "sparse_categorical_crossentropy")
     with pytest.warns(UserWarning, match=r"Train model\.uncalibrated\(\)"):
         model.fit(np.full((2, 8, 8, 3), 99.0, "float32"), np.array([0, 1]), verbose=0)
-
-
-@pytest.mark.every_backend
-def test_the_layer_is_its_definition_and_is_saved(tmp_path: Path) -> None:
-    novelty, inputs = fit_novelty(TRAIN[:150], TRAIN[150:]), keras.Input((8,))
-    model = keras.Model(inputs, novelty(inputs))
-    np.testing.assert_allclose(outputs(model, NEW), novelty.scores(NEW), rtol=1e-4)
-    assert not model.trainable_variables
-    model.save(tmp_path / "novelty.keras")
-    loaded = keras.saving.load_model(tmp_path / "novelty.keras")
-    np.testing.assert_array_equal(outputs(loaded, NEW), outputs(model, NEW))
-    assert novelty.compute_output_shape((None, 8)) == (None,)

@@ -139,21 +139,6 @@ def test_page_has_every_section_and_every_fact() -> None:
     assert "None" not in page
 
 
-def test_of_a_recipe_stands_what_is_set() -> None:
-    recipe = json.loads(json.dumps(asdict(recipes.get("digits").scaled(steps=150))))  # as resumed
-    rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
-    assert rows == {
-        "loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam",
-        "learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05",
-        "label_smoothing": "0.02", "clip_norm": "1", "patience": "3", "augmentation: flip": "no",
-        "augmentation: crop": "resize", "augmentation: shift": "1", "augmentation: shear": "0.2",
-        "augmentation: rotation": "15", "augmentation: zoom": "0.12",
-    }  # fmt: skip
-    rows = recipe_rows(Regression(size=1), recipe, {})
-    assert rows["loss"] == "squared_error"
-    assert "label_smoothing" not in rows  # that loss does not have it
-
-
 @pytest.mark.parametrize("cwd", ["/", "/home/ada", "/elsewhere"])
 def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "cwd", lambda *_: Path(cwd))
@@ -173,7 +158,7 @@ def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatc
     assert shown == [f"--data={inside}photos", f"--labels={inside}photos/labels.csv"]
 
 
-def test_models_and_weights_are_named_with_the_license_where_it_is_known() -> None:
+def test_models_weights_and_recipes_are_described() -> None:
     sizes = {"input_shape": (32, 32, 3), "num_classes": 2}
     ti = sizes | {"hidden_dim": 192, "num_heads": 3}
     other = "VisionTransformer (patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
@@ -193,6 +178,19 @@ def test_models_and_weights_are_named_with_the_license_where_it_is_known() -> No
     assert same == description.describe_weights(None, "ViT-Ti/16:augreg_in21k")
     unknown = description.describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
     assert unknown == "vit.npz (its license is not known here)"
+    # Of a recipe stands what is set.
+    recipe = json.loads(json.dumps(asdict(recipes.get("digits").scaled(steps=150))))  # as resumed
+    rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
+    assert rows == {
+        "loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam",
+        "learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05",
+        "label_smoothing": "0.02", "clip_norm": "1", "patience": "3", "augmentation: flip": "no",
+        "augmentation: crop": "resize", "augmentation: shift": "1", "augmentation: shear": "0.2",
+        "augmentation: rotation": "15", "augmentation: zoom": "0.12",
+    }  # fmt: skip
+    rows = recipe_rows(Regression(size=1), recipe, {})
+    assert rows["loss"] == "squared_error"
+    assert "label_smoothing" not in rows  # that loss does not have it
 
 
 @pytest.mark.parametrize(("task", "targets", "about", "of_split"), [

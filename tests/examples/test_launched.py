@@ -31,6 +31,38 @@ export KERAS_DISTRIBUTION_NUM_PROCESSES=2
 KERAS_DISTRIBUTION_PROCESS_ID=1 bash -c "${@: -1}" &
 KERAS_DISTRIBUTION_PROCESS_ID=0 bash -c "${@: -1}" && wait $!
 """
+PRETRAINING = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
+# Killed by the system in the middle of its sixth step.
+KILLED = """
+import os, signal, sys
+import keras
+import pretrain_imagenet21k as script
+
+class Kill(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+callbacks = script.default_callbacks
+script.default_callbacks = lambda *a, **k: [*callbacks(*a, **k), Kill()]
+script.main(sys.argv[1:])
+"""
+# Continues that run, and makes one that was never stopped.
+COMPARED = """
+import sys
+import keras, numpy
+import pretrain_imagenet21k as script
+
+*options, killed, whole = sys.argv[1:]
+weights = []
+for out in (killed, whole):
+    script.main([*options, out])
+    keras.utils.clear_session()
+    weights.append(keras.saving.load_model(out + "/model.keras", compile=False).get_weights())
+differ = [i for i, (one, other) in enumerate(zip(*weights)) if (one != other).any()]
+assert len(weights[0]) == len(weights[1]) > 30
+print("differ", differ)
+"""
 
 
 def started(command: list[str], cwd: Path | None = None, **environment: str) -> Any:
@@ -70,47 +102,12 @@ def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
     run(tmp_path / "pod", "tpu_pod.sh", "--seed", "1", TPU="slice", ZONE="zone")
 
 
-PRETRAINING = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
-# Killed by the system in the middle of its sixth step.
-KILLED = """
-import os, signal, sys
-import keras
-import pretrain_imagenet21k as script
-
-class Kill(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch, logs=None):
-        if batch == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-callbacks = script.default_callbacks
-script.default_callbacks = lambda *a, **k: [*callbacks(*a, **k), Kill()]
-script.main(sys.argv[1:])
-"""
-# Continues that run, and makes one that was never stopped.
-COMPARED = """
-import sys
-import keras, numpy
-import pretrain_imagenet21k as script
-
-*options, killed, whole = sys.argv[1:]
-weights = []
-for out in (killed, whole):
-    script.main([*options, out])
-    keras.utils.clear_session()
-    weights.append(keras.saving.load_model(out + "/model.keras", compile=False).get_weights())
-differ = [i for i, (one, other) in enumerate(zip(*weights)) if (one != other).any()]
-assert len(weights[0]) == len(weights[1]) > 30
-print("differ", differ)
-"""
-
-
 @pytest.mark.every_backend
 @pytest.mark.slow  # each run starts four times, and resume is tested elsewhere
 def test_a_killed_pretraining_ends_with_the_same_weights(tmp_path: Path) -> None:
     """On JAX, over two simulated devices."""
-    options = PRETRAINING
-    if keras.backend.backend() == "jax":
-        options = ["--distribution", "data_parallel", "--devices", "2", *PRETRAINING]
+    devices = ["--distribution", "data_parallel", "--devices", "2"]
+    options = [*devices, *PRETRAINING] if keras.backend.backend() == "jax" else PRETRAINING
     killed, whole = str(tmp_path / "killed"), str(tmp_path / "whole")
     python = [sys.executable, "-c"]
     environment = {"KERAS_BACKEND": keras.backend.backend(), "XLA_FLAGS": TWO_DEVICES}

@@ -127,7 +127,7 @@ def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) 
     assert row["accuracy"] == 0.92
 
 
-def test_parts_of_imbalance(digits: data.Splits, tmp_path: Path) -> None:
+def test_imbalance(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
     """A long tail falls by the ratio, the interval is SciPy's, and both trainings run."""
     script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
@@ -152,20 +152,18 @@ def test_parts_of_imbalance(digits: data.Splits, tmp_path: Path) -> None:
                 recall = train(options, digits, tail, way, 0)
                 assert len(recall) == 10
                 assert 0 < np.mean(recall) < 1
-
-
-def test_a_page_begins_with_what_does_not_help(tmp_path: Path, run_example: Run) -> None:
-    script, calls = load_example("imbalance"), []
-    gains = {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
+    # The page begins with what does not help.
+    calls, gains = [], {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
 
     def train(options: Any, splits: Any, tail: Any, way: str, seed: int) -> list[float]:
         calls.append((way, seed))
         noise = 0.01 * seed * (way == "sampling")
         return [0.5 + gains[way] + 0.05 * seed - noise] * 10
 
-    words = ["--data", "digits", "--seeds", 3, "--out", tmp_path, "--modes", "frozen"]
+    page = tmp_path / "page"
+    words = ["--data", "digits", "--seeds", 3, "--out", page, "--modes", "frozen"]
     out = run_example(script, *words, frozen=train, fine_tuned=train)
-    text = (tmp_path / "table.md").read_text()
+    text = (page / "table.md").read_text()
     assert text in out
     first = text.split("\n\n")[1]
     assert first.startswith("On frozen features, `--balance` does not help as `sampling`.")
@@ -174,7 +172,7 @@ def test_a_page_begins_with_what_does_not_help(tmp_path: Path, run_example: Run)
     assert len(calls) == 12
     run_example(script, *words)  # all rows are there
     assert len(calls) == 12
-    row = json.loads((tmp_path / "frozen-weights-1" / "row.json").read_text())
+    row = json.loads((page / "frozen-weights-1" / "row.json").read_text())
     assert row["balanced"] == pytest.approx(0.75)
 
 

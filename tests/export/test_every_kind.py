@@ -31,6 +31,18 @@ QUICK = {
 }  # fmt: skip
 FIRST = {"data_format": "channels_first", "input_shape": (3, 32, 32)}
 NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
+# The code of the process that writes a file, with a check that fails.
+BROKEN_WRITER = """
+import runpy, sys
+from keras_vit.export import agreement
+
+def broken(*_):
+    raise TypeError("the second channel\\nmust be known")
+
+agreement.check_agreement = broken
+del sys.argv[1:3]  # -m, and the module
+runpy.run_module("keras_vit.export.writer_process", run_name="__main__")
+"""
 
 
 def assert_agrees(run: Callable[[np.ndarray], np.ndarray], model: Any) -> None:
@@ -92,26 +104,21 @@ def test_torch_traces_models(kind: str) -> None:
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize(
-    "layer",
-    [
+def test_torch_exports_layers_to_onnx_by_its_former_exporter(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    import torch
+
+    tokens, options = torch.rand(2, 17, 32), {"dynamo": False, "opset_version": 18}
+    for layer in (
         Dense(8),
         keras_vit.layers.MultiHeadSelfAttention(num_heads=4),
         keras_vit.layers.EncoderBlock(keras_vit.layers.BlockConfig(num_heads=4, mlp_dim=64)),
         keras_vit.layers.AttentionPooling(num_heads=4, mlp_dim=64),
-    ],
-    ids=lambda layer: layer.name,
-)
-def test_torch_exports_layers_to_onnx_by_its_former_exporter(layer: Any, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    import torch
-
-    tokens = torch.rand(2, 17, 32)
-    expected = layer(tokens).detach().numpy()
-    file = str(tmp_path / "layer.onnx")
-    torch.onnx.export(layer, (tokens,), file, dynamo=False, input_names=["x"], opset_version=18)
-    (outputs,) = onnxruntime.InferenceSession(file).run(None, {"x": tokens.numpy()})
-    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    ):
+        expected, file = layer(tokens).detach().numpy(), str(tmp_path / f"{layer.name}.onnx")
+        torch.onnx.export(layer, (tokens,), file, input_names=["x"], **options)
+        (outputs,) = onnxruntime.InferenceSession(file).run(None, {"x": tokens.numpy()})
+        np.testing.assert_allclose(outputs, expected, atol=1e-5, err_msg=layer.name)
 
 
 @pytest.mark.backends("torch")  # where Keras cannot write these formats
@@ -120,20 +127,6 @@ def test_keras_own_export_says_what_writes_the_format(tmp_path: Path) -> None:
         bank.tiny().export(tmp_path / "1")
     with pytest.raises(ValueError, match=r"\.pt2"):  # Keras's sentence on arguments stays
         bank.tiny().export(tmp_path / "m", format="torch")
-
-
-# The code of the process that writes a file, with a check that fails.
-BROKEN_WRITER = """
-import runpy, sys
-from keras_vit.export import agreement
-
-def broken(*_):
-    raise TypeError("the second channel\\nmust be known")
-
-agreement.check_agreement = broken
-del sys.argv[1:3]  # -m, and the module
-runpy.run_module("keras_vit.export.writer_process", run_name="__main__")
-"""
 
 
 def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

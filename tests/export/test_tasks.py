@@ -112,8 +112,7 @@ def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path)
     model = vit(task=tasks.Classification(tuple("abcdef"), sets=sets))
     rows = bank.outputs(model.feature_model("pre_logits"), PIXELS)
     model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4))
-    novelty = model.novelty.scores(rows)
-    inside = sets.contains(answers(model))
+    novelty, inside = model.novelty.scores(rows), sets.contains(answers(model))
     assert 8 < inside.sum() < 40
     file = exported(tmp_path, model, format)
     assert file.task.sets == sets

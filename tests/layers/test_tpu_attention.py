@@ -18,10 +18,8 @@ if keras.backend.backend() != "jax":
     pytest.skip("Pallas is JAX's", allow_module_level=True)
 import jax
 
-pytestmark = [
-    pytest.mark.backends("jax"),
-    pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="XLA computes it before"),
-]
+OLD = jax.__version_info__ < (0, 7)
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.skipif(OLD, reason="XLA computes it then")]
 
 
 def attention_by_the_formula(projected: Any, heads: int) -> Any:

@@ -1,7 +1,4 @@
-"""What the models compute beyond their outputs is what the official code recorded.
-
-Blocks and logits of every recorded case: `tests/weights/test_golden.py`.
-"""
+"""What the official code recorded beyond blocks and logits: `tests/weights/test_golden.py`."""
 
 from pathlib import Path
 

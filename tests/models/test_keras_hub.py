@@ -12,12 +12,9 @@ from tests.backend import reloaded
 from tests.bank import KIND_SIZES, outputs
 from tests.models.test_common import JIT, KINDS, ONE_BLOCK, OTHERS, build, pixels
 
-harness = pytest.importorskip(
-    "keras_hub.src.tests.test_case",
-    reason="KerasHub's harness is missing: pip install --no-deps keras-hub==0.32.0, "
-    "and pip install kagglehub regex grain portpicker",
-    exc_type=ImportError,
-)
+HUB = "pip install --no-deps keras-hub==0.32.0; pip install kagglehub regex grain portpicker"
+CASE = "keras_hub.src.tests.test_case"
+harness = pytest.importorskip(CASE, reason=f"KerasHub is missing: {HUB}", exc_type=ImportError)
 
 
 def backbone(model: type) -> type:

@@ -216,9 +216,7 @@ def test_numbered_versions(tmp_path: Path, start_server: Start) -> None:
     assert server.stop(signal.SIGINT) == 130  # Ctrl-C
 
 
-def test_a_taken_port_and_a_missing_package_are_one_line(
-    port: int, file: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_line_errors(port: int, file: Path, command: Command, monkeypatch: Any) -> None:
     error = command("serve", file, "--port", port, status=2)
     assert error.startswith(f"keras-vit: Cannot listen on 127.0.0.1, port {port}: ")
     assert error.count("\n") == 1
