@@ -157,7 +157,7 @@ SCORES = X @ RANDOM.normal(size=(6, 3)) + RANDOM.normal(size=(200, 3))
 SCALED = StandardScaler().fit_transform(X)
 
 
-def test_labels_are_logistic_regressions_and_grades_are_learned() -> None:
+def test_heads_of_labels_and_grades_and_of_noise() -> None:
     labels, task = (SCORES > 0).astype(int), Multilabel(("a", "b", "c"))
     probe = task_probe(task, X, task.check_targets(labels))
     # The mean over the labels is a sum with a weaker penalty.
@@ -172,6 +172,15 @@ def test_labels_are_logistic_regressions_and_grades_are_learned() -> None:
     constant = np.full(50, np.median(grades[:150]))
     errors = [np.abs(each - grades[150:]).mean() for each in (found, constant)]
     assert errors[0] < 0.5 * errors[1]
+    # Of noise in many dimensions, nothing is learned: the strongest penalty.
+    noise, numbers = RANDOM.normal(size=(60, 50)), RANDOM.normal(size=60)
+    task = Regression(("x",)).fitted(numbers)
+    probe = task_probe(task, noise, task.check_targets(numbers))
+    assert probe.strength <= 1e-3
+    assert np.abs(probe.outputs(noise)).max() < 0.2
+    # The head is for features as they are.
+    probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
+    assert probe.outputs([[1, 2]]).tolist() == [[4.0]]
 
 
 @pytest.mark.every_backend
@@ -188,18 +197,6 @@ def test_classes_and_numbers_are_scikit_learns() -> None:
     # Mean over two numbers, and squares without a half.
     expected = Ridge(alpha=1 / probe.strength).fit(SCALED, targets).predict(SCALED)
     np.testing.assert_allclose(probe.outputs(X), expected, atol=2e-3)
-
-
-def test_the_penalty_is_chosen_on_held_out_examples() -> None:
-    """Of noise in many dimensions, nothing is learned: the strongest penalty."""
-    noise, numbers = RANDOM.normal(size=(60, 50)), RANDOM.normal(size=60)
-    task = Regression(("x",)).fitted(numbers)
-    probe = task_probe(task, noise, task.check_targets(numbers))
-    assert probe.strength <= 1e-3
-    assert np.abs(probe.outputs(noise)).max() < 0.2
-    # The head is for features as they are.
-    probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
-    assert probe.outputs([[1, 2]]).tolist() == [[4.0]]
 
 
 def both_towers(transformers: Any, kind: str) -> Any:
