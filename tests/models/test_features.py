@@ -153,9 +153,8 @@ def test_hooks_see_all_tokens(layer: str) -> None:
 
     register = torch.nn.modules.module.register_module_forward_hook
     if layer != "all":
-        block, _, inner = layer.partition("/")
-        found = model.get_layer(block)
-        register = (getattr(found, inner) if inner else found).register_forward_hook
+        found = next(one for one in model._flatten_layers() if one.path == layer)
+        register = found.register_forward_hook
     with register(hook):
         model(IMAGES)
         model.predict(IMAGES, verbose=0)
