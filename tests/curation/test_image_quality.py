@@ -26,7 +26,7 @@ HASHES = {
 }
 
 
-def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
+def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
     image = grainy(picture(0))
     measured = measure_image(np.asarray(image))
     gray = np.asarray(image.convert("L"), float)
@@ -40,9 +40,7 @@ def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
     one, other = (measure_image(np.asarray(i.convert("RGB"))) for i in (large, small))
     assert one.sharpness == other.sharpness
-
-
-def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
+    # The bad ones are found, the worst first.
     images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
     good = images["good0"]
     images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
