@@ -24,8 +24,7 @@ COMBINED: dict[str, dict[str, Any]] = {
     "pre_logits": {"representation_size": 24, "distilled": True},
 }
 IMAGES, NEAR = pixels(1, 32, 32, 3).astype("float32"), {"rtol": 1e-5, "atol": 1e-5}
-# Steps of Richardson's extrapolation: the error is of the fourth order.
-STEPS = (0.004, -0.004, 0.002, -0.002)
+STEPS = (0.004, -0.004, 0.002, -0.002)  # of Richardson's extrapolation: of the fourth order
 HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
