@@ -74,7 +74,12 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of images in each batch that is computed from here on."""
     batches: list[int] = []
     call = Encoder.__call__
-    monkeypatch.setattr(Encoder, "__call__", lambda *a: batches.append(len(a[1])) or call(*a))
+
+    def count(self: Encoder, images: np.ndarray) -> np.ndarray:
+        batches.append(len(images))
+        return call(self, images)
+
+    monkeypatch.setattr(Encoder, "__call__", count)
     return batches
 
 
