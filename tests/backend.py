@@ -76,10 +76,6 @@ def at_once(function: Any) -> Any:
 def rows(values: Iterable[Any], everywhere: Callable[[Any], bool] | Iterable[Any]) -> list[Any]:
     """The values of `parametrize` of a test that runs once, but for some, on every backend."""
     chosen = everywhere if callable(everywhere) else list(everywhere).__contains__
-    return [
-        pytest.param(
-            *(value if isinstance(value, tuple) else (value,)),
-            marks=[pytest.mark.every_backend] * bool(chosen(value)),
-        )
-        for value in values
-    ]
+    mark = pytest.mark.every_backend
+    found = [(value if isinstance(value, tuple) else (value,), chosen(value)) for value in values]
+    return [pytest.param(*row, marks=[mark] * bool(is_chosen)) for row, is_chosen in found]

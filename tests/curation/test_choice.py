@@ -56,7 +56,7 @@ def test_neighbors_vote_as_scikit_learns_do() -> None:
     np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
-def test_classes_are_scored_by_accuracy_unless_they_differ_much() -> None:
+def test_features_are_judged_by_the_scores_of_their_task() -> None:
     features, labels = examples()
     task = Classification(("a", "b", "c"))
     scores = judge_features(features, labels, task)
@@ -75,10 +75,7 @@ def test_classes_are_scored_by_accuracy_unless_they_differ_much() -> None:
     # Images that are all the same know nothing.
     scores = judge_features(np.ones((60, 4)), labels, task)
     assert scores.probe["accuracy"].value < 0.4
-
-
-def test_other_tasks_have_their_own_scores() -> None:
-    features, labels = examples()
+    # Other tasks have their own scores.
     numbers = np.stack([features[:, 0] * 1000, labels], axis=1)
     scores = judge_features(features, numbers, Regression(("grams", "kind")), resamples=50)
     each = [scores.probe[name].value for name in ("r2_grams", "r2_kind")]

@@ -27,6 +27,16 @@ from tests import processes
 from tests.bank import TINY, fresh, outputs, pixels
 from tests.data.image_fixtures import encode, write
 
+# Batches take a while, so that kills meet them.
+CODE = """
+import sys, time, keras, keras_vit
+from keras_vit.curation import embed
+keras.utils.set_random_seed(3)
+model = keras_vit.VisionTransformer(
+    patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3))
+print("ready", flush=True)
+embed(model, "photos", sys.argv[1], batch_size=4, report=lambda _: time.sleep(float(sys.argv[2])))
+"""
 FILES = ("features.safetensors", "files.jsonl", "index.json", "modified.npy", MANIFEST)
 
 
@@ -64,7 +74,12 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of images in each batch that is computed from here on."""
     batches: list[int] = []
     call = Encoder.__call__
-    monkeypatch.setattr(Encoder, "__call__", lambda *a: batches.append(len(a[1])) or call(*a))
+
+    def count(self: Encoder, images: np.ndarray) -> np.ndarray:
+        batches.append(len(images))
+        return call(self, images)
+
+    monkeypatch.setattr(Encoder, "__call__", count)
     return batches
 
 
@@ -251,18 +266,6 @@ def test_an_index_and_its_photographs_can_be_moved(model: Any, photos: Path) -> 
     alone = embed(model, there / "photos", photos.parent / "elsewhere")
     assert alone.path(0).is_file()
     np.testing.assert_array_equal(alone.features, index.features)
-
-
-# Batches take a while, so that kills meet them.
-CODE = """
-import sys, time, keras, keras_vit
-from keras_vit.curation import embed
-keras.utils.set_random_seed(3)
-model = keras_vit.VisionTransformer(
-    patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3))
-print("ready", flush=True)
-embed(model, "photos", sys.argv[1], batch_size=4, report=lambda _: time.sleep(float(sys.argv[2])))
-"""
 
 
 def start(folder: Path, out: str, pause: float) -> processes.WarmProcess:

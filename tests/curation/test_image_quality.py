@@ -26,7 +26,7 @@ HASHES = {
 }
 
 
-def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
+def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
     image = grainy(picture(0))
     measured = measure_image(np.asarray(image))
     gray = np.asarray(image.convert("L"), float)
@@ -40,9 +40,7 @@ def test_sharpness_is_the_variance_of_scipys_laplacian() -> None:
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
     one, other = (measure_image(np.asarray(i.convert("RGB"))) for i in (large, small))
     assert one.sharpness == other.sharpness
-
-
-def test_the_bad_ones_are_found_the_worst_first(tmp_path: Path) -> None:
+    # The bad ones are found, the worst first.
     images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
     good = images["good0"]
     images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
@@ -103,7 +101,7 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert measured() == (3, 0)
 
 
-def test_outliers_are_far_from_their_neighbors() -> None:
+def test_outliers_are_far_from_their_neighbors_and_duplicates_near() -> None:
     features = np.eye(8)[0] + np.random.default_rng(0).normal(0, 0.1, (60, 8))
     features[17] = np.eye(8)[5]
     distances = outlier_distances(features, k=5)
@@ -113,6 +111,19 @@ def test_outliers_are_far_from_their_neighbors() -> None:
     assert find_outliers(distances, spreads=3).tolist() == [17]
     assert find_outliers(np.zeros(0)).tolist() == []
     assert outlier_distances(features[:1]).tolist() == [0]
+    # Rows are near that are much closer to each other than to their tenth neighbors.
+    random = np.random.default_rng(0)
+    features = random.normal(size=(40, 32)).astype("float32")
+    features[7] = features[3] + random.normal(0, 0.2, 32)
+    index = in_memory(features)
+    found = find_duplicates(index, no_hashes(40))
+    assert found.pairs.tolist() == [[3, 7]]
+    assert found.similarities[0] > 0.9
+    distances = 1 - np.corrcoef(features)  # about the same as the cosine's
+    assert distances[3, 7] < 0.2 < np.sort(distances[3])[10]
+    assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
+    # With fewer rows than the tenth neighbor.
+    assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0
 
 
 def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> None:
@@ -152,19 +163,3 @@ def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> No
     assert sorted(measures.failed) == [1, 2]
     found = find_duplicates(index, measures, closeness=0, similar=-1)
     assert (len(found.pairs), found.groups.tolist()) == (0, [0, 1, 2, 3])
-
-
-def test_features_find_what_hashes_do_not() -> None:
-    """Two rows are near that are much closer to each other than to their tenth neighbors."""
-    random = np.random.default_rng(0)
-    features = random.normal(size=(40, 32)).astype("float32")
-    features[7] = features[3] + random.normal(0, 0.2, 32)
-    index = in_memory(features)
-    found = find_duplicates(index, no_hashes(40))
-    assert found.pairs.tolist() == [[3, 7]]
-    assert found.similarities[0] > 0.9
-    distances = 1 - np.corrcoef(features)  # about the same as the cosine's
-    assert distances[3, 7] < 0.2 < np.sort(distances[3])[10]
-    assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
-    # With fewer rows than the tenth neighbor.
-    assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0

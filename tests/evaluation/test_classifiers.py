@@ -35,6 +35,13 @@ def clusters(examples: int, classes: int = 4, noise: float = 1.0, seed: int = 0)
     return centers[labels] + noise * random.normal(size=(examples, 12)), labels
 
 
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(1, 2, (200, 6))
+SCORES = X @ RANDOM.normal(size=(6, 3)) + RANDOM.normal(size=(200, 3))
+SCALED = StandardScaler().fit_transform(X)
+RNG = np.random.default_rng(0)  # for Guo et al.'s temperatures
+softmax = partial(scipy.special.softmax, axis=1)
+OPTIONS = [{}, {"distilled": True}, {"classifier_activation": "softmax"}]
 TRAIN, TEST = clusters(200), clusters(150, seed=1)
 
 
@@ -151,13 +158,7 @@ def test_scores_solve_the_normal_equations() -> None:
     assert fewshot_table(x, y, x, y, shots=(1,), seeds=(0,))[0].spread == 0.0
 
 
-RANDOM = np.random.default_rng(0)
-X = RANDOM.normal(1, 2, (200, 6))
-SCORES = X @ RANDOM.normal(size=(6, 3)) + RANDOM.normal(size=(200, 3))
-SCALED = StandardScaler().fit_transform(X)
-
-
-def test_labels_are_logistic_regressions_and_grades_are_learned() -> None:
+def test_heads_of_labels_and_grades_and_of_noise() -> None:
     labels, task = (SCORES > 0).astype(int), Multilabel(("a", "b", "c"))
     probe = task_probe(task, X, task.check_targets(labels))
     # The mean over the labels is a sum with a weaker penalty.
@@ -172,6 +173,15 @@ def test_labels_are_logistic_regressions_and_grades_are_learned() -> None:
     constant = np.full(50, np.median(grades[:150]))
     errors = [np.abs(each - grades[150:]).mean() for each in (found, constant)]
     assert errors[0] < 0.5 * errors[1]
+    # Of noise in many dimensions, nothing is learned: the strongest penalty.
+    noise, numbers = RANDOM.normal(size=(60, 50)), RANDOM.normal(size=60)
+    task = Regression(("x",)).fitted(numbers)
+    probe = task_probe(task, noise, task.check_targets(numbers))
+    assert probe.strength <= 1e-3
+    assert np.abs(probe.outputs(noise)).max() < 0.2
+    # The head is for features as they are.
+    probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
+    assert probe.outputs([[1, 2]]).tolist() == [[4.0]]
 
 
 @pytest.mark.every_backend
@@ -188,18 +198,6 @@ def test_classes_and_numbers_are_scikit_learns() -> None:
     # Mean over two numbers, and squares without a half.
     expected = Ridge(alpha=1 / probe.strength).fit(SCALED, targets).predict(SCALED)
     np.testing.assert_allclose(probe.outputs(X), expected, atol=2e-3)
-
-
-def test_the_penalty_is_chosen_on_held_out_examples() -> None:
-    """Of noise in many dimensions, nothing is learned: the strongest penalty."""
-    noise, numbers = RANDOM.normal(size=(60, 50)), RANDOM.normal(size=60)
-    task = Regression(("x",)).fitted(numbers)
-    probe = task_probe(task, noise, task.check_targets(numbers))
-    assert probe.strength <= 1e-3
-    assert np.abs(probe.outputs(noise)).max() < 0.2
-    # The head is for features as they are.
-    probe = TaskProbe(1.0, np.ones((2, 1), np.float32), np.ones(1, np.float32))
-    assert probe.outputs([[1, 2]]).tolist() == [[4.0]]
 
 
 def both_towers(transformers: Any, kind: str) -> Any:
@@ -237,10 +235,6 @@ def test_zero_shot_as_transformers(kind: str, tmp_path: Path) -> None:
     assert any("text_model" in e.name for e in tower.load_report.entries if e.status == "ignored")
 
 
-RNG = np.random.default_rng(0)  # for Guo et al.'s temperatures
-softmax = partial(scipy.special.softmax, axis=1)
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
 def test_the_temperature_that_labels_were_drawn_with_comes_back(temperature: float) -> None:
     logits = RNG.normal(0, 3, (4000, 5))
@@ -254,9 +248,6 @@ def test_the_temperature_that_labels_were_drawn_with_comes_back(temperature: flo
     assert after <= calibration(labels, softmax(logits)).error + 0.002
     assert fit_temperature([0, 1], [[3.0, 0.0], [0.0, 3.0]]) == 0.05  # all right: a bound
     assert fit_temperature([1, 0], [[3.0, 0.0], [0.0, 3.0]]) == 20.0  # all wrong
-
-
-OPTIONS = [{}, {"distilled": True}, {"classifier_activation": "softmax"}]
 
 
 @pytest.mark.parametrize("options", rows(OPTIONS, OPTIONS[1:2]))

@@ -25,6 +25,9 @@ pytest.importorskip("tensorflow")
 
 RANDOM = np.random.default_rng(0)
 NAMES = ("daisy", "rose $a$", "W" * 60)
+IN_THE_GARDEN = "rose/IMG_2019_05_03_in_the_garden_of_my_grandmother_0042.jpg"
+FILES = ("daisy/a.jpg", "rose/$x$ & y.jpg", f"rose/{'W' * 80}.jpg", IN_THE_GARDEN)
+FILES += ("daisy/g y q.jpg", "daisy/\x1b[31m.jpg", "daisy/b.png")
 SHAPES = ((20, 90, 3), (90, 20, 3), (40, 40, 3), (8, 8, 1), (30, 60, 3), (60, 30, 3), (9, 9, 3))
 IMAGES = [np.full(shape, 60, np.uint8) for shape in SHAPES]
 
@@ -115,11 +118,6 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     assert len(lines) == len(set(lines))
     assert [axes.get_legend() for axes in figure.axes] == [None, None]
     check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
-
-
-IN_THE_GARDEN = "rose/IMG_2019_05_03_in_the_garden_of_my_grandmother_0042.jpg"
-FILES = ("daisy/a.jpg", "rose/$x$ & y.jpg", f"rose/{'W' * 80}.jpg", IN_THE_GARDEN)
-FILES += ("daisy/g y q.jpg", "daisy/\x1b[31m.jpg", "daisy/b.png")
 
 
 def mistakes(files: tuple[str | None, ...] = FILES) -> list[Mistake]:

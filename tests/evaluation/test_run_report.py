@@ -31,6 +31,19 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
 
 NAMES = ("daisy", "rose", "tulip")
+PLOTS = ("confusion.png", "calibration.png", "curves.png", "mistakes.png")
+FILES = ("report.json", "report.md", *PLOTS)
+FACTS = {
+    "seconds": 61.2, "model": "ViT-Ti/16", "parameters": 5526346, "pixels": [224, 224, 3],
+    "recipe": "finetune_small", "bad_files": [["rose/x|y.jpg", "the file is empty"]],
+    "data": {"train": 1800, "val": 400},
+    "targets": {"train": "1,800 images: 3 classes, 600 images each"},
+}  # fmt: skip
+CONFIG = {
+    "command": "keras-vit train --data photos", "versions": {"keras": "3.15"},
+    "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k", "lora": 4, "seed": 0},
+    "recipe": {"learning_rate": 0.03, "ema": 0.0, "source": "table 4 | here"},
+}  # fmt: skip
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.integers(0, 3, 400)
 LOGITS = 2 * RANDOM.normal(size=(400, 3)) + 2 * np.eye(3)[LABELS]
@@ -89,19 +102,6 @@ def test_mistakes_are_the_most_confident_errors_and_have_their_images(tmp_path: 
 def results(split: data.Split | None = None) -> Results:
     report = classification_report(LABELS, LOGITS, NAMES)
     return results_of_classes(report, Outcomes.of_logits(LABELS, LOGITS), split)
-
-
-FACTS = {
-    "seconds": 61.2, "model": "ViT-Ti/16", "parameters": 5526346, "pixels": [224, 224, 3],
-    "recipe": "finetune_small", "bad_files": [["rose/x|y.jpg", "the file is empty"]],
-    "data": {"train": 1800, "val": 400},
-    "targets": {"train": "1,800 images: 3 classes, 600 images each"},
-}  # fmt: skip
-CONFIG = {
-    "command": "keras-vit train --data photos", "versions": {"keras": "3.15"},
-    "job": {"data": "photos", "weights": "ViT-Ti/16:augreg_in21k", "lora": 4, "seed": 0},
-    "recipe": {"learning_rate": 0.03, "ema": 0.0, "source": "table 4 | here"},
-}  # fmt: skip
 
 
 def test_page_has_every_section_and_every_fact() -> None:
@@ -208,10 +208,6 @@ def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str)
     split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
     assert description.describe_task(task) == about
     assert description.describe_targets(split) == f"3 images: {of_split}"
-
-
-PLOTS = ("confusion.png", "calibration.png", "curves.png", "mistakes.png")
-FILES = ("report.json", "report.md", *PLOTS)
 
 
 def test_folder(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
     options = study.study_parser("", "runs").parse_args(["--out", str(tmp_path)])
     for name in ("table.md", "table.png"):
         (tmp_path / name).write_bytes(b"old")
-    new = "new", lambda image: image.write_bytes(b"new"), "a plot"
+    new = ("new", lambda image: image.write_bytes(b"new"), "a plot")
     with (
         patch.object(os, "fsync", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
         pytest.raises(OSError, match=r"No space left on device: .*table"),

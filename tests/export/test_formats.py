@@ -225,6 +225,12 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=words):
             keras_vit.export_model(bank.small(), tmp_path / file, **{"format": "onnx", **options})
         assert not list(tmp_path.iterdir())
+    scaled = {"quantize": "int8", "calibration": IMAGES // 255}
+    with (
+        pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
+        pytest.raises(ValueError, match="must end in"),
+    ):
+        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", **scaled)
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,15 +249,6 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ImportError, match=words):
         keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-
-
-def test_images_to_calibrate_by_that_were_scaled_first(tmp_path: Path) -> None:
-    options = {"quantize": "int8", "calibration": IMAGES // 255}
-    with (
-        pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
-        pytest.raises(ValueError, match="must end in"),  # before anything is written
-    ):
-        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", **options)
 
 
 def test_what_differs_is_refused() -> None:

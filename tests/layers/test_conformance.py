@@ -14,8 +14,7 @@ from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, arrays
 from tests.layers.test_layers import numpy, values
 from tests.training.common import refused
 
-# Their outputs are for all images alike.
-WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")
+WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")  # alike for all images
 
 
 @pytest.mark.every_backend

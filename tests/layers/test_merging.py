@@ -98,8 +98,7 @@ def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> N
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
     tokens = np.full((1, 5, 4), 60000, "float16")
     tokens[:, 3:] = -1.1  # far from the others: these two are no one's nearest
-    sizes = keras.ops.full((1, 5), 3.0)
-    matching = bipartite_soft_matching(tokens, 1, 1)
+    sizes, matching = keras.ops.full((1, 5), 3.0), bipartite_soft_matching(tokens, 1, 1)
     merged, token_index = merge_tokens(matching, keras.ops.convert_to_tensor(tokens), sizes, None)
     assert keras.backend.standardize_dtype(merged.dtype) == "float16"
     places = numpy(token_index)[0]

@@ -41,8 +41,7 @@ JAX = keras.backend.backend() == "jax"
 
 
 def marks(name: str, noisy: bool, eager: bool) -> list[Any]:
-    """What draws runs on every backend; torch is eager always, and JAX compiles every operator
-    without a compiler: up to half a minute for each."""
+    """What draws runs everywhere; torch is always eager, and JAX compiles each operator, slowly."""
     if eager:
         named = pytest.mark.backends("tensorflow", "jax")
         return [named, pytest.mark.slow] if JAX else [named]

@@ -72,13 +72,12 @@ def check_copies(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path
 def test_every_layer_has_a_row_of_all_its_arguments() -> None:
     every = {getattr(layers, name) for name in layers.__all__} | {Dense, Dropout}
     assert {case.cls for case in CASES.values()} == every - {layers.BlockConfig}
-    given: dict[type, dict[str, Any]] = {}
+    given: dict[type, dict[str, Any]] = {layers.BlockConfig: {}}
+    plain = asdict(layers.BlockConfig(num_heads=1, mlp_dim=1)).items()
     for case in CASES.values():
         given.setdefault(case.cls, {}).update(case.arguments)
         if "config" in case.arguments:
-            block = given.setdefault(layers.BlockConfig, {})
-            plain = layers.BlockConfig(num_heads=1, mlp_dim=1)
-            block |= dict(asdict(case.arguments["config"]).items() - asdict(plain).items())
+            given[layers.BlockConfig] |= dict(asdict(case.arguments["config"]).items() - plain)
     # What every layer has, and what quantizing gives: tested below.
     elsewhere = {*inspect.signature(keras.layers.Layer.__init__).parameters, "quantization_config"}
     for cls, arguments in given.items():

@@ -79,8 +79,7 @@ def test_mixed_precision_is_near_float32(kind: str) -> None:
     assert np.abs(numpy(found) - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
 
 
-# XLA has no float16 attention on CPUs (a GPU feature).
-FLOAT16 = pytest.mark.backends("tensorflow", "torch")
+FLOAT16 = pytest.mark.backends("tensorflow", "torch")  # XLA has no such attention on CPUs
 POLICIES = [
     *rows(((kind, "mixed_bfloat16") for kind in TRAINED), lambda _: True),
     pytest.param("token", "mixed_float16", marks=FLOAT16),
@@ -91,14 +90,12 @@ POLICIES = [
 @pytest.mark.parametrize(("kind", "policy"), POLICIES)
 def test_mixed_precision_trains(kind: str, policy: str) -> None:
     model, images = build(kind, dtype=policy, **NOISE.get(kind, {})), pixels(8, 32, 32, 3)
-    # Any learnable target will do: the loss must fall and stay finite.
     model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=JIT)
-    target = np.zeros((8, *model.output_shape[1:]), "float32")
+    target = np.zeros((8, *model.output_shape[1:]), "float32")  # any learnable one will do
     losses = model.fit(images, target, epochs=12, batch_size=4, verbose=0).history["loss"]
     assert np.isfinite(losses).all()
     assert losses[-1] < 0.8 * losses[0]  # dropout alone moves it by a tenth
-    # Master weights stay in float32: bfloat16 ones would swallow small steps.
-    assert {w.dtype for w in model.trainable_weights} == {"float32"}
+    assert {w.dtype for w in model.trainable_weights} == {"float32"}  # or small steps are lost
 
 
 # torch.compile takes a minute per model: one stands for all.

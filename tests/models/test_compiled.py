@@ -70,8 +70,7 @@ def test_xla_compiles_long_calls(name: str, compilers: list[bool]) -> None:
     model.fit(X, Y, batch_size=2, epochs=1, verbose=0)
     assert compilers == [False]
     model.fit(X, Y, batch_size=2, epochs=2, verbose=0, validation_data=(X, Y))
-    # Made anew for XLA; validation is not.
-    assert compilers == ([False, True, False] if pays else [False, False])
+    assert compilers == ([False, True, False] if pays else [False, False])  # validation is not
     model.fit(X, Y, batch_size=2, epochs=1, verbose=0)
     assert len(compilers) == (3 if pays else 2)  # what is compiled stays
     compilers.clear()

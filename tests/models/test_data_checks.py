@@ -16,8 +16,7 @@ from tests.training.common import SOURCES, Source
 from tests.training.test_habits import IMAGES, LABELS, ROWS, compiled, small_vit
 
 arrays, tensorflow_dataset, _, py_dataset, torch_loader = SOURCES
-# Keras traces its steps there, and the checks must stand outside of them.
-pytestmark = pytest.mark.backends("tensorflow")
+pytestmark = pytest.mark.backends("tensorflow")  # checks must stand outside of traced steps
 SIXTEEN_BITS = IMAGES * 257
 BINARY = keras.losses.BinaryCrossentropy(from_logits=True)
 
@@ -89,15 +88,6 @@ def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
             step(IMAGES[..., :1])
 
 
-def test_a_model_of_another_kind_is_left_alone() -> None:
-    """As those around a model for its pre-training."""
-    numbers = keras.Input((3,))
-    model = CompiledModel(numbers, keras.layers.Dense(1)(numbers))
-    model.compile("sgd", "mse", jit_compile=False)
-    for _ in range(2):
-        model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
-
-
 def test_who_knows_better_goes_on_and_who_wants_to_be_stopped_is(model: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", category=UserWarning)
@@ -110,10 +100,15 @@ def test_who_knows_better_goes_on_and_who_wants_to_be_stopped_is(model: Any) -> 
                 model.evaluate(**source(SIXTEEN_BITS, LABELS), verbose=0)
 
 
-def test_workers_of_a_loader_do_not_repeat_it(model: Any) -> None:
+def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model: Any) -> None:
     loader = pytest.importorskip("torch").utils.data.DataLoader
     many = loader(torch_loader(SIXTEEN_BITS, LABELS)["x"].dataset, batch_size=2, num_workers=2)
     assert len(ranges(lambda: model.fit(many, epochs=2, verbose=0))) == 1
+    numbers = keras.Input((3,))
+    other = CompiledModel(numbers, keras.layers.Dense(1)(numbers))
+    other.compile("sgd", "mse", jit_compile=False)
+    for _ in range(2):
+        other.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
 
 
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])

@@ -24,8 +24,7 @@ COMBINED: dict[str, dict[str, Any]] = {
     "pre_logits": {"representation_size": 24, "distilled": True},
 }
 IMAGES, NEAR = pixels(1, 32, 32, 3).astype("float32"), {"rtol": 1e-5, "atol": 1e-5}
-# Steps of Richardson's extrapolation: the error is of the fourth order.
-STEPS = (0.004, -0.004, 0.002, -0.002)
+STEPS = (0.004, -0.004, 0.002, -0.002)  # of Richardson's extrapolation: of the fourth order
 HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
 
 
@@ -153,9 +152,8 @@ def test_hooks_see_all_tokens(layer: str) -> None:
 
     register = torch.nn.modules.module.register_module_forward_hook
     if layer != "all":
-        block, _, inner = layer.partition("/")
-        found = model.get_layer(block)
-        register = (getattr(found, inner) if inner else found).register_forward_hook
+        found = next(one for one in model._flatten_layers() if one.path == layer)
+        register = found.register_forward_hook
     with register(hook):
         model(IMAGES)
         model.predict(IMAGES, verbose=0)

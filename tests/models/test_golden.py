@@ -32,8 +32,7 @@ def test_resampling_equals_the_official_code(name: str, shared: Path) -> None:
     dynamic = from_checkpoint(case.file, include_preprocessing=False, input_shape=(None, None, 3))
     for size in SIZES[name]:
         recorded = case.outputs(size)
-        # Compiled by the backend with sizes unknown, as predict and export run it.
-        found = dynamic.predict(recorded["images"], verbose=0)
+        found = dynamic.predict(recorded["images"], verbose=0)  # compiled with sizes unknown
         assert np.abs(found - recorded["logits"]).max() <= case.tolerances(size)["logits"]
         layer = model.with_input_shape((*size, 3)).get_layer("position_embedding")
         assert np.abs(numpy(layer.embedding) - recorded["pos_embedding"]).max() <= 1e-6

@@ -151,12 +151,11 @@ def test_the_second_phase_of_fine_tuning_trains_what_the_first_one_froze(tmp_pat
     model = make()
     everything = trainable(model)
     model.trainable = False
-    loaded = reloaded(model, tmp_path)
-    assert not loaded.trainable
-    assert not loaded.trainable_variables
-    loaded.trainable = True
-    assert trainable(loaded) == everything
-    model = make()
+    model = reloaded(model, tmp_path)
+    assert not model.trainable
+    assert not model.trainable_variables
+    model.trainable = True
+    assert trainable(model) == everything
     model.get_layer("head").set_weights([np.ones((32, 5)) * np.arange(5), np.zeros(5)])
     for layer in model.layers[:-1]:
         layer.trainable = False

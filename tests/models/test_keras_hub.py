@@ -63,7 +63,6 @@ def test_an_image_classifier_on_a_grid_of_features(kind: str, tmp_path: Path) ->
         before = model.get_weights()
         history = classifier.fit(images, np.arange(4) % 3, verbose=0).history
         assert np.isfinite(history["loss"]).all()
-        # It has trained our variables, not copies of them.
-        assert not all(map(np.array_equal, before, model.get_weights()))
+        assert not all(map(np.array_equal, before, model.get_weights()))  # ours, not copies
     found = outputs(reloaded(classifier, tmp_path), images)
     np.testing.assert_array_equal(found, outputs(classifier, images))

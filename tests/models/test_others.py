@@ -38,16 +38,13 @@ def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[s
         make()
 
 
-def test_a_mixer_knows_its_grid() -> None:
+def test_grids_are_of_the_stride_of_what_is_before_the_tokens() -> None:
     model = build("mixer", input_shape=(30, 44, 3))
     assert model.position_grid == (4, 6)  # patches that the image fills in part count
     assert model.with_input_shape((32, 48, 3)).position_grid == (4, 6)
     noisy = keras_vit.MLPMixer(**MIXER, stochastic_depth=0.2)
     rates = [noisy.get_layer(f"block_{i}").stochastic_depth for i in range(3)]
     assert rates == pytest.approx([0, 0.1, 0.2])
-
-
-def test_a_token_stands_for_the_stride_of_what_is_before_it() -> None:
     hybrid = build("hybrid", resnet=(1, 1), patch_size=1, input_shape=(45, 32, 3))
     stem = build("conv_stem", conv_stem=((8, 2), (8, 2)), patch_size=2, input_shape=(45, 32, 3))
     for model in (hybrid, stem):  # the feature map's height is rounded up

@@ -45,8 +45,7 @@ def test_only_several_classes_are_taken_for_classes() -> None:
         with pytest.raises(ValueError, match=r"model\.task = keras_vit\.tasks\.Regression"):
             task_of(model)
     for options in ({"num_classes": 0}, {"pooling": None}):  # features and tokens
-        sizes: dict[str, Any] = {**SIZES, "input_shape": (32, 32, 3), **options}
-        assert keras_vit.VisionTransformer(**sizes).task is None
+        assert keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options).task is None
     with pytest.raises(ValueError, match="pooling=None returns all tokens"):
         keras_vit.VisionTransformer(**SIZES, pooling=None, task="multilabel", num_classes=4)
 

@@ -49,8 +49,7 @@ def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: 
 
     def work(thread: int) -> None:
         for number in range(CALLS):
-            # The first three, which read data sets, take much longer than the others.
-            few = number % 20 == 0
+            few = number % 20 == 0  # the first three read data sets, which takes much longer
             which = (thread + number // 20) % 3 if few else 3 + (thread + number) % 4
             # Not bit for bit: matrices are divided by the processors that are free.
             np.testing.assert_allclose(ways[which](), expected[which], rtol=1e-5, atol=1e-6)

@@ -16,6 +16,14 @@ from keras_vit.tasks import TASKS, Multilabel, Task, get, losses
 from tests.backend import rows
 from tests.bank import TINY, fresh, outputs, pixels
 
+NAMED = [(kind, name) for kind, task in TASKS.items() for name in task.losses]
+FIRST = [(kind, next(iter(task.losses))) for kind, task in TASKS.items()]
+EVERY_LOSS = [(*pair, {}) for pair in NAMED] + [
+    ("multilabel", "asymmetric", {"gamma_positive": 0.5, "gamma_negative": 0.0, "clip": 0.1}),
+    ("regression", "quantile", {"quantile": 0.9}),
+    ("classification", "softmax", {"label_smoothing": 0.1}),
+    ("classification", "sigmoid", {"label_smoothing": 0.1}),
+]
 LOSSES = {"sigmoid": losses.SigmoidCrossentropy, "softmax": losses.SoftmaxCrossentropy}
 
 
@@ -119,16 +127,6 @@ def test_values_and_gradients_are_those_of_timm(name: str) -> None:
     actual, by_logits = of_logits(*RECORDED[name], LOGITS)
     np.testing.assert_allclose(actual, GOLDEN[name]["loss"], rtol=2e-6)
     np.testing.assert_allclose(by_logits, GOLDEN[name]["gradient"], rtol=2e-5, atol=2e-7)
-
-
-NAMED = [(kind, name) for kind, task in TASKS.items() for name in task.losses]
-FIRST = [(kind, next(iter(task.losses))) for kind, task in TASKS.items()]
-EVERY_LOSS = [(*pair, {}) for pair in NAMED] + [
-    ("multilabel", "asymmetric", {"gamma_positive": 0.5, "gamma_negative": 0.0, "clip": 0.1}),
-    ("regression", "quantile", {"quantile": 0.9}),
-    ("classification", "softmax", {"label_smoothing": 0.1}),
-    ("classification", "sigmoid", {"label_smoothing": 0.1}),
-]
 
 
 @pytest.mark.every_backend

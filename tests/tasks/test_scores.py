@@ -17,6 +17,12 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+def of_numbers(y: np.ndarray, x: np.ndarray) -> list[float]:
+    """Mean absolute and root mean squared error, R2 and Spearman's correlation, by the peers."""
+    errors = metrics.mean_absolute_error(y, x), metrics.root_mean_squared_error(y, x)
+    return [*errors, metrics.r2_score(y, x), stats.spearmanr(y, x).statistic]
+
+
 def values_of(task: Task, targets: Any, answers: Any) -> dict[str, float]:
     scores = task.scores(targets, answers, resamples=50)
     for score in scores.values():
@@ -24,7 +30,7 @@ def values_of(task: Task, targets: Any, answers: Any) -> dict[str, float]:
     return {name: score.value for name, score in scores.items()}
 
 
-def test_classes_and_grades() -> None:
+def test_classes_grades_and_numbers() -> None:
     targets = rng().choice(5, EXAMPLES, p=[0.5, 0.3, 0.15, 0.05, 0])  # no example of the last
     answers = rng(1).dirichlet(np.ones(6)[:5], EXAMPLES) + 0.3 * np.eye(5)[targets]
     both, macro = (targets, answers.argmax(axis=1)), {"average": "macro", "zero_division": 0}
@@ -45,6 +51,16 @@ def test_classes_and_grades() -> None:
         "quadratic_kappa": metrics.cohen_kappa_score(*both, weights="quadratic"),
     }
     assert values_of(task, targets, task.answers(outputs)) == pytest.approx(expected)
+    # Numbers.
+    for size in (1, 2):
+        targets = rng().normal(10, 3, (EXAMPLES, size))
+        answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)
+        task = Regression([f"x{i}" for i in range(size)], scale=[5] * size)
+        expected = {}
+        for i in range(size):
+            names = [name + f"_x{i}" * (size > 1) for name in ("mae", "rmse", "r2", "spearman")]
+            expected |= zip(names, of_numbers(targets[:, i], answers[:, i]), strict=True)
+        assert values_of(task, targets, answers) == pytest.approx(expected)
 
 
 def multilabel() -> tuple[np.ndarray, np.ndarray]:
@@ -81,24 +97,6 @@ def test_labels_and_their_thresholds() -> None:
     high = np.nextafter(low, np.float32(2))
     given = [[0], [1], [1]], np.array([[low], [high], [high]])
     assert Multilabel(size=1).calibrated(*given).scores(*given, 0)["macro_f1"].value == 1
-
-
-def of_numbers(y: np.ndarray, x: np.ndarray) -> list[float]:
-    """Mean absolute and root mean squared error, R2 and Spearman's correlation, by the peers."""
-    errors = metrics.mean_absolute_error(y, x), metrics.root_mean_squared_error(y, x)
-    return [*errors, metrics.r2_score(y, x), stats.spearmanr(y, x).statistic]
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_regression(size: int) -> None:
-    targets = rng().normal(10, 3, (EXAMPLES, size))
-    answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)
-    task = Regression([f"x{i}" for i in range(size)], scale=[5] * size)
-    expected = {}
-    for i in range(size):
-        names = [name + f"_x{i}" * (size > 1) for name in ("mae", "rmse", "r2", "spearman")]
-        expected |= zip(names, of_numbers(targets[:, i], answers[:, i]), strict=True)
-    assert values_of(task, targets, answers) == pytest.approx(expected)
 
 
 def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:

@@ -13,6 +13,8 @@ import keras_vit
 from keras_vit.data.sources.folder import _stratified
 from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, Task, get
 
+EXAMPLES = 1000
+RATES = np.geomspace(0.01, 0.4, 12)  # of labels, from rare to frequent
 NAMES = ("low", "middle", "high")
 EVERY = {
     "classification": Classification(NAMES),
@@ -151,10 +153,6 @@ def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None
     mean = (np.eye(3)[targets] if targets.ndim == 1 else targets).mean(axis=0)
     np.testing.assert_allclose(task.answers(task.initial_bias(targets)[None])[0], mean, rtol=1e-2)
     assert task.initial_bias(targets[:1]).shape == (task.outputs,)
-
-
-EXAMPLES = 1000
-RATES = np.geomspace(0.01, 0.4, 12)  # of labels, from rare to frequent
 
 
 def labels(seed: int = 0) -> np.ndarray:
