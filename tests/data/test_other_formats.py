@@ -27,7 +27,7 @@ def test_files_of_another_format(tmp_path: Path) -> None:
         (".exr", "OpenEXR or HDR", "cv2"),
     ):
         files = (f"{c}/{i}a{suffix}" for c in ("cat", "dog") for i in range(3))
-        folder = write(tmp_path / f"photos{suffix}", dict.fromkeys(files, b"x"))
+        folder = write(tmp_path / suffix.replace(".", ""), dict.fromkeys(files, b"x"))
         with pytest.raises(ValueError, match=f"holds 6 {name} files.*Convert.*{reader}"):
             load(folder)
     # By splits, without classes, and without suffixes.
