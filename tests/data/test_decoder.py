@@ -203,7 +203,8 @@ LARGE = {
 }
 
 
-def test_large_images_are_refused_undecoded_the_bound_can_be_moved_and_channels() -> None:
+def test_bounds_on_pixels_and_other_channels() -> None:
+    # Large images are refused before they are decoded.
     message = r"the image has [\dx ]+ pixels, more than max_pixels=67108864 in all"
     for large in LARGE.values():
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
