@@ -23,6 +23,18 @@ CLASSES = tuple("abcdefgh")  # one per image, so that a label tells which images
 IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE, SIZE, 3), np.uint8)
 SPLIT = ArraySplit("train", CLASSES, IMAGES, np.arange(COUNT), augment="tiny")
 PLAIN = IMAGES.astype("float32")  # in the order of their classes
+LAYERS = keras.layers
+SEEDED: dict[str, Callable[[], Any]] = {
+    "one": lambda: LAYERS.RandomRotation(0.1),
+    "sequential": lambda: keras.Sequential([LAYERS.RandomZoom(0.2), LAYERS.RandomBrightness(0.2)]),
+    "pipeline and mixing": lambda: [
+        LAYERS.Pipeline([LAYERS.RandomFlip(), LAYERS.RandomContrast(0.3)]),
+        LAYERS.MixUp(),
+        LAYERS.CutMix(),
+    ],
+    "after a name": lambda: ["transfer", LAYERS.RandomErasing(factor=1.0)],
+    "callable": lambda: lambda image: 255 - image,
+}
 
 
 def batches(augment: Any, count: int | None = None, **options: Any) -> Any:
@@ -58,20 +70,6 @@ def test_layers_replace_all_but_the_crop() -> None:
     assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
     assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
     assert resolve_augment(["tiny"], everything)[0].shift == 4
-
-
-LAYERS = keras.layers
-SEEDED: dict[str, Callable[[], Any]] = {
-    "one": lambda: LAYERS.RandomRotation(0.1),
-    "sequential": lambda: keras.Sequential([LAYERS.RandomZoom(0.2), LAYERS.RandomBrightness(0.2)]),
-    "pipeline and mixing": lambda: [
-        LAYERS.Pipeline([LAYERS.RandomFlip(), LAYERS.RandomContrast(0.3)]),
-        LAYERS.MixUp(),
-        LAYERS.CutMix(),
-    ],
-    "after a name": lambda: ["transfer", LAYERS.RandomErasing(factor=1.0)],
-    "callable": lambda: lambda image: 255 - image,
-}
 
 
 @pytest.mark.parametrize("name", SEEDED)
