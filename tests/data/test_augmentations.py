@@ -115,6 +115,14 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
 
 
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
+# What the option alone does to the image's brightest point, in moments of a bright bar: from its
+# x and the sums of x^2, y^2 and xy.
+CHANGES = {
+    "shift": (2.0, lambda x, xx, yy, xy: x),
+    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
+    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
+    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
+}
 
 
 def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
@@ -142,16 +150,6 @@ def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
     assert (turned.dtype, turned.shape) == ("float32", IMAGE.shape)
     assert 0 <= turned.min() <= turned.max() <= 255
     assert np.abs(turned - pixels).max() > 1
-
-
-# What the option alone does to the image's brightest point, in moments of a bright bar: from its
-# x and the sums of x^2, y^2 and xy.
-CHANGES = {
-    "shift": (2.0, lambda x, xx, yy, xy: x),
-    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
-    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
-    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
-}
 
 
 @pytest.mark.parametrize("option", CHANGES)
