@@ -22,6 +22,24 @@ from tests.data.image_fixtures import encode, plain, png_of_twelve_bits, write, 
 
 pytestmark = pytest.mark.backends("torch")  # the bytes of a file say it
 DEEP = png_of_twelve_bits()
+TRAIN = pytest.param(["train"], marks=pytest.mark.slow)
+COMMANDS = """
+import contextlib, io, sys
+from keras_vit_cli import commands as cli
+data, model, photo, run = sys.argv[1:5]
+sizes = ["--model", "ViT-Ti/16", "--epochs", "1", "--batch-size", "4", "--image-size", "16"]
+commands = {
+    "predict": ["predict", model, photo],
+    "evaluate": ["evaluate", model, "--data", data],
+    "train": ["train", "--data", data, "--out", run, *sizes],
+}
+for name in sys.argv[5:]:
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = cli.main(commands[name])
+    lines = [line for line in stderr.getvalue().splitlines() if "16 bits" in line]
+    print(name, status, len(lines), lines[0].startswith("keras-vit: warning: "))
+"""
 
 
 def deep_warnings(call: Callable[[], Any]) -> list[str]:
@@ -79,26 +97,6 @@ def test_one_file_or_many_that_are_predicted_or_inspected(folder: Path, tmp_path
     assert "deep1.png (2 of 8 looked at)" in message
     (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), deep, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
-
-
-TRAIN = pytest.param(["train"], marks=pytest.mark.slow)
-COMMANDS = """
-import contextlib, io, sys
-from keras_vit_cli import commands as cli
-data, model, photo, run = sys.argv[1:5]
-sizes = ["--model", "ViT-Ti/16", "--epochs", "1", "--batch-size", "4", "--image-size", "16"]
-commands = {
-    "predict": ["predict", model, photo],
-    "evaluate": ["evaluate", model, "--data", data],
-    "train": ["train", "--data", data, "--out", run, *sizes],
-}
-for name in sys.argv[5:]:
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        with contextlib.redirect_stdout(io.StringIO()):
-            status = cli.main(commands[name])
-    lines = [line for line in stderr.getvalue().splitlines() if "16 bits" in line]
-    print(name, status, len(lines), lines[0].startswith("keras-vit: warning: "))
-"""
 
 
 @pytest.mark.backends("tensorflow")  # whose process has it imported, and prints nothing then
