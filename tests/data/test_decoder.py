@@ -134,6 +134,15 @@ WITH_EXIF = {
     "webp": lambda exif: encode(IMAGE, "WEBP", lossless=True, exif=exif),
     "webp, with JPEG's prefix": lambda exif: WITH_EXIF["webp"](b"Exif\x00\x00" + exif),
 }
+DAMAGED_EXIF = {
+    "nothing": b"",
+    "no directory": b"II*\x00\xff\xff\xff\xff",
+    "another byte order": b"XX" + exif_block(6, "<")[2:],
+    "too many entries": exif_block(6, "<")[:12] + b"\xff\xff" + exif_block(6, "<", 0)[14:26],
+    "cut": exif_block(6, "<")[:40],
+    "orientation 9": exif_block(9, ">"),
+    "orientation 0": exif_block(0, ">"),
+}
 
 
 @pytest.mark.parametrize("kind", WITH_EXIF)
@@ -147,17 +156,6 @@ def test_exif_orientation_comes_out_upright(kind: str) -> None:
         assert image.shape == (*expected.size[::-1], 3)
         np.testing.assert_allclose(image, np.asarray(expected).astype(int), atol=atol)
         np.testing.assert_allclose(decode_with_pillow(file).astype(int), image, atol=atol)
-
-
-DAMAGED_EXIF = {
-    "nothing": b"",
-    "no directory": b"II*\x00\xff\xff\xff\xff",
-    "another byte order": b"XX" + exif_block(6, "<")[2:],
-    "too many entries": exif_block(6, "<")[:12] + b"\xff\xff" + exif_block(6, "<", 0)[14:26],
-    "cut": exif_block(6, "<")[:40],
-    "orientation 9": exif_block(9, ">"),
-    "orientation 0": exif_block(0, ">"),
-}
 
 
 def test_damaged_exif_is_read_alike_by_both_decoders() -> None:
@@ -200,6 +198,16 @@ LARGE = {
     "bmp": encode(IMAGE, "BMP")[:18] + struct.pack("<ii", 10_000, -10_000) + FILES["bmp"][26:],
     # The size alone is another one.
     "jpeg": BEFORE_SIZE + MARKER + SIZE[:3] + struct.pack(">HH", 10_000, 10_000) + SIZE[7:],
+}
+WHOLE = {name: FILES[name] for name in ("jpeg", "png", "bmp", "gif", "webp")}
+BROKEN = {f"half a {name}": file[: len(file) // 2] for name, file in WHOLE.items()}
+# TensorFlow 2.21 writes these past the end of its buffer.
+BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
+MORE_BROKEN = {
+    "empty": b"",
+    "text": b"a list of photographs",
+    "jpeg without its end": FILES["jpeg"][:-40],
+    "tiff": encode(IMAGE, "TIFF"),
 }
 
 
@@ -247,18 +255,6 @@ def test_same_in_a_graph_over_a_batch() -> None:
 
     for image, contents in zip(decode_batch(files), files, strict=True):
         np.testing.assert_array_equal(image, decode_image(contents))
-
-
-WHOLE = {name: FILES[name] for name in ("jpeg", "png", "bmp", "gif", "webp")}
-BROKEN = {f"half a {name}": file[: len(file) // 2] for name, file in WHOLE.items()}
-# TensorFlow 2.21 writes these past the end of its buffer.
-BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
-MORE_BROKEN = {
-    "empty": b"",
-    "text": b"a list of photographs",
-    "jpeg without its end": FILES["jpeg"][:-40],
-    "tiff": encode(IMAGE, "TIFF"),
-}
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *one_quick(MORE_BROKEN)])
