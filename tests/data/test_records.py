@@ -36,6 +36,18 @@ def write_array_record(file: Path, records: list[tuple[bytes, int]]) -> None:
 TWO_SPLITS = {"train": examples(), "validation": examples(100, 5)}
 WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
+BYTES = [example(*pair) for pair in examples()]
+SECOND = len(BYTES[16]) + 16
+FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
+DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
+    "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
+    "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
+    "cut by a record": (1, lambda shard: shard[: -len(BYTES[15]) - 11], "truncated"),
+    # Of the second record: its length, and its data, which follow 12 bytes.
+    "a length": (2, lambda shard: flipped(shard, SECOND + 1), f"corrupted record at {SECOND} "),
+    "data": (2, lambda shard: flipped(shard, SECOND + 40), f"corrupted record at {SECOND + 12} "),
+    "zeros at the end": (0, lambda shard: shard + bytes(32), f"corrupted record at {FIRST_SHARD}"),
+}
 
 
 @pytest.fixture
@@ -151,24 +163,8 @@ def test_where_records_may_be(tmp_path: Path) -> None:
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
 
 
-BYTES = [example(*pair) for pair in examples()]
-SECOND = len(BYTES[16]) + 16
-FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
-
-
 def flipped(contents: bytes, byte: int) -> bytes:
     return contents[:byte] + bytes([contents[byte] ^ 0x40]) + contents[byte + 1 :]
-
-
-DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
-    "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
-    "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
-    "cut by a record": (1, lambda shard: shard[: -len(BYTES[15]) - 11], "truncated"),
-    # Of the second record: its length, and its data, which follow 12 bytes.
-    "a length": (2, lambda shard: flipped(shard, SECOND + 1), f"corrupted record at {SECOND} "),
-    "data": (2, lambda shard: flipped(shard, SECOND + 40), f"corrupted record at {SECOND + 12} "),
-    "zeros at the end": (0, lambda shard: shard + bytes(32), f"corrupted record at {FIRST_SHARD}"),
-}
 
 
 @pytest.mark.parametrize("case", one_quick(DAMAGE))
