@@ -19,6 +19,19 @@ from tests.data import image_fixtures
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
 
 pytest.importorskip("tensorflow")
+PIPE = "a named pipe, not a regular file"
+NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
+UTF_16 = b"\xff\xfe" + "a/000.png".encode("utf-16-le")
+OUTSIDE = "train.txt, line 1: .* does not start with"
+TWICE = "000.png is listed in val.txt and in train.txt: an image belongs to one split"
+MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
+BAD = {
+    "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
+    "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
+    "a/empty.jpg": (b"", "the file is empty"),
+    "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
+    "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
+}
 
 
 def names(split) -> list[str]:
@@ -136,13 +149,6 @@ def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
         assert splits.train.labels().tolist() == [1, 0]
 
 
-PIPE = "a named pipe, not a regular file"
-NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
-UTF_16 = b"\xff\xfe" + "a/000.png".encode("utf-16-le")
-OUTSIDE = "train.txt, line 1: .* does not start with"
-TWICE = "000.png is listed in val.txt and in train.txt: an image belongs to one split"
-
-
 def test_lists_that_are_refused(tmp_path: Path) -> None:
     folder = flat_folder(tmp_path / "photos")
     write(tmp_path, {"p16.png": plain(16)})
@@ -208,16 +214,6 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     train = load(tmp_path).train
     assert sum("\udcff" in file.name for file in train.files) >= 3
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
-
-
-MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
-BAD = {
-    "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
-    "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
-    "a/empty.jpg": (b"", "the file is empty"),
-    "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
-    "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
-}
 
 
 def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
