@@ -90,6 +90,41 @@ FORMATS: dict[str, Callable[..., Any]] = {
     "t.jsonl": lambda path, rows: path.write_text("\n".join(map(json.dumps, rows)) + "\n"),
     "t.parquet": write_parquet,
 }
+ELEVEN = "holds 11 distinct integers; the task ordinal is for grades, and regression"
+DOGS = [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]
+COMMAS = [("a, b", "b, c", "a", "c, a")[i % 4] for i in range(COUNT)]
+BOOLEANS = {name: [str(bool(c)) for c in cells] for name, cells in FLAGS.items()}
+CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
+LONG = b"x" * 10**7
+NOT_AN_OBJECT = "line 2 has what is not an object"
+COLUMNS, NAMES = (b",".join(form % i for i in range(10**6)) for form in (b"c%d", b'"%d": 1'))
+HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
+    "t.csv": {
+        "invalid UTF-8": (CSV + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
+        "very many columns": (COLUMNS, "line 1 has 1,000,000 col"),
+        "many cells": (CSV + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
+        "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
+        "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
+        "text after a quote": (CSV + b'01.png,"cat"s\n', "line 3 has .*',' expected after"),
+        "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
+        "empty": (b"", "does not have a row of labels"),
+        "a header alone": (b"file,label\n", "does not have a row of labels"),
+        "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
+        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
+    },
+    "t.jsonl": {
+        "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
+        "an array": (b'[{"file": "0.png"}]', "line 1 has what is not an object .*it is a list"),
+        "a number": (JSON + b"17", f"{NOT_AN_OBJECT} .*it is a int"),
+        "very deep": (JSON + b"[" * 10**6, NOT_AN_OBJECT),
+        "many digits": (JSON + b'{"label": ' + b"9" * 10**5 + b"}", NOT_AN_OBJECT),
+        "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
+        "half a character": (JSON + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
+        "very many names": (b"{%b}" % NAMES, "line 1 has 1,000,000 columns"),
+        "numbers in a list": (JSON + b'{"label": [0.5]}', "line 2 has .*a column per number"),
+    },
+}
+ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -135,12 +170,6 @@ def test_a_table_in_the_folder_of_subfolders(tmp_path: Path) -> None:
     images, labels = next(iter(pipeline(splits.val, 8, 10)))
     assert images.numpy()[:, 0, 0, 0].round().tolist() == [i for i in range(COUNT) if i % 3 == 2]
     assert labels.numpy().tolist() == splits.val.labels().tolist()
-
-
-ELEVEN = "holds 11 distinct integers; the task ordinal is for grades, and regression"
-DOGS = [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]
-COMMAS = [("a, b", "b, c", "a", "c, a")[i % 4] for i in range(COUNT)]
-BOOLEANS = {name: [str(bool(c)) for c in cells] for name, cells in FLAGS.items()}
 
 
 def test_the_task_is_guessed(table: Table) -> None:
@@ -347,39 +376,6 @@ def test_files_that_do_not_decode(photos: Path, tmp_path: Path, table: Table) ->
     assert splits.task.offset == pytest.approx((np.mean(trained),))
     with pytest.raises(ValueError, match=bad):
         load(folder, labels=tmp_path / "t.csv", on_bad_file="raise")
-
-
-CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
-LONG = b"x" * 10**7
-NOT_AN_OBJECT = "line 2 has what is not an object"
-COLUMNS, NAMES = (b",".join(form % i for i in range(10**6)) for form in (b"c%d", b'"%d": 1'))
-HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
-    "t.csv": {
-        "invalid UTF-8": (CSV + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
-        "very many columns": (COLUMNS, "line 1 has 1,000,000 col"),
-        "many cells": (CSV + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
-        "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
-        "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
-        "text after a quote": (CSV + b'01.png,"cat"s\n', "line 3 has .*',' expected after"),
-        "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
-        "empty": (b"", "does not have a row of labels"),
-        "a header alone": (b"file,label\n", "does not have a row of labels"),
-        "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
-        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
-    },
-    "t.jsonl": {
-        "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
-        "an array": (b'[{"file": "0.png"}]', "line 1 has what is not an object .*it is a list"),
-        "a number": (JSON + b"17", f"{NOT_AN_OBJECT} .*it is a int"),
-        "very deep": (JSON + b"[" * 10**6, NOT_AN_OBJECT),
-        "many digits": (JSON + b'{"label": ' + b"9" * 10**5 + b"}", NOT_AN_OBJECT),
-        "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
-        "half a character": (JSON + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
-        "very many names": (b"{%b}" % NAMES, "line 1 has 1,000,000 columns"),
-        "numbers in a list": (JSON + b'{"label": [0.5]}', "line 2 has .*a column per number"),
-    },
-}
-ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
 
 
 @pytest.mark.parametrize(("name", "case"), ROWS)
