@@ -90,14 +90,6 @@ def test_other_addresses_and_the_page(port: int) -> None:
     assert "unsafe" not in policy
 
 
-def test_sixteen_bits_are_warned_of_in_the_answer(port: int) -> None:
-    for path in ("/predict", "/attention"):
-        status, content, _ = request(port, path, png_of_twelve_bits())
-        assert status == 200
-        assert "the high 8 bits alone are read" in content["warning"]
-        assert "warning" not in request(port, path, jpeg())[1]
-
-
 def test_attention(port: int) -> None:
     status, content, _ = request(port, "/attention", jpeg())
     assert (status, content["covered"]) == (200, [1, 1])
@@ -120,6 +112,11 @@ def test_attention(port: int) -> None:
     }.items():
         status, content, _ = request(port, f"/attention{query}", jpeg())
         assert (status, reason in content["error"]) == (400, True), content
+    for path in ("/predict", "/attention"):
+        status, content, _ = request(port, path, png_of_twelve_bits())
+        assert status == 200
+        assert "the high 8 bits alone are read" in content["warning"]
+        assert "warning" not in request(port, path, jpeg())[1]
 
 
 def test_health_and_metrics(port: int, server: Server) -> None:
