@@ -35,9 +35,7 @@ def test_options_come_from_a_file_and_words_win(tmp_path: Path) -> None:
     words += " --checkpoint-every 0 --distill hard --teacher runs/teacher"
     assert options == parse(["train", *words.split()])
     TrainOptions(**{name: value for name, value in options.items() if name != "command"})
-
-
-def test_a_word_wins_over_an_option_that_it_excludes(tmp_path: Path) -> None:
+    # Also over an option that they exclude.
     for words in (["--steps", "50"], ["--ste", "50"], ["--steps=50"]):
         options = parse(["train", f"--config={written(tmp_path, TOML)}", *words])
         assert (options["steps"], options["epochs"]) == (50, None)
