@@ -25,7 +25,6 @@ EMBED = "embed photos --model model.keras --out index"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, an index, and photographs of two colors, one of them with HTML in its name."""
     folder = tmp_path_factory.mktemp("home")
     photos = color_photos(folder / "photos", 6, ".png")
     for color in COLORS:
@@ -93,9 +92,7 @@ def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
     page = Path("groups.html").read_text("utf-8")
     assert len(Elements(page).all("img")) == 2 * 4
     assert "labeled 100% red" in Elements(page).text
-
-
-def test_what_another_program_wrote_is_not_replaced(command: Command) -> None:
+    # What another program wrote is not replaced.
     Path("mine.html").write_text("<p>mine")
     Path("sums.csv").write_text("mine")
     for out, reason in (
