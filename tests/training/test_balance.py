@@ -151,9 +151,7 @@ def test_groups_are_held_out_as_a_whole() -> None:
         assert (len(part.groups), len(rest.train) + len(part)) == (len(part), 135)
         assert 15 <= len(part) <= 40
         assert number == 2 or np.bincount(part.labels(), minlength=3).min() >= 2
-
-
-def test_a_class_of_one_group_stays_in_training() -> None:
+    # A class of one group stays in training.
     labels = splits_of([60, 45, 30]).train.labels()
     splits = grouped(np.where(labels == 2, 0, 1 + np.arange(135) // 5))
     for seed in range(5):
