@@ -172,7 +172,6 @@ def test_transfer_and_file(tmp_path: Path) -> None:
 
 
 def test_recipe_in_mixed_precision_with_labels() -> None:
-    """All that `compile_model` does, on batches as the pipelines make them."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     task, recipe = small_task(), recipes.get("masked_patches")
     assert (recipe.learning_rate, recipe.warmup, recipe.steps) == (2e-4, 10_000, 1_000_000)
