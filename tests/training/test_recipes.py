@@ -76,9 +76,7 @@ def test_scaling_follows_the_stated_rule() -> None:
     for total, warmup in ((1, 0), (2, 1), (100, 10)):
         assert recipe.warmup_steps(total) == warmup
         assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
-
-
-def test_bit_hyperrule_by_size_of_the_data() -> None:
+    # BiT-HyperRule goes by the size of the data.
     sizes = [(1_800, (224, 224)), (20_000, (96, 96)), (500_000, (95, 95))]
     rows = [bit_hyperrule(*size) for size in sizes]
     assert [row.steps for row in rows] == [500, 10_000, 20_000]
