@@ -35,7 +35,6 @@ def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def py_dataset(start_step: int) -> Batches:
-    """As `batches`, with a length: what is left of the run."""
     left = itertools.islice(batches(start_step), EPOCHS * STEPS - start_step)
     return Batches(*map(np.concatenate, zip(*left, strict=True)))
 
@@ -93,7 +92,6 @@ def cut_and_resumed(folder: Path, step: int, make: Any, *others: Any, **options:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, bytes, Path]:
-    """History, weights and folder of a small run that nothing has stopped."""
     folder, model = tmp_path_factory.mktemp("whole"), small_model()
     return fit(run_in(folder), model).history, weights(model), folder
 
@@ -200,7 +198,6 @@ def test_the_real_pipeline(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The two checkpoints of a run that stopped in step 14, by name."""
     folder = tmp_path_factory.mktemp("checkpoints")
     with pytest.raises(Killed):
         fit(run_in(folder), small_model(), StopAt(14))
