@@ -107,15 +107,11 @@ def test_augmentation_differs_between_images_and_passes() -> None:
     assert len(np.unique(plain_ones, axis=0)) == 1
 
 
-@pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
-def test_a_stopped_run_goes_on_bit_by_bit(pair, options: dict) -> None:
+def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair) -> None:
     split, cache = pair
-    # 72 images: three passes of 20, and batches across their borders.
-    check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
-
-
-def test_passes_are_numbered(pair) -> None:
-    split, cache = pair
+    for options in ({}, EVERYTHING):
+        # 72 images: three passes of 20, and batches across their borders.
+        check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
     endless = passes(pipeline(split, 8, 5, True, repeat=True, cache=cache).take(12))[0]
     finite = passes(pipeline(split, 8, 5, True, cache=cache), 3)
     np.testing.assert_array_equal(np.concatenate(finite), endless)
