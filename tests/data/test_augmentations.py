@@ -13,6 +13,17 @@ from keras_vit.data.augment.three_augment import three_augment
 
 tf = pytest.importorskip("tensorflow")
 ndimage = pytest.importorskip("scipy.ndimage")
+IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
+# What the option alone does to the image's brightest point, in moments of a bright bar: from its
+# x and the sums of x^2, y^2 and xy.
+CHANGES = {
+    "shift": (2.0, lambda x, xx, yy, xy: x),
+    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
+    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
+    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
+}
+PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
+PICTURE = Image.fromarray(PIXELS)
 
 
 def test_images_and_labels_are_mixed_alike() -> None:
@@ -113,17 +124,6 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     assert len(set(tops)) > 15
 
 
-IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
-# What the option alone does to the image's brightest point, in moments of a bright bar: from its
-# x and the sums of x^2, y^2 and xy.
-CHANGES = {
-    "shift": (2.0, lambda x, xx, yy, xy: x),
-    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
-    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
-    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
-}
-
-
 def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
     matrix = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
     a, b, c, d, e, f = matrix
@@ -167,10 +167,6 @@ def test_each_change_stays_within_its_range(option: str) -> None:
     largest = np.abs(seen).max()
     assert 0.8 * value < largest < 1.05 * value
     assert abs(np.mean(seen)) < 0.4 * value  # either side
-
-
-PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
-PICTURE = Image.fromarray(PIXELS)
 
 
 def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
