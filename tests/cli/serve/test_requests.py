@@ -220,9 +220,7 @@ def test_what_is_refused(port: int) -> None:
         assert answer["error"].isprintable()
         if status == 400:  # what would be accepted
             assert re.search('Send {"in|name probabilities, valid, rows', answer["error"])
-
-
-def test_limits_hold_for_every_way_in(port: int) -> None:
+    # Limits hold for every way in.
     bomb = load.bomb()
     body, headers = form({"a": bomb, "b": jpeg()})
     of_form = request(port, "/predict", body, **headers)[1]["rows"]
