@@ -359,17 +359,14 @@ SIXTEEN = pixels(16, 32, 32, 3), np.arange(16) % 4
 
 
 @pytest.mark.every_backend
-def test_it_learns_by_heart() -> None:
+def test_it_learns_by_heart_and_accumulates_gradients() -> None:
     schedule = keras.optimizers.schedules.CosineDecay(0.0, 60, warmup_target=3e-3, warmup_steps=10)
     model = compiled(None, keras.optimizers.AdamW(schedule, global_clipnorm=1.0), **LARGER)
     keras.utils.set_random_seed(0)
     history = model.fit(*SIXTEEN, batch_size=8, epochs=35, verbose=0).history
     assert history["accuracy"][-1] == 1
     assert model.evaluate(*SIXTEEN, verbose=0)[1] == 1
-
-
-@pytest.mark.every_backend
-def test_gradient_accumulation_equals_the_big_batch() -> None:
+    # Gradients accumulated are those of the big batch.
     finals = []
     for size, accumulate in ((16, None), (4, 4)):
         keras.utils.set_random_seed(0)
