@@ -45,7 +45,7 @@ def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
         np.testing.assert_allclose(actual, values, rtol=2e-6, atol=1e-9, err_msg=str(row["args"]))
 
 
-def test_kerass_own_schedule_and_a_configuration() -> None:
+def test_kerass_own_schedule_a_configuration_and_errors() -> None:
     assert type(make_schedule("cosine", 0.1, 20, 5)) is keras.optimizers.schedules.CosineDecay
     steps = [0, 1, 5, 6, 12, 20, 22]
     for options in ({}, {"end": 0.01}):
@@ -62,9 +62,6 @@ def test_kerass_own_schedule_and_a_configuration() -> None:
         again = keras.saving.deserialize_keras_object(saved)
         of_both = (values_of(each, list(range(11))) for each in (schedule, again))
         np.testing.assert_array_equal(*of_both)
-
-
-def test_errors_say_what_is_accepted() -> None:
     for options, *words in (
         ({"decay": "exponential"}, "'exponential'", "'cosine'", "'stair'"),
         ({"warmup_steps": 10}, "warmup_steps=10", "total_steps=10"),
