@@ -159,7 +159,6 @@ NEW = {"new", "new, of two", "empty", "on a mount"}
 
 
 def contents(root: Path) -> dict[str, str]:
-    """What every file and link below `root` holds, by path."""
     paths = [Path(place, name) for place, dirs, files in os.walk(root) for name in dirs + files]
     links = {os.fspath(path): f"-> {os.readlink(path)}" for path in paths if path.is_symlink()}
     files = {path for path in paths if path.is_file() and not path.is_symlink()}
@@ -359,6 +358,9 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
     check = ["sha256sum", "--check", "--strict", MANIFEST]
     done = subprocess.run(check, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
+    # Patterns match what a run writes.
+    output = OutputFolder(Path("a"), "run", RUN_FILES, SCRATCH_FILES, staging="a.partial")
+    assert output.workspace == Path.cwd() / "a.partial"
 
 
 def test_overwrite_refuses_images_from_python(home: Path) -> None:
@@ -399,8 +401,3 @@ def test_a_failed_download(tmp_path: Path, monkeypatch: Any, capsys: Any) -> Non
     assert cli.main([*command, "--weights", "augreg_in21k"]) == 2
     assert "cannot be downloaded" in capsys.readouterr().err
     assert not list(run.parent.glob("*"))
-
-
-def test_patterns_match_what_a_run_writes() -> None:
-    output = OutputFolder(Path("a"), "run", RUN_FILES, SCRATCH_FILES, staging="a.partial")
-    assert output.workspace == Path.cwd() / "a.partial"

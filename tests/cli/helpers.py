@@ -29,7 +29,6 @@ def color_photos(folder: Path, count: int, suffix: str = ".jpg", brighter: int =
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file, by its path."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 

@@ -55,7 +55,6 @@ REFUSED = {row.split()[0]: row.split()[1:] for row in re.split("[;\n]", ROWS.str
 
 
 def numeric_options() -> list[tuple[str, str]]:
-    """Every option of every command that is a number."""
     (commands,) = (action for action in make_parser()._actions if action.dest == "command")
     options = []
     for name, parser in commands.choices.items():
@@ -77,6 +76,16 @@ def test_every_number_has_a_row_and_every_option_a_group() -> None:
     assert len(options) >= 62
     for command in COMMANDS.values():
         assert command.groups.keys() <= {"data", "model", "recipe", "run"}
+    # The ends of a range are accepted.
+    for option, low, high in (("--image-size", 1, 4096), ("--num-classes", 0, 1_000_000)):
+        for value in (low, high):
+            options = parse(["plan", "ViT-B/16", option, str(value)])
+            assert options[option[2:].replace("-", "_")] == value
+    options = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
+    assert (options["learning_rate"], options["seed"]) == (1e-3, 0)
+    assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
+    assert tuple(keras_vit.data.AUGMENTATIONS) == AUGMENTATIONS
+    assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -89,18 +98,6 @@ def test_numbers_out_of_range(name: str, command: Command) -> None:
             if value not in ("-1e-3", "-0.5", "-0.1"):  # which argparse may take for an option
                 assert repr(value) in error
                 assert "Give a" in error
-
-
-def test_the_ends_of_a_range_are_accepted() -> None:
-    for option, low, high in (("--image-size", 1, 4096), ("--num-classes", 0, 1_000_000)):
-        for value in (low, high):
-            options = parse(["plan", "ViT-B/16", option, str(value)])
-            assert options[option[2:].replace("-", "_")] == value
-    options = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
-    assert (options["learning_rate"], options["seed"]) == (1e-3, 0)
-    assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
-    assert tuple(keras_vit.data.AUGMENTATIONS) == AUGMENTATIONS
-    assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 
 @pytest.mark.parametrize("name", ["train", "predict", "evaluate"])
@@ -260,7 +257,7 @@ OOM when allocating tensor with shape[64,12,577,577] and type float
 """
 
 
-def test_exhausted_memory_is_a_short_line() -> None:
+def test_any_error_is_one_line(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     fix = "Out of memory. Give a smaller batch, image size or model. "
     tensor = "OOM when allocating tensor with shape[64,12,577,577] and type float"
     assert one_line(RuntimeError(TENSORFLOW_ERROR)) == fix + tensor
@@ -268,6 +265,23 @@ def test_exhausted_memory_is_a_short_line() -> None:
     assert other.startswith("Graph execution error: No allocating")
     for message in ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "CUDA out of memory."):
         assert message in one_line(RuntimeError(message))
+    for raised, line in (
+        (KeyError("kernel"), "KeyError: 'kernel' (KERAS_VIT_TRACEBACK=1 shows where)"),
+        (AssertionError(), "AssertionError (KERAS_VIT_TRACEBACK=1 shows where)"),
+        (ValueError("a\n  b\x1b[0m"), "a b\\x1b[0m"),
+        (OSError(28, "No space left on device", "a/b"), "No space left on device: a/b"),
+        (FileNotFoundError("There is no model."), "There is no model."),
+        (MemoryError(), "Out of memory. Give a smaller batch, image size or model."),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
+    ):
+        monkeypatch.setattr(cli, "plan", mock.Mock(side_effect=raised))
+        monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
+        error = command("plan", "ViT-B/16", status=2)
+        assert error.startswith(f"keras-vit: {line}")
+        assert error.count("\n") == 1
+        monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
+        with pytest.raises(type(raised)):
+            cli.main(["plan", "ViT-B/16"])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not send SIGINT to one process")
@@ -311,23 +325,3 @@ def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:
     process = start("list", PYTHONPATH=fake_modules(tmp_path, code, "keras"))
     assert process.stderr.readline() == "still loading\n"
     assert process.communicate("\n", timeout=60)[1] == "keras-vit: over\n"
-
-
-def test_any_error_is_one_line(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
-    for raised, line in (
-        (KeyError("kernel"), "KeyError: 'kernel' (KERAS_VIT_TRACEBACK=1 shows where)"),
-        (AssertionError(), "AssertionError (KERAS_VIT_TRACEBACK=1 shows where)"),
-        (ValueError("a\n  b\x1b[0m"), "a b\\x1b[0m"),
-        (OSError(28, "No space left on device", "a/b"), "No space left on device: a/b"),
-        (FileNotFoundError("There is no model."), "There is no model."),
-        (MemoryError(), "Out of memory. Give a smaller batch, image size or model."),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
-    ):
-        monkeypatch.setattr(cli, "plan", mock.Mock(side_effect=raised))
-        monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
-        error = command("plan", "ViT-B/16", status=2)
-        assert error.startswith(f"keras-vit: {line}")
-        assert error.count("\n") == 1
-        monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
-        with pytest.raises(type(raised)):
-            cli.main(["plan", "ViT-B/16"])

@@ -69,7 +69,7 @@ def decide(*rows: tuple[str, str, str]) -> None:
         csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("file", "decision", "label"), *rows])
 
 
-def test_the_tables_have_what_was_planted() -> None:
+def test_tables_and_page_have_what_was_planted() -> None:
     assert Path("audit_index/measures.bin").is_file()
     found: dict[str, list[dict[str, str]]] = {}
     for row in rows_of("audit/audit.csv"):
@@ -92,9 +92,7 @@ def test_the_tables_have_what_was_planted() -> None:
     lines = {name: Path(f"audit/{name}.txt").read_text().splitlines() for name in ("train", "val")}
     splits = {file: split for split, files in lines.items() for file in files}
     assert splits == {file: row["split"] for file, row in kept.items()}
-
-
-def test_the_page_shows_each_finding_and_needs_no_other_file() -> None:
+    # The page needs no other file.
     page = Path("audit/index.html").read_text("utf-8")
     elements = Elements(page)
     for title in ("Labels that may be wrong", "The same image with two labels", "Dark"):
@@ -137,7 +135,7 @@ def test_decisions_make_lists_that_train_reads(command: Command) -> None:
     assert f"red/{NAME}" in lines
 
 
-def test_decisions_that_cannot_be_read_are_errors(command: Command) -> None:
+def test_decisions_and_words_that_are_errors(command: Command) -> None:
     index = FeatureIndex.open("audit_index")
     for row, words in (
         (("nowhere.png", "drop", ""), "'nowhere.png' is not a file of the index"),
@@ -154,9 +152,6 @@ def test_decisions_that_cannot_be_read_are_errors(command: Command) -> None:
         lists.read_decisions(Path("decisions.csv"), index)
     with pytest.raises(ValueError, match="does not have a column 'decision'"):
         lists.read_decisions(Path("audit/cleaned.csv"), index)
-
-
-def test_what_would_be_in_danger_is_an_error(command: Command) -> None:
     for words, reason in (
         ("photos --model model.keras --out photos/audit", "which is read"),
         ("photos --model model.keras --out audit", "is not empty"),

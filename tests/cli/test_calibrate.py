@@ -59,16 +59,7 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     assert any(row["set"] for row in rows)
 
 
-def test_numbers_have_intervals() -> None:
-    task = tasks.Regression(("weight",))
-    labels, answers = np.arange(40.0)[:, None], np.arange(40.0)[:, None] + 0.5
-    covered = task.with_coverage(labels, answers, 0.95)
-    assert (covered.coverage, covered.margins) == (0.95, (0.5,))
-    with pytest.raises(ValueError, match="ordinal has neither"):
-        tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
-
-
-def test_refusals(command: Command) -> None:
+def test_numbers_have_intervals_and_others_are_refused(command: Command) -> None:
     save("model.keras")
     Path("config.json").write_text(json.dumps({"job": {"data": "digits"}}))
     Path("others").mkdir()
@@ -82,6 +73,12 @@ def test_refusals(command: Command) -> None:
         ("others/model.keras", "predicts 2 classes"),
     ):
         assert message in command(f"calibrate --data digits {words}", status=2)
+    task = tasks.Regression(("weight",))
+    labels, answers = np.arange(40.0)[:, None], np.arange(40.0)[:, None] + 0.5
+    covered = task.with_coverage(labels, answers, 0.95)
+    assert (covered.coverage, covered.margins) == (0.95, (0.5,))
+    with pytest.raises(ValueError, match="ordinal has neither"):
+        tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
 
 
 def test_train_with_a_coverage(command: Command) -> None:

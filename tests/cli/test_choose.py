@@ -19,7 +19,6 @@ CHOOSE = "choose photos --out choice --among one.keras"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two models, and photographs of two colors with a table of numbers and labels."""
     folder = tmp_path_factory.mktemp("home")
     photos = color_photos(folder / "photos", 15, ".png", brighter=3)
     rows = ["file,weight,colors"]
@@ -74,13 +73,10 @@ def test_a_table_has_other_tasks(columns: str, task: str, measure: str, command:
     assert all(row[f"probe_{measure}"] for row in rows)
 
 
-def test_some_images_are_drawn(command: Command) -> None:
+def test_drawn_images_and_errors(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = command(f"{CHOOSE} --out drawn --images 12")
     assert "12 of 24 training images of photos" in printed
     assert [row["images"] for row in rows_of("drawn/choice.csv")] == ["12"]
-
-
-def test_errors_before_the_work(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "_write_rows", None)
     write(Path("mine"), {"notes.txt": b"mine"})
     for more, words in (

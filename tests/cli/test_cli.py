@@ -27,14 +27,12 @@ LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough)
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes that differ by color, and a file that is not an image."""
     folder = color_photos(tmp_path_factory.mktemp("photographs") / "of", 20)
     (folder / "red" / "broken.jpg").write_bytes(b"\xff\xd8 not much more")
     return folder
 
 
 def training(photographs: Path, out: str | Path = "colors", epochs: int = 1) -> list[str]:
-    """The words of a short training."""
     words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", str(epochs)]
     return [*words, "--image-size", "16", "--batch-size", "8"]
 
@@ -213,7 +211,7 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     assert not config["job"]["resume"]
 
 
-def test_predict_leaves_out_bad_and_large_images(photographs: Path, command: Command) -> None:
+def test_bad_images_and_damaged_models(photographs: Path, command: Command) -> None:
     model, good = save_tiny("m.keras"), photographs / "red/3.jpg"
     printed = command("predict", model, photographs / "red/broken.jpg", good, status=1)
     assert "cannot be read" in " ".join(printed.split())
@@ -223,6 +221,22 @@ def test_predict_leaves_out_bad_and_large_images(photographs: Path, command: Com
     command(*words, "480")
     unnamed = save_tiny("unnamed.keras", num_classes=5)  # its classes are numbered
     assert command("predict", unnamed, photographs / "red/1.jpg").count("%") == 5
+    # A model's file, cut, changed in one bit at twenty places, and files of something else.
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save("other.keras")
+    assert "not a model of keras_vit" in command("predict other.keras a.jpg", status=2)
+    content = save_tiny("whole.keras").read_bytes()
+    damaged = [content[: int(part * len(content))] for part in (0.2, 0.9)]
+    for position in np.linspace(0, 0.95 * len(content), 20).astype(int):
+        flipped = bytearray(content)
+        flipped[position] ^= 1
+        damaged.append(bytes(flipped))
+    for i, version in enumerate([*damaged, b"", b"not a model", b"PK\x05\x06" + bytes(18)]):
+        Path(f"damaged{i}.keras").write_bytes(version)
+        error = command(f"predict damaged{i}.keras", photographs / "red/1.jpg", status=2)
+        assert error.startswith("keras-vit: ")
+        assert f"damaged{i}.keras" in error
+        assert error.count("\n") == 1
+        assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
 
 
 def test_what_writes_ends_with_the_next_command(photographs: Path, command: Command) -> None:
@@ -256,22 +270,3 @@ def test_list_and_plan(command: Command) -> None:
     assert all("dinov2" in row for row in rows)
     assert len(command("list", "ViT-H/14", "--weights").splitlines()) == 5
     assert len(command("list", "--weights").splitlines()) > 100
-
-
-def test_damaged_models_are_one_line(photographs: Path, command: Command) -> None:
-    """A model's file, cut, changed in one bit at twenty places, and files of something else."""
-    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save("other.keras")
-    assert "not a model of keras_vit" in command("predict other.keras a.jpg", status=2)
-    content = save_tiny("whole.keras").read_bytes()
-    damaged = [content[: int(part * len(content))] for part in (0.2, 0.9)]
-    for position in np.linspace(0, 0.95 * len(content), 20).astype(int):
-        flipped = bytearray(content)
-        flipped[position] ^= 1
-        damaged.append(bytes(flipped))
-    for i, version in enumerate([*damaged, b"", b"not a model", b"PK\x05\x06" + bytes(18)]):
-        Path(f"damaged{i}.keras").write_bytes(version)
-        error = command(f"predict damaged{i}.keras", photographs / "red/1.jpg", status=2)
-        assert error.startswith("keras-vit: ")
-        assert f"damaged{i}.keras" in error
-        assert error.count("\n") == 1
-        assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error

@@ -35,9 +35,7 @@ def test_options_come_from_a_file_and_words_win(tmp_path: Path) -> None:
     words += " --checkpoint-every 0 --distill hard --teacher runs/teacher"
     assert options == parse(["train", *words.split()])
     TrainOptions(**{name: value for name, value in options.items() if name != "command"})
-
-
-def test_a_word_wins_over_an_option_that_it_excludes(tmp_path: Path) -> None:
+    # Also over an option that they exclude.
     for words in (["--steps", "50"], ["--ste", "50"], ["--steps=50"]):
         options = parse(["train", f"--config={written(tmp_path, TOML)}", *words])
         assert (options["steps"], options["epochs"]) == (50, None)
@@ -51,6 +49,12 @@ def test_what_is_printed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not stop.value.code
     file = written(tmp_path, capsys.readouterr().out)
     assert parse(["train", "--config", file]) == parse(words)
+    # As `keras-vit train` writes it: how the run was started does not belong to it.
+    job: dict[str, Any] = {"data": "digits", "out": "runs/a", "epochs": 2, "overwrite": True}
+    config = {"command": "keras-vit train ...", "job": {**job, "augment": None}, "identity": {}}
+    file = written(tmp_path, json.dumps(config), "config.json")
+    options = parse(["train", "--config", file, "--out", "runs/b"])
+    assert options == parse(["train", "--data", "digits", "--epochs", "2", "--out", "runs/b"])
 
 
 def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
@@ -61,15 +65,6 @@ def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
     files = (written(tmp_path, text, name) for name, text in texts.items())
     of_json, of_yaml = (parse(["train", "--config", file]) for file in files)
     assert of_json == of_yaml
-
-
-def test_a_run_is_repeated_from_its_own_file(tmp_path: Path) -> None:
-    """As `keras-vit train` writes it: how the run was started does not belong to it."""
-    job: dict[str, Any] = {"data": "digits", "out": "runs/a", "epochs": 2, "overwrite": True}
-    config = {"command": "keras-vit train ...", "job": {**job, "augment": None}, "identity": {}}
-    file = written(tmp_path, json.dumps(config), "config.json")
-    options = parse(["train", "--config", file, "--out", "runs/b"])
-    assert options == parse(["train", "--data", "digits", "--epochs", "2", "--out", "runs/b"])
 
 
 def test_errors_name_the_file_and_the_option(tmp_path: Path, monkeypatch: Any) -> None:

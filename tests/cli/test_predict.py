@@ -1,6 +1,7 @@
 """`keras-vit predict`: every task and format, broken files, odd names, kills and many files."""
 
 import csv
+import functools
 import io
 import itertools
 import json
@@ -73,7 +74,6 @@ def predict(models: Models, command: Command) -> Predict:
 
 @pytest.fixture
 def photographs(here: Path) -> Path:
-    """Three images, one of them below the others, a broken one, a hidden one and a text."""
     files = {"a.png": plain(0), "b.png": plain(255), "broken.jpg": b"\xff\xd8\xff"}
     files |= {"deep/er/c.png": plain(90), ".hidden.png": plain(1), "notes.txt": b"no image"}
     return write(Path("photos"), files)
@@ -103,16 +103,14 @@ def test_formats_of_answers(kind: str, models: Models, photographs: Path, predic
     for row in rows[:2] + rows[3:]:
         outputs = bank.outputs(model, prepare_file(row["file"], 8)[None])
         description = model.task.describe(model.task.answers(outputs)[0], top=2)
-        assert row.pop("error") is None
-        assert row.keys() - {"file"} == description.keys()
+        assert row["error"] is None
+        assert row.keys() - {"file", "error"} == description.keys()
         for ours, theirs in zip(row["predictions"], description["predictions"], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-4)
-        row["error"] = None
-
     cells = rows_of("a.csv")
     assert list(cells[0]) == ["file", "error", *COLUMNS[kind].split()]
-    schema = Schema(model.task, 2)
-    assert [schema.nested([str(cell) for cell in row.values()]) for row in cells] == rows
+    nested = Schema(model.task, 2).nested
+    assert [nested([str(cell) for cell in row.values()]) for row in cells] == rows
     assert set(list(cells[2].values())[2:]) == {""}
     for ours, theirs in zip(read_parquet("a.parquet"), rows, strict=True):
         assert _without_nulls(ours) == _without_nulls(theirs)
@@ -171,7 +169,6 @@ def test_names_that_formats_would_obey(format: str, predict: Predict) -> None:
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
 @pytest.mark.parametrize("step", [401, pytest.param(101, marks=pytest.mark.thorough)])
 def test_resume_after_a_cut(format: str, step: int, tmp_path: Path, predict: Predict) -> None:
-    """Cut after any number of bytes, within names with line breaks, too."""
     names = ["a", 'b",\n"', "c\r\nd", "e"]
     photos = write(tmp_path / "photos", {f"{n}.png": plain(60 * i) for i, n in enumerate(names)})
     write(photos, {"z.png": b"broken"})
@@ -193,20 +190,17 @@ def test_resume_after_a_cut(format: str, step: int, tmp_path: Path, predict: Pre
         assert [row["error"] for row in rows] == [row["error"] for row in expected]
 
 
-@pytest.mark.parametrize("name", ["mine.csv", "mine.jsonl"])
-def test_resume_refuses_files_of_others(name: str, photographs: Path, predict: Predict) -> None:
-    words = f"{photographs}/a.png --out {name}"
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+@pytest.mark.usefixtures("photographs")
+def test_resume_refuses_files_of_others_and_another_model(format: str, predict: Predict) -> None:
+    words, out = f"photos/a.png --out mine.{format}", Path(f"mine.{format}")
     for content in ("hello", "file,class\na.png,cat\n", '{"file": "a"}\n', "1\n[2]\n"):
-        Path(name).write_text(content)
+        out.write_text(content)
         assert "exists. Give --resume" in predict("classification", words, status=2)
         assert "Give another --out" in predict("classification", f"{words} --resume", status=2)
-        assert Path(name).read_text() == content
-
-
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_resume_refuses_another_model(format: str, photographs: Path, predict: Predict) -> None:
-    out = Path(f"answers.{format}")
-    predict("regression", f"{photographs}/a.png --out {out}")
+        assert out.read_text() == content
+    out.unlink()
+    predict("regression", words)
     other = saved(TASKS["regression"], Path(), seed=1)
     words, before = f"photos/a.png photos/b.png --out {out} --resume", out.read_bytes()
     for model, message in ((other, "has another answer for"), ("ordinal", "Give another")):
@@ -236,11 +230,12 @@ def test_parquet_appears_whole(photographs: Path, monkeypatch: Any, predict: Pre
     assert parquet.ParquetFile("a.parquet").num_row_groups == 2
 
 
-@pytest.mark.parametrize(("name", "message"), [("a;b", "'a;b' cannot stand"), ("", "'' cannot")])
-def test_csv_refuses_labels_that_it_cannot_hold(name: str, message: str) -> None:
-    Csv(Schema(tasks.Classification(("x", name)), 2))
-    with pytest.raises(ValueError, match=message):
-        Csv(Schema(tasks.Multilabel(("x", name)), 2))
+def test_labels_and_models_without_a_meaning_are_refused(predict: Predict) -> None:
+    for name, message in (("a;b", "'a;b' cannot stand"), ("", "'' cannot")):
+        Csv(Schema(tasks.Classification(("x", name)), 2))
+        with pytest.raises(ValueError, match=message):
+            Csv(Schema(tasks.Multilabel(("x", name)), 2))
+    assert "model.task = " in predict(save_tiny("m.keras", num_classes=1), "a.png", status=2)
 
 
 @pytest.mark.parametrize("format", ["table", *READ])
@@ -253,8 +248,8 @@ def test_an_answer_that_is_not_a_number_is_a_row_with_a_reason(
     model.get_layer("head").bias.assign([3e38, 0])  # in units of the scale it is infinite
     model.save("far.keras")
     reason, out = "the model predicts inf, which is not an answer", Path(f"a.{format}")
-    words = f"{photographs}/a.png {photographs}/broken.jpg"
-    words += "" if format == "table" else f" --out {out}"
+    to_file = "" if format == "table" else f" --out {out}"
+    words = f"{photographs}/a.png {photographs}/broken.jpg{to_file}"
     printed = predict("far.keras", words, status=1)
     assert "far.keras predicts NaN or infinity for 1 of 2 images: its weights" in command.error
     if format == "table":
@@ -270,11 +265,6 @@ def test_an_answer_that_is_not_a_number_is_a_row_with_a_reason(
     row = READ[format](out)[0]
     assert row["error"] == reason
     assert {str(v) for k, v in row.items() if k not in ("file", "error")} <= {"", "None"}
-
-
-def test_a_model_whose_outputs_nobody_explained_is_refused(predict: Predict) -> None:
-    model = save_tiny(Path("m.keras"), num_classes=1)
-    assert "model.task = " in predict(model, "a.png", status=2)
 
 
 # Which files
@@ -327,11 +317,8 @@ def test_a_killed_run_is_resumed(format: str, models: Models, tmp_path: Path) ->
     pixels = {f"{i % 7}/{i:04}.png": plain(i % 250, (8, 8)) for i in range(800)}
     photos, out = write(Path("photos"), pixels), Path(f"answers.{format}")
     words = f"predict {models['classification']} photos --out {out} --batch-size 8"
-
-    def start(*more: str) -> processes.WarmProcess:
-        printed = tmp_path / "printed"
-        return processes.start("-m keras_vit_cli", *words.split(), *more, printed=printed)
-
+    printed = {"printed": tmp_path / "printed"}
+    start = functools.partial(processes.start, "-m keras_vit_cli", *words.split(), **printed)
     process = start()
     until = time.monotonic() + 120
     while not (out.exists() and out.stat().st_size > 5_000):
@@ -345,9 +332,7 @@ def test_a_killed_run_is_resumed(format: str, models: Models, tmp_path: Path) ->
     assert start("--resume").wait(300) == 0
     rows = READ[format](out)
     assert rows[: len(killed)] == killed
-    files = [row["file"] for row in rows]
-    assert len(files) == 800
-    assert sorted(files) == sorted(map(str, photos.rglob("*.png")))
+    assert sorted(row["file"] for row in rows) == sorted(map(str, photos.rglob("*.png")))
 
 
 # Its streams are a file and a pipe, or a terminal.
@@ -401,8 +386,8 @@ print((resident() - before) // 2**20)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_memory_does_not_grow_with_the_number_of_files(models: Models, run_python: Any) -> None:
-    write(Path("photos"), {f"{'n' * 150}{i}.png": plain(i % 250) for i in range(3000)})
-    write(Path("photos"), {f"some/{i}.png": plain(i) for i in range(100)})
+    pixels = {f"{'n' * 150}{i}.png": plain(i % 250) for i in range(3000)}
+    write(Path("photos"), pixels | {f"some/{i}.png": plain(i) for i in range(100)})
     grown = run_python(MEMORY, None, str(models["classification"])).split()[-1]
     assert int(grown) < 40  # MiB; their pixels alone are 2.3, and their tables would be more
     assert len(rows_of("all.csv")) == 3100
@@ -414,8 +399,7 @@ def test_paths_are_taken_as_they_are_needed(models: Models) -> None:
     taken = itertools.count()
     endless = (Path("a.png") for _ in taken)
     answers = predict_files(keras_vit.load_model(models["ordinal"]), endless, batch_size=4)
-    for _ in range(10):
-        next(answers)
+    assert len(list(itertools.islice(answers, 10))) == 10
     assert next(taken) == 12
 
 

@@ -25,7 +25,6 @@ EMBED = "embed photos --model model.keras --out index"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, an index, and photographs of two colors, one of them with HTML in its name."""
     folder = tmp_path_factory.mktemp("home")
     photos = color_photos(folder / "photos", 6, ".png")
     for color in COLORS:
@@ -39,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_embed_prints_what_it_did(command: Command) -> None:
+def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) -> None:
     assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
     assert "red/broken.jpg cannot be read" in command.error
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
@@ -47,6 +46,16 @@ def test_embed_prints_what_it_did(command: Command) -> None:
     assert "no folder or table nowhere" in command(nowhere, status=2)
     error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
+    # Its features are there; another one's need the model, and that of the index.
+    assert "red/1.png" in command("search index photos/red/1.png --top 2")
+    error = command("search photos photos/red/1.png", status=2)
+    assert "photos is not an index of features" in error
+    other = tiny_model()
+    bank.fill(other, seed=1)
+    keras_vit.save_weights(other, tmp_path / "other.keras")
+    words = ["--top", "1", "--model", tmp_path / "other.keras"]
+    command("search index photos/red/1.png", *words)
+    assert "made with other weights" in command("search index new.png", *words, status=2)
 
 
 def test_search_writes_a_page_and_a_table(command: Command) -> None:
@@ -71,19 +80,6 @@ def test_search_writes_a_page_and_a_table(command: Command) -> None:
     assert not elements.all("b")
 
 
-def test_a_file_of_the_index_needs_no_model(tmp_path: Path, command: Command) -> None:
-    """Its features are there; another one's need the model, and that of the index."""
-    assert "red/1.png" in command("search index photos/red/1.png --top 2")
-    error = command("search photos photos/red/1.png", status=2)
-    assert "photos is not an index of features" in error
-    other = tiny_model()
-    bank.fill(other, seed=1)
-    keras_vit.save_weights(other, tmp_path / "other.keras")
-    words = ["--top", "1", "--model", tmp_path / "other.keras"]
-    command("search index photos/red/1.png", *words)
-    assert "made with other weights" in command("search index new.png", *words, status=2)
-
-
 def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
     printed = command("cluster index --clusters 2 --examples 4 --out groups.html")
     assert "2 clusters of 12 images: 6, 6" in printed
@@ -93,9 +89,7 @@ def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
     page = Path("groups.html").read_text("utf-8")
     assert len(Elements(page).all("img")) == 2 * 4
     assert "labeled 100% red" in Elements(page).text
-
-
-def test_what_another_program_wrote_is_not_replaced(command: Command) -> None:
+    # What another program wrote is not replaced.
     Path("mine.html").write_text("<p>mine")
     Path("sums.csv").write_text("mine")
     for out, reason in (

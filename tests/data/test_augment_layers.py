@@ -20,54 +20,9 @@ from keras_vit_cli.train.job_recipe import recipe_of
 tf = pytest.importorskip("tensorflow")
 COUNT, SIZE = 8, 12
 CLASSES = tuple("abcdefgh")  # one per image, so that a label tells which images were mixed
-
-
-@pytest.fixture
-def split() -> ArraySplit:
-    images = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE, SIZE, 3), np.uint8)
-    return ArraySplit("train", CLASSES, images, np.arange(COUNT), augment="tiny")
-
-
-def batches(split: ArraySplit, augment: Any, count: int | None = None, **options: Any) -> Any:
-    """Images and labels of one pass, or of `count` batches, as arrays."""
-    options = {"training": True, "num_classes": COUNT, "seed": 3, **options}
-    dataset = pipeline(split, SIZE, 4, augment=augment, **options)
-    assert {spec.dtype for spec in dataset.element_spec} == {tf.float32}
-    parts = list(dataset.take(-1 if count is None else count).as_numpy_iterator())
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-
-
-def plain(split: ArraySplit) -> np.ndarray:
-    """The unchanged images, in the order of their classes."""
-    return split.as_arrays()[0].astype("float32")
-
-
-@pytest.mark.every_backend
-@pytest.mark.parametrize("make", [keras.layers.AutoContrast, keras.layers.RandomGrayscale])
-def test_images_equal_those_of_the_layer_itself(split: ArraySplit, make: Any) -> None:
-    layer = make() if make is keras.layers.AutoContrast else make(factor=1.0)
-    images, labels = batches(split, ["none", layer])
-    expected = keras.ops.convert_to_numpy(layer(plain(split), training=True))
-    np.testing.assert_allclose(images, expected[labels.argmax(-1)], atol=1e-3)
-
-
-def test_layers_replace_all_but_the_crop(split: ArraySplit) -> None:
-    """Neither the flip nor the shift of the split's own augmentation is applied as well."""
-    images, labels = batches(split, keras.layers.RandomFlip("horizontal"), 20, repeat=True)
-    originals = plain(split)[labels.argmax(-1)]
-    same = (images == originals).all((1, 2, 3))
-    mirrored = (images == originals[:, :, ::-1]).all((1, 2, 3))
-    np.testing.assert_array_equal(same, ~mirrored)
-    assert 20 < mirrored.sum() < 60  # of 80: per image, not per batch
-    assert set(mirrored.reshape(20, 4).sum(1)) - {0, 4}
-    everything = Augmentation(min_area=0.3, rand_augment=(2, 10), mixup=0.2, erasing=0.1)
-    flip = keras.layers.RandomFlip()
-    assert resolve_augment(None, everything) == (everything, ())
-    assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
-    assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
-    assert resolve_augment(["tiny"], everything)[0].shift == 4
-
-
+IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE, SIZE, 3), np.uint8)
+SPLIT = ArraySplit("train", CLASSES, IMAGES, np.arange(COUNT), augment="tiny")
+PLAIN = IMAGES.astype("float32")  # in the order of their classes
 LAYERS = keras.layers
 SEEDED: dict[str, Callable[[], Any]] = {
     "one": lambda: LAYERS.RandomRotation(0.1),
@@ -82,10 +37,45 @@ SEEDED: dict[str, Callable[[], Any]] = {
 }
 
 
+def batches(augment: Any, count: int | None = None, **options: Any) -> Any:
+    """Images and labels of one pass, or of `count` batches, as arrays."""
+    options = {"training": True, "num_classes": COUNT, "seed": 3, **options}
+    dataset = pipeline(SPLIT, SIZE, 4, augment=augment, **options)
+    assert {spec.dtype for spec in dataset.element_spec} == {tf.float32}
+    parts = list(dataset.take(-1 if count is None else count).as_numpy_iterator())
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("make", [keras.layers.AutoContrast, keras.layers.RandomGrayscale])
+def test_images_equal_those_of_the_layer_itself(make: Any) -> None:
+    layer = make() if make is keras.layers.AutoContrast else make(factor=1.0)
+    images, labels = batches(["none", layer])
+    expected = keras.ops.convert_to_numpy(layer(PLAIN, training=True))
+    np.testing.assert_allclose(images, expected[labels.argmax(-1)], atol=1e-3)
+
+
+def test_layers_replace_all_but_the_crop() -> None:
+    """Neither the flip nor the shift of the split's own augmentation is applied as well."""
+    images, labels = batches(keras.layers.RandomFlip("horizontal"), 20, repeat=True)
+    originals = PLAIN[labels.argmax(-1)]
+    same = (images == originals).all((1, 2, 3))
+    mirrored = (images == originals[:, :, ::-1]).all((1, 2, 3))
+    np.testing.assert_array_equal(same, ~mirrored)
+    assert 20 < mirrored.sum() < 60  # of 80: per image, not per batch
+    assert set(mirrored.reshape(20, 4).sum(1)) - {0, 4}
+    everything = Augmentation(min_area=0.3, rand_augment=(2, 10), mixup=0.2, erasing=0.1)
+    flip = keras.layers.RandomFlip()
+    assert resolve_augment(None, everything) == (everything, ())
+    assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
+    assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
+    assert resolve_augment(["tiny"], everything)[0].shift == 4
+
+
 @pytest.mark.parametrize("name", SEEDED)
-def test_numbers_follow_from_the_seed(split: ArraySplit, name: str) -> None:
+def test_numbers_follow_from_the_seed(name: str) -> None:
     def drawn(count: int, **options: Any) -> Any:
-        return batches(split, SEEDED[name](), count, repeat=True, **options)
+        return batches(SEEDED[name](), count, repeat=True, **options)
 
     first = drawn(4)
     keras.utils.set_random_seed(7)
@@ -97,61 +87,61 @@ def test_numbers_follow_from_the_seed(split: ArraySplit, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_mixup_and_cutmix_mix_images_as_labels(split: ArraySplit, policy: str) -> None:
+def test_mixup_and_cutmix_mix_images_as_labels(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
     layer = keras.layers.MixUp(alpha=1.0)
-    _check_mixed(split, *batches(split, ["none", layer], seed=5))
+    _check_mixed(*batches(["none", layer], seed=5))
     assert layer.dtype_policy.name == policy
     assert "_get_seed_generator" not in vars(layer)
-    images, labels = batches(split, ["none", keras.layers.CutMix()], seed=5)
+    images, labels = batches(["none", keras.layers.CutMix()], seed=5)
     np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
     for image, label in zip(images, labels, strict=True):
-        shares = [(image == original).all(-1).mean() for original in plain(split)]
+        shares = [(image == original).all(-1).mean() for original in PLAIN]
         np.testing.assert_allclose(shares, label, atol=0.2)  # whole pixels of 12 x 12
 
 
-def _check_mixed(split: ArraySplit, images: np.ndarray, labels: np.ndarray) -> None:
+def _check_mixed(images: np.ndarray, labels: np.ndarray) -> None:
     np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
     assert (labels.max(-1) < 0.999).any()
-    np.testing.assert_allclose(images, np.tensordot(labels, plain(split), 1), atol=1e-2)
+    np.testing.assert_allclose(images, np.tensordot(labels, PLAIN, 1), atol=1e-2)
 
 
-def test_the_policy_changes_nothing_and_passes_differ(split: ArraySplit) -> None:
+def test_the_policy_changes_nothing_and_passes_differ() -> None:
     whole = []
     for policy in ("mixed_bfloat16", "float32"):
         keras.config.set_dtype_policy(policy)
-        whole.append(batches(split, [LAYERS.RandomRotation(0.1), LAYERS.CutMix()]))
+        whole.append(batches([LAYERS.RandomRotation(0.1), LAYERS.CutMix()]))
     for value, former in zip(*whole, strict=True):
         np.testing.assert_array_equal(value, former)
-    images, labels = batches(split, keras.layers.RandomBrightness(0.3), 4, repeat=True)
+    images, labels = batches(keras.layers.RandomBrightness(0.3), 4, repeat=True)
     halves = zip(np.split(images, 2), np.split(labels, 2), strict=True)
     first, second = (half[np.argsort(which.argmax(-1))] for half, which in halves)
     assert all(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.every_backend
-def test_callables_get_batches_and_may_have_conditions(split: ArraySplit) -> None:
+def test_callables_get_batches_and_may_have_conditions() -> None:
     def blend(images: Any, labels: Any) -> tuple[Any, Any]:
         return (images + images[::-1]) / 2, (labels + labels[::-1]) / 2
 
-    _check_mixed(split, *batches(split, ["none", blend]))
+    _check_mixed(*batches(["none", blend]))
 
     def brighten(image: Any) -> Any:
         if tf.reduce_mean(image) > 300:  # AutoGraph, as in `Dataset.map`
             return image
         return image + 1
 
-    images, labels = batches(split, ["none", brighten])
-    expected = np.minimum(plain(split)[labels.argmax(-1)] + 1, 255)  # clipped
+    images, labels = batches(["none", brighten])
+    expected = np.minimum(PLAIN[labels.argmax(-1)] + 1, 255)  # clipped
     np.testing.assert_array_equal(images, expected)
 
 
-def test_rows_of_a_process(split: ArraySplit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
-    whole = batches(split, layers)
+    whole = batches(layers)
     name = "keras_vit.data.batch_plan.rows_of_process"
     monkeypatch.setattr(name, lambda count: np.array([1, 2]))
-    images, labels = batches(split, layers)
+    images, labels = batches(layers)
     np.testing.assert_array_equal(labels, whole[1])
     np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
 
@@ -160,7 +150,7 @@ def test_rows_of_a_process(split: ArraySplit, monkeypatch: pytest.MonkeyPatch) -
         return tf.gather(images, order), tf.gather(labels, order)
 
     with pytest.raises(ValueError, match=r"swap may draw from .* differs between processes"):
-        batches(split, swap)
+        batches(swap)
 
 
 def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -170,9 +160,8 @@ def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("augment", "error", "words"),
-    [
+def test_errors() -> None:
+    for augment, error, words in (
         (3, TypeError, "augment=3 is a int. Give an Augmentation"),
         ("strong", ValueError, "Give one of: 'inception', .* a layer itself, such as keras"),
         ("keras.layers.MixUp(0.2)", ValueError, "is not known. .* a layer itself, such as keras"),
@@ -189,26 +178,24 @@ def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
         (keras.layers.MixUp(data_format="channels_first"), ValueError, "'channels_last'"),
         ([keras.layers.MixUp(), keras.layers.RandomFlip()], ValueError, "give keras.*Flip first"),
         ([Augmentation(mixup=0.2), keras.layers.MixUp()], ValueError, "mixes twice"),
-    ],
-)
-def test_errors(split: ArraySplit, augment: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        batches(split, augment)
+    ):
+        with pytest.raises(error, match=words):
+            batches(augment)
 
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_keras_cv(split: ArraySplit, policy: str) -> None:
+def test_keras_cv(policy: str) -> None:
     keras_cv = pytest.importorskip("keras_cv")
     # Its inner layers take the policy at their making, and fail in mixed ones.
     rand = keras_cv.layers.RandAugment((0, 255), augmentations_per_image=1, geometric=False)
     keras.config.set_dtype_policy(policy)
     layer = keras_cv.layers.MixUp(alpha=1.0)
-    images, labels = batches(split, ["none", keras_cv.layers.RandomFlip(rate=1.0), layer])
-    _check_mixed(split, images[:, :, ::-1], labels)
-    images, labels = batches(split, ["none", rand])
+    images, labels = batches(["none", keras_cv.layers.RandomFlip(rate=1.0), layer])
+    _check_mixed(images[:, :, ::-1], labels)
+    images, labels = batches(["none", rand])
     assert (images == np.clip(images, 0, 255)).all()
-    assert not np.array_equal(images, plain(split)[labels.argmax(-1)])
+    assert not np.array_equal(images, PLAIN[labels.argmax(-1)])
     np.testing.assert_array_equal(labels.sum(-1), 1)
 
 
@@ -247,10 +234,10 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
     assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
 
 
-def test_fit(split: ArraySplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run with an interruption ends with the weights of one without."""
     recipe = replace(keras_vit.recipes.get("digits"), image_size=SIZE, epochs=1, batch_size=4)
-    splits = Splits("arrays", CLASSES, {"train": split, "val": split})
+    splits = Splits("arrays", CLASSES, {"train": SPLIT, "val": SPLIT})
     lines: list[str] = []
     # A checkpoint after every step: `keras_vit.training.fit` writes them by time.
     often = partial(fit_module.ResumableRun, every_steps=1)

@@ -13,6 +13,17 @@ from keras_vit.data.augment.three_augment import three_augment
 
 tf = pytest.importorskip("tensorflow")
 ndimage = pytest.importorskip("scipy.ndimage")
+IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
+# What the option alone does to the image's brightest point, in moments of a bright bar: from its
+# x and the sums of x^2, y^2 and xy.
+CHANGES = {
+    "shift": (2.0, lambda x, xx, yy, xy: x),
+    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
+    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
+    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
+}
+PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
+PICTURE = Image.fromarray(PIXELS)
 
 
 def test_images_and_labels_are_mixed_alike() -> None:
@@ -103,7 +114,6 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     assert np.sum(corners, axis=0).min() >= 1  # up to every border
     quartiles = np.quantile(images[images >= 0], [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
-
     # Probability and seed.
     images = erased(400, 0.25)
     count = (images >= 0).any((1, 2, 3)).sum()
@@ -112,9 +122,6 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
     tops = [int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()]
     assert len(set(tops)) > 15
-
-
-IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 
 
 def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
@@ -144,16 +151,6 @@ def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
     assert np.abs(turned - pixels).max() > 1
 
 
-# What the option alone does to the image's brightest point, in moments of a bright bar: from its
-# x and the sums of x^2, y^2 and xy.
-CHANGES = {
-    "shift": (2.0, lambda x, xx, yy, xy: x),
-    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
-    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
-    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
-}
-
-
 @pytest.mark.parametrize("option", CHANGES)
 def test_each_change_stays_within_its_range(option: str) -> None:
     value, change = CHANGES[option]
@@ -170,10 +167,6 @@ def test_each_change_stays_within_its_range(option: str) -> None:
     largest = np.abs(seen).max()
     assert 0.8 * value < largest < 1.05 * value
     assert abs(np.mean(seen)) < 0.4 * value  # either side
-
-
-PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
-PICTURE = Image.fromarray(PIXELS)
 
 
 def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
@@ -193,7 +186,7 @@ def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
     return np.asarray(changed, float)
 
 
-def test_three_augment_equals_pillow_up_to_its_rounding() -> None:
+def test_three_augment_equals_pillow_up_to_its_rounding_and_follows_from_the_seed() -> None:
     chosen = set()
     for seed in range(12):
         draws = tf.random.stateless_uniform((5,), (seed, 0)).numpy()
@@ -202,9 +195,6 @@ def test_three_augment_equals_pillow_up_to_its_rounding() -> None:
         # Pillow rounds to integers after each of four changes.
         np.testing.assert_allclose(image, by_hand(*draws), atol=4)
     assert chosen == {0, 1, 2}
-
-
-def test_three_augment_by_seed_of_every_size_and_channel_and_in_training() -> None:
     for shape in ((1, 1, 3), (8, 8, 1), (33, 64, 3)):
         pixels = tf.constant(np.random.default_rng(0).uniform(0, 255, shape), tf.float32)
         for seed in range(6):

@@ -22,6 +22,24 @@ from tests.data.image_fixtures import encode, plain, png_of_twelve_bits, write, 
 
 pytestmark = pytest.mark.backends("torch")  # the bytes of a file say it
 DEEP = png_of_twelve_bits()
+TRAIN = pytest.param(["train"], marks=pytest.mark.slow)
+COMMANDS = """
+import contextlib, io, sys
+from keras_vit_cli import commands as cli
+data, model, photo, run = sys.argv[1:5]
+sizes = ["--model", "ViT-Ti/16", "--epochs", "1", "--batch-size", "4", "--image-size", "16"]
+commands = {
+    "predict": ["predict", model, photo],
+    "evaluate": ["evaluate", model, "--data", data],
+    "train": ["train", "--data", data, "--out", run, *sizes],
+}
+for name in sys.argv[5:]:
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = cli.main(commands[name])
+    lines = [line for line in stderr.getvalue().splitlines() if "16 bits" in line]
+    print(name, status, len(lines), lines[0].startswith("keras-vit: warning: "))
+"""
 
 
 def deep_warnings(call: Callable[[], Any]) -> list[str]:
@@ -69,7 +87,11 @@ def test_records_are_one_warning(tmp_path: Path) -> None:
     assert "train.tfrecord" in message
 
 
-def test_one_file_or_many_that_are_predicted_or_inspected(folder: Path, tmp_path: Path) -> None:
+def test_files_that_are_trained_with_predicted_or_inspected(folder: Path, tmp_path: Path) -> None:
+    job = Job(data=str(folder), out=folder / "run")
+    assert len(deep_warnings(lambda: load_splits(job))) == 1  # a training hides it nowhere
+    line = printing.format_warning(UserWarning("other"), UserWarning, "file.py", 3)
+    assert line.startswith("file.py:3: UserWarning: other")
     (message,) = deep_warnings(lambda: read_image(folder / "b" / "deep0.png", 16))
     assert message.startswith(f"{folder / 'b' / 'deep0.png'}: a PNG file of 16 bits")
     assert deep_warnings(lambda: read_image(folder / "b" / "0.png", 16)) == []
@@ -81,26 +103,6 @@ def test_one_file_or_many_that_are_predicted_or_inspected(folder: Path, tmp_path
     assert "(5 of 5 looked at)" in message
 
 
-TRAIN = pytest.param(["train"], marks=pytest.mark.slow)
-COMMANDS = """
-import contextlib, io, sys
-from keras_vit_cli import commands as cli
-data, model, photo, run = sys.argv[1:5]
-sizes = ["--model", "ViT-Ti/16", "--epochs", "1", "--batch-size", "4", "--image-size", "16"]
-commands = {
-    "predict": ["predict", model, photo],
-    "evaluate": ["evaluate", model, "--data", data],
-    "train": ["train", "--data", data, "--out", run, *sizes],
-}
-for name in sys.argv[5:]:
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        with contextlib.redirect_stdout(io.StringIO()):
-            status = cli.main(commands[name])
-    lines = [line for line in stderr.getvalue().splitlines() if "16 bits" in line]
-    print(name, status, len(lines), lines[0].startswith("keras-vit: warning: "))
-"""
-
-
 @pytest.mark.backends("tensorflow")  # whose process has it imported, and prints nothing then
 @pytest.mark.parametrize("commands", [["predict", "evaluate"], TRAIN])
 def test_the_commands(commands, folder, tmp_path, run_python) -> None:
@@ -109,10 +111,3 @@ def test_the_commands(commands, folder, tmp_path, run_python) -> None:
     paths = (folder, tmp_path / "model.keras", folder / "b" / "deep0.png", tmp_path / "run")
     answers = run_python(COMMANDS, None, *map(str, paths), *commands).splitlines()
     assert answers == [f"{name} 0 1 True" for name in commands]
-
-
-def test_a_training_hides_it_nowhere_and_other_warnings_are_shown_as_ever(folder: Path) -> None:
-    job = Job(data=str(folder), out=folder / "run")
-    assert len(deep_warnings(lambda: load_splits(job))) == 1
-    line = printing.format_warning(UserWarning("other"), UserWarning, "file.py", 3)
-    assert line.startswith("file.py:3: UserWarning: other")

@@ -1,7 +1,5 @@
 """Photographs kept decoded: the same pixels where they are small, Pillow's where they are not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -87,13 +85,20 @@ def test_pixels(split: Any, keep: Any, channels: int) -> None:
         np.testing.assert_array_equal(now, before)
 
 
-def test_the_same_crops(split: Any, keep: Any) -> None:
+def test_the_same_crops_and_others_may_read_the_cache(split, keep, tmp_path) -> None:
     """Where nothing is reduced, batches are equal bit for bit; the draws are those of the split."""
     cached, _ = keep(4096)
     # TensorFlow decodes the crop of a JPEG file alone, whose border differs by a few levels.
     kept = first_batch(split.with_decoder("pillow"), cache=True)
     np.testing.assert_array_equal(first_batch(cached), kept)
     np.testing.assert_array_equal(first_batch(cached, cache=True), kept)
+    # Ways do not meet, and files have the usual mode, whichever of the threads wrote them.
+    ways = [keep(side, channels)[0].files for side in (SIDE, SIDE + 1) for channels in (1, 3)]
+    files = {file for files in ways for file in files}
+    assert len(files) == 4 * len(split)
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert {file.stat().st_mode for file in files} == {usual.stat().st_mode}
 
 
 def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Path) -> None:
@@ -111,16 +116,6 @@ def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Pat
     assert all(file.stat().st_mtime_ns == written[file] for file in again.files[3:])
     assert not list((tmp_path / "cache").rglob(".*"))
     assert len(list(again.decoded())) == len(split)
-
-
-def test_ways_do_not_meet_and_others_may_read_the_cache(split, keep, tmp_path) -> None:
-    """Files have the usual mode, whichever of the threads wrote them, and so do later ones."""
-    ways = [keep(side, channels)[0].files for side in (SIDE, SIDE + 1) for channels in (1, 3)]
-    files = {file for files in ways for file in files}
-    assert len(files) == 4 * len(split)
-    usual = tmp_path / "usual"
-    usual.touch()
-    assert {file.stat().st_mode for file in files} == {usual.stat().st_mode}
 
 
 def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> None:

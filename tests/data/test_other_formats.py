@@ -10,30 +10,27 @@ from keras_vit_cli import commands as cli
 from tests.data.image_fixtures import flat_folder, plain, write
 
 pytestmark = pytest.mark.backends("torch")  # no file is read
-FORMATS = {
-    "a.tif": ("TIFF", "Pillow"),
-    "a.TIFF": ("TIFF", "scale the array to 0..255"),
-    "a.avif": ("AVIF", "Pillow 11.3"),
-    "a.heic": ("HEIC", "pillow-heif"),
-    "a.jp2": ("JPEG 2000", "Pillow"),
-    "a.jxl": ("JPEG XL", "pillow-jxl-plugin"),
-    "a.dcm": ("DICOM", "pydicom"),
-    "a.nii.gz": ("NIfTI", "nibabel"),
-    "a.CR2": ("raw camera", "rawpy"),
-    "a.svs": ("whole-slide", "openslide-python"),
-    "a.exr": ("OpenEXR or HDR", "cv2"),
-}
 
 
-@pytest.mark.parametrize("file", FORMATS)
-def test_a_folder_of_another_format(file: str, tmp_path: Path) -> None:
-    write(tmp_path, {f"{c}/{i}{file}": b"x" for c in ("cat", "dog") for i in range(3)})
-    name, reader = FORMATS[file]
-    with pytest.raises(ValueError, match=f"holds 6 {name} files.*Convert.*{reader}"):
-        load(tmp_path)
-
-
-def test_by_splits_without_classes_and_without_suffixes(tmp_path: Path) -> None:
+def test_files_of_another_format(tmp_path: Path) -> None:
+    for suffix, name, reader in (
+        (".tif", "TIFF", "Pillow"),
+        (".TIFF", "TIFF", "scale the array to 0..255"),
+        (".avif", "AVIF", "Pillow 11.3"),
+        (".heic", "HEIC", "pillow-heif"),
+        (".jp2", "JPEG 2000", "Pillow"),
+        (".jxl", "JPEG XL", "pillow-jxl-plugin"),
+        (".dcm", "DICOM", "pydicom"),
+        (".nii.gz", "NIfTI", "nibabel"),
+        (".CR2", "raw camera", "rawpy"),
+        (".svs", "whole-slide", "openslide-python"),
+        (".exr", "OpenEXR or HDR", "cv2"),
+    ):
+        files = (f"{c}/{i}a{suffix}" for c in ("cat", "dog") for i in range(3))
+        folder = write(tmp_path / suffix.replace(".", ""), dict.fromkeys(files, b"x"))
+        with pytest.raises(ValueError, match=f"holds 6 {name} files.*Convert.*{reader}"):
+            load(folder)
+    # By splits, without classes, and without suffixes.
     heic = [f"{split}/{c}/1.heic" for split in ("train", "val") for c in "ab"]
     for name, files, message in (
         ("split", heic, r"train does not hold an image.*2 HEIC files"),
@@ -64,37 +61,30 @@ def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
     assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
 
 
-ELSEWHERE = {
-    "gs://bucket/photos": r"gcloud storage cp --recursive gs://bucket/photos DATA",
-    "s3://bucket/photos": r"aws s3 cp --recursive s3://bucket/photos DATA",
-    "records:gs://bucket/train-0": r"gcloud storage cp",
-    "https://example.org/photos.zip": r"curl -LO https://example.org/photos.zip",
-}
-
-
-@pytest.mark.parametrize("source", ELSEWHERE)
-def test_data_on_another_machine(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(FileNotFoundError, match=f"not on this machine.*{ELSEWHERE[source]}"):
-        load(source)
-    assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
-    assert "not on this machine" in capsys.readouterr().err
-    if source.startswith("gs"):
-        with pytest.raises(FileNotFoundError, match="gs://bucket/photos is not on this machine"):
-            load(Path(source))
-
-
-FILES = {
-    "p.zip": r"is an archive. Unpack it.*unzip .*p\.zip -d DATA",
-    "p q.tar.gz": r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA",
-    "t.csv": r"is a table\. Give the folder of its images.*--labels labels\.csv",
-    "i.png": r"is a file, not a folder of images: give the folder around",
-    "s.tif": r"is a TIFF file, which is not read here \(Pillow",
-    "notes": r"is a file, not a folder of images\. Give FOLDER/<class>",
-}
+def test_data_on_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    for source, message in (
+        ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
+        ("s3://bucket/photos", r"aws s3 cp --recursive s3://bucket/photos DATA"),
+        ("records:gs://bucket/train-0", r"gcloud storage cp"),
+        ("https://example.org/photos.zip", r"curl -LO https://example.org/photos.zip"),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"not on this machine.*{message}"):
+            load(source)
+        assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
+        assert "not on this machine" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="gs://bucket/photos is not on this machine"):
+        load(Path("gs://bucket/photos"))
 
 
 def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
-    for file, message in FILES.items():
+    for file, message in (
+        ("p.zip", r"is an archive. Unpack it.*unzip .*p\.zip -d DATA"),
+        ("p q.tar.gz", r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA"),
+        ("t.csv", r"is a table\. Give the folder of its images.*--labels labels\.csv"),
+        ("i.png", r"is a file, not a folder of images: give the folder around"),
+        ("s.tif", r"is a TIFF file, which is not read here \(Pillow"),
+        ("notes", r"is a file, not a folder of images\. Give FOLDER/<class>"),
+    ):
         with pytest.raises(FileNotFoundError, match=r"There is no .*"):
             load(tmp_path / file)
         write(tmp_path, {file: plain(0)})

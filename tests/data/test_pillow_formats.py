@@ -17,6 +17,16 @@ from tests.data.image_fixtures import encode, orientation, write
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
 RANDOM = np.random.default_rng(0)
 PHOTO = Image.fromarray(RANDOM.integers(0, 256, (4, 6, 3), np.uint8)).resize((60, 40))
+KINDS = [pytest.param(PILLOW_FORMATS[0], marks=pytest.mark.every_backend), *PILLOW_FORMATS[1:]]
+DEEP = Image.fromarray(np.zeros((8, 8), np.uint16))
+REFUSED = {
+    "more than 8 bits per channel": lambda: encoded("TIFF", DEEP),
+    "2 pages": lambda: encoded("TIFF", save_all=True, append_images=[PHOTO]),
+    "a raw camera file": lambda: encoded("TIFF", tiffinfo={50706: b"\1\4\0\0"}),
+    "the TIFF file is damaged": lambda: encoded("TIFF")[:3000],
+    "the AVIF file is damaged": lambda: encoded("AVIF")[:200],
+    "the HEIC file is damaged": lambda: encoded("HEIF")[:200],
+}
 
 
 def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
@@ -25,9 +35,6 @@ def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
     if format == "AVIF" and not features.check("avif"):
         pytest.skip("this Pillow does not write AVIF")
     return encode(image, format, **options)
-
-
-KINDS = [pytest.param(PILLOW_FORMATS[0], marks=pytest.mark.every_backend), *PILLOW_FORMATS[1:]]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -53,17 +60,6 @@ def test_a_folder_of_them(tmp_path: Path) -> None:
     assert not splits.report
     images, _ = next(iter(pipeline(splits.train, 40, 12)))
     assert images.shape == (12, 40, 40, 3)
-
-
-DEEP = Image.fromarray(np.zeros((8, 8), np.uint16))
-REFUSED = {
-    "more than 8 bits per channel": lambda: encoded("TIFF", DEEP),
-    "2 pages": lambda: encoded("TIFF", save_all=True, append_images=[PHOTO]),
-    "a raw camera file": lambda: encoded("TIFF", tiffinfo={50706: b"\1\4\0\0"}),
-    "the TIFF file is damaged": lambda: encoded("TIFF")[:3000],
-    "the AVIF file is damaged": lambda: encoded("AVIF")[:200],
-    "the HEIC file is damaged": lambda: encoded("HEIF")[:200],
-}
 
 
 @pytest.mark.parametrize("reason", REFUSED)

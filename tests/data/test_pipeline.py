@@ -14,6 +14,13 @@ from tests.data.batches import check_stopped_run, passes
 from tests.data.image_fixtures import flat_folder, one_quick, plain
 
 tf = pytest.importorskip("tensorflow")
+# Each of both once, the other pairs thoroughly.
+OTHER_PAIRS = [("array_split", True), ("folder_split", True), ("array_split", False)]
+PAIRS = [("folder_split", False), *one_quick(OTHER_PAIRS)]
+# Three operations stand for all: each takes time to trace.
+OPERATIONS = {"rand_augment": (2, 10), "operations": ("rotate", "contrast", "cutout")}
+MIXED = Augmentation(**OPERATIONS, erasing=0.5, mixup=0.5, cutmix=1.0)
+EVERYTHING = {"augment": MIXED, "num_classes": 2}
 
 
 @pytest.fixture
@@ -30,21 +37,10 @@ def array_split() -> ArraySplit:
     return ArraySplit("train", ("a", "b"), images, np.arange(20) % 2, augment="digits")
 
 
-# Each of both once, the other pairs thoroughly.
-OTHER_PAIRS = [("array_split", True), ("folder_split", True), ("array_split", False)]
-PAIRS = [("folder_split", False), *one_quick(OTHER_PAIRS)]
-
-
 @pytest.fixture(params=PAIRS, ids=str)
 def pair(request) -> tuple[Split, bool]:
     """A split, and whether it is cached."""
     return request.getfixturevalue(request.param[0]), request.param[1]
-
-
-# Three operations stand for all: each takes time to trace.
-OPERATIONS = {"rand_augment": (2, 10), "operations": ("rotate", "contrast", "cutout")}
-MIXED = Augmentation(**OPERATIONS, erasing=0.5, mixup=0.5, cutmix=1.0)
-EVERYTHING = {"augment": MIXED, "num_classes": 2}
 
 
 def test_shapes_types_and_number(folder_split, array_split) -> None:
@@ -111,15 +107,11 @@ def test_augmentation_differs_between_images_and_passes() -> None:
     assert len(np.unique(plain_ones, axis=0)) == 1
 
 
-@pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
-def test_a_stopped_run_goes_on_bit_by_bit(pair, options: dict) -> None:
+def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair) -> None:
     split, cache = pair
-    # 72 images: three passes of 20, and batches across their borders.
-    check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
-
-
-def test_passes_are_numbered(pair) -> None:
-    split, cache = pair
+    for options in ({}, EVERYTHING):
+        # 72 images: three passes of 20, and batches across their borders.
+        check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
     endless = passes(pipeline(split, 8, 5, True, repeat=True, cache=cache).take(12))[0]
     finite = passes(pipeline(split, 8, 5, True, cache=cache), 3)
     np.testing.assert_array_equal(np.concatenate(finite), endless)

@@ -1,7 +1,5 @@
 """Files of bands: against what tifffile, imagecodecs, NumPy and pydicom themselves read."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
@@ -29,6 +27,7 @@ imagecodecs = pytest.importorskip("imagecodecs")
 pydicom = pytest.importorskip("pydicom")
 RANDOM = np.random.default_rng(0)
 FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")
+IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
 
 
 def written(save: Callable[[io.BytesIO], Any]) -> bytes:
@@ -220,20 +219,16 @@ SILENTLY_WRONG: list[Refusal] = [
     (lambda: dicom(FIVE[..., 0], SharedFunctionalGroupsSequence=[]), "enhanced DICOM"),
     (lambda: npy(np.full((3, 3), 1e300)), "band 1 holds NaN or infinity"),
 ]
-REFUSED = {"fifth": FIFTH, "huge": HUGE, "silently wrong": SILENTLY_WRONG}
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_refusals(kind: str) -> None:
-    options: dict[str, Any] = {"bands": (5,), "max_pixels": 100_000} if kind == "fifth" else {}
-    for make, reason in REFUSED[kind]:
-        contents = make()
-        with warnings.catch_warnings(action="error"), pytest.raises(BadImageError, match=reason):
-            read_raster(contents, **options)
-
-
-def test_bands_count_from_one_and_a_missing_package_is_named(monkeypatch) -> None:
-    for bands in ((0,), (-1,), (1, 6)):
+def test_refusals_and_packages_that_are_missing(monkeypatch) -> None:
+    fifth = {"bands": (5,), "max_pixels": 100_000}
+    for rows, options in ((FIFTH, fifth), (HUGE, {}), (SILENTLY_WRONG, {})):
+        for make, reason in rows:
+            contents, refused = make(), pytest.raises(BadImageError, match=reason)
+            with warnings.catch_warnings(action="error"), refused:
+                read_raster(contents, **options)
+    for bands in ((0,), (-1,), (1, 6)):  # they count from one
         with pytest.raises(BadImageError, match=f"has 5 bands, and band {bands[-1]} was asked for"):
             read_raster(OTHERS["npy"], bands)
     for name, package in {"planar": "tifffile", "png": "imagecodecs", "dicom": "pydicom"}.items():
@@ -282,16 +277,12 @@ def test_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def tiles(folder: Path, images: np.ndarray, suffix: str = ".tif") -> Path:
-    """Two classes in turn."""
     encoded = map(partial(tiff, planarconfig="contig") if suffix == ".tif" else npy, images)
     return write(folder, {f"{'ab'[i % 2]}/{i}{suffix}": file for i, file in enumerate(encoded)})
 
 
 def numbered(files: Iterable[Path]) -> np.ndarray:
     return IMAGES[[int(file.stem) for file in files]]
-
-
-IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
 
 
 def test_a_folder_of_bands(tmp_path: Path) -> None:

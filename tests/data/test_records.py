@@ -19,15 +19,14 @@ tf = pytest.importorskip("tensorflow")
 array_record = pytest.importorskip("array_record.python.array_record_module")
 COUNT = 23
 NAMES = "".join(f"number {i}\n" for i in range(128))
-Example = tuple[bytes, int]  # an image and its label
 
 
-def examples(start: int = 0, count: int = COUNT) -> list[Example]:
+def examples(start: int = 0, count: int = COUNT) -> list[tuple[bytes, int]]:
     """Gray images whose level is their number, and so is their label."""
     return [(plain(i), i) for i in range(start, start + count)]
 
 
-def write_array_record(file: Path, records: list[Example]) -> None:
+def write_array_record(file: Path, records: list[tuple[bytes, int]]) -> None:
     writer = array_record.ArrayRecordWriter(str(file), "group_size:1")
     for image, label in records:
         writer.write(example(image, label))
@@ -37,16 +36,28 @@ def write_array_record(file: Path, records: list[Example]) -> None:
 TWO_SPLITS = {"train": examples(), "validation": examples(100, 5)}
 WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
+BYTES = [example(*pair) for pair in examples()]
+SECOND = len(BYTES[16]) + 16
+FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
+DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
+    "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
+    "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
+    "cut by a record": (1, lambda shard: shard[: -len(BYTES[15]) - 11], "truncated"),
+    # Of the second record: its length, and its data, which follow 12 bytes.
+    "a length": (2, lambda shard: flipped(shard, SECOND + 1), f"corrupted record at {SECOND} "),
+    "data": (2, lambda shard: flipped(shard, SECOND + 40), f"corrupted record at {SECOND + 12} "),
+    "zeros at the end": (0, lambda shard: shard + bytes(32), f"corrupted record at {FIRST_SHARD}"),
+}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """Writes `{name: records}` in shards, with labels.txt."""
 
-    def write(kind: str = "tfrecord", splits: Any = None, shards: int = 3, where="data") -> Path:
+    def write(kind: str = "tfrecord", splits: Any = TWO_SPLITS, shards=3, where="data") -> Path:
         place = tmp_path / where
         place.mkdir()
-        for name, records in (splits or TWO_SPLITS).items():
+        for name, records in splits.items():
             for i, part in enumerate(np.array_split(np.arange(len(records)), shards)):
                 file = place / f"{name}.{kind}-{i:05}-of-{shards:05}"
                 WRITERS[kind](file, [records[j] for j in part])
@@ -122,8 +133,7 @@ def test_the_order_of_millions_starts_anywhere() -> None:
     assert (len(last), len({*first, *last})) == (100, 200)
     assert max(first) - min(first) > 0.8 * count
     assert 0 <= min(last) <= max(last) < count
-    again = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)]
-    assert again == last[-3:]
+    assert [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)] == last[-3:]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -153,24 +163,8 @@ def test_where_records_may_be(tmp_path: Path) -> None:
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
 
 
-BYTES = [example(*pair) for pair in examples()]
-SECOND = len(BYTES[16]) + 16
-FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
-
-
 def flipped(contents: bytes, byte: int) -> bytes:
     return contents[:byte] + bytes([contents[byte] ^ 0x40]) + contents[byte + 1 :]
-
-
-DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
-    "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
-    "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
-    "cut by a record": (1, lambda shard: shard[: -len(BYTES[15]) - 11], "truncated"),
-    # Of the second record: its length, and its data, which follow 12 bytes.
-    "a length": (2, lambda shard: flipped(shard, SECOND + 1), f"corrupted record at {SECOND} "),
-    "data": (2, lambda shard: flipped(shard, SECOND + 40), f"corrupted record at {SECOND + 12} "),
-    "zeros at the end": (0, lambda shard: shard + bytes(32), f"corrupted record at {FIRST_SHARD}"),
-}
 
 
 @pytest.mark.parametrize("case", one_quick(DAMAGE))
@@ -191,8 +185,8 @@ def test_damaged_array_records(folder: Folder) -> None:
     with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
         load(place)
     file.write_bytes(flipped(content, 200))  # in one of the first records
-    message = rf"{file.name}, record \d is damaged: .* at byte \d+"
-    with pytest.raises(tf.errors.OpError, match=message):
+    damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
+    with pytest.raises(tf.errors.OpError, match=damaged):
         load(place).train.labels()
 
 
@@ -221,10 +215,8 @@ def test_features_and_labels_that_do_not_fit(tmp_path: Path) -> None:
     write_examples(file, examples(), "pixels", "class")
     with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
         load(tmp_path)
-    for text, message in (
-        ("even\n", r"labels.txt has 1 class names"),
-        (NAMES, r"the features class, pixels; .* expected as image/enc"),
-    ):
+    features = r"the features class, pixels; .* expected as image/enc"
+    for text, message in (("even\n", r"labels.txt has 1 class names"), (NAMES, features)):
         names.write_text(text)
         with pytest.raises(ValueError, match=message):
             load(tmp_path)
@@ -249,7 +241,7 @@ def test_missing_files(folder: Folder, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_an_image_that_does_not_decode_is_replaced(folder, kind, capfd) -> None:
+def test_an_image_that_does_not_decode_is_replaced_or_an_error(folder, kind, capfd) -> None:
     records = examples()
     records[9] = plain(9)[:-20], 1
     split = load(folder(kind, {"train": records, "val": examples()})).train
@@ -257,15 +249,10 @@ def test_an_image_that_does_not_decode_is_replaced(folder, kind, capfd) -> None:
     printed = capfd.readouterr().err
     assert f"train.{kind}-00001-of-00003, record 1" in printed
     assert "the PNG file is damaged or incomplete; replaced by a gray image" in printed
-
-
-def test_an_image_that_does_not_decode_is_an_error_if_asked_for(folder: Folder) -> None:
     records = [(plain(9)[:-20], 1), *examples(count=3)]
-    place = folder(splits={"train": records, "val": records})
-    for max_pixels, reason in (
-        (None, "the PNG file is damaged"),
-        (20, "20 x 16 pixels, more than max_pixels=20"),
-    ):
+    place = folder(kind, {"train": records, "val": records}, where="raise")
+    large = "20 x 16 pixels, more than max_pixels=20"
+    for max_pixels, reason in ((None, "the PNG file is damaged"), (20, large)):
         split = load(place, on_bad_file="raise", max_pixels=max_pixels).train
         with pytest.raises(tf.errors.OpError, match=f"BadImageError: .*, record 0: .*{reason}"):
             list(pipeline(split, 8, 4))

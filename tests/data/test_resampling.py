@@ -57,15 +57,7 @@ def test_a_stream_goes_on_at_any_step(cache: bool) -> None:
     assert np.abs(np.bincount(labels) - 80).max() < 12
 
 
-def test_an_image_that_is_drawn_twice_is_augmented_anew() -> None:
-    noise = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 1)).astype("uint8")
-    split = ArraySplit("train", tuple("abcd"), noise, LABELS).resampled(sampling_rates(COUNTS))
-    images, labels = next(iter(pipeline(split, 4, 100, training=True, channels=1)))
-    rare = images.numpy()[labels.numpy() == 3]
-    assert len({image.tobytes() for image in rare}) == len(rare) >= 24
-
-
-def test_other_rates_and_what_is_not_shuffled() -> None:
+def test_other_rates_what_is_not_shuffled_and_what_is_drawn_twice() -> None:
     assert set(drawn(SPLIT.resampled([0, 0, 1, 0]))[1]) == {2}
     assert sorted(drawn(SPLIT.resampled([1, 1, 1, 1]))[0]) == list(range(100))
     rows = [int(place) for place, _, _ in RESAMPLED.dataset().as_numpy_iterator()]
@@ -78,3 +70,9 @@ def test_other_rates_and_what_is_not_shuffled() -> None:
     assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1
     decoded = DecodedSplit(RESAMPLED, 1)
     np.testing.assert_array_equal(drawn(decoded), drawn(RESAMPLED))
+    # An image that is drawn twice is augmented anew.
+    noise = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 1)).astype("uint8")
+    split = ArraySplit("train", tuple("abcd"), noise, LABELS).resampled(sampling_rates(COUNTS))
+    images, labels = next(iter(pipeline(split, 4, 100, training=True, channels=1)))
+    rare = images.numpy()[labels.numpy() == 3]
+    assert len({image.tobytes() for image in rare}) == len(rare) >= 24

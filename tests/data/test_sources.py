@@ -19,6 +19,19 @@ from tests.data import image_fixtures
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
 
 pytest.importorskip("tensorflow")
+PIPE = "a named pipe, not a regular file"
+NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
+UTF_16 = b"\xff\xfe" + "a/000.png".encode("utf-16-le")
+OUTSIDE = "train.txt, line 1: .* does not start with"
+TWICE = "000.png is listed in val.txt and in train.txt: an image belongs to one split"
+MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
+BAD = {
+    "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
+    "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
+    "a/empty.jpg": (b"", "the file is empty"),
+    "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
+    "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
+}
 
 
 def names(split) -> list[str]:
@@ -26,7 +39,7 @@ def names(split) -> list[str]:
 
 
 def sixteenths(images: np.ndarray) -> np.ndarray:
-    """Pixels as scikit-learn has them. A step of theirs is 15.9 of ours: rounding loses nothing."""
+    # A step of scikit-learn is 15.9 of ours: rounding loses nothing.
     return np.rint(images.reshape(-1, 64) / 255.0 * 16)
 
 
@@ -136,33 +149,26 @@ def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
         assert splits.train.labels().tolist() == [1, 0]
 
 
-NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
-UTF_16 = b"\xff\xfe" + "a/000.png".encode("utf-16-le")
-OUTSIDE = "train.txt, line 1: .* does not start with"
-TWICE = "000.png is listed in val.txt and in train.txt: an image belongs to one split"
-LISTS = {
-    "climbing out": (b"a/../../p16.png", b"b/001.png", OUTSIDE),
-    "absolute": (b"/etc/hostname", b"b/001.png", OUTSIDE),
-    "the same in other words": (b"b/001.png\na/000.png", b"a/../a/./000.png", TWICE),
-    "the same by a link": (b"a/000.png", b"b/link.png", "link.png is listed .* is the same file"),
-    "the same by a hard link": (b"a/000.png", b"b/hard.png", "hard.png is listed .* same file"),
-    "Latin-1": (b"b/001.png\na/\xe9.png", b"b/001.png", f"train.txt, line 2 {NOT_UTF_8}"),
-    "UTF-16 without a mark": (UTF_16[2:], b"b/001.png", "train.txt, line 1 is not UTF-8 text"),
-    "half of UTF-16": (UTF_16[:-1], b"b/001.png", "train.txt, line 1 is not UTF-16 text"),
-    "a pipe": (b"a/pipe.png", b"b/001.png", "train.txt, line 1: .* is a named pipe, not a regular"),
-}
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_lists_that_are_refused(tmp_path: Path, name: str) -> None:
-    train, val, message = LISTS[name]
-    folder = write(flat_folder(tmp_path / "photos"), {"train.txt": train, "val.txt": val})
+def test_lists_that_are_refused(tmp_path: Path) -> None:
+    folder = flat_folder(tmp_path / "photos")
     write(tmp_path, {"p16.png": plain(16)})
     (folder / "b" / "link.png").symlink_to(folder / "a" / "000.png")
     (folder / "b" / "hard.png").hardlink_to(folder / "a" / "000.png")
     os.mkfifo(folder / "a" / "pipe.png")
-    with pytest.raises(ValueError, match=message):
-        load(folder)
+    for train, val, message in (
+        (b"a/../../p16.png", b"b/001.png", OUTSIDE),
+        (b"/etc/hostname", b"b/001.png", OUTSIDE),
+        (b"b/001.png\na/000.png", b"a/../a/./000.png", TWICE),
+        (b"a/000.png", b"b/link.png", "link.png is listed .* is the same file"),
+        (b"a/000.png", b"b/hard.png", "hard.png is listed .* same file"),
+        (b"b/001.png\na/\xe9.png", b"b/001.png", f"train.txt, line 2 {NOT_UTF_8}"),
+        (UTF_16[2:], b"b/001.png", "train.txt, line 1 is not UTF-8 text"),
+        (UTF_16[:-1], b"b/001.png", "train.txt, line 1 is not UTF-16 text"),
+        (b"a/pipe.png", b"b/001.png", "train.txt, line 1: .* is a named pipe, not a regular"),
+    ):
+        write(folder, {"train.txt": train, "val.txt": val})
+        with pytest.raises(ValueError, match=message):
+            load(folder)
 
 
 def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
@@ -172,11 +178,9 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
     for verify in (True, False):
         splits = load(tmp_path, verify=verify)
         assert len(splits.train) + len(splits.val) == 20
-        assert {path.name: reason for path, reason in splits.report.ignored} == {
-            "pipe.jpg": "a named pipe, not a regular file",
-            "zeros.jpg": "a device, not a regular file",
-        }
-    assert read_image(tmp_path / "a" / "pipe.jpg", 8) == "a named pipe, not a regular file"
+        ignored = {path.name: reason for path, reason in splits.report.ignored}
+        assert ignored == {"pipe.jpg": PIPE, "zeros.jpg": "a device, not a regular file"}
+    assert read_image(tmp_path / "a" / "pipe.jpg", 8) == PIPE
 
 
 def test_large_images_are_bad_files(tmp_path: Path, capfd) -> None:
@@ -210,16 +214,6 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     train = load(tmp_path).train
     assert sum("\udcff" in file.name for file in train.files) >= 3
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
-
-
-MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
-BAD = {
-    "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
-    "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
-    "a/empty.jpg": (b"", "the file is empty"),
-    "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
-    "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
-}
 
 
 def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
@@ -283,18 +277,6 @@ def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatc
     assert "checked 20 files: 1 cannot be decoded\n" in capsys.readouterr().err
 
 
-def test_missing_folders_and_folders_of_a_class(tmp_path: Path) -> None:
-    for source in ("./flowers", "photos/flowers", "~/no such folder", Path("x")):
-        with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
-            load(source)
-    folder = write(tmp_path, {f"{name}/1.png": plain(1) for name in "ab"})
-    with pytest.raises(ValueError, match=f"Then give the folder around it, {folder}. Give FOLDER"):
-        load(folder / "a")
-    alone = write(tmp_path / "one", {"images/1.png": plain(1)})
-    with pytest.raises(ValueError, match="have to lie in a folder per class"):
-        load(alone / "images")
-
-
 def images(names: str) -> dict[str, bytes]:
     return {f"{name}.png": plain(1) for name in names.split()}
 
@@ -306,38 +288,45 @@ TWO_CLASSES = "class folders and a classifier needs two"
 NO_IMAGE = "a class without an image to train on"
 NONE_IN_VAL = "val does not hold an image in a class folder"
 ONLY_IN_VAL = rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images"
+ONE_EMPTY = rf"1 class cannot be used:\n.*b: {NO_IMAGE}"
 ONE_LEFT = "1 class with images to train on and 1 image to validate on; a classifier"
 UNKNOWN = r"train.txt, line 1: 'c/1.png' does not start with a class folder .*\(a, b\)"
-DISORDER: dict[str, tuple[dict[str, bytes], str]] = {
-    "empty": ({"readme": b""}, f"0 {TWO_CLASSES}"),
-    "one class": (images("a/1"), f"1 {TWO_CLASSES}"),
-    "no images": (images("a/1 a/2 c/1 c/2") | NOTES, rf"1 class cannot be used:\n.*b: {NO_IMAGE}"),
-    "one class left": (images("a/1 a/2") | NOTES, ONE_LEFT),
-    "no val.txt": (LISTED, "has train.txt but no val.txt"),
-    "no file": ({**LISTED, "val.txt": b"\nb/7.png"}, "val.txt, line 2: .*7.png does not exist"),
-    "unknown class": ({**AB, "train.txt": b"c/1.png", "val.txt": b"b/1.png"}, UNKNOWN),
-    "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
-    "empty val": (images("train/a/1 train/b/1") | VAL_NOTES, NONE_IN_VAL),
-    "only in val": (images("train/a/1 train/b/1 val/a/1 val/c/1"), ONLY_IN_VAL),
-}
 
 
-@pytest.mark.parametrize("name", DISORDER)
-def test_disorder_is_explained(tmp_path: Path, name: str) -> None:
-    files, message = DISORDER[name]
-    with pytest.raises(FileNotFoundError if "not exist" in message else ValueError, match=message):
-        load(write(tmp_path, files), on_bad_file="raise")
+def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
+    rows: dict[str, tuple[dict[str, bytes], str]] = {
+        "empty": ({"readme": b""}, f"0 {TWO_CLASSES}"),
+        "one class": (images("a/1"), f"1 {TWO_CLASSES}"),
+        "no images": (images("a/1 a/2 c/1 c/2") | NOTES, ONE_EMPTY),
+        "one class left": (images("a/1 a/2") | NOTES, ONE_LEFT),
+        "no val.txt": (LISTED, "has train.txt but no val.txt"),
+        "no file": ({**LISTED, "val.txt": b"\nb/7.png"}, "val.txt, line 2: .*7.png does not exist"),
+        "unknown class": ({**AB, "train.txt": b"c/1.png", "val.txt": b"b/1.png"}, UNKNOWN),
+        "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
+        "empty val": (images("train/a/1 train/b/1") | VAL_NOTES, NONE_IN_VAL),
+        "only in val": (images("train/a/1 train/b/1 val/a/1 val/c/1"), ONLY_IN_VAL),
+    }
+    for name, (files, message) in rows.items():
+        error = FileNotFoundError if "not exist" in message else ValueError
+        with pytest.raises(error, match=message):
+            load(write(tmp_path / name, files), on_bad_file="raise")
+    for source in ("./flowers", "photos/flowers", "~/no such folder", Path("x")):
+        with pytest.raises(FileNotFoundError, match=r"There is no (?s:.*)FOLDER/train/<class>"):
+            load(source)
+    folder = write(tmp_path / "two", AB)
+    with pytest.raises(ValueError, match=f"Then give the folder around it, {folder}. Give FOLDER"):
+        load(folder / "a")
+    alone = write(tmp_path / "one", {"images/1.png": plain(1)})
+    with pytest.raises(ValueError, match="have to lie in a folder per class"):
+        load(alone / "images")
 
 
-@pytest.fixture(scope="module")
-def disorder(tmp_path_factory) -> Path:
-    return image_fixtures.disorderly_folder(tmp_path_factory.mktemp("wüst"))
-
-
-def test_faults_are_left_out_and_reported(disorder: Path) -> None:
+@pytest.mark.filterwarnings("ignore:2 classes")
+def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd) -> None:
+    disorder = image_fixtures.disorderly_folder(tmp_path / "wüst")
     empty = pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here")
     with pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"), empty:
-        splits = load(disorder)
+        splits = checked = load(disorder)
     assert splits.class_names == image_fixtures.CLASSES
     assert (len(splits.train), len(splits.val)) == (3 * 19 + 2, 8)
     assert set(splits.val.labels()) == {0, 1}
@@ -353,20 +342,17 @@ def test_faults_are_left_out_and_reported(disorder: Path) -> None:
         "val/only here": f"{NO_IMAGE}, only 1 elsewhere",
     }
     assert all(name in str(splits.report) for name in (*unreadable, *ignored))
-
-
-@pytest.mark.filterwarnings("ignore:4 of 72 files", "ignore:2 classes")
-@pytest.mark.parametrize("verify", [True, False])
-def test_it_is_iterated_to_the_end(disorder: Path, verify: bool, capfd) -> None:
-    splits = load(disorder, verify=verify)
-    training = pipeline(splits.train, 16, 8, True, augment=Augmentation(mixup=0.2), num_classes=3)
-    if verify:
-        model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
-        model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
-        history = model.fit(training, epochs=1, verbose=0)
-        assert np.isfinite(history.history["loss"]).all()
-    else:
-        assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 2
-    assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8
-    # Without a check beforehand, the files are named as they are met.
-    assert ("cannot be decoded and is skipped" in capfd.readouterr().err) != verify
+    mixing = {"augment": Augmentation(mixup=0.2), "num_classes": 3}
+    for splits in (checked, load(disorder, verify=False)):
+        training = pipeline(splits.train, 16, 8, True, **mixing)
+        if splits is checked:
+            model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+            model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
+            history = model.fit(training, epochs=1, verbose=0)
+            assert np.isfinite(history.history["loss"]).all()
+        else:
+            assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 2
+        assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8
+        # Without a check beforehand, the files are named as they are met.
+        met = "cannot be decoded and is skipped" in capfd.readouterr().err
+        assert met == (splits is not checked)

@@ -90,6 +90,41 @@ FORMATS: dict[str, Callable[..., Any]] = {
     "t.jsonl": lambda path, rows: path.write_text("\n".join(map(json.dumps, rows)) + "\n"),
     "t.parquet": write_parquet,
 }
+ELEVEN = "holds 11 distinct integers; the task ordinal is for grades, and regression"
+DOGS = [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]
+COMMAS = [("a, b", "b, c", "a", "c, a")[i % 4] for i in range(COUNT)]
+BOOLEANS = {name: [str(bool(c)) for c in cells] for name, cells in FLAGS.items()}
+CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
+LONG = b"x" * 10**7
+NOT_AN_OBJECT = "line 2 has what is not an object"
+COLUMNS, NAMES = (b",".join(form % i for i in range(10**6)) for form in (b"c%d", b'"%d": 1'))
+HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
+    "t.csv": {
+        "invalid UTF-8": (CSV + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
+        "very many columns": (COLUMNS, "line 1 has 1,000,000 col"),
+        "many cells": (CSV + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
+        "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
+        "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
+        "text after a quote": (CSV + b'01.png,"cat"s\n', "line 3 has .*',' expected after"),
+        "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
+        "empty": (b"", "does not have a row of labels"),
+        "a header alone": (b"file,label\n", "does not have a row of labels"),
+        "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
+        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
+    },
+    "t.jsonl": {
+        "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
+        "an array": (b'[{"file": "0.png"}]', "line 1 has what is not an object .*it is a list"),
+        "a number": (JSON + b"17", f"{NOT_AN_OBJECT} .*it is a int"),
+        "very deep": (JSON + b"[" * 10**6, NOT_AN_OBJECT),
+        "many digits": (JSON + b'{"label": ' + b"9" * 10**5 + b"}", NOT_AN_OBJECT),
+        "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
+        "half a character": (JSON + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
+        "very many names": (b"{%b}" % NAMES, "line 1 has 1,000,000 columns"),
+        "numbers in a list": (JSON + b'{"label": [0.5]}', "line 2 has .*a column per number"),
+    },
+}
+ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -137,34 +172,26 @@ def test_a_table_in_the_folder_of_subfolders(tmp_path: Path) -> None:
     assert labels.numpy().tolist() == splits.val.labels().tolist()
 
 
-ELEVEN = "holds 11 distinct integers; the task ordinal is for grades, and regression"
-DOGS = [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]
-COMMAS = [("a, b", "b, c", "a", "c, a")[i % 4] for i in range(COUNT)]
-BOOLEANS = {name: [str(bool(c)) for c in cells] for name, cells in FLAGS.items()}
-GUESSES: dict[str, tuple[Columns, type, str]] = {
-    "texts": ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
-    "integers": ({"grade": [i % 11 for i in range(COUNT)]}, Classification, f"'grade' {ELEVEN}"),
-    "a bar": ({"tags": TAGS}, Multilabel, "7 of 30 cells of 'tags' hold several labels, separated"),
-    "a semicolon": ({"tags": [t.replace("|", ";") for t in TAGS]}, Multilabel, "by ';'"),
-    "a comma": ({"tags": COMMAS}, Multilabel, "by ','"),
-    "commas of names": ({"label": DOGS}, Classification, "2 distinct texts"),
-    "flags": (FLAGS, Multilabel, "the columns 'x', 'y' hold 0 and 1"),
-    "true and false": (BOOLEANS, Multilabel, "hold 0 and 1"),
-    "numbers": ({"age": NUMBERS}, Regression, "'age' holds 30 distinct numbers"),
-    "many integers": ({"age": list(range(COUNT))}, Regression, "'age' holds 30 distinct numbers"),
-    "few numbers": ({"age": [i % 4 + 0.5 for i in range(COUNT)]}, Regression, "4 distinct numbers"),
-    "columns of numbers": ({"a": NUMBERS, "b": NUMBERS}, Regression, "columns 'a', 'b' hold num"),
-}
-
-
-@pytest.mark.parametrize("case", GUESSES)
-def test_the_task_is_guessed(table: Table, case: str) -> None:
-    columns, kind, reason = GUESSES[case]
-    splits = table(base(**columns))
-    assert type(splits.task) is kind
-    assert reason in splits.task_reason
-    assert splits.task == splits.val.task
-    assert splits.class_names == splits.task.names
+def test_the_task_is_guessed(table: Table) -> None:
+    for columns, kind, reason in (
+        ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
+        ({"grade": [i % 11 for i in range(COUNT)]}, Classification, f"'grade' {ELEVEN}"),
+        ({"tags": TAGS}, Multilabel, "7 of 30 cells of 'tags' hold several labels, separated"),
+        ({"tags": [t.replace("|", ";") for t in TAGS]}, Multilabel, "by ';'"),
+        ({"tags": COMMAS}, Multilabel, "by ','"),
+        ({"label": DOGS}, Classification, "2 distinct texts"),
+        (FLAGS, Multilabel, "the columns 'x', 'y' hold 0 and 1"),
+        (BOOLEANS, Multilabel, "hold 0 and 1"),
+        ({"age": NUMBERS}, Regression, "'age' holds 30 distinct numbers"),
+        ({"age": list(range(COUNT))}, Regression, "'age' holds 30 distinct numbers"),
+        ({"age": [i % 4 + 0.5 for i in range(COUNT)]}, Regression, "4 distinct numbers"),
+        ({"a": NUMBERS, "b": NUMBERS}, Regression, "columns 'a', 'b' hold num"),
+    ):
+        splits = table(base(**columns))
+        assert type(splits.task) is kind
+        assert reason in splits.task_reason
+        assert splits.task == splits.val.task
+        assert splits.class_names == splits.task.names
 
 
 def test_targets_and_the_task_that_is_given(table: Table) -> None:
@@ -201,44 +228,32 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert wide.train.labels().shape == (20, 3)
 
 
-WRONG: dict[str, tuple[Columns, dict[str, Any], str]] = {
-    "two kinds": ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
-    "no such column": ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
-    "ids": ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
-    "decimal commas": ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
-    "one class": ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
-    "one number": ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
-    "constant": ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
-    "separator": ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
-    "task": ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
-    "size": ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
-    "two columns": ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
-    "other columns": ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
-    "no labels": ({}, {}, "does not have a column of labels"),
-    "yes": ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
-    "no tag": ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
-    "escape codes": ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
-    "two sides": ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
-    "no group": ({"label": ANIMALS, "group": GAP}, {}, "line 5: the cell of 'group' is empty"),
-    "no training": ({"label": ANIMALS, "split": TEST}, {"task": ANIMAL}, NO_ROW),
-    "masks": (MASKS, {}, "More than one column has files.*'file'.*'mask'"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_labels_that_do_not_fit(table: Table, case: str) -> None:
-    columns, options, message = WRONG[case]
-    with pytest.raises(ValueError, match=message) as caught:
-        table(base(**columns), **options)
-    assert "\x1b" not in str(caught.value)  # names do not reach the terminal
-
-
-def test_file_column(table: Table, photos: Path) -> None:
-    numbers: Columns = {"label": [i % 2 for i in range(COUNT)], "split": SPLITS}
-    assert len(table({"id": [str(photos / f) for f in FILES], **numbers}).train) == 20
-    assert len(table(base(**MASKS), file_column="mask", label_columns="label").train) == 20
-    with pytest.raises(ValueError, match=r"No column has files in .* one of 'id' \(as 'nowhere"):
-        table({"id": [f"nowhere/{f}" for f in FILES], **numbers})
+def test_labels_that_do_not_fit(table: Table) -> None:
+    for columns, options, message in (
+        ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
+        ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
+        ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
+        ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
+        ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
+        ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
+        ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
+        ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
+        ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
+        ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
+        ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
+        ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
+        ({}, {}, "does not have a column of labels"),
+        ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
+        ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
+        ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
+        ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
+        ({"label": ANIMALS, "group": GAP}, {}, "line 5: the cell of 'group' is empty"),
+        ({"label": ANIMALS, "split": TEST}, {"task": ANIMAL}, NO_ROW),
+        (MASKS, {}, "More than one column has files.*'file'.*'mask'"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            table(base(**columns), **options)
+        assert "\x1b" not in str(caught.value)  # names do not reach the terminal
 
 
 def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch) -> None:
@@ -259,13 +274,25 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
             load(source, **options)
 
 
-def test_names_of_splits(table: Table) -> None:
+def test_columns_of_files_and_of_splits(table: Table, photos: Path) -> None:
+    numbers: Columns = {"label": [i % 2 for i in range(COUNT)], "split": SPLITS}
+    assert len(table({"id": [str(photos / f) for f in FILES], **numbers}).train) == 20
+    assert len(table(base(**MASKS), file_column="mask", label_columns="label").train) == 20
+    with pytest.raises(ValueError, match=r"No column has files in .* one of 'id' \(as 'nowhere"):
+        table({"id": [f"nowhere/{f}" for f in FILES], **numbers})
     names = [name for name in ("Training", "valid", "test") for _ in range(10)]
     splits = table(base(split=names, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 10, "val": 10, "test": 10}
     # As in folders: without "val", "test" is what is validated on.
     splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 20, "val": 10}
+    for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):
+        splits = table({"file": FILES, **labels}, val_fraction=0.3)
+        assert len(splits.train) + len(splits.val) == COUNT
+        assert 7 <= len(splits.val) <= 11
+        assert set(of(splits)) == set(FILES)
+        if "label" in labels:
+            assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
 
 
 def test_groups_are_on_one_side(table: Table) -> None:
@@ -283,17 +310,7 @@ def test_groups_are_on_one_side(table: Table) -> None:
         table({**columns, "group": ANIMALS}, val_fraction=0.34)
 
 
-@pytest.mark.parametrize("labels", [{"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}])
-def test_without_a_split_column(table: Table, labels: Columns) -> None:
-    splits = table({"file": FILES, **labels}, val_fraction=0.3)
-    assert len(splits.train) + len(splits.val) == COUNT
-    assert 7 <= len(splits.val) <= 11
-    assert set(of(splits)) == set(FILES)
-    if "label" in labels:
-        assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
-
-
-def test_bad_rows(table: Table, photos: Path) -> None:
+def test_bad_and_repeated_rows(table: Table, photos: Path) -> None:
     """All of them are in one error, or left out."""
     bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
     for name, wrong in (
@@ -330,9 +347,6 @@ def test_bad_rows(table: Table, photos: Path) -> None:
         table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
     reasons = {row + 2: f"'{cell}' in 'age' is not a finite number" for row, cell in wrong.items()}
     assert errors(caught) == {**reasons, 14: "the cell of 'age' is empty"}
-
-
-def test_repeated_rows(table: Table, photos: Path) -> None:
     columns = {name: [*cells, cells[4]] for name, cells in base(label=ANIMALS).items()}
     splits = table(columns)
     assert len(splits.train) + len(splits.val) == COUNT
@@ -362,39 +376,6 @@ def test_files_that_do_not_decode(photos: Path, tmp_path: Path, table: Table) ->
     assert splits.task.offset == pytest.approx((np.mean(trained),))
     with pytest.raises(ValueError, match=bad):
         load(folder, labels=tmp_path / "t.csv", on_bad_file="raise")
-
-
-CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
-LONG = b"x" * 10**7
-NOT_AN_OBJECT = "line 2 has what is not an object"
-COLUMNS, NAMES = (b",".join(form % i for i in range(10**6)) for form in (b"c%d", b'"%d": 1'))
-HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
-    "t.csv": {
-        "invalid UTF-8": (CSV + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
-        "very many columns": (COLUMNS, "line 1 has 1,000,000 col"),
-        "many cells": (CSV + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
-        "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
-        "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
-        "text after a quote": (CSV + b'01.png,"cat"s\n', "line 3 has .*',' expected after"),
-        "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
-        "empty": (b"", "does not have a row of labels"),
-        "a header alone": (b"file,label\n", "does not have a row of labels"),
-        "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
-        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
-    },
-    "t.jsonl": {
-        "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
-        "an array": (b'[{"file": "0.png"}]', "line 1 has what is not an object .*it is a list"),
-        "a number": (JSON + b"17", f"{NOT_AN_OBJECT} .*it is a int"),
-        "very deep": (JSON + b"[" * 10**6, NOT_AN_OBJECT),
-        "many digits": (JSON + b'{"label": ' + b"9" * 10**5 + b"}", NOT_AN_OBJECT),
-        "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
-        "half a character": (JSON + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
-        "very many names": (b"{%b}" % NAMES, "line 1 has 1,000,000 columns"),
-        "numbers in a list": (JSON + b'{"label": [0.5]}', "line 2 has .*a column per number"),
-    },
-}
-ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
 
 
 @pytest.mark.parametrize(("name", "case"), ROWS)

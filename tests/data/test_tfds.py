@@ -74,7 +74,7 @@ def _cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
 
 
-def test_slices_where_there_is_no_validation_split(data_dir: Path) -> None:
+def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
     splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
     assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
     assert splits.class_names == ("even", "odd")
@@ -90,9 +90,6 @@ def test_slices_where_there_is_no_validation_split(data_dir: Path) -> None:
     ):
         splits = load(name, data_dir=data_dir)
         assert {name: split.tfds_split for name, split in splits.items()} == chosen
-
-
-def test_what_is_refused(data_dir: Path) -> None:
     for name, message in (
         ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
         ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),

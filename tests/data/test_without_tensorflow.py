@@ -22,6 +22,47 @@ from tests.data.image_fixtures import one_quick
 # photographs, four modes, 96 and 224 pixels: at most 8.4 of 255 levels, and 1.16 in the mean of an
 # image.
 MOST, MEAN = 9.0, 1.25
+PREDICT = """
+import sys
+from pathlib import Path
+import keras, keras_vit
+from keras_vit.evaluation.prediction import predict_files
+model = keras.saving.load_model(sys.argv[1])
+for file, answer in predict_files(model, sys.argv[3:]):
+    print(Path(file).name, answer if isinstance(answer, str) else [
+        (row["class"], round(row["probability"], 5))
+        for row in model.task.describe(answer, 3)["predictions"]])
+if keras.backend.backend() != "tensorflow":
+    from keras_vit_cli.inspect.inspect_files import inspect_files
+    small = keras_vit.VisionTransformer(
+        patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3), num_classes=2)
+    assert inspect_files(small, sys.argv[3:4], sys.argv[2]) == {}
+print("tensorflow" in sys.modules)
+"""
+IMPORTS = """
+import sys, keras
+before = set(sys.modules)
+import keras_vit.data
+heavy = {"tensorflow", "tensorflow_datasets", "sklearn", "PIL"}
+print(sorted(heavy & (set(sys.modules) - before)), "tensorflow" in sys.modules)
+
+sys.modules["tensorflow"] = None  # as if it were not installed
+try:
+    keras_vit.data.decode_image(b"")
+except ImportError as error:
+    print(error)
+
+# A stand-in, for there may be no GPU here; as on JAX and torch, where Keras may import TensorFlow
+# before this package does.
+import types
+tensorflow = types.ModuleType("tensorflow")
+tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
+sys.modules["tensorflow"] = tensorflow
+sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
+import keras_vit_cli.exit_status, keras_vit_cli.start
+keras_vit_cli.start.find_spec = lambda name: True
+sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
+"""
 
 
 def photographs(shared: Path) -> list[Path]:
@@ -101,25 +142,6 @@ def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
             decode()
 
 
-PREDICT = """
-import sys
-from pathlib import Path
-import keras, keras_vit
-from keras_vit.evaluation.prediction import predict_files
-model = keras.saving.load_model(sys.argv[1])
-for file, answer in predict_files(model, sys.argv[3:]):
-    print(Path(file).name, answer if isinstance(answer, str) else [
-        (row["class"], round(row["probability"], 5))
-        for row in model.task.describe(answer, 3)["predictions"]])
-if keras.backend.backend() != "tensorflow":
-    from keras_vit_cli.inspect.inspect_files import inspect_files
-    small = keras_vit.VisionTransformer(
-        patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3), num_classes=2)
-    assert inspect_files(small, sys.argv[3:4], sys.argv[2]) == {}
-print("tensorflow" in sys.modules)
-"""
-
-
 def test_predictions_and_inspections_need_no_tensorflow(shared, tmp_path, run_python) -> None:
     weights = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
     keras_vit.from_checkpoint(weights).save(tmp_path / "model.keras")
@@ -149,32 +171,6 @@ def test_predictions_and_inspections_need_no_tensorflow(shared, tmp_path, run_py
     assert broken == "broken.jpg the JPEG file is damaged or incomplete"
     assert text == "text.jpg not a JPEG, PNG, BMP, GIF or WebP file"
     assert missing == "missing.jpg No such file or directory"
-
-
-IMPORTS = """
-import sys, keras
-before = set(sys.modules)
-import keras_vit.data
-heavy = {"tensorflow", "tensorflow_datasets", "sklearn", "PIL"}
-print(sorted(heavy & (set(sys.modules) - before)), "tensorflow" in sys.modules)
-
-sys.modules["tensorflow"] = None  # as if it were not installed
-try:
-    keras_vit.data.decode_image(b"")
-except ImportError as error:
-    print(error)
-
-# A stand-in, for there may be no GPU here; as on JAX and torch, where Keras may import TensorFlow
-# before this package does.
-import types
-tensorflow = types.ModuleType("tensorflow")
-tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
-sys.modules["tensorflow"] = tensorflow
-sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
-import keras_vit_cli.exit_status, keras_vit_cli.start
-keras_vit_cli.start.find_spec = lambda name: True
-sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
-"""
 
 
 def test_an_import_is_light_a_missing_package_explained_and_gpus_left_alone(run_python) -> None:

@@ -63,7 +63,6 @@ def reloaded(model: keras.Model, folder: Path) -> Any:
 
 @contextmanager
 def refused(*words: str) -> Iterator[Any]:
-    """An error of values has all these words."""
     with pytest.raises(ValueError) as error:
         yield error
     for word in words:

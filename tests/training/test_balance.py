@@ -71,16 +71,7 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
     assert_equal(train(tmp_path / "cut", balance, checkpoint_seconds=0), whole)
 
 
-def test_a_saved_model_has_its_loss(tmp_path: Path) -> None:
-    model = build()
-    compile_model(model, replace(RECIPE, balance="logits"), 9, targets=[0, 0, 1, 2])
-    loaded = reloaded(model, tmp_path)
-    np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
-    images = np.zeros((2, 8, 8, 1), "float32")
-    np.testing.assert_allclose(model.predict(images), loaded.predict(images), atol=1e-6)
-
-
-def test_what_cannot_be_balanced_is_refused() -> None:
+def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
         compile_model(build(), replace(RECIPE, balance="weights"), 9)
     for task, balance, words in (
@@ -92,6 +83,12 @@ def test_what_cannot_be_balanced_is_refused() -> None:
             compile_model(build(task), recipe, 9, targets=targets)
     with pytest.raises(ValueError, match="balance='weight'"):
         replace(RECIPE, balance="weight")
+    model = build()
+    compile_model(model, replace(RECIPE, balance="logits"), 9, targets=[0, 0, 1, 2])
+    loaded = reloaded(model, tmp_path)
+    np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
+    images = np.zeros((2, 8, 8, 1), "float32")
+    np.testing.assert_allclose(model.predict(images), loaded.predict(images), atol=1e-6)
 
 
 def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -> None:
@@ -107,7 +104,12 @@ def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -
     np.testing.assert_allclose(model.get_layer("head").bias, bias, atol=1e-5)
 
 
-def test_a_probe_is_balanced() -> None:
+def test_a_probe_and_its_choice_are_balanced() -> None:
+    split, model = splits_of().train, build()
+    labels, scores = evaluation.predict_split(model, split)
+    metrics = pytest.importorskip("sklearn.metrics")
+    expected = metrics.balanced_accuracy_score(labels, scores.argmax(1))
+    assert balanced_accuracy(model, split, 8) == pytest.approx(expected)
     linear_model = pytest.importorskip("sklearn.linear_model")
     random, ways = np.random.default_rng(0), ("weights", "logits", "sampling")
     y, test_y = np.repeat([0, 1], [200, 20]), np.repeat([0, 1], 500)
@@ -127,14 +129,6 @@ def test_a_probe_is_balanced() -> None:
     np.testing.assert_array_equal(theirs.predict((test_x - mean) / scale), ours)
 
 
-def test_the_choice_between_probe_and_weights_counts_classes_alike() -> None:
-    split, model = splits_of().train, build()
-    labels, scores = evaluation.predict_split(model, split)
-    metrics = pytest.importorskip("sklearn.metrics")
-    expected = metrics.balanced_accuracy_score(labels, scores.argmax(1))
-    assert balanced_accuracy(model, split, 8) == pytest.approx(expected)
-
-
 def grouped(groups: np.ndarray) -> data.Splits:
     splits = splits_of([60, 45, 30])
     train: Any = splits.train.take(range(135))
@@ -151,9 +145,7 @@ def test_groups_are_held_out_as_a_whole() -> None:
         assert (len(part.groups), len(rest.train) + len(part)) == (len(part), 135)
         assert 15 <= len(part) <= 40
         assert number == 2 or np.bincount(part.labels(), minlength=3).min() >= 2
-
-
-def test_a_class_of_one_group_stays_in_training() -> None:
+    # A class of one group stays in training.
     labels = splits_of([60, 45, 30]).train.labels()
     splits = grouped(np.where(labels == 2, 0, 1 + np.arange(135) // 5))
     for seed in range(5):

@@ -95,23 +95,6 @@ class Clock(keras.callbacks.Callback):
         self.now += 10
 
 
-def test_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One per epoch; of long epochs, one per minute."""
-    lines: list[str] = []
-    fit(small_model(), Clock(monkeypatch), Progress(BATCH, lines.append))
-    assert [line.split("  ")[:4] for line in lines] == [
-        ["epoch 1/3", "step 4/4", "8 images/s", "0:08 left"],
-        ["epoch 2/3", "step 4/4", "8 images/s", "0:14 left"],  # validation is known by now
-        ["epoch 3/3", "step 4/4", "8 images/s", "0:00 left"],
-    ]
-    assert all("  loss " in line for line in lines)
-    lines.clear()
-    clock, progress = Clock(monkeypatch), Progress(BATCH, lines.append)
-    fit(small_model(), clock, progress, epochs=1, steps_per_epoch=150)
-    printed = [line.split("  ")[1] for line in lines]
-    assert printed == ["step 60/150", "step 120/150", "step 150/150"]
-
-
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]:
     """What a terminal of so many columns gets during a training."""
@@ -149,7 +132,7 @@ def test_a_terminal_shows_a_bar_and_every_metric(columns: int, terminal: Any) ->
     assert all("loss" in line for line in running)
 
 
-def test_bar_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_clock_and_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         # A terminal without block characters.
         patched.setattr(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii"))
@@ -157,29 +140,20 @@ def test_bar_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
     texts = [callbacks._clock(seconds) for seconds in (7.4, 59.9, 750, 11045)]
     assert texts == ["0:07", "1:00", "12:30", "3:04:05"]
-
-
-def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> None:
-    lines, weights_by_epoch = [], []
-    model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
-    after_first = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
-    )
-    ours = default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append)
-    options = {"epochs": 9, "steps_per_epoch": 1, "validation_data": next(batches(0))}
-    history = fit(model, *ours, after_first, **options).history
-    stopped = len(history["loss"])
-    assert stopped < 9
-    assert len(lines) == stopped
-    assert f"val_loss {history['val_loss'][0]:.4g}" in lines[0]
-    with (tmp_path / "logs" / "history.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
-    rates = [float(row["learning_rate"]) for row in rows]
-    assert rates == history["learning_rate"] == [1] * stopped
-    assert "learning_rate" not in lines[0]
-    best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
-    assert_equal(best, weights_by_epoch[int(np.argmin(history["val_loss"]))])
+    # One per epoch; of long epochs, one per minute.
+    lines: list[str] = []
+    fit(small_model(), Clock(monkeypatch), Progress(BATCH, lines.append))
+    assert [line.split("  ")[:4] for line in lines] == [
+        ["epoch 1/3", "step 4/4", "8 images/s", "0:08 left"],
+        ["epoch 2/3", "step 4/4", "8 images/s", "0:14 left"],  # validation is known by now
+        ["epoch 3/3", "step 4/4", "8 images/s", "0:00 left"],
+    ]
+    assert all("  loss " in line for line in lines)
+    lines.clear()
+    clock, progress = Clock(monkeypatch), Progress(BATCH, lines.append)
+    fit(small_model(), clock, progress, epochs=1, steps_per_epoch=150)
+    printed = [line.split("  ")[1] for line in lines]
+    assert printed == ["step 60/150", "step 120/150", "step 150/150"]
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +182,7 @@ def test_the_learning_rate_of_a_schedule_is_in_the_history() -> None:
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
-def test_bad_options(tmp_path: Path) -> None:
+def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> None:
     for options, message in (
         ({"patience": 0}, "patience=0 must be"),
         ({"patience": 3, "monitor": None}, "patience=3 needs a monitor"),
@@ -216,6 +190,26 @@ def test_bad_options(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})
+    lines, weights_by_epoch = [], []
+    model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
+    after_first = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
+    )
+    ours = default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append)
+    options = {"epochs": 9, "steps_per_epoch": 1, "validation_data": next(batches(0))}
+    history = fit(model, *ours, after_first, **options).history
+    stopped = len(history["loss"])
+    assert stopped < 9
+    assert len(lines) == stopped
+    assert f"val_loss {history['val_loss'][0]:.4g}" in lines[0]
+    with (tmp_path / "logs" / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == history["learning_rate"] == [1] * stopped
+    assert "learning_rate" not in lines[0]
+    best = keras.saving.load_model(tmp_path / "logs" / "best.keras")
+    assert_equal(best, weights_by_epoch[int(np.argmin(history["val_loss"]))])
 
 
 # Which file each of them writes.
@@ -246,7 +240,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(case: str, tmp_path: Path) -
     assert path.read_bytes() != before
 
 
-def test_the_best_model_is_that_of_the_best_epoch(tmp_path: Path) -> None:
+def test_the_best_model_and_a_continued_history(tmp_path: Path) -> None:
     best, model = callbacks.BestModel(tmp_path / "best.keras"), small_model()
     fit(model, epochs=1)
     best.set_model(model)
@@ -255,9 +249,6 @@ def test_the_best_model_is_that_of_the_best_epoch(tmp_path: Path) -> None:
         best.on_epoch_end(epoch, {"val_loss": loss})
     assert keras.saving.load_model(tmp_path / "best.keras").layers[0].get_weights()[1] == [2.0]
     assert [file.name for file in tmp_path.iterdir()] == ["best.keras"]
-
-
-def test_history_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     fit(small_model(), HistoryLog(path))
     log = HistoryLog(path)

@@ -309,7 +309,7 @@ def test_recipes(changes: dict[str, Any]) -> None:
     assert_equal(teacher, before)
 
 
-def test_tables_match_the_paths_of_the_student() -> None:
+def test_tables_and_lora_are_those_of_the_student() -> None:
     """Layerwise decay and patterns give the optimizer of the student alone."""
     student, alone = (vit(0, depth=2, distilled=True) for _ in range(2))
     task = Distillation(student, teacher_of())
@@ -325,9 +325,6 @@ def test_tables_match_the_paths_of_the_student() -> None:
     assert rates["head/kernel"] == rates["head_distillation/kernel"] == 1
     assert rates["block_1/norm_0/gamma"] == 0.5
     assert rates["distillation_token/embedding"] == 0.125
-
-
-def test_lora_student() -> None:
     student = vit(0)
     enable_lora(student, 2)
     task = compiled(Distillation(student, teacher_of()), keras.optimizers.Adam(1e-2))
@@ -338,7 +335,6 @@ def test_lora_student() -> None:
 
 @pytest.fixture
 def often_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints every second step."""
     monkeypatch.setattr(fit_module, "ResumableRun", functools.partial(ResumableRun, every_steps=2))
 
 
@@ -422,6 +418,19 @@ def test_errors_name_the_fix() -> None:
         teacher.class_names = tuple(names)
         with pytest.raises(ValueError, match=words):
             Distillation(student, teacher)
+    # A teacher of another task.
+    classes, labels = Classification(("a", "b")), Multilabel(("a", "b"))
+    number = Regression(("x",))
+    for task, of_teacher, options, words in (
+        (labels, classes, {}, "teacher .* answers classification.*student .*multilabel"),
+        (labels, Multilabel(("b", "a")), {}, "another order"),
+        (labels, labels, {"kind": "hard"}, "kind=.hard. is not known.*soft"),
+        (number, number, {"temperature": 2.0}, r"temperature=2\.0 has no effect.*regression"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Distillation(of_task(task, 16), of_task(of_teacher, 24), **options)
+    with pytest.raises(ValueError, match=r"model\.task ="):  # which nobody has said
+        Distillation(*(vit(0, hidden_dim=width, num_classes=1) for width in (16, 24)))
 
 
 @pytest.fixture
@@ -468,15 +477,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert config["job"]["teacher"] == config["identity"]["teacher"] == str(teacher)
     assert config["job"]["distillation"] == "hard"
     assert "| teacher | teacher |" in (run / "report.md").read_text()
-
-
-@pytest.mark.backends("tensorflow")
-@pytest.mark.usefixtures("small_recipe")
-def test_another_teacher_in_its_place_is_another_run(tmp_path: Path) -> None:
+    # Another teacher in its place is another run.
     file = tmp_path / "teacher.keras"
     sizes = {**SIZES, "num_classes": 10, "input_shape": (8, 8, 1)}
     vit(1, **sizes).save(file)
-    job = Job("digits", tmp_path / "run", teacher=str(file))
+    job = Job("digits", tmp_path / "another", teacher=str(file))
     with killed_at(5):
         job_module.train(job, lambda _: None)
     vit(2, **sizes).save(file)
@@ -536,18 +541,3 @@ def test_other_tasks_learn_from_a_teacher(name: str) -> None:
     assert losses[-1] < 0.02 * losses[0]
     answers = [answers_of(model, predict(model, IMAGES)) for model in (student, teacher)]
     np.testing.assert_allclose(*answers, atol=0.1 if name == "numbers" else 0.02)
-
-
-def test_a_teacher_of_another_task_is_refused() -> None:
-    classes, labels = Classification(("a", "b")), Multilabel(("a", "b"))
-    number = Regression(("x",))
-    for task, of_teacher, options, words in (
-        (labels, classes, {}, "teacher .* answers classification.*student .*multilabel"),
-        (labels, Multilabel(("b", "a")), {}, "another order"),
-        (labels, labels, {"kind": "hard"}, "kind=.hard. is not known.*soft"),
-        (number, number, {"temperature": 2.0}, r"temperature=2\.0 has no effect.*regression"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Distillation(of_task(task, 16), of_task(of_teacher, 24), **options)
-    with pytest.raises(ValueError, match=r"model\.task ="):  # which nobody has said
-        Distillation(*(vit(0, hidden_dim=width, num_classes=1) for width in (16, 24)))

@@ -151,7 +151,7 @@ def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, messa
     expect(message, lambda: model.compile("adam", loss, **options))
 
 
-def test_the_fix_of_a_warning_is_the_true_value() -> None:
+def test_the_fix_of_a_warning_is_the_true_value(tmp_path: Path) -> None:
     model = small_vit(num_classes=1)
     model.get_layer("head").set_weights([np.arange(8.0)[:, None] * 3, np.zeros(1)])
     logits = model.predict(IMAGES, verbose=0)
@@ -164,9 +164,7 @@ def test_the_fix_of_a_warning_is_the_true_value() -> None:
     expected.update_state(labels, 1 / (1 + np.exp(-logits)))
     assert auc == pytest.approx(float(expected.result()), abs=1e-6)
     assert accuracy == pytest.approx(((logits > 0) == (labels > 0)).mean())
-
-
-def test_who_loads_a_compiled_model_is_not_warned_again(tmp_path: Path) -> None:
+    # Who loads a compiled model is not warned again.
     with pytest.warns(UserWarning, match="expects probabilities"):
         model = compiled("sparse_categorical_crossentropy")
     model.save(tmp_path / "model.keras")
@@ -361,17 +359,14 @@ SIXTEEN = pixels(16, 32, 32, 3), np.arange(16) % 4
 
 
 @pytest.mark.every_backend
-def test_it_learns_by_heart() -> None:
+def test_it_learns_by_heart_and_accumulates_gradients() -> None:
     schedule = keras.optimizers.schedules.CosineDecay(0.0, 60, warmup_target=3e-3, warmup_steps=10)
     model = compiled(None, keras.optimizers.AdamW(schedule, global_clipnorm=1.0), **LARGER)
     keras.utils.set_random_seed(0)
     history = model.fit(*SIXTEEN, batch_size=8, epochs=35, verbose=0).history
     assert history["accuracy"][-1] == 1
     assert model.evaluate(*SIXTEEN, verbose=0)[1] == 1
-
-
-@pytest.mark.every_backend
-def test_gradient_accumulation_equals_the_big_batch() -> None:
+    # Gradients accumulated are those of the big batch.
     finals = []
     for size, accumulate in ((16, None), (4, 4)):
         keras.utils.set_random_seed(0)

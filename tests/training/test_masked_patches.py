@@ -172,7 +172,6 @@ def test_transfer_and_file(tmp_path: Path) -> None:
 
 
 def test_recipe_in_mixed_precision_with_labels() -> None:
-    """All that `compile_model` does, on batches as the pipelines make them."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     task, recipe = small_task(), recipes.get("masked_patches")
     assert (recipe.learning_rate, recipe.warmup, recipe.steps) == (2e-4, 10_000, 1_000_000)
@@ -184,7 +183,7 @@ def test_recipe_in_mixed_precision_with_labels() -> None:
     assert task.output["logits"].shape == (None, 8, 512)
 
 
-def test_other_models() -> None:
+def test_other_models_or_the_fix() -> None:
     for changes in (
         {"include_preprocessing": False, "pooling": "gap"},
         {"data_format": "channels_first", "input_shape": (3, 32, 32)},
@@ -200,9 +199,6 @@ def test_other_models() -> None:
         expected = colors_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
         # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
         assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999), changes
-
-
-def test_errors_name_the_fix() -> None:
     of_tokens = "token_merging=0 and patch_dropout=0"
     for changes, words in (
         ({"input_shape": (None, None, 3)}, r"with_input_shape\(\(224, 224, 3\)\)"),

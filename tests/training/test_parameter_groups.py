@@ -14,7 +14,7 @@ from tests.bank import TINY, fresh, outputs, pixels, small, tiny
 from tests.training.common import JIT, array, refused, reloaded
 
 
-def test_the_default_decays_kernels_alone() -> None:
+def test_the_first_row_that_fits_the_whole_path_counts() -> None:
     model = small(pooling="map", num_registers=1, layer_scale=0.1)
     paths = [variable.path for variable in model.trainable_variables]
     rows = zip(paths, find_groups(paths, KERNELS_DECAY), strict=True)
@@ -22,24 +22,10 @@ def test_the_default_decays_kernels_alone() -> None:
     assert decayed == [path for path in paths if path.split("/")[-1] == "kernel"]
     kinds = {path.split("/")[-1] for path in set(paths) - set(decayed)}
     assert {"bias", "gamma", "beta", "embedding", "probe"} <= kinds
-
-
-def test_the_first_row_that_fits_the_whole_path_counts() -> None:
     rows = {"block_1/.*": 0.5, "block_1": 0.1, ".*": 1.0}
     table = [ParameterGroup(pattern, learning_rate=rate) for pattern, rate in rows.items()]
     groups = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
     assert [group.learning_rate for group in groups] == [0.5, 1.0, 0.1]
-
-
-def test_a_parameter_that_no_pattern_covers_is_named() -> None:
-    table = [ParameterGroup(".*/kernel"), ParameterGroup("block_0/.*")]
-    with refused("'head/bias'", "'encoder_norm/gamma'", "'block_0/.*'", "'.*'") as error:
-        find_groups(["head/kernel", "head/bias", "encoder_norm/gamma"], table)
-    assert "head/kernel" not in str(error.value)
-    model = fresh(depth=1)
-    model.compile(MomentumSGD(0.1, groups=table), "mse")
-    with pytest.raises(ValueError, match="head/bias"):
-        model.fit(pixels(2, 32, 32, 3), np.zeros((2, 5)), verbose=0)
 
 
 def test_rows_that_cannot_be_meant() -> None:
@@ -54,6 +40,14 @@ def test_rows_that_cannot_be_meant() -> None:
         freeze(small(), [ParameterGroup(".*", trainable=False)])
     with pytest.raises(ValueError, match="rank=0"):
         enable_lora(tiny(), rank=0)
+    table = [ParameterGroup(".*/kernel"), ParameterGroup("block_0/.*")]
+    with refused("'head/bias'", "'encoder_norm/gamma'", "'block_0/.*'", "'.*'") as error:
+        find_groups(["head/kernel", "head/bias", "encoder_norm/gamma"], table)
+    assert "head/kernel" not in str(error.value)
+    model = fresh(depth=1)
+    model.compile(MomentumSGD(0.1, groups=table), "mse")
+    with pytest.raises(ValueError, match="head/bias"):
+        model.fit(pixels(2, 32, 32, 3), np.zeros((2, 5)), verbose=0)
 
 
 @pytest.mark.every_backend

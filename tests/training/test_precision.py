@@ -170,7 +170,7 @@ def test_every_way_of_asking_is_the_models_policy(tmp_path: Path) -> None:
         assert [other.dtype_policy.name for other in others] == [name] * len(others), way
 
 
-def test_no_loss_scaling_where_it_is_not_wanted(tmp_path: Path) -> None:
+def test_who_scales_the_loss(tmp_path: Path) -> None:
     for policy in ("float32", BFLOAT16):
         model = small_vit(policy)
         compile_by_hand(model)
@@ -184,10 +184,7 @@ def test_no_loss_scaling_where_it_is_not_wanted(tmp_path: Path) -> None:
     assert model.optimizer is mine
     model.compile(loss=LOSS)
     assert isinstance(model.optimizer.inner_optimizer, keras.optimizers.RMSprop)
-
-
-def test_recipes_scale_the_loss_of_any_keras_model() -> None:
-    """Keras asks the policy of the model alone, which is that of the program."""
+    # Keras asks the policy of the model alone, which is that of the program.
     layers = [keras.layers.Flatten(), keras.layers.Dense(5, dtype=FLOAT16)]
     model = keras.Sequential([keras.Input((16, 16, 3)), *layers])
     compile_model(model, RECIPE, 10)

@@ -107,7 +107,6 @@ def probed(folder: Path, weights: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def parts(probed: dict[str, Any], weights: Path) -> dict[str, Any]:
-    """The same with a model of its own."""
     model = keras.saving.load_model(weights).with_classifier(3)
     model.set_weights(probed["start"])
     return {**probed, "model": model}
@@ -257,7 +256,6 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_700_classes_of_three_images_take_less_than_4_gib(tmp_path: Path, run_python: Any) -> None:
-    """From scratch, at 32 pixels, with every file that a run leaves."""
     pytest.importorskip("matplotlib")
     folder = photographs(tmp_path / "photographs", classes=700, count=3)
     code = """

@@ -43,7 +43,7 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < small.warmup_steps(20) < 20
 
 
-def test_figures_of_the_sources() -> None:
+def test_figures_of_the_sources_and_scaling() -> None:
     """Numbers of the table, written out from the papers."""
     row = get("finetune")
     assert (row.optimizer, row.batch_size, row.image_size) == ("sgd", 512, 384)
@@ -58,9 +58,6 @@ def test_figures_of_the_sources() -> None:
     assert [get(f"augreg/{name}").mixup for name in ladder] == [0, 0, 0.2, 0.2, 0.5, 0.5, 0.8]
     assert get("sam").rho == SAM_RHO["ViT-B/16"] == 0.2
     assert get("deit").total_steps(get("deit").examples) == 300 * 1252
-
-
-def test_scaling_follows_the_stated_rule() -> None:
     linear, root = get("finetune/cifar10"), get("better_plain_vit")
     half = linear.scaled(batch_size=256)
     assert (half.learning_rate, half.steps, half.warmup) == (0.0015, 20_000, 1000)
@@ -76,9 +73,7 @@ def test_scaling_follows_the_stated_rule() -> None:
     for total, warmup in ((1, 0), (2, 1), (100, 10)):
         assert recipe.warmup_steps(total) == warmup
         assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
-
-
-def test_bit_hyperrule_by_size_of_the_data() -> None:
+    # BiT-HyperRule goes by the size of the data.
     sizes = [(1_800, (224, 224)), (20_000, (96, 96)), (500_000, (95, 95))]
     rows = [bit_hyperrule(*size) for size in sizes]
     assert [row.steps for row in rows] == [500, 10_000, 20_000]

@@ -39,7 +39,7 @@ def build(seed: int = 0, **options: Any) -> Any:
     return model
 
 
-def test_a_part_of_every_class_is_kept_from_training() -> None:
+def test_a_part_of_every_class_is_kept_from_training(tmp_path: Path) -> None:
     splits = splits_of(90)
     rest, part = hold_out(splits, 1 / 3)
     assert (len(rest.train), len(part)) == (60, 30)
@@ -56,9 +56,7 @@ def test_a_part_of_every_class_is_kept_from_training() -> None:
         hold_out(splits_of(30), 0.1)
     with refused("0.97 of 40"):
         hold_out(splits_of(40), 0.97)
-
-
-def test_the_parts_of_a_folder_are_decoded(tmp_path: Path) -> None:
+    # The parts of a folder are decoded.
     splits = data.load(str(flat_folder(tmp_path / "photos", count=40)))
     rest, part = hold_out(splits, 0.5)
     assert not set(rest.train.files) & set(part.files)
@@ -189,9 +187,7 @@ def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
     ratio = 2 * cosine / (1 + cosine)
     expected = [o + ratio * (x + y) / 2 for o, (x, y) in zip(origin, changes, strict=True)]
     assert_equal(stock, expected, atol=1e-5)
-
-
-def test_model_stock_of_equal_and_opposed_runs() -> None:
+    # Equal and opposed runs.
     start, first, second = build(0), build(1), build(2)
     assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
     opposed = build(3)

@@ -35,7 +35,6 @@ def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def py_dataset(start_step: int) -> Batches:
-    """As `batches`, with a length: what is left of the run."""
     left = itertools.islice(batches(start_step), EPOCHS * STEPS - start_step)
     return Batches(*map(np.concatenate, zip(*left, strict=True)))
 
@@ -93,7 +92,6 @@ def cut_and_resumed(folder: Path, step: int, make: Any, *others: Any, **options:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, bytes, Path]:
-    """History, weights and folder of a small run that nothing has stopped."""
     folder, model = tmp_path_factory.mktemp("whole"), small_model()
     return fit(run_in(folder), model).history, weights(model), folder
 
@@ -200,7 +198,6 @@ def test_the_real_pipeline(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The two checkpoints of a run that stopped in step 14, by name."""
     folder = tmp_path_factory.mktemp("checkpoints")
     with pytest.raises(Killed):
         fit(run_in(folder), small_model(), StopAt(14))
@@ -305,29 +302,6 @@ def test_another_run_is_refused(recorded: dict[str, bytes], checkpoints: Path) -
     fit(run_in(checkpoints), model)
 
 
-def test_variables_of_another_shape_are_named(tmp_path: Path) -> None:
-    """A subclassed model does not have a configuration to compare, but variables."""
-
-    class Custom(keras.Model):
-        def __init__(self, units: int) -> None:
-            super().__init__()
-            self.hidden, self.head = keras.layers.Dense(units), keras.layers.Dense(1)
-
-        def call(self, x: Any) -> Any:
-            return self.head(self.hidden(x))
-
-    def make(units: int) -> keras.Model:
-        model = Custom(units)
-        model.compile("sgd", "mse", **QUICK)
-        return model
-
-    with pytest.raises(Killed):
-        fit(run_in(tmp_path), make(3), StopAt(5))
-    with pytest.raises(RunMismatchError, match=r"kernel \(4, 3\) float32.*\(4, 5\) float32"):
-        fit(run_in(tmp_path), make(5))
-    assert len(fit(run_in(tmp_path), make(3)).history["loss"]) == EPOCHS
-
-
 def test_what_has_diverged_is_not_kept(tmp_path: Path) -> None:
     def diverging(start_step: int) -> Iterator[Any]:
         for step, (x, y) in enumerate(batches(start_step), start_step):
@@ -370,7 +344,7 @@ def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
         run_in(tmp_path / "other").fit(model, py_dataset, EPOCHS + 1, STEPS, verbose=0)
 
 
-def test_bad_options(tmp_path: Path) -> None:
+def test_bad_options_and_variables_of_another_shape(tmp_path: Path) -> None:
     for options, message in (
         ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
         ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
@@ -379,6 +353,26 @@ def test_bad_options(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             ResumableRun(tmp_path, **options)
+    # A subclassed model does not have a configuration to compare, but variables.
+
+    class Custom(keras.Model):
+        def __init__(self, units: int) -> None:
+            super().__init__()
+            self.hidden, self.head = keras.layers.Dense(units), keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.head(self.hidden(x))
+
+    def make(units: int) -> keras.Model:
+        model = Custom(units)
+        model.compile("sgd", "mse", **QUICK)
+        return model
+
+    with pytest.raises(Killed):
+        fit(run_in(tmp_path), make(3), StopAt(5))
+    with pytest.raises(RunMismatchError, match=r"kernel \(4, 3\) float32.*\(4, 5\) float32"):
+        fit(run_in(tmp_path), make(5))
+    assert len(fit(run_in(tmp_path), make(3)).history["loss"]) == EPOCHS
 
 
 KINDS = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]

@@ -58,6 +58,11 @@ def test_rho_falls_with_the_learning_rate() -> None:
         actual = sam_gradient(expected, X, Y, 0.1 + 0.3 * next_rate / 0.5, 0.0)
         expected = [value - rate * g for value, g in zip(expected, actual, strict=True)]
     assert_equal(weights(model), expected, atol=1e-6)
+    for rho, alpha, word in ((0.0, 0.0, "rho=0.0"), (0.1, -1.0, "alpha=-1")):
+        with pytest.raises(ValueError, match=word):
+            sharpness_aware(regression("sgd"), rho, alpha)
+    with pytest.raises(ValueError, match="rate_max"):
+        gsam_rho(lambda step: 0.1, 0.5, 0.1, 0.1, 0.1)
 
 
 @pytest.mark.every_backend
@@ -172,11 +177,3 @@ def test_it_costs_two_gradients_and_no_more(jit_compile: bool) -> None:
     plain = matrix_products(None, jit_compile)
     assert plain > 0
     assert matrix_products(0.3, jit_compile) == 2 * plain
-
-
-def test_errors_say_what_is_accepted() -> None:
-    for rho, alpha, word in ((0.0, 0.0, "rho=0.0"), (0.1, -1.0, "alpha=-1")):
-        with pytest.raises(ValueError, match=word):
-            sharpness_aware(regression("sgd"), rho, alpha)
-    with pytest.raises(ValueError, match="rate_max"):
-        gsam_rho(lambda step: 0.1, 0.5, 0.1, 0.1, 0.1)

@@ -45,16 +45,13 @@ def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
         np.testing.assert_allclose(actual, values, rtol=2e-6, atol=1e-9, err_msg=str(row["args"]))
 
 
-def test_kerass_own_schedule_where_it_is_the_same() -> None:
+def test_kerass_own_schedule_a_configuration_and_errors() -> None:
     assert type(make_schedule("cosine", 0.1, 20, 5)) is keras.optimizers.schedules.CosineDecay
     steps = [0, 1, 5, 6, 12, 20, 22]
     for options in ({}, {"end": 0.01}):
         ours = WarmupDecay(0.1, 20, "cosine", 5, **options)
         theirs = make_schedule("cosine", 0.1, 20, 5, **options)
         np.testing.assert_allclose(values_of(ours, steps), values_of(theirs, steps), atol=1e-8)
-
-
-def test_a_schedule_comes_back_from_its_configuration() -> None:
     for options in (
         {"decay": "stair", "boundaries": [3, 6], "multipliers": [0.1, 0.01]},
         {"decay": "rsqrt", "timescale": 4, "shift": 2, "cooldown_steps": 3},
@@ -65,9 +62,6 @@ def test_a_schedule_comes_back_from_its_configuration() -> None:
         again = keras.saving.deserialize_keras_object(saved)
         of_both = (values_of(each, list(range(11))) for each in (schedule, again))
         np.testing.assert_array_equal(*of_both)
-
-
-def test_errors_say_what_is_accepted() -> None:
     for options, *words in (
         ({"decay": "exponential"}, "'exponential'", "'cosine'", "'stair'"),
         ({"warmup_steps": 10}, "warmup_steps=10", "total_steps=10"),

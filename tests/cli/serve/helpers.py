@@ -31,7 +31,6 @@ def tiny_model(seed: int = 0, **options: Any) -> Any:
 
 
 def jpeg(seed: int = 0, size: tuple[int, int] = (60, 50)) -> bytes:
-    """An image file of coarse noise."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 5, 3)).astype("uint8")
     return encode(Image.fromarray(noise).resize(size), "JPEG")
 
@@ -77,7 +76,6 @@ def save(model: Any, path: Path) -> Path:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Waits until it holds; fails when it never does."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

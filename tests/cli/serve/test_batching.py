@@ -59,7 +59,7 @@ def test_what_arrives_meanwhile_is_the_next_batch() -> None:
     assert model.batches == [[0], [1, 2, 4, 5], [6]]
 
 
-def test_versions_are_not_mixed() -> None:
+def test_versions_and_errors_are_not_mixed() -> None:
     first, second = Model(), Model()
 
     async def scenario(batcher: Batcher) -> None:
@@ -69,9 +69,6 @@ def test_versions_are_not_mixed() -> None:
 
     run(scenario)
     assert (first.batches, second.batches) == ([[0, 1], [3]], [[2]])
-
-
-def test_an_error_is_that_of_its_batch() -> None:
     model = Model()
     model.go.set()
 

@@ -52,11 +52,7 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
     assert rollout.class_name is None
 
 
-def test_a_model_without_attention_explains_nothing(tmp_path: Path) -> None:
-    assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
-
-
-def test_what_cannot_be_served(tmp_path: Path) -> None:
+def test_what_cannot_be_served_or_explained(tmp_path: Path) -> None:
     for options, reason in (
         ({"num_classes": 0}, "not one score per class"),
         ({"num_classes": 1}, r"model\.task = "),  # nobody said what it is
@@ -68,6 +64,8 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
             load_served(file)
     with pytest.raises(FileNotFoundError, match="no model at"):
         load_served(tmp_path / "nothing")
+    # A model without attention explains nothing.
+    assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
 
 
 def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

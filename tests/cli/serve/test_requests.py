@@ -60,10 +60,7 @@ def pixels_of(file: bytes) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """The rows that `keras-vit predict` writes for a good, a broken and another good file.
-
-    With names as they may be printed, and but for the rounding of batches of another size.
-    """
+    """Rows of `keras-vit predict`, with names as printed, but for rounding of other batches."""
     folder = write(tmp_path_factory.mktemp("photos"), FILES)
     words = [file, *(folder / name for name in FILES), "--top", 2, "--out", folder / "rows.jsonl"]
     assert cli.main(["predict", *map(str, words)]) == 1
@@ -80,18 +77,19 @@ def unnamed(rows: Rows) -> Rows:
     return [{**row, "file": str(i)} for i, row in enumerate(rows)]
 
 
-def test_forms_and_one_image_have_the_rows_of_predict(written: Rows, port: int) -> None:
+def data_of(answer: dict[str, Any]) -> dict[str, list[Any]]:
+    return {output["name"]: output["data"] for output in answer["outputs"]}
+
+
+def test_forms_and_instances_have_the_rows_of_predict(written: Rows, port: int) -> None:
     body, headers = form(FILES)
     status, content, _ = request(port, "/predict", body, **headers)
-    assert (status, content.keys()) == (200, {"rows", "version"})
-    assert content["rows"] == written
+    assert (status, content) == (200, {"rows": written, "version": content["version"]})
     assert request(port, "/predict", form({"b": BROKEN})[0], **headers)[0] == 422
     _, content, _ = request(port, "/predict", jpeg(1))
     assert content.keys() == {"file", "error", "predictions", "version"}
     assert (content["file"], content["error"]) == ("0", None)
-
-
-def test_instances_of_tensorflow_serving(written: Rows, port: int) -> None:
+    # As instances of TensorFlow Serving.
     content = {**instances(*FILES.values()), "signature_name": "serving_default"}
     status, answer = post(port, PREDICT, content)
     assert (status, answer.keys()) == (200, {"predictions", "version"})
@@ -110,17 +108,16 @@ def test_instances_of_tensorflow_serving(written: Rows, port: int) -> None:
 
 @pytest.mark.parametrize("shape", [[3], [3, 1]])
 def test_files_in_tensors(shape: list[int], written: Rows, port: int) -> None:
-    data = list(map(base64_of, FILES.values()))
-    sent = {"id": "job\ud800\x1b", **tensor("contents", "BYTES", shape, data)}
+    contents = list(map(base64_of, FILES.values()))
+    sent = {"id": "job\ud800\x1b", **tensor("contents", "BYTES", shape, contents)}
     status, answer = post(port, INFER, sent)
     assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
-    sent_back = {output["name"]: output for output in answer["outputs"]}
     kinds = [(output["datatype"], output["shape"]) for output in answer["outputs"]]
     assert kinds == [("FP32", [3, 3]), ("BOOL", [3]), ("BYTES", [3])]
-    assert sent_back["valid"]["data"] == [True, False, True]
-    rows = [json.loads(text) for text in sent_back["rows"]["data"]]
-    assert rows == unnamed(written)
-    values = np.reshape(sent_back["probabilities"]["data"], (3, 3))
+    data = data_of(answer)
+    rows = list(map(json.loads, data["rows"]))
+    assert (data["valid"], rows) == ([True, False, True], unnamed(written))
+    values = np.reshape(data["probabilities"], (3, 3))
     np.testing.assert_allclose(values.sum(axis=1), [1, 0, 1], atol=1e-5)
     assert values[0].max() == pytest.approx(rows[0]["predictions"][0]["probability"])
 
@@ -135,40 +132,36 @@ def test_sets_and_novelty_are_tensors() -> None:
     answers = [np.array([0.9, 0.1, 0.5]), "cut off", np.array([0.5, 0.5, 1.5])]
     rows = [Schema(task, 2, novelty=True).row("a.jpg", answer) for answer in answers]
     names = tuple(each["name"] for each in described)
-    answer = infer.infer_answer(infer.InferRequest(None, [], names), model, answers, rows)
-    data = {each["name"]: each["data"] for each in answer["outputs"]}
-    assert data["valid"] == [True, False, True]
-    assert data["in_set"] == [1, 0, 0, 0, 1, 1]
-    assert data["novelty"] == [0.5, 0, 1.5]
-    assert data["probabilities"] == [0.9, 0.1, 0, 0, 0.5, 0.5]
+    data = data_of(infer.infer_answer(infer.InferRequest(None, [], names), model, answers, rows))
+    assert (data["valid"], data["in_set"]) == ([True, False, True], [1, 0, 0, 0, 1, 1])
+    assert (data["novelty"], data["probabilities"]) == ([0.5, 0, 1.5], [0.9, 0.1, 0, 0, 0.5, 0.5])
 
 
-@pytest.mark.parametrize(("name", "datatype"), [("images", "UINT8"), ("pixels", "FP32")])
-def test_pixels_in_tensors(name: str, datatype: str, port: int) -> None:
-    images = np.stack([pixels_of(jpeg(seed)) for seed in (1, 2)])
-    images = np.round(images).astype("uint8") if name == "images" else images.astype("float64")
-    sent = tensor(name, datatype, list(images.shape), images.ravel().tolist())
-    status, answer = post(port, INFER, {**sent, "outputs": [{"name": "probabilities"}]})
-    assert (status, [output["name"] for output in answer["outputs"]]) == (200, ["probabilities"])
-    model = tiny_model()
-    values = np.reshape(answer["outputs"][0]["data"], (2, 3))
-    expected = model.task.answers(outputs(model, images.astype("float32")))
-    np.testing.assert_allclose(values, expected, atol=1e-5)
-
-
-def test_pixels_of_another_scale_are_rows_with_a_reason(port: int) -> None:
-    good = pixels_of(jpeg(1)).astype("float64")
+def test_pixels_in_tensors(port: int) -> None:
+    model, pixels = tiny_model(), np.stack([pixels_of(jpeg(seed)) for seed in (1, 2)])
+    for name, datatype, images in (
+        ("images", "UINT8", np.round(pixels).astype("uint8")),
+        ("pixels", "FP32", pixels.astype("float64")),
+    ):
+        sent = tensor(name, datatype, list(images.shape), images.ravel().tolist())
+        status, answer = post(port, INFER, {**sent, "outputs": [{"name": "probabilities"}]})
+        assert (status, [*data_of(answer)]) == (200, ["probabilities"])
+        values = np.reshape(answer["outputs"][0]["data"], (2, 3))
+        expected = model.task.answers(outputs(model, images.astype("float32")))
+        np.testing.assert_allclose(values, expected, atol=1e-5)
+    # Those of another scale are rows with a reason.
+    good = pixels[0].astype("float64")
     images = np.stack([good, good / 255, good - 128, good * 1e3, good])
     sent = tensor("pixels", "FP32", list(images.shape), images.ravel().tolist())
     status, answer = post(port, INFER, sent)
-    assert status == 200
-    data = {output["name"]: output["data"] for output in answer["outputs"]}
-    assert data["valid"] == [True, False, False, False, True]
+    data = data_of(answer)
+    assert (status, data["valid"]) == (200, [True, False, False, False, True])
     for row in map(json.loads, data["rows"][1:4]):
         assert re.fullmatch(r"its values range from .*: give pixels from 0 to 255", row["error"])
 
 
 SHAPE = [1, 32, 24, 3]
+SHAPES: list[list[int]] = [[32, 24, 3], [-1, 32, 24, 3], [True, 32, 24, 3]]
 BLACK = [0] * (32 * 24 * 3)
 FILE = base64_of(jpeg())
 NO_JSON = (b"", jpeg(), b"[" * 250, b"9" * 5000, b"\xff\xfe{}")
@@ -202,9 +195,7 @@ def test_what_is_refused(port: int) -> None:
         (INFER, tensor("images", "FP32", SHAPE, BLACK), 400, 'of datatype "FP32"'),
         (INFER, tensor(["images"], "UINT8", SHAPE, BLACK), 400, 'no input ["images"]'),
         (INFER, tensor("images", "UINT8", [1, 24, 32, 3], BLACK), 400, "[1, 24, 32, 3]"),
-        (INFER, tensor("images", "UINT8", [32, 24, 3], BLACK), 400, "has the shape"),
-        (INFER, tensor("images", "UINT8", [-1, 32, 24, 3], BLACK), 400, "has the shape"),
-        (INFER, tensor("images", "UINT8", [True, 32, 24, 3], BLACK), 400, "has the shape"),
+        *((INFER, tensor("images", "UINT8", of, BLACK), 400, "has the shape") for of in SHAPES),
         (INFER, tensor("images", "UINT8", [0, 32, 24, 3], []), 400, "has the shape"),
         (INFER, tensor("images", "UINT8", [1] * 50_000, []), 400, "has the shape"),
         (INFER, tensor("images", "UINT8", [10**30, 32, 24, 3], []), 413, "10 images"),
@@ -229,17 +220,13 @@ def test_what_is_refused(port: int) -> None:
         assert answer["error"].isprintable()
         if status == 400:  # what would be accepted
             assert re.search('Send {"in|name probabilities, valid, rows', answer["error"])
-
-
-def test_limits_hold_for_every_way_in(port: int) -> None:
+    # Limits hold for every way in.
     bomb = load.bomb()
     body, headers = form({"a": bomb, "b": jpeg()})
-    for rows in (
-        request(port, "/predict", body, **headers)[1]["rows"],
-        post(port, PREDICT, instances(bomb, jpeg()))[1]["predictions"],
-    ):
-        assert "more than max_pixels=100000" in rows[0]["error"]
-        assert rows[1]["error"] is None
+    of_form = request(port, "/predict", body, **headers)[1]["rows"]
+    for first, second in (of_form, post(port, PREDICT, instances(bomb, jpeg()))[1]["predictions"]):
+        assert "more than max_pixels=100000" in first["error"]
+        assert second["error"] is None
     for count, expected in ((MAX_IMAGES, 200), (MAX_IMAGES + 1, 413), (10_000, 413)):
         body, headers = form({str(i): b"x" for i in range(count)})
         assert request(port, "/predict", body, **headers)[0] == expected
@@ -319,7 +306,6 @@ def test_a_line_of_json_per_request(server: Server) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", line["time"])
     assert 0 < line["milliseconds"] < 60_000
     assert not any("secret" in line for line in server.lines)
-
     request(server.port, "/v1/models/%1b%5b2J%0a%22%e2%80%ae", X_Request_ID=names[1])
     line = logged(names[1])
     assert (line["path"], line["status"]) == ('/v1/models/\x1b[2J\n"\u202e', 404)
@@ -344,7 +330,6 @@ def test_many_images_leave_room_and_end_with_their_client(file: Path, start_serv
         assert not many.done()  # one image does not wait behind all of ten batches
         status, content, _ = many.result()
     assert (status, len(content["rows"])) == (200, 20)
-
     before = server.metric("keras_vit_batch_images_sum")
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", "/predict", body, {"content-type": headers["Content_Type"]})

@@ -73,7 +73,7 @@ def test_what_is_refused(port: int) -> None:
     assert b" 413 " in asyncio.run(send_without_a_length())
 
 
-def test_other_addresses_and_the_page(port: int) -> None:
+def test_addresses_health_and_metrics(port: int, server: Server) -> None:
     assert request(port, "/nothing")[0] == 404
     status, content, headers = request(port, "/predict")
     assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
@@ -88,14 +88,16 @@ def test_other_addresses_and_the_page(port: int) -> None:
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
-
-
-def test_sixteen_bits_are_warned_of_in_the_answer(port: int) -> None:
-    for path in ("/predict", "/attention"):
-        status, content, _ = request(port, path, png_of_twelve_bits())
-        assert status == 200
-        assert "the high 8 bits alone are read" in content["warning"]
-        assert "warning" not in request(port, path, jpeg())[1]
+    health = request(port, "/health")[1]
+    assert set(health) == {"status", "model", "format", "task", "version", "error"}
+    assert request(port, "/ready")[0] == 200
+    answered = 'keras_vit_requests_total{endpoint="predict",status="200"}'
+    names = [answered, "keras_vit_batch_images_sum"]
+    before = list(map(server.metric, names))
+    for seed in range(3):
+        request(port, "/predict", jpeg(seed))
+    assert list(map(server.metric, names)) == [value + 3 for value in before]
+    assert server.metric("process_resident_memory_bytes") > 1e8
 
 
 def test_attention(port: int) -> None:
@@ -120,19 +122,11 @@ def test_attention(port: int) -> None:
     }.items():
         status, content, _ = request(port, f"/attention{query}", jpeg())
         assert (status, reason in content["error"]) == (400, True), content
-
-
-def test_health_and_metrics(port: int, server: Server) -> None:
-    health = request(port, "/health")[1]
-    assert set(health) == {"status", "model", "format", "task", "version", "error"}
-    assert request(port, "/ready")[0] == 200
-    answered = 'keras_vit_requests_total{endpoint="predict",status="200"}'
-    names = [answered, "keras_vit_batch_images_sum"]
-    before = list(map(server.metric, names))
-    for seed in range(3):
-        request(port, "/predict", jpeg(seed))
-    assert list(map(server.metric, names)) == [value + 3 for value in before]
-    assert server.metric("process_resident_memory_bytes") > 1e8
+    for path in ("/predict", "/attention"):
+        status, content, _ = request(port, path, png_of_twelve_bits())
+        assert status == 200
+        assert "the high 8 bits alone are read" in content["warning"]
+        assert "warning" not in request(port, path, jpeg())[1]
 
 
 def test_a_full_queue_is_429_and_a_stop_loses_nothing(slow: Server) -> None:
