@@ -188,7 +188,7 @@ def fake_modules(folder: Path, code: str, *names: str) -> str:
     return os.pathsep.join([str(folder), str(ROOT)])
 
 
-def test_help_and_usage_errors_import_no_backend(tmp_path: Path) -> None:
+def test_help_imports_no_backend_and_errors_name_it(tmp_path: Path, run_python: Any) -> None:
     names = ("keras", "tensorflow", "jax", "torch", "numpy", "yaml", "rich")
     path = fake_modules(tmp_path, "raise SystemExit(f'{__name__} was imported')", *names)
     for words, status, expected in (
@@ -209,9 +209,7 @@ def test_help_and_usage_errors_import_no_backend(tmp_path: Path) -> None:
         assert expected in (error if status else printed)
         assert "Traceback" not in error
         assert status or not error
-
-
-def test_a_failing_import_is_one_line_that_names_the_backend(run_python: Any) -> None:
+    # A failing import is one line that names the backend.
     process = start("list", KERAS_BACKEND="teapot")
     _, error = process.communicate()
     line = "KERAS_BACKEND=teapot is not a backend. Give one of tensorflow, jax, torch."
