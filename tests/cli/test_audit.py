@@ -178,16 +178,13 @@ def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
     kept = rows_of(tmp_path / "cleaned.csv")
     assert kept == [{"file": "0.png"}, {"file": "1.png"}, {"file": "2.png"}]
     assert not (tmp_path / "train.txt").exists()
-
-
-def test_a_dropped_copy_leaves_the_other(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
+    # A dropped copy leaves the other.
+    copies = tmp_path / "copies"
+    copies.mkdir()
     for name in ("a", "b", "c"):
-        picture(0).save(photos / f"{name}.png")
-    index = index_of(photos)
-    dropped = {0: lists.Decision("drop")}
-    assert list(lists.clean(index, dropped).rows) == [1]
+        picture(0).save(copies / f"{name}.png")
+    index = index_of(copies)
+    assert list(lists.clean(index, {0: lists.Decision("drop")}).rows) == [1]
     assert list(lists.clean(index, {1: lists.Decision("keep")}).rows) == [1]
     both = {0: lists.Decision("keep"), 2: lists.Decision("keep")}
     assert list(lists.clean(index, both).rows) == [0, 2]
