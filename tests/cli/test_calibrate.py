@@ -39,7 +39,6 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     sizes, inside = np.bincount(labels), model.task.sets.contains(answers)
     covered = np.bincount(labels, inside[np.arange(360), labels])
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
-
     printed = command("evaluate --data digits model-calibrated.keras")
     assert "Prediction sets of 0.9 coverage, from 360 images" in printed
     assert "Novel, unlike the training images: " in printed
