@@ -269,10 +269,6 @@ def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: Out
     assert contents(home / "documents") == before
 
 
-class KilledError(BaseException):
-    """As a signal: nothing catches it."""
-
-
 @pytest.mark.parametrize("stage", range(7))
 def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkeypatch: Any) -> None:
     """Between any two renames or deletions the next attempt finds everything it needs."""
@@ -283,7 +279,7 @@ def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkey
         def call(*arguments: object, **options: object) -> None:
             calls.append(arguments)
             if len(calls) > stage:
-                raise KilledError
+                raise KeyboardInterrupt  # as a signal: nothing catches it
             function(*arguments, **options)
 
         return call
@@ -296,7 +292,7 @@ def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkey
             monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
             output.publish()
 
-    with pytest.raises(KilledError):
+    with pytest.raises(KeyboardInterrupt):
         publish()
     monkeypatch.undo()
     monkeypatch.chdir(out.parents[1] / "work")
