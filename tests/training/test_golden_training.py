@@ -146,7 +146,6 @@ def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Pa
     jit_compile = name == "train_gsam_adam" if keras.backend.backend() == "tensorflow" else "auto"
     model.compile(case.optimizer(), case.loss(), jit_compile=jit_compile)
     case.make_sharpness_aware(model)
-
     layout = "big_vision" if case.big_vision else "google"
 
     def save(epoch: int, logs: Any) -> None:
