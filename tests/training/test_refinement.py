@@ -105,18 +105,6 @@ def test_each_step_after_training() -> None:
     assert crossentropy < of_before
 
 
-def test_recipes_check_them() -> None:
-    for changes, *words in (
-        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
-        ({"tuned_share": 1.5}, "tuned_share=1.5"),
-        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
-        ({"views": "mirror"}, "views='mirror'", "'flip'"),
-        ({"held_out": 1.0}, "held_out=1.0"),
-    ):
-        with refused(*words):
-            replace(RECIPE, **changes)
-
-
 @pytest.mark.parametrize("mixup", [0.0, 0.2])
 def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypatch: Any) -> None:
     """Of 21,843 classes, the rows of one batch of 4,096 images are 358 MB."""
@@ -200,7 +188,7 @@ def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
     assert_equal(head, combined(0.5, first, 0.5, second), atol=1e-6)
 
 
-def test_errors_of_averages() -> None:
+def test_errors_of_averages_and_recipes() -> None:
     wider, headless = build(1, num_classes=4), build(0, num_classes=0)
     for call, *words in (
         (lambda: average_weights([]), "no model"),
@@ -212,3 +200,12 @@ def test_errors_of_averages() -> None:
     ):
         with refused(*words):
             call()
+    for changes, *words in (
+        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
+        ({"tuned_share": 1.5}, "tuned_share=1.5"),
+        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
+        ({"views": "mirror"}, "views='mirror'", "'flip'"),
+        ({"held_out": 1.0}, "held_out=1.0"),
+    ):
+        with refused(*words):
+            replace(RECIPE, **changes)
