@@ -153,14 +153,6 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
     assert (folder / "log.csv").read_text() == log
 
 
-def test_a_finished_run_is_not_trained_again(whole: tuple[Any, bytes, Path]) -> None:
-    history, final, folder = whole
-    model, lines = small_model(9), []
-    assert fit(run_in(folder, print_fn=lines.append), model).history == history
-    assert weights(model) == final
-    assert lines == ["finished already, at step 30"]
-
-
 @pytest.mark.slow
 @pytest.mark.backends("tensorflow", "jax")  # Keras has no steps_per_execution on torch
 def test_several_steps_an_execution(tmp_path: Path) -> None:
@@ -211,12 +203,17 @@ def checkpoints(recorded: dict[str, bytes], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_pydataset(checkpoints: Path, whole: tuple[Any, bytes, Path]) -> None:
+def test_a_pydataset_and_a_finished_run(checkpoints: Path, whole: tuple[Any, bytes, Path]) -> None:
     kept = [path.name for path in sorted(checkpoints.iterdir())]
     assert kept == ["step-000000009.safetensors", "step-000000012.safetensors"]
     model = small_model(9)
     history = run_in(checkpoints).fit(model, py_dataset, EPOCHS, STEPS, verbose=0).history
     assert (history, weights(model)) == whole[:2]
+    history, final, folder = whole
+    model, lines = small_model(9), []
+    assert fit(run_in(folder, print_fn=lines.append), model).history == history
+    assert weights(model) == final
+    assert lines == ["finished already, at step 30"]
 
 
 def newest(folder: Path) -> str | None:
