@@ -1,6 +1,5 @@
 """Layers of Keras and KerasCV, and callables, in the pipeline: their changes and their seeds."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE, SIZE, 3), np.ui
 SPLIT = ArraySplit("train", CLASSES, IMAGES, np.arange(COUNT), augment="tiny")
 PLAIN = IMAGES.astype("float32")  # in the order of their classes
 LAYERS = keras.layers
-SEEDED: dict[str, Callable[[], Any]] = {
+SEEDED: dict[str, Any] = {
     "one": lambda: LAYERS.RandomRotation(0.1),
     "sequential": lambda: keras.Sequential([LAYERS.RandomZoom(0.2), LAYERS.RandomBrightness(0.2)]),
     "pipeline and mixing": lambda: [
@@ -153,7 +152,7 @@ def test_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
         batches(swap)
 
 
-def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _returns(value: Any) -> Any:
     def change(image: Any) -> Any:
         return value(image)
 
@@ -201,10 +200,9 @@ def test_keras_cv(policy: str) -> None:
 
 def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
     titles: list[str] = []
-    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
+    suptitle = "matplotlib.figure.Figure.suptitle"
+    monkeypatch.setattr(suptitle, lambda self, title, **_: titles.append(title))
     layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
     options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
     plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
