@@ -24,11 +24,10 @@ def black(count: int) -> ArraySplit:
 
 
 def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
-    from matplotlib.axes import Axes
-
     shown, titles = [], []
-    monkeypatch.setattr(Axes, "imshow", lambda self, image, **_: shown.append(image))
-    monkeypatch.setattr(Axes, "set_title", lambda self, title, **_: titles.append(title))
+    axes = "matplotlib.axes.Axes"
+    monkeypatch.setattr(f"{axes}.imshow", lambda self, image, **_: shown.append(image))
+    monkeypatch.setattr(f"{axes}.set_title", lambda self, title, **_: titles.append(title))
     images = np.full((30, 8, 8, 3), 40, np.uint8)
     images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
     split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
@@ -47,16 +46,15 @@ def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None
 
 
 def test_the_title_is_in_words_and_a_sheet_has_a_bound(tmp_path: Path, monkeypatch) -> None:
-    from matplotlib.figure import Figure
-
     titles, sizes = [], []
 
-    def measure(self: Figure, path: Path, **_: object) -> None:
+    def measure(self, path: Path, **_: object) -> None:
         sizes.append(self.get_size_inches() * self.dpi)
         Path(path).write_bytes(b"")
 
-    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
-    monkeypatch.setattr(Figure, "savefig", measure)
+    figure = "matplotlib.figure.Figure"
+    monkeypatch.setattr(f"{figure}.suptitle", lambda self, title, **_: titles.append(title))
+    monkeypatch.setattr(f"{figure}.savefig", measure)
     options = {"images": 1, "versions": 1}
     changes = Augmentation(crop="resize", flip=False, shift=2, rotation=10, erasing=0.25, mixup=0.2)
     plot_augmentations(black(4), tmp_path / "plot.png", 8, augment=changes, **options)
