@@ -64,16 +64,6 @@ def test_every_image_keeps_its_label(source, name: str, tmp_path, training: bool
     np.testing.assert_array_equal(labels, expected[index])
 
 
-@pytest.mark.parametrize("source", [arrays, files])
-def test_take(source, tmp_path) -> None:
-    split = source(*TASKS["regression"], tmp_path)
-    part = split.take([7, 3, 5])
-    levels, labels = batches_of(part)
-    np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
-    np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
-    assert part.task == split.task
-
-
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
 @pytest.mark.parametrize("name", ["multilabel", "regression", "soft classes"])
 def test_rows_are_mixed_as_the_images_are(name: str, kind: str, tmp_path) -> None:
@@ -100,7 +90,15 @@ def test_plot(name: str, tmp_path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_split_of_one_class_is_read_though_no_task_has_one(tmp_path) -> None:
+def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
+    for source in (arrays, files):
+        split = source(*TASKS["regression"], tmp_path)
+        part = split.take([7, 3, 5])
+        levels, labels = batches_of(part)
+        np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
+        np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
+        assert part.task == split.task
+    # A split of one class is read, though no task has one.
     rows = arrays(*TASKS["multilabel"], tmp_path)
     assert pipeline(rows, 8, 8, num_classes=3).element_spec[1].shape == (None, 3)
     assert repr(rows) == "ArraySplit('train', 22 images, multilabel of 3)"
