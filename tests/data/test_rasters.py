@@ -4,9 +4,9 @@ import contextlib
 import io
 import logging
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def dicom(stored: np.ndarray, bits: int = 12, **tags: Any) -> bytes:
-    """One frame as a scanner writes it."""
     meta = pydicom.dataset.FileMetaDataset()
     meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
     meta.MediaStorageSOPClassUID = pydicom.uid.UID("1.2.840.10008.5.1.4.1.1.1")
@@ -251,11 +250,8 @@ def test_threads_leave_the_filters_of_warnings() -> None:
             except BadImageError:
                 answers.append(True)
 
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(8)))
     assert answers == [True] * 160
     assert list(warnings.filters) == before
 
