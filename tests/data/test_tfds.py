@@ -43,12 +43,11 @@ class KvOneSplit(_Tiny): ...
 class KvParquet(_Tiny): ...
 
 
-class KvArrayRecord(_Tiny):
-    SPLITS = ("train", "test")
-
-
 class KvTwoSplits(_Tiny):
     SPLITS = ("train", "test")
+
+
+class KvArrayRecord(KvTwoSplits): ...
 
 
 class KvThreeSplits(_Tiny):
