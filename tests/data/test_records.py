@@ -74,7 +74,7 @@ def labels(split: Any, **order: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_folder_of_records_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
+def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
     splits = load(folder(kind))
     assert repr(splits).endswith(", 128 classes: train 23, val 5)")
     assert splits.class_names[:2] == ("number 0", "number 1")
@@ -84,6 +84,18 @@ def test_a_folder_of_records_and_a_run_that_goes_on(folder: Folder, kind: str) -
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
     assert splits.val.labels().dtype == np.int32
     check_stopped_run(splits.train, 4, 14, (1, 8))  # more than two passes over 23 images
+    # One group of files is split at random.
+    place = folder(kind, {"part": examples()}, where="group")
+    splits = load(place, val_fraction=0.3)
+    train, val = (labels(splits[name]) for name in ("train", "val"))
+    assert (len(train), len(val)) == (16, 7)
+    assert sorted(train + val) == list(range(COUNT))
+    assert sorted(val) != list(range(16, COUNT))
+    assert labels(load(place, val_fraction=0.3).val) == val
+    assert labels(load(place, val_fraction=0.3, seed=1).val) != val
+    shuffled = labels(splits.train, shuffle_seed=0)
+    assert sorted(shuffled) == sorted(train)
+    assert shuffled != train
 
 
 def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Folder) -> None:
@@ -136,21 +148,6 @@ def test_the_order_of_millions_starts_anywhere() -> None:
     assert [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)] == last[-3:]
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_one_group_of_files_is_split_at_random(folder: Folder, kind: str) -> None:
-    place = folder(kind, {"part": examples()})
-    splits = load(place, val_fraction=0.3)
-    train, val = (labels(splits[name]) for name in ("train", "val"))
-    assert (len(train), len(val)) == (16, 7)
-    assert sorted(train + val) == list(range(COUNT))
-    assert sorted(val) != list(range(16, COUNT))
-    assert labels(load(place, val_fraction=0.3).val) == val
-    assert labels(load(place, val_fraction=0.3, seed=1).val) != val
-    shuffled = labels(splits.train, shuffle_seed=0)
-    assert sorted(shuffled) == sorted(train)
-    assert shuffled != train
-
-
 def test_where_records_may_be(tmp_path: Path) -> None:
     for name in ("train", "val", "test"):
         (tmp_path / name).mkdir()
@@ -190,9 +187,23 @@ def test_damaged_array_records(folder: Folder) -> None:
         load(place).train.labels()
 
 
-def test_files_that_are_not_uncompressed_records(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text(NAMES)
-    file = tmp_path / "train.tfrecord"
+def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
+    names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
+    write_examples(file, examples(), "pixels", "class")
+    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
+        load(tmp_path)
+    features = r"the features class, pixels; .* expected as image/enc"
+    for text, message in (("even\n", r"labels.txt has 1 class names"), (NAMES, features)):
+        names.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
+    names.write_text("a\nb\nc\nd\ne\n")
+    write_examples(file, examples(count=6))
+    splits = load(tmp_path)
+    with pytest.raises(tf.errors.OpError, match=r"record 5 has the label 5, but the 5"):
+        [part.labels() for part in splits.values()]
+    # And what does not hold uncompressed records.
+    names.write_text(NAMES)
     write_examples(file, examples())
     compressed = gzip.compress(file.read_bytes())
     write_records(file, [b"not an example"] * 4)
@@ -208,23 +219,6 @@ def test_files_that_are_not_uncompressed_records(tmp_path: Path) -> None:
     write_array_record(tmp_path / "train.array_record", examples())
     with pytest.raises(ValueError, match=r"is an ArrayRecord file and .*train.tfrecord is not"):
         load(tmp_path)
-
-
-def test_features_and_labels_that_do_not_fit(tmp_path: Path) -> None:
-    names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
-    write_examples(file, examples(), "pixels", "class")
-    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
-        load(tmp_path)
-    features = r"the features class, pixels; .* expected as image/enc"
-    for text, message in (("even\n", r"labels.txt has 1 class names"), (NAMES, features)):
-        names.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path)
-    names.write_text("a\nb\nc\nd\ne\n")
-    write_examples(file, examples(count=6))
-    splits = load(tmp_path)
-    with pytest.raises(tf.errors.OpError, match=r"record 5 has the label 5, but the 5"):
-        [part.labels() for part in splits.values()]
 
 
 def test_missing_files(folder: Folder, tmp_path: Path) -> None:
