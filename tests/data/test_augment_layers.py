@@ -138,8 +138,7 @@ def test_callables_get_batches_and_may_have_conditions() -> None:
 def test_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
     whole = batches(layers)
-    name = "keras_vit.data.batch_plan.rows_of_process"
-    monkeypatch.setattr(name, lambda count: np.array([1, 2]))
+    monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda count: np.array([1, 2]))
     images, labels = batches(layers)
     np.testing.assert_array_equal(labels, whole[1])
     np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
@@ -227,8 +226,7 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
     assert recipe.augment == Augmentation(min_area=recipe.augmentation.min_area, flip=False)
     with pytest.raises(ValueError, match="freeze_backbone computes features once"):
         recipe_of(replace(job, freeze_backbone=True, weights="w"))
-    words = ["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]
-    assert cli.main(words) == 2
+    assert cli.main(["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]) == 2
     assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
 
 
@@ -238,8 +236,7 @@ def test_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     splits = Splits("arrays", CLASSES, {"train": SPLIT, "val": SPLIT})
     lines: list[str] = []
     # A checkpoint after every step: `keras_vit.training.fit` writes them by time.
-    often = partial(fit_module.ResumableRun, every_steps=1)
-    monkeypatch.setattr(fit_module, "ResumableRun", often)
+    monkeypatch.setattr(fit_module, "ResumableRun", partial(fit_module.ResumableRun, every_steps=1))
 
     def fit(folder: str, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
         keras.utils.set_random_seed(0)
