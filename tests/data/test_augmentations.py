@@ -120,8 +120,8 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     assert 66 <= count <= 134  # four standard deviations
     np.testing.assert_array_equal(images[:20], erased(20, 0.25))
     # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
-    tops = [int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()]
-    assert len(set(tops)) > 15
+    tops = {int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()}
+    assert len(tops) > 15
 
 
 def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
