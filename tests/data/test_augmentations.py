@@ -89,8 +89,7 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
 def erased(count: int, probability: float) -> np.ndarray:
     """Images of -1, but for what random erasing has drawn."""
     blank = tf.fill((60, 80, 3), -1.0)
-    seeds = np.stack([np.arange(count), np.full(count, 5)], 1)
-    images = tf.data.Dataset.from_tensor_slices(seeds)
+    images = tf.data.Dataset.from_tensor_slices(np.stack([np.arange(count), np.full(count, 5)], 1))
     images = images.map(lambda seed: random_erasing(blank, seed, probability))
     return np.stack(list(images.as_numpy_iterator()))
 
@@ -116,12 +115,10 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
     # Probability and seed.
     images = erased(400, 0.25)
-    count = (images >= 0).any((1, 2, 3)).sum()
-    assert 66 <= count <= 134  # four standard deviations
+    assert 66 <= (images >= 0).any((1, 2, 3)).sum() <= 134  # four standard deviations
     np.testing.assert_array_equal(images[:20], erased(20, 0.25))
     # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
-    tops = {int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()}
-    assert len(tops) > 15
+    assert len({int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()}) > 15
 
 
 def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
@@ -164,8 +161,7 @@ def test_each_change_stays_within_its_range(option: str) -> None:
         right, down = columns - x, rows - y
         moments = ((weight * a * b).sum() for a, b in ((right, right), (down, down), (right, down)))
         seen.append(change(x, *moments))
-    largest = np.abs(seen).max()
-    assert 0.8 * value < largest < 1.05 * value
+    assert 0.8 * value < np.abs(seen).max() < 1.05 * value
     assert abs(np.mean(seen)) < 0.4 * value  # either side
 
 
