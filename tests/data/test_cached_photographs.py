@@ -62,8 +62,7 @@ def keep(split: Any, tmp_path: Path) -> Callable[..., tuple[Any, list[str]]]:
 
 
 def first_batch(split: Any, **options: Any) -> Any:
-    batches = data.pipeline(split, 32, len(split), training=True, **options)
-    return np.asarray(next(iter(batches))[0])
+    return np.asarray(next(iter(data.pipeline(split, 32, len(split), training=True, **options)))[0])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
