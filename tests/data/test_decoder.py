@@ -186,8 +186,7 @@ def test_a_gif_frame_lies_where_its_file_says_and_is_black_where_nothing_is_draw
         assert_both(gif_with_frame(PALETTE, left, top, canvas), expected)
     shown = np.asarray(PALETTE)[..., None] != 3
     assert not shown.all()
-    gif = encode(PALETTE, "GIF", transparency=3)
-    assert_both(gif, np.asarray(PALETTE.convert("RGB")) * shown)
+    assert_both(encode(PALETTE, "GIF", transparency=3), np.asarray(PALETTE.convert("RGB")) * shown)
 
 
 BEFORE_SIZE, MARKER, SIZE = encode(IMAGE, "JPEG").partition(b"\xff\xc0")
