@@ -31,8 +31,7 @@ def folder_split(tmp_path: Path) -> FileSplit:
 
 @pytest.fixture
 def array_split() -> ArraySplit:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (20, 8, 8, 1), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 1), np.uint8)
     return ArraySplit("train", ("a", "b"), images, np.arange(20) % 2, augment="digits")
 
 
@@ -71,8 +70,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
     images, labels = array_split.as_arrays()
     for arrays in passes(pipeline(array_split, 8, 7, channels=1, cache=cache), 2):
         np.testing.assert_array_equal(arrays, np.c_[images.reshape(len(images), -1), labels])
-    batches = pipeline(folder_split, 8, 7, cache=cache)
-    for images in passes(batches, 2):
+    for images in passes(pipeline(folder_split, 8, 7, cache=cache), 2):
         # The gray level of an image is its number: 0, 2, 4, ... in class a, 1, 3, 5, ... in b.
         np.testing.assert_allclose(images[:, 0], [*range(0, 20, 2), *range(1, 20, 2)], atol=1e-4)
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
