@@ -74,8 +74,7 @@ def test_images_of_the_right_size_every_policy_and_every_seed() -> None:
     assert (version(3, 4) != version(4, 4)).any()
     assert tuple(data.EVAL_TRANSFORMS) == MODES
     for mode in ("crop", "stretch"):
-        image = evaluation_image(tf.constant(PIXELS), (24, 32), mode)
-        np.testing.assert_array_equal(image, PIXELS)
+        np.testing.assert_array_equal(evaluation_image(tf.constant(PIXELS), (24, 32), mode), PIXELS)
     keras.config.set_dtype_policy("mixed_bfloat16")
     assert evaluation_image(tf.constant(PIXELS), 8).dtype == tf.float32
     assert training_image(tf.constant(PIXELS), 8, (0, 0), Augmentation()).dtype == tf.float32
