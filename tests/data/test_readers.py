@@ -90,8 +90,7 @@ def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path
     folder = write(tmp_path / "photographs", {"a/00.jpg": b"not an image"})
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
     for start in (0, 3):
-        both = [batches(folder, reader, start_step=start, **options) for reader in READERS]
-        assert_same(*both)
+        assert_same(*[batches(folder, reader, start_step=start, **options) for reader in READERS])
     # One that breaks later is gray.
     split = load(flat_folder(tmp_path / "flat"), reader="grain").train
     broken = split.files[1]
@@ -142,12 +141,10 @@ def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
     model.compile("adam", loss, metrics=["accuracy"])
     train = pipeline(splits.train, 8, 512, training=True, channels=1)
     val = pipeline(splits.val, 8, 100, channels=1)
-    history = model.fit(train, validation_data=val, epochs=2, verbose=0).history
-    assert len(history["val_loss"]) == 2
+    assert len(model.fit(train, validation_data=val, epochs=2, verbose=0).history["val_loss"]) == 2
     endless = pipeline(splits.train, 8, 64, training=True, channels=1, repeat=True)
     model.fit(endless, epochs=2, steps_per_epoch=2, verbose=0)
-    scores = model.predict(val, verbose=0)
-    accuracy = np.mean(scores.argmax(-1) == splits.val.labels())
+    accuracy = np.mean(model.predict(val, verbose=0).argmax(-1) == splits.val.labels())
     assert model.evaluate(val, verbose=0)[1] == pytest.approx(accuracy)
     model.eval_transform = EvalTransform(views="flip")  # by a model of Keras around this one
     assert predict_split(model, splits.val)[1].shape == (360, 10)
