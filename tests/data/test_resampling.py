@@ -68,8 +68,7 @@ def test_other_rates_what_is_not_shuffled_and_what_is_drawn_twice() -> None:
     assert SPLIT.sampling_rates is None
     part = RESAMPLED.take(np.flatnonzero(LABELS > 0))
     assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1
-    decoded = DecodedSplit(RESAMPLED, 1)
-    np.testing.assert_array_equal(drawn(decoded), drawn(RESAMPLED))
+    np.testing.assert_array_equal(drawn(DecodedSplit(RESAMPLED, 1)), drawn(RESAMPLED))
     # An image that is drawn twice is augmented anew.
     noise = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 1)).astype("uint8")
     split = ArraySplit("train", tuple("abcd"), noise, LABELS).resampled(sampling_rates(COUNTS))
