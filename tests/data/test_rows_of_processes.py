@@ -57,8 +57,7 @@ def test_rows(source: str, rows: range, mixed: bool, tmp_path: Path, monkeypatch
     options = {"training": True, "seed": 1, "num_classes": 2, "augment": augment}
 
     def batches(of_process: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
-        name = "keras_vit.data.batch_plan.rows_of_process"
-        monkeypatch.setattr(name, lambda count: of_process)
+        monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda count: of_process)
         return list(pipeline(split, 8, BATCH, **options).as_numpy_iterator())
 
     whole, parts = batches(None), batches(mine)
