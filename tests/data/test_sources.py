@@ -142,8 +142,7 @@ def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
     write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
         train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
-        files = {"train.txt": train, "val.txt": b"a/002.png\n"}
-        splits = load(write(flat_folder(tmp_path), files))
+        splits = load(write(flat_folder(tmp_path), {"train.txt": train, "val.txt": b"a/002.png\n"}))
         assert names(splits.train) == ["b/001.png", "a/é 木.png"]
         assert (names(splits.val), names(splits["test"])) == (["a/002.png"], ["b/003.png"])
         assert splits.train.labels().tolist() == [1, 0]
@@ -348,8 +347,7 @@ def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd
         if splits is checked:
             model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
             model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
-            history = model.fit(training, epochs=1, verbose=0)
-            assert np.isfinite(history.history["loss"]).all()
+            assert np.isfinite(model.fit(training, epochs=1, verbose=0).history["loss"]).all()
         else:
             assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 2
         assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8
