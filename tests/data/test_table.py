@@ -224,8 +224,7 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
     words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
     assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
-    wide = table(base(tags=TAGS), task=Multilabel(("x", "y", "z")))
-    assert wide.train.labels().shape == (20, 3)
+    assert table(base(tags=TAGS), task=Multilabel(("x", "y", "z"))).train.labels().shape == (20, 3)
 
 
 def test_labels_that_do_not_fit(table: Table) -> None:
