@@ -155,8 +155,7 @@ def test_a_prepared_folder_needs_all_records_and_no_builder(data_dir: Path, tmp_
     folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = next(copy.glob("*train*"))
-    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    write_records(file, records[:-1])
+    write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
     with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
         load(copy)
 
