@@ -20,8 +20,7 @@ def split(labels: Any = (0, 1), images: np.ndarray = GRAY, task: Any = ("a", "b"
     return ArraySplit("train", task, images, np.array(labels) if task == ("a", "b") else labels)
 
 
-SPLIT = split()
-GRADES = split([0, 1, 2, 0], COLOR, Ordinal(("low", "middle", "high")))
+SPLIT, GRADES = split(), split([0, 1, 2, 0], COLOR, Ordinal(("low", "middle", "high")))
 ROWS = split(np.eye(4, 3, dtype=int), COLOR, Multilabel(("a", "b", "c")))
 NAN = float("nan")
 TWO_GRADES = Ordinal(("a", "b"))
