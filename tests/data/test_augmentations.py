@@ -28,8 +28,7 @@ PICTURE = Image.fromarray(PIXELS)
 
 def test_images_and_labels_are_mixed_alike() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
-    labels = np.eye(4, dtype="float32")
-    weights = []
+    labels, weights = np.eye(4, dtype="float32"), []
     for seed in range(200):
         mixed, rows = data.mixup(tf.constant(images), labels, (seed, 0), alpha=0.2)
         weight = float(rows[1, 1])
@@ -80,8 +79,7 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
     assert len(tops) > 10
     # Independent: boxes of area 1 - Beta(1, 1) around an even center, cut off at the border.
     rng = np.random.default_rng(0)
-    sides = np.sqrt(rng.random((100_000, 1))) / 2
-    centers = rng.random((100_000, 2))
+    sides, centers = np.sqrt(rng.random((100_000, 1))) / 2, rng.random((100_000, 2))
     extents = (centers + sides).clip(0, 1) - (centers - sides).clip(0, 1)
     assert np.mean(areas) == pytest.approx(extents.prod(1).mean(), abs=0.04)
 
