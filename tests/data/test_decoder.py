@@ -168,8 +168,7 @@ def test_damaged_exif_is_read_alike_by_both_decoders() -> None:
 
 def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:
     gif = encode(frame, "GIF")
-    at = gif.index(b"\x2c\x00\x00\x00\x00")
-    place = struct.pack("<HH", left, top)
+    at, place = gif.index(b"\x2c\x00\x00\x00\x00"), struct.pack("<HH", left, top)
     return gif[:6] + struct.pack("<HH", *canvas) + gif[10 : at + 1] + place + gif[at + 5 :]
 
 
@@ -232,8 +231,7 @@ def test_bounds_on_pixels_and_other_channels() -> None:
 def test_a_part_of_a_turned_image(number: int) -> None:
     jpeg = encode(IMAGE, "JPEG", quality=95, exif=orientation(number))
     assert decode_and_orientation(jpeg, 3)[1] == number
-    whole = decode_image(jpeg).numpy()
-    shapes = []
+    whole, shapes = decode_image(jpeg).numpy(), []
 
     def crop(shape: tf.Tensor) -> tf.Tensor:
         shapes.append(shape.numpy().tolist())
