@@ -12,8 +12,7 @@ from tests.data.image_fixtures import one_quick, plain, write
 
 tf = pytest.importorskip("tensorflow")
 COUNT = 22
-RNG = np.random.default_rng(0)
-XY = Regression(("x", "y"), offset=(1, 2), scale=(3, 4))
+RNG, XY = np.random.default_rng(0), Regression(("x", "y"), offset=(1, 2), scale=(3, 4))
 TASKS = {
     "multilabel": (Multilabel(("a", "b", "c")), RNG.integers(0, 2, (COUNT, 3))),
     "regression": (XY, RNG.normal(size=(COUNT, 2))),
