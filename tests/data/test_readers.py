@@ -104,8 +104,7 @@ def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path
 def test_balanced_sampling_is_the_same() -> None:
     images, labels = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 10 // 8
     images += np.arange(40, dtype=np.uint8)[:, None, None, None]
-    options = {"training": True, "augment": "none", "repeat": True}
-    both = []
+    options, both = {"training": True, "augment": "none", "repeat": True}, []
     for reader in READERS:
         split = ArraySplit("train", ("a", "b"), images, labels, reader=reader).resampled([1, 4])
         made = pipeline(split, 8, 7, channels=1, **options).as_numpy_iterator()
@@ -127,16 +126,14 @@ def test_a_pass_that_was_looked_at_is_not_over_and_goes_on_elsewhere() -> None:
     list(batches)
     stopped, again = iter(batches), iter(pipeline(split, 8, 600, training=True, channels=1))
     next(stopped)
-    state = stopped.get_state()
-    expected = next(stopped)[1]
+    state, expected = stopped.get_state(), next(stopped)[1]
     again.set_state(state)
     np.testing.assert_array_equal(next(again)[1], expected)
 
 
 @pytest.mark.every_backend
 def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
-    splits = load("digits", reader="grain")
-    model = bank.fresh(**OF_DIGITS)
+    splits, model = load("digits", reader="grain"), bank.fresh(**OF_DIGITS)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
     train = pipeline(splits.train, 8, 512, training=True, channels=1)
