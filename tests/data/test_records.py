@@ -37,8 +37,7 @@ TWO_SPLITS = {"train": examples(), "validation": examples(100, 5)}
 WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
 BYTES = [example(*pair) for pair in examples()]
-SECOND = len(BYTES[16]) + 16
-FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
+SECOND, FIRST_SHARD = len(BYTES[16]) + 16, sum(len(record) + 16 for record in BYTES[:8])
 DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
     "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
