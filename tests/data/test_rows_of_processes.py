@@ -51,8 +51,7 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_rows(source: str, rows: range, mixed: bool, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
-    split = SOURCES[source](tmp_path)
-    mine = np.array(rows)
+    split, mine = SOURCES[source](tmp_path), np.array(rows)
     augment = Augmentation(mixup=0.5, cutmix=0.5) if mixed else None
     options = {"training": True, "seed": 1, "num_classes": 2, "augment": augment}
 
