@@ -24,22 +24,16 @@ from tests.cli.conftest import Command
 from tests.cli.helpers import save_tiny
 
 ROOT = Path(__file__).parents[2]
-REQUIRED = {
-    "train": "--data no/such/folder",
-    "predict": "no/such/model photo.jpg",
-    "evaluate": "no/such/model --data no/such/folder",
-    "calibrate": "no/such/model --data no/such/folder",
-    "inspect": "no/such/model photo.jpg --out out",
-    "export": "no/such/model --out out",
-    "serve": "no/such/model",
-    "embed": "no/such/folder --model no/such/model --out index",
-    "search": "no/such/index photo.jpg",
-    "cluster": "no/such/index --out clusters.html",
-    "choose": "no/such/folder --among no/such/model --out choice",
-    "audit": "no/such/index --out audit",
-    "plan": "ViT-B/16",
-    "augment": "--data no/such/folder --out sheet.png",
-}
+WORDS = """
+train --data no/such/folder; predict no/such/model photo.jpg; plan ViT-B/16
+evaluate no/such/model --data no/such/folder; calibrate no/such/model --data no/such/folder
+inspect no/such/model photo.jpg --out out; export no/such/model --out out; serve no/such/model
+embed no/such/folder --model no/such/model --out index; search no/such/index photo.jpg
+cluster no/such/index --out clusters.html; audit no/such/index --out audit
+choose no/such/folder --among no/such/model --out choice
+augment --data no/such/folder --out sheet.png
+"""
+REQUIRED = dict(row.strip().split(" ", 1) for row in re.split("[;\n]", WORDS.strip()))
 NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
 ROWS = """
@@ -56,13 +50,12 @@ REFUSED = {row.split()[0]: row.split()[1:] for row in re.split("[;\n]", ROWS.str
 
 def numeric_options() -> list[tuple[str, str]]:
     (commands,) = (action for action in make_parser()._actions if action.dest == "command")
-    options = []
-    for name, parser in commands.choices.items():
-        for action in parser._actions:
-            assert action.type not in (int, float), f"{name} {action.dest} has no range"
-            if isinstance(action.type, Integers | Numbers):
-                options.append((name, action.option_strings[0]))
-    return options
+    choices = commands.choices.items()
+    actions = [(name, action) for name, parser in choices for action in parser._actions]
+    for name, action in actions:
+        assert action.type not in (int, float), f"{name} {action.dest} has no range"
+    numbers = [pair for pair in actions if isinstance(pair[1].type, Integers | Numbers)]
+    return [(name, action.option_strings[0]) for name, action in numbers]
 
 
 def row_of(name: str, option: str) -> str:
