@@ -101,11 +101,8 @@ class TrainingCase:
 
 
 def without_token_position(vit: keras.Model) -> tuple[keras.Model, Callable[[], keras.Model]]:
-    """big_vision's model, and a function that writes what it learned into the ViT.
-
-    Its class token has no position of its own; the ViT's has one more vector. Both are the same
-    function, but do not train alike: so it is put together from the package's layers.
-    """
+    """big_vision's model, whose class token has no position, and what writes it into the ViT."""
+    # Both are the same function, but do not train alike.
     images = keras.Input((32, 32, 3))
     embed = layers.PatchEmbedding(vit.hidden_dim, vit.patch_size, name="patch_embedding")
     place = layers.PositionEmbedding(vit.position_grid, "learned", 0, name="position_embedding")
