@@ -21,8 +21,7 @@ from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal, r
 
 arrays, tensorflow_dataset, generator, py_dataset, torch_loader = SOURCES
 CLASSES = 5
-IMAGES = pixels(8, 16, 16, 3).astype("float32")
-LABELS = np.arange(8) % CLASSES
+IMAGES, LABELS = pixels(8, 16, 16, 3).astype("float32"), np.arange(8) % CLASSES
 ROWS = np.eye(CLASSES, dtype="float32")[LABELS]
 SPARSE = keras.losses.SparseCategoricalCrossentropy
 CATEGORICAL = keras.losses.CategoricalCrossentropy
@@ -330,9 +329,8 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> None:
-    digits = keras_vit.data.load("digits")
+    digits, losses = keras_vit.data.load("digits"), []
     recipe = keras_vit.recipes.get("digits").scaled(steps=2, batch_size=64)
-    losses = []
     for data_format, shape in (("channels_last", (8, 8, 1)), ("channels_first", (1, 8, 8))):
         keras.utils.set_random_seed(0)
         model = small_vit(patch_size=4, num_classes=10, input_shape=shape, data_format=data_format)
@@ -364,8 +362,7 @@ def test_it_learns_by_heart_and_accumulates_gradients() -> None:
     model = compiled(None, keras.optimizers.AdamW(schedule, global_clipnorm=1.0), **LARGER)
     keras.utils.set_random_seed(0)
     history = model.fit(*SIXTEEN, batch_size=8, epochs=35, verbose=0).history
-    assert history["accuracy"][-1] == 1
-    assert model.evaluate(*SIXTEEN, verbose=0)[1] == 1
+    assert history["accuracy"][-1] == model.evaluate(*SIXTEEN, verbose=0)[1] == 1
     # Gradients accumulated are those of the big batch.
     finals = []
     for size, accumulate in ((16, None), (4, 4)):
