@@ -43,18 +43,16 @@ def colors_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarr
     return actual
 
 
-@pytest.mark.parametrize(
-    ("shape", "size", "bits"),
-    [((16, 16, 3), (4, 4), 3), ((12, 22, 3), (4, 8), 2), ((8, 8, 1), (2, 2), 3)],
-)
-def test_colors_are_the_mean_in_few_bits(shape: Any, size: tuple[int, int], bits: int) -> None:
-    images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
-    images[0, : size[0], : size[1]] = 255
-    expected = colors_of(images, size, 2**bits)
-    np.testing.assert_array_equal(array(patch_colors(images, size, bits)), expected)
-    first = patch_colors(images.transpose(0, 3, 1, 2), size, bits, "channels_first")
-    np.testing.assert_array_equal(array(first), expected)
-    assert expected.max() == 2 ** (bits * shape[2]) - 1
+def test_colors_are_the_mean_in_few_bits() -> None:
+    cases = (((16, 16, 3), (4, 4), 3), ((12, 22, 3), (4, 8), 2), ((8, 8, 1), (2, 2), 3))
+    for shape, size, bits in cases:
+        images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
+        images[0, : size[0], : size[1]] = 255
+        expected = colors_of(images, size, 2**bits)
+        np.testing.assert_array_equal(array(patch_colors(images, size, bits)), expected)
+        first = patch_colors(images.transpose(0, 3, 1, 2), size, bits, "channels_first")
+        np.testing.assert_array_equal(array(first), expected)
+        assert expected.max() == 2 ** (bits * shape[2]) - 1
 
 
 @pytest.mark.parametrize("training", rows([True, False], [True]))
