@@ -132,15 +132,11 @@ SLOW_CASES = [
     (FLOAT16, "a name", "all", compile_by_recipe),
     (BFLOAT16, "the command line", "all", compile_by_recipe),
 ]
+ALL_CASES = rows([*CASES, *EVERYWHERE], EVERYWHERE)
+ALL_CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES]
 
 
-@pytest.mark.parametrize(
-    ("policy", "way", "extra", "compile"),
-    [
-        *rows([*CASES, *EVERYWHERE], EVERYWHERE),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES),
-    ],
-)
+@pytest.mark.parametrize(("policy", "way", "extra", "compile"), ALL_CASES)
 def test_a_first_update_is_that_of_float32(policy: str, way: str, extra: str, compile: Any) -> None:
     if policy == FLOAT16 and NO_FLOAT16:
         pytest.skip("XLA's CPU compiler does not have the products of attention in float16")
