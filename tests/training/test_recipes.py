@@ -1,5 +1,6 @@
 """The table of recipes: complete rows, scaling, a model that trains, and what a job makes of it."""
 
+import itertools
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -128,32 +129,25 @@ def test_losses_and_plain_steps() -> None:
 
 
 OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
-    "learning_rate": (np.nan, np.inf, 0.0, -1e-3),
-    "label_smoothing": (1.5, np.nan),
-    "weight_decay": (-0.1, np.nan),
-    "batch_size": (0, 2.5),
-    "dropout": (1.0,),
-    "ema": (-0.5,),
-    "accumulation": (0,),
-    "image_size": (-224,),
-    "clip_norm": (0.0,),
-    "layer_decay": (1.1,),
-    "mixup": (-0.2,),
-    "warmup": (-1,),
-    "steps": (-1,),
-    "rho": (np.nan,),
-}
+    "learning_rate": (np.nan, np.inf, 0.0, -1e-3), "label_smoothing": (1.5, np.nan),
+    "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
+    "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
+    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
+}  # fmt: skip
 
 
 def test_errors_say_the_fix() -> None:
-    with pytest.raises(ValueError, match="'finetune/cifar10'"):
-        get("finetune/cifar1")
-    with pytest.raises(ValueError, match=r"recipe\.scaled\(steps=50\)"):
-        compile_model(small(), get("finetune/flowers"), 50)
-    with pytest.raises(ValueError, match="'sigmoid'"):
-        replace(get("digits"), loss="hinge")
-    with pytest.raises(ValueError, match="epochs=0, steps=0"):
-        replace(get("digits"), epochs=0)
+    for call, words in (
+        (lambda: get("finetune/cifar1"), "'finetune/cifar10'"),
+        (
+            lambda: compile_model(small(), get("finetune/flowers"), 50),
+            r"recipe.scaled\(steps=50\)",
+        ),
+        (lambda: replace(get("digits"), loss="hinge"), "'sigmoid'"),
+        (lambda: replace(get("digits"), epochs=0), "epochs=0, steps=0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
     assert recipes.RECIPES is RECIPES
     for name, values in OUT_OF_RANGE.items():
         for value in values:
@@ -212,18 +206,15 @@ def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) ->
     assert refined.input_shape == (None, 224, 224, 3)
 
 
-@pytest.mark.parametrize(
-    ("images", "weights", "name"),
-    [(8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch")],
-)
-def test_auto_follows_the_images_per_class(images: int, weights: str | None, name: str) -> None:
-    tiny = "from_scratch_tiny" if weights is None else name
-    for recipe in (None, "auto"):
+def test_auto_follows_the_images_per_class() -> None:
+    cases = ((8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch"))
+    for (images, weights, name), recipe in itertools.product(cases, (None, "auto")):
+        tiny = "from_scratch_tiny" if weights is None else name
         plain = job(weights=weights, recipe=recipe)
         chosen, reason = recipe_name(plain, images)
         assert chosen == name
         assert reason
         assert recipe_name(plain, images, side=32)[0] == tiny
         assert recipe_name(replace(plain, image_size=32), images)[0] == tiny
-    assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
-    assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"
+        assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
+        assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"
