@@ -1,7 +1,4 @@
-"""What surrounds `fit` in a recipe: held-out images, probe, averages, size, views, temperature.
-
-And averages of weights against their papers' equations.
-"""
+"""What surrounds `fit` in a recipe, and averages of weights against their papers' equations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -156,11 +153,7 @@ def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
 
 
 def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
-    """The paper derives equation 5 from geometry: the foot of the perpendicular on the line.
-
-    For two runs of equal length at an angle, the point t * mean + (1 - t) * start at which a
-    straight line to the center, equidistant from both, is perpendicular to both changes.
-    """
+    """Equation 5 from geometry: where a line to the center is perpendicular to both changes."""
     start, first, second = build(0), build(1), build(2)
     origin, changes, rng = start.get_weights(), [], np.random.default_rng(3)
     for tensor in origin:
