@@ -65,10 +65,7 @@ def run_in(folder: Path, **options: Any) -> ResumableRun:
 @pytest.mark.every_backend
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path, kills: int) -> None:
-    """Dropout, stochastic depth, Mixup, EMA, accumulation, shuffling, validation, CSV log.
-
-    SIGKILL at random steps, anywhere within them, also while a checkpoint is written.
-    """
+    """SIGKILL at random steps, anywhere within them, also while a checkpoint is written."""
     chance, whole, killed = random.Random(), tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
