@@ -13,18 +13,15 @@ tf = pytest.importorskip("tensorflow")
 COUNT, BATCH = 22, 8
 # And whether images are mixed, each with the one before it.
 ROWS = [(range(4), True), (range(4, 8), False), (range(0, 8, 2), True)]
-
-
-def images() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
+IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
 
 
 def arrays(folder: Path, reader: str = "tensorflow") -> Split:
-    return ArraySplit("train", ("a", "b"), images(), np.arange(COUNT) % 2, reader=reader)
+    return ArraySplit("train", ("a", "b"), IMAGES, np.arange(COUNT) % 2, reader=reader)
 
 
 def photographs(folder: Path, reader: str = "tensorflow") -> Split:
-    files = map(tf.io.encode_png, images())
+    files = map(tf.io.encode_png, IMAGES)
     write(folder, {f"{'ab'[i % 2]}/{i}.png": file.numpy() for i, file in enumerate(files)})
     split = load(str(folder), val_fraction=0.1, reader=reader).train
     (folder / "a/4.png").write_bytes(b"damaged since")
@@ -32,7 +29,7 @@ def photographs(folder: Path, reader: str = "tensorflow") -> Split:
 
 
 def records(folder: Path) -> Split:
-    pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(images()))
+    pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(IMAGES))
     write_examples(folder / "digits.tfrecord", pairs)
     (folder / "labels.txt").write_text("a\nb\n")
     return load(f"records:{folder}", val_fraction=0.1).train
