@@ -197,22 +197,7 @@ def test_keras_cv(policy: str) -> None:
     np.testing.assert_array_equal(labels.sum(-1), 1)
 
 
-def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    titles: list[str] = []
-    suptitle = "matplotlib.figure.Figure.suptitle"
-    monkeypatch.setattr(suptitle, lambda self, title, **_: titles.append(title))
-    layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
-    options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
-    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
-    assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
-    assert (tmp_path / "a.png").is_file()
-    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2", "--versions", "1"]
-    assert cli.main([*plot, "--augment", "tiny", "--out", str(tmp_path / "b.png")]) == 0
-    assert titles[1] == "resize, flip, shift by up to 4 px"
-
-
-def test_the_option_of_train(monkeypatch, capsys) -> None:
+def test_the_option_of_train_and_the_plot(tmp_path: Path, monkeypatch, capsys) -> None:
     jobs: list[Any] = []
     monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
     assert cli.main(["train", "--data", "digits", "--augment", "tiny"]) == 0
@@ -228,6 +213,18 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
         recipe_of(replace(job, freeze_backbone=True, weights="w"))
     assert cli.main(["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]) == 2
     assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
+    pytest.importorskip("matplotlib")
+    titles: list[str] = []
+    suptitle = "matplotlib.figure.Figure.suptitle"
+    monkeypatch.setattr(suptitle, lambda self, title, **_: titles.append(title))
+    layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
+    options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
+    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
+    assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
+    assert (tmp_path / "a.png").is_file()
+    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2", "--versions", "1"]
+    assert cli.main([*plot, "--augment", "tiny", "--out", str(tmp_path / "b.png")]) == 0
+    assert titles[1] == "resize, flip, shift by up to 4 px"
 
 
 def test_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
