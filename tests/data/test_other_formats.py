@@ -61,7 +61,7 @@ def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
     assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
 
 
-def test_data_on_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_and_other_machines_in_place_of_a_folder(tmp_path: Path, capsys) -> None:
     for source, message in (
         ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
         ("s3://bucket/photos", r"aws s3 cp --recursive s3://bucket/photos DATA"),
@@ -74,9 +74,6 @@ def test_data_on_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
         assert "not on this machine" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="gs://bucket/photos is not on this machine"):
         load(Path("gs://bucket/photos"))
-
-
-def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     for file, message in (
         ("p.zip", r"is an archive. Unpack it.*unzip .*p\.zip -d DATA"),
         ("p q.tar.gz", r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA"),
