@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.data._imports import tf
-
 _Y, _X = np.mgrid[0:24, 0:32]
 # Smooth, so that JPEG keeps it, and different in every corner, so that a turn shows.
 PIXELS = np.stack([_Y * 10, _X * 7, (_X + _Y) * 4], axis=-1).astype(np.uint8)
@@ -46,6 +44,8 @@ IMAGENET = ("image/encoded", "image/class/label")
 
 def example(image: bytes, label: int, names: tuple[str, ...] = IMAGENET) -> bytes:
     """A record of TensorFlow: two features, of these names."""
+    import tensorflow as tf
+
     record = tf.train.Example()
     record.features.feature[names[0]].bytes_list.value.append(image)
     record.features.feature[names[1]].int64_list.value.append(label)
@@ -53,6 +53,8 @@ def example(image: bytes, label: int, names: tuple[str, ...] = IMAGENET) -> byte
 
 
 def write_records(file: Path, records: Iterable[bytes]) -> None:
+    import tensorflow as tf
+
     with tf.io.TFRecordWriter(str(file)) as writer:
         for record in records:
             writer.write(record)
