@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks import input_pipeline
-from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, batch_plan, load, pipeline
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, batch_plan, load, pipeline
 from tests.data.batches import check_stopped_run, passes
 from tests.data.image_fixtures import flat_folder, one_quick, plain
 
 tf = pytest.importorskip("tensorflow")
-# Each of both once, the other pairs thoroughly.
+# A split, and whether it is cached: each of both once, the other pairs thoroughly.
 OTHER_PAIRS = [("array_split", True), ("folder_split", True), ("array_split", False)]
 PAIRS = [("folder_split", False), *one_quick(OTHER_PAIRS)]
 # Three operations stand for all: each takes time to trace.
@@ -33,12 +33,6 @@ def folder_split(tmp_path: Path) -> FileSplit:
 def array_split() -> ArraySplit:
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 1), np.uint8)
     return ArraySplit("train", ("a", "b"), images, np.arange(20) % 2, augment="digits")
-
-
-@pytest.fixture(params=PAIRS, ids=str)
-def pair(request) -> tuple[Split, bool]:
-    """A split, and whether it is cached."""
-    return request.getfixturevalue(request.param[0]), request.param[1]
 
 
 def test_shapes_types_number_and_a_far_start(folder_split, array_split) -> None:
@@ -109,8 +103,9 @@ def test_augmentation_differs_between_images_and_passes() -> None:
     assert len(np.unique(plain_ones, axis=0)) == 1
 
 
-def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair) -> None:
-    split, cache = pair
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair, request) -> None:
+    split, cache = request.getfixturevalue(pair[0]), pair[1]
     for options in ({}, EVERYTHING):
         # 72 images: three passes of 20, and batches across their borders.
         check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
