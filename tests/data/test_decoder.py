@@ -81,15 +81,6 @@ def assert_both(contents: bytes, expected: np.ndarray, channels: int = 3) -> Non
         np.testing.assert_array_equal(decode(contents, channels), expected)
 
 
-def test_gray_stays_exactly_gray_and_sixteen_bits_keep_the_high_eight() -> None:
-    levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-    png = encode(Image.fromarray(levels[..., 0]), "PNG")
-    for channels in (1, 3):
-        assert_both(png, np.repeat(levels, channels, axis=-1), channels)
-    deep = (np.arange(64, dtype=np.uint16) * 1021).reshape(8, 8)
-    assert_both(encode(Image.fromarray(deep), "PNG"), (deep >> 8)[..., None], 1)
-
-
 def exif_block(orientation: int, endian: str, entries_before: int = 3) -> bytes:
     """A TIFF directory by hand: Pillow writes little-endian ones alone into PNG and WebP files."""
     entries = [(0x0100 + i, 3, 1, 7) for i in range(entries_before)]
@@ -172,7 +163,14 @@ def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, i
     return gif[:6] + struct.pack("<HH", *canvas) + gif[10 : at + 1] + place + gif[at + 5 :]
 
 
-def test_a_gif_frame_lies_where_its_file_says_and_is_black_where_nothing_is_drawn() -> None:
+def test_gray_sixteen_bits_and_frames_of_gif_to_the_level() -> None:
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    png = encode(Image.fromarray(levels[..., 0]), "PNG")
+    for channels in (1, 3):
+        assert_both(png, np.repeat(levels, channels, axis=-1), channels)
+    deep = (np.arange(64, dtype=np.uint16) * 1021).reshape(8, 8)
+    assert_both(encode(Image.fromarray(deep), "PNG"), (deep >> 8)[..., None], 1)
+    # A frame lies where its file says, and is black where nothing is drawn.
     for left, top, canvas, shape in (
         (0, 0, (32, 24), (24, 32)),
         (5, 3, (40, 50), (50, 40)),
