@@ -172,19 +172,6 @@ def test_a_damaged_shard_is_refused_before_training(folder: Folder, case: str) -
         load(place)
 
 
-def test_damaged_array_records(folder: Folder) -> None:
-    place = folder("array_record")
-    file = place / "train.array_record-00001-of-00003"
-    content = file.read_bytes()
-    file.write_bytes(content[:-100])
-    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
-        load(place)
-    file.write_bytes(flipped(content, 200))  # in one of the first records
-    damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
-    with pytest.raises(tf.errors.OpError, match=damaged):
-        load(place).train.labels()
-
-
 def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
     write_examples(file, examples(), "pixels", "class")
@@ -219,8 +206,18 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_missing_files(folder: Folder, tmp_path: Path) -> None:
-    place, shard = folder(), "train.tfrecord-00001-of-00003"
+def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path) -> None:
+    place = folder("array_record")
+    file = place / "train.array_record-00001-of-00003"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
+        load(place)
+    file.write_bytes(flipped(content, 200))  # in one of the first records
+    damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
+    with pytest.raises(tf.errors.OpError, match=damaged):
+        load(place).train.labels()
+    place, shard = folder(where="missing"), "train.tfrecord-00001-of-00003"
     (place / shard).unlink()
     with pytest.raises(FileNotFoundError, match=rf"1 of 3 files are missing, .*{shard}"):
         load(place)
