@@ -83,12 +83,10 @@ def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
     labels = splits.val.labels()
     assert (labels.tolist(), labels.dtype) == ([n % 2 for n in val], np.int32)
     # Other data sets have one of their own.
-    for name, chosen in (
-        ("kv_two_splits", {"train": "train", "val": "test"}),
-        ("kv_three_splits", {"train": "train", "val": "validation", "test": "test"}),
-    ):
-        splits = load(name, data_dir=data_dir)
-        assert {name: split.tfds_split for name, split in splits.items()} == chosen
+    two, three = (load(f"kv_{count}_splits", data_dir=data_dir) for count in ("two", "three"))
+    assert (two.train.tfds_split, two.val.tfds_split, len(two)) == ("train", "test", 2)
+    names = {"train": "train", "val": "validation", "test": "test"}
+    assert {name: split.tfds_split for name, split in three.items()} == names
     for name, message in (
         ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
         ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),
