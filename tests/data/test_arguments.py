@@ -1,6 +1,5 @@
 """Arguments of splits, pipelines and augmentations that cannot be right, and what is answered."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,7 +34,7 @@ def batches(of: ArraySplit = SPLIT, **options: Any) -> Any:
     return pipeline(of, **{"image_size": 8, "batch_size": 4, **options})
 
 
-CALLS: dict[str, Callable[..., Any]] = {
+CALLS: dict[str, Any] = {
     "load": lambda **options: load("digits", **options),
     "arrays": split,
     "targets": lambda **options: split(images=COLOR, **options),
