@@ -1,7 +1,6 @@
 """One image at a time: recorded outputs of the official code, Pillow, and plain arithmetic."""
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,7 +15,7 @@ from tests.data.image_fixtures import PIXELS
 tf = pytest.importorskip("tensorflow")
 
 
-def test_images_equal_those_of_vision_transformer_and_big_vision(shared: Path) -> None:
+def test_images_equal_those_of_vision_transformer_and_big_vision(shared) -> None:
     golden = np.load(shared / "golden" / "preprocess" / "pp.npz")
     tolerance = json.loads((shared / "golden/preprocess/meta.json").read_text())["tolerance"]
     for index in range(4):
