@@ -1,7 +1,5 @@
 """Labels of any shape go through order, cache, mixing and the rows of several processes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -22,12 +20,12 @@ TASKS = {
 }
 
 
-def arrays(task: Task, targets: np.ndarray, folder: Path) -> Split:
+def arrays(task: Task, targets: np.ndarray, folder) -> Split:
     images = np.full((COUNT, 8, 8, 3), np.arange(COUNT)[:, None, None, None], np.uint8)
     return ArraySplit("train", task, images, targets)
 
 
-def files(task: Task, targets: np.ndarray, folder: Path) -> Split:
+def files(task: Task, targets: np.ndarray, folder) -> Split:
     paths = [folder / f"{i:02d}.png" for i in range(COUNT)]
     write(folder, {path.name: plain(i) for i, path in enumerate(paths)})
     return FileSplit("train", task, paths, targets, verified=True)
