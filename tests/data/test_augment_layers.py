@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -197,7 +196,7 @@ def test_keras_cv(policy: str) -> None:
     np.testing.assert_array_equal(labels.sum(-1), 1)
 
 
-def test_the_option_of_train_and_the_plot(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_option_of_train_and_the_plot(tmp_path, monkeypatch, capsys) -> None:
     jobs: list[Any] = []
     monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
     assert cli.main(["train", "--data", "digits", "--augment", "tiny"]) == 0
@@ -227,7 +226,7 @@ def test_the_option_of_train_and_the_plot(tmp_path: Path, monkeypatch, capsys) -
     assert titles[1] == "resize, flip, shift by up to 4 px"
 
 
-def test_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run with an interruption ends with the weights of one without."""
     recipe = replace(keras_vit.recipes.get("digits"), image_size=SIZE, epochs=1, batch_size=4)
     splits = Splits("arrays", CLASSES, {"train": SPLIT, "val": SPLIT})
