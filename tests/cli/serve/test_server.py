@@ -164,8 +164,7 @@ def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start
     save(tiny_model(0), tmp_path / "model.keras")
     body, versions = jpeg(), {}
     wanted = {seed: expected(body, seed) for seed in (0, 1)}
-    server = start_server(tmp_path)
-    stopped = threading.Event()
+    server, stopped = start_server(tmp_path), threading.Event()
 
     def ask() -> list[str]:
         problems = []
