@@ -50,8 +50,7 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     for row, record in zip(rows, records, strict=True):
         number = {row[f"class_{i}"]: float(row[f"probability_{i}"]) for i in range(1, 11)}
         names = model.task.names_in_set([number[name] for name in DIGITS])
-        assert row["set"] == ";".join(names)
-        assert record["set"] == names
+        assert (row["set"], record["set"]) == (";".join(names), names)
         assert row["novel"] == str(record["novel"]).lower()
         assert float(row["novelty"]) == pytest.approx(record["novelty"], rel=1e-4)
         assert record["novel"] is (record["novelty"] > 1)
