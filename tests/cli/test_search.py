@@ -58,7 +58,7 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
     assert "made with other weights" in command("search index new.png", *words, status=2)
 
 
-def test_search_writes_a_page_and_a_table(command: Command) -> None:
+def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     words = "search index new.png photos/green/0.png nowhere.jpg --top 5 --out pages/similar.html"
     assert "next: open pages/similar.html" in command(words, status=1)
     assert "nowhere.jpg cannot be read" in command.error
@@ -78,9 +78,6 @@ def test_search_writes_a_page_and_a_table(command: Command) -> None:
     elements = Elements(Path("named.html").read_text("utf-8"))
     assert NAME in elements.text
     assert not elements.all("b")
-
-
-def test_cluster_writes_a_page_and_a_table(command: Command) -> None:
     printed = command("cluster index --clusters 2 --examples 4 --out groups.html")
     assert "2 clusters of 12 images: 6, 6" in printed
     rows = rows_of("groups.csv")
@@ -128,8 +125,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
     index = index_of(folder)
     result = find_similar(index, [folder / NAME, folder / "3.png"])
     (folder / "gone.png").unlink()
-    failed = {folder / "<i>broken.jpg": "cut off"}
-    file = folder / "similar.html"
+    failed, file = {folder / "<i>broken.jpg": "cut off"}, folder / "similar.html"
     write_result_page(file, f"Like {NAME}", "12 photographs", sections_of(index, result), failed)
     return file
 
