@@ -485,7 +485,7 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
     teacher.mkdir()
     teacher_of(**SOFTMAX).save(teacher / "model.keras")
     vit(0).save(tmp_path / "other.keras")
-    its, no_folder = ["--teacher", str(teacher)], "which is read"
+    its = ["--teacher", str(teacher)]
     frozen = [*its, "--weights", "x.npz", "--freeze-backbone"]
     for folder, arguments, error in (
         (out, ["--teacher", "nowhere"], "There is no model at nowhere"),
@@ -493,9 +493,7 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (out, ["--distill", "hard"], "--distill has no effect without --teacher"),
         (out, [*its, "--distill", "firm"], "invalid choice: 'firm'"),
         (out, frozen, "freeze_backbone fits the head to the labels, without a teacher"),
-        (teacher, its, no_folder),
-        (teacher / "student", its, no_folder),
-        (tmp_path, its, no_folder),
+        *((folder, its, "which is read") for folder in (teacher, teacher / "student", tmp_path)),
     ):
         missing = ["train", "--data", str(tmp_path / "nothing"), "--out", str(folder)]
         assert cli.main([*missing, *arguments]) == 2
