@@ -26,8 +26,7 @@ from tests.training.common import BACKEND, reloaded
 
 MODEL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 CLASSES = 5
-IMAGES = pixels(8, 16, 16, 3)
-LABELS = np.arange(8) % CLASSES
+IMAGES, LABELS = pixels(8, 16, 16, 3), np.arange(8) % CLASSES
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 # So large that the update of a weight is not lost in the rounding of the weight.
 RATE = 1000.0
