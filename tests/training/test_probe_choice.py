@@ -23,6 +23,7 @@ from tests.training.common import assert_equal
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")
 
+NOTHING = "no held-out training images to compare them with the linear probe"
 RUINING = ("--epochs", "1", "--learning-rate", "8.0")  # destroys what the weights know
 
 
@@ -76,8 +77,7 @@ def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, c
     out = tmp_path / "run"
     facts = run(folder, weights, out, *RUINING)
     printed, choice = capsys.readouterr().out, facts["choice"]
-    assert choice["selected"] == "linear probe"
-    assert choice["images"] == 5  # a fifth of 24
+    assert (choice["selected"], choice["images"]) == ("linear probe", 5)  # a fifth of 24
     assert choice["fine_tuned"] < choice["linear_probe"]
     line = (
         f"on 5 training images held out: linear probe {choice['linear_probe']:.2%}, after "
@@ -149,15 +149,11 @@ def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
     tuned = model.get_weights()
     kept, choice = choose(model, RECIPE, start, part, parts["rest"].train)
     assert_equal(kept, tuned)
-    assert choice.selected == "fine-tuned weights"
-    assert choice.linear_probe == choice.fine_tuned
+    assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
     _, choice = choose(model, RECIPE, start, None)
-    assert str(choice) == (
-        "the fine-tuned weights are kept: there are no held-out training images to compare them "
-        "with the linear probe"
-    )
+    assert str(choice) == f"the fine-tuned weights are kept: there are {NOTHING}"
 
 
 def test_a_run_below_a_probe_says_so() -> None:
@@ -178,7 +174,7 @@ def test_held_out_is_followed(held_out: str, weights: Path, tmp_path: Path, caps
     facts = run(folder, weights, tmp_path / "run", *RUINING, "--held-out", held_out)
     printed = capsys.readouterr().out
     if held_out == "0":
-        assert "no held-out training images to compare them with the linear probe" in printed
+        assert NOTHING in printed
         assert facts["choice"]["images"] == 0
         assert "note: a linear probe on the frozen features reaches" in printed
     else:
@@ -244,12 +240,10 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
         if name == "probe":  # features are computed once
             words = words[: words.index("--augment")]
         # Without augmentation, fine-tuning does not average over mirrored views.
-        words += [*options, "--learning-rate", "0.02", "--views", "one"]
-        assert cli.main(words) == 0
+        assert cli.main([*words, *options, "--learning-rate", "0.02", "--views", "one"]) == 0
         facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
         accuracies[name] = facts["accuracy"]
-    assert facts["choice"]["images"] == 80
-    assert facts["choice"]["selected"] == "linear probe"
+    assert (facts["choice"]["images"], facts["choice"]["selected"]) == (80, "linear probe")
     assert facts["choice"]["linear_probe"] > 0.3
     assert accuracies["tuned"] == accuracies["probe"] > 0.3  # fitted again on all images
 
