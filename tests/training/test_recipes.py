@@ -168,16 +168,14 @@ def job(**options: Any) -> Job:
 RATES = {"dropout": 0.1, "stochastic_depth": 0.2}
 
 
-@pytest.mark.parametrize(
-    ("name", "accepted"), [("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})]
-)
-def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: dict) -> None:
+def test_a_recipes_rates_go_to_models_that_have_them() -> None:
     recipe = replace(get("finetune_small"), image_size=32, **RATES)
-    model = build(job(model=name), recipe, Classification(size=5), 3)
-    config = model.get_config()
-    assert {rate: config[rate] for rate in RATES if rate in config} == accepted
-    assert model.output_shape == (None, 5)
-    assert not np.any(model.get_layer("head").get_weights()[0])
+    for name, accepted in (("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})):
+        model = build(job(model=name), recipe, Classification(size=5), 3)
+        config = model.get_config()
+        assert {rate: config[rate] for rate in RATES if rate in config} == accepted
+        assert model.output_shape == (None, 5)
+        assert not np.any(model.get_layer("head").get_weights()[0])
 
 
 def test_the_size_of_the_images() -> None:
