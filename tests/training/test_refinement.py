@@ -86,8 +86,7 @@ def test_each_step_after_training() -> None:
     start[-2:] = np.zeros_like(trained[-2]), np.zeros_like(trained[-1])
     recipe = replace(RECIPE, tuned_share=0.75, eval_size=24, views="flip")
     refined, facts = refine(model, recipe, start, None)
-    assert facts == {}
-    assert refined.input_shape == (None, 24, 24, 3)
+    assert (facts, refined.input_shape) == ({}, (None, 24, 24, 3))
     assert refined.eval_transform.views == "flip"
     np.testing.assert_array_equal(refined.get_layer("head").get_weights()[0], trained[-2])
     kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
@@ -116,8 +115,7 @@ def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         fit(build(), recipe, splits_of(60), tmp_path, print_fn=str, monitor=None)
     shapes = {name: dataset.element_spec[1].shape.as_list() for name, dataset in batches.items()}
-    assert shapes["train"] == ([None, 3] if mixup else [None])
-    assert shapes["val"] == [None]
+    assert shapes == {"train": [None, 3] if mixup else [None], "val": [None]}
 
 
 def test_epochs_of_few_images(tmp_path: Path) -> None:
@@ -141,7 +139,7 @@ def combined(weight: float, first: Any, other_weight: float, second: Any) -> lis
     return [weight * a + other_weight * b for a, b in pairs]
 
 
-def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
+def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     models = [build(seed) for seed in range(3)]
     before = [model.get_weights() for model in models]
     soup = average_weights(models)
@@ -150,10 +148,7 @@ def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
         assert_equal(model, weights)
     wise = average_weights(models[:2], (0.3, 0.7))  # WiSE-FT
     assert_equal(wise, combined(0.3, models[0], 0.7, models[1]), atol=1e-6)
-
-
-def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
-    """Equation 5 from geometry: where a line to the center is perpendicular to both changes."""
+    # Equation 5 from geometry: where a line to the center is perpendicular to both changes.
     start, first, second = build(0), build(1), build(2)
     origin, changes, rng = start.get_weights(), [], np.random.default_rng(3)
     for tensor in origin:
