@@ -272,7 +272,7 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
             load(source, **options)
 
 
-def test_columns_of_files_and_of_splits(table: Table, photos: Path) -> None:
+def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     numbers: Columns = {"label": [i % 2 for i in range(COUNT)], "split": SPLITS}
     assert len(table({"id": [str(photos / f) for f in FILES], **numbers}).train) == 20
     assert len(table(base(**MASKS), file_column="mask", label_columns="label").train) == 20
@@ -291,9 +291,6 @@ def test_columns_of_files_and_of_splits(table: Table, photos: Path) -> None:
         assert set(of(splits)) == set(FILES)
         if "label" in labels:
             assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
-
-
-def test_groups_are_on_one_side(table: Table) -> None:
     columns = {"file": FILES, "label": ANIMALS, "group": GROUPS}
     for seed in range(3):
         splits = table(columns, seed=seed)
