@@ -305,7 +305,7 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
         table({**columns, "group": ANIMALS}, val_fraction=0.34)
 
 
-def test_bad_and_repeated_rows(table: Table, photos: Path) -> None:
+def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path: Path) -> None:
     """All of them are in one error, or left out."""
     bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
     for name, wrong in (
@@ -357,9 +357,6 @@ def test_bad_and_repeated_rows(table: Table, photos: Path) -> None:
     with pytest.raises(ValueError, match=r"line 32: .*link\.png' is also in line 6, with another"):
         table(columns)
     (photos / "link.png").unlink()
-
-
-def test_files_that_do_not_decode(photos: Path, tmp_path: Path, table: Table) -> None:
     table(base(age=NUMBERS))
     folder = write(shutil.copytree(photos, tmp_path / "photos"), {FILES[4]: b"no image"})
     bad = "1 of 30 files cannot be decoded"
