@@ -145,7 +145,7 @@ def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
     check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (1, 4, 7), cache=cache)
 
 
-def test_a_prepared_folder_needs_all_records_and_no_builder(data_dir: Path, tmp_path) -> None:
+def test_prepared_folders_and_their_conversion(data_dir: Path, tmp_path, monkeypatch) -> None:
     folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
     by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
     assert by_folder.class_names == ("even", "odd")
@@ -156,9 +156,6 @@ def test_a_prepared_folder_needs_all_records_and_no_builder(data_dir: Path, tmp_
     write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
     with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
         load(copy)
-
-
-def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch) -> None:
     expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
     with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
