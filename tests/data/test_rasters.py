@@ -101,7 +101,7 @@ def test_every_depth(dtype: str) -> None:
         np.testing.assert_array_equal(read, expected[..., : read.shape[-1]])
 
 
-def test_png_of_sixteen_bits_and_pictures_of_bands() -> None:
+def test_png_of_sixteen_bits_pictures_of_bands_and_dicom() -> None:
     # Of colors Pillow reads the high eight bits alone.
     np.testing.assert_array_equal(read_raster(OTHERS["png"]), FIVE[..., :3])
     gray = imagecodecs.png_encode(FIVE[..., 0].copy())
@@ -110,9 +110,6 @@ def test_png_of_sixteen_bits_and_pictures_of_bands() -> None:
     assert (shown(FIVE).shape, shown(FIVE[..., :2]).shape) == ((40, 50, 3), (40, 50, 1))
     assert (shown(np.full((4, 4, 3), 7000, "uint16")) == 127).all()
     assert (shown(FIVE).min(), shown(FIVE).max()) == (0, 255)
-
-
-def test_dicom() -> None:
     stored = FIVE[..., 0] >> 4
     signed = stored.astype("int16") - 2048
     inverted = {"PhotometricInterpretation": "MONOCHROME1"}
