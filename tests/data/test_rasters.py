@@ -278,7 +278,7 @@ def numbered(files: Iterable[Path]) -> np.ndarray:
     return IMAGES[[int(file.stem) for file in files]]
 
 
-def test_a_folder_of_bands(tmp_path: Path) -> None:
+def test_a_folder_of_bands_and_what_it_refuses(tmp_path: Path) -> None:
     """The bands arrive as they are in the files, in training as in evaluation."""
     splits = load(tiles(tmp_path / "tiles", IMAGES), bands=(4, 1))
     assert (splits.train.bands, splits.train.channels, splits.train.reader) == ((4, 1), 2, "grain")
@@ -303,10 +303,7 @@ def test_a_folder_of_bands(tmp_path: Path) -> None:
     splits = load(folder, labels=folder / "labels.csv", task="regression", bands=(2,))
     assert splits.train.bands == (2,)
     assert next(iter(pipeline(splits.val, 8, 4)))[0].shape == (4, 8, 8, 1)
-
-
-def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
-    folder = tiles(tmp_path / "tiles", IMAGES)
+    folder = tmp_path / "tiles"
     four = tiff(IMAGES[0, ..., :4], planarconfig="contig")
     write(folder, {"a/short.tif": TIFFS["deflate"][:900], "a/four.tif": four})
     with pytest.warns(UserWarning, match="2 of 22 files cannot be decoded"):
