@@ -97,6 +97,18 @@ def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, k
     assert shuffled != train
 
 
+class Millions(Records):
+    """As many records as ImageNet-21k has, without the files."""
+
+    def __init__(self) -> None:
+        super().__init__([Shard("none", 0, 14_197_122, 14_197_122)])
+
+    def read(self, index: Any) -> Any:
+        raise AssertionError("nothing is read")
+
+    fetch = read
+
+
 def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Folder) -> None:
     ways = [("tfrecord", 3), ("array_record", 3), ("tfrecord", 1)]
     ways += [("array_record", 30), ("tfrecord", 30)]  # some of them are empty
@@ -118,21 +130,7 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     np.add.at(counts, (orders, np.arange(COUNT)), 1)
     expected, freedom = 200 / COUNT, (COUNT - 1) ** 2
     assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
-
-
-class Millions(Records):
-    """As many records as ImageNet-21k has, without the files."""
-
-    def __init__(self) -> None:
-        super().__init__([Shard("none", 0, 14_197_122, 14_197_122)])
-
-    def read(self, index: Any) -> Any:
-        raise AssertionError("nothing is read")
-
-    fetch = read
-
-
-def test_the_order_of_millions_starts_anywhere() -> None:
+    # That of millions starts anywhere.
     split = RecordSplit("train", ("a", "b"), Millions(), lambda record: (record, 0))
     count = len(split)
     split.dataset(shuffle_seed=0)
