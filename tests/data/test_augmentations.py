@@ -26,7 +26,7 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8"
 PICTURE = Image.fromarray(PIXELS)
 
 
-def test_images_and_labels_are_mixed_alike() -> None:
+def test_images_and_labels_are_mixed_alike_and_in_training_only_by_seed_and_in_turns() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
     labels, weights = np.eye(4, dtype="float32"), []
     for seed in range(200):
@@ -40,9 +40,6 @@ def test_images_and_labels_are_mixed_alike() -> None:
     # E[max(b, 1-b)] of Beta(0.2, 0.2), by numpy's generator.
     b = np.random.default_rng(0).beta(0.2, 0.2, 100_000)
     assert np.mean(weights) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
-
-
-def test_pipeline_mixes_in_training_only_by_seed_and_in_turns() -> None:
     split, options = data.load("digits").train, {"channels": 1, "num_classes": 10}
     options["augment"] = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
 
