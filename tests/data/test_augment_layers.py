@@ -104,7 +104,7 @@ def _check_mixed(images: np.ndarray, labels: np.ndarray) -> None:
     np.testing.assert_allclose(images, np.tensordot(labels, PLAIN, 1), atol=1e-2)
 
 
-def test_the_policy_changes_nothing_and_passes_differ() -> None:
+def test_policies_passes_and_the_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = []
     for policy in ("mixed_bfloat16", "float32"):
         keras.config.set_dtype_policy(policy)
@@ -115,6 +115,19 @@ def test_the_policy_changes_nothing_and_passes_differ() -> None:
     halves = zip(np.split(images, 2), np.split(labels, 2), strict=True)
     first, second = (half[np.argsort(which.argmax(-1))] for half, which in halves)
     assert all(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
+    whole = batches(layers)
+    monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda count: np.array([1, 2]))
+    images, labels = batches(layers)
+    np.testing.assert_array_equal(labels, whole[1])
+    np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
+
+    def swap(images: Any, labels: Any) -> tuple[Any, Any]:
+        order = tf.random.shuffle(tf.range(tf.shape(images)[0]))
+        return tf.gather(images, order), tf.gather(labels, order)
+
+    with pytest.raises(ValueError, match=r"swap may draw from .* differs between processes"):
+        batches(swap)
 
 
 @pytest.mark.every_backend
@@ -132,22 +145,6 @@ def test_callables_get_batches_and_may_have_conditions() -> None:
     images, labels = batches(["none", brighten])
     expected = np.minimum(PLAIN[labels.argmax(-1)] + 1, 255)  # clipped
     np.testing.assert_array_equal(images, expected)
-
-
-def test_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
-    whole = batches(layers)
-    monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda count: np.array([1, 2]))
-    images, labels = batches(layers)
-    np.testing.assert_array_equal(labels, whole[1])
-    np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
-
-    def swap(images: Any, labels: Any) -> tuple[Any, Any]:
-        order = tf.random.shuffle(tf.range(tf.shape(images)[0]))
-        return tf.gather(images, order), tf.gather(labels, order)
-
-    with pytest.raises(ValueError, match=r"swap may draw from .* differs between processes"):
-        batches(swap)
 
 
 def _returns(value: Any) -> Any:
