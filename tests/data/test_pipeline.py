@@ -83,7 +83,7 @@ def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     assert (first[0] != other[0]).any()
 
 
-def test_threads_do_not_change_the_batches(folder_split) -> None:
+def test_batches_do_not_hang_on_threads_and_images_differ(folder_split) -> None:
     def with_threads(count: int) -> list[np.ndarray]:
         batches = pipeline(folder_split, 8, 6, training=True, repeat=True).take(10)
         options = tf.data.Options()
@@ -91,9 +91,6 @@ def test_threads_do_not_change_the_batches(folder_split) -> None:
         return passes(batches.with_options(options))
 
     np.testing.assert_array_equal(with_threads(1), with_threads(8))
-
-
-def test_augmentation_differs_between_images_and_passes() -> None:
     # The same image 64 times: only the augmentation differs.
     noise = np.random.default_rng(0).integers(0, 256, (1, 90, 90, 3), np.uint8)
     split = ArraySplit("train", ("a",), np.repeat(noise, 64, 0), np.zeros(64, int))
