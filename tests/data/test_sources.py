@@ -215,8 +215,9 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
-    folder = write(flat_folder(tmp_path), {name: contents for name, (contents, _) in BAD.items()})
+def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
+    contents = {name: contents for name, (contents, _) in BAD.items()}
+    folder = write(flat_folder(tmp_path / "bad"), contents)
     (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
     bad = "6 of 26 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped") as warned:
@@ -242,9 +243,6 @@ def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
     assert lines[0] == "1,000 unreadable, 3 ignored"
     assert len(lines) == 1 + 20 + 1 + 3
     assert lines[21] == "unreadable  and 980 more"
-
-
-def test_classes_of_one_or_of_no_image(tmp_path: Path) -> None:
     folder = write(flat_folder(tmp_path / "none"), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     left_out = pytest.warns(UserWarning, match="1 class is left out")
     with pytest.warns(UserWarning, match="2 of 22 files"), left_out:
