@@ -86,23 +86,20 @@ def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> N
     assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
-def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) -> None:
-    flat_folder(tmp_path)
-    splits, again = (load(str(tmp_path), val_fraction=0.3) for _ in range(2))
+def test_folders_of_classes_split_stratified_and_folders_of_splits(tmp_path: Path) -> None:
+    folder = flat_folder(tmp_path / "classes")
+    splits, again = (load(str(folder), val_fraction=0.3) for _ in range(2))
     assert splits.class_names == ("a", "b")
-    files = sorted(f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*"))
+    files = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*"))
     assert sorted(names(splits.train) + names(splits.val)) == files
     assert not set(names(splits.train)) & set(names(splits.val))
     assert np.bincount(splits.val.labels()).tolist() == [3, 3]
     assert [names(s) for s in again.values()] == [names(s) for s in splits.values()]
-    assert names(load(tmp_path, val_fraction=0.3, seed=1).val) != names(splits.val)
+    assert names(load(folder, val_fraction=0.3, seed=1).val) != names(splits.val)
     # One more image of b leaves a as it was.
-    write(tmp_path, {"b/more.png": plain(1)})
-    before, after = names(splits.val), names(load(tmp_path, val_fraction=0.3).val)
+    write(folder, {"b/more.png": plain(1)})
+    before, after = names(splits.val), names(load(folder, val_fraction=0.3).val)
     assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
-
-
-def test_folders_of_splits(tmp_path: Path) -> None:
     for val in ("val", "validation", "test"):
         files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
         folder = write(tmp_path / f"with {val}", files)
