@@ -46,7 +46,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder is the `home` of a module."""
     monkeypatch.chdir(home)
     monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
 
