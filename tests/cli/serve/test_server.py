@@ -49,7 +49,7 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
 NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
 
 
-def test_what_is_refused(port: int) -> None:
+def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
     for body, headers, status, reason in (
         (b"", {}, 400, "The body is empty"),
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
@@ -71,9 +71,6 @@ def test_what_is_refused(port: int) -> None:
         return await reader.readline()
 
     assert b" 413 " in asyncio.run(send_without_a_length())
-
-
-def test_addresses_health_and_metrics(port: int, server: Server) -> None:
     assert request(port, "/nothing")[0] == 404
     status, content, headers = request(port, "/predict")
     assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
