@@ -149,7 +149,7 @@ def test_usage_errors(words: str, reason: str, command: Command) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_errors_of_values(command: Command) -> None:
+def test_errors_of_values_and_backends(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, reason in (
         ("train --data no/such/folder", "There is no no/such/folder"),
         ("train --data digits --recipe digit", "'digits'"),
@@ -161,6 +161,24 @@ def test_errors_of_values(command: Command) -> None:
     ):
         assert command(*words.split(), status=2).startswith("keras-vit: ")
         assert reason in command.error
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for installed, fix in (
+        ("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
+        ("", "torch is not installed: pip install 'keras3-vit[torch]'"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
+            with pytest.raises(ImportError, match=re.escape(fix)):
+                installation.check_backend()
+    # That of the configuration file is checked, too.
+    Path("keras.json").write_text('{"backend": "coffee"}')
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    with pytest.raises(ImportError, match="coffee is not a backend"):
+        installation.check_backend()
+    monkeypatch.setattr(installation, "find_spec", lambda name: name == "tensorflow")
+    for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
+        Path("keras.json").write_text(without_a_backend)
+        installation.check_backend()
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -212,28 +230,6 @@ def test_help_imports_no_backend_and_errors_name_it(tmp_path: Path, run_python: 
     assert error.count("\n") == 1
     code = "try: import keras_vit\nexcept ImportError as error: print(error)"
     assert run_python(code, "teapot").startswith(line)
-
-
-@pytest.mark.usefixtures("here")  # which is KERAS_HOME, too
-def test_a_missing_backend_is_an_error_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    for installed, fix in (
-        ("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
-        ("", "torch is not installed: pip install 'keras3-vit[torch]'"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
-            with pytest.raises(ImportError, match=re.escape(fix)):
-                installation.check_backend()
-    # That of the configuration file is checked, too.
-    Path("keras.json").write_text('{"backend": "coffee"}')
-    monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    with pytest.raises(ImportError, match="coffee is not a backend"):
-        installation.check_backend()
-    monkeypatch.setattr(installation, "find_spec", lambda name: name == "tensorflow")
-    for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
-        Path("keras.json").write_text(without_a_backend)
-        installation.check_backend()
 
 
 TENSORFLOW_ERROR = """Graph execution error:
