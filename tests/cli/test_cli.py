@@ -87,7 +87,6 @@ def test_a_disorderly_folder(tmp_path: Path, command: Command, recwarn: Any) -> 
 
 
 def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, command: Command) -> None:
-    """Each once, and without a line of our code."""
     folder = shutil.copytree(photographs, tmp_path / "photographs")
     (folder / "red" / "notes.txt").write_text("of the trip")
     model = save_tiny(tmp_path / "m.keras")
@@ -165,8 +164,6 @@ def test_average(run: Path, command: Command) -> None:
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch, command: Command) -> Interrupt:
-    """Runs a training that is interrupted where the job calls this function."""
-
     def interrupt(words: list[str], function: str) -> None:
         interrupted = mock.Mock(side_effect=KeyboardInterrupt)
         with monkeypatch.context() as patch:
@@ -207,7 +204,22 @@ def test_a_run_without_a_checkpoint_is_resumed_with_its_own_options(
     assert not config["job"]["resume"]
 
 
-def test_bad_images_and_damaged_models(photographs: Path, command: Command) -> None:
+def test_next_commands_and_damaged_models(photographs: Path, command: Command) -> None:
+    keras.saving.load_model(save_tiny("m.keras")).with_classifier(0).save("body.keras")
+    photo = photographs / "red/3.jpg"
+    for words, last in (
+        (["convert m.keras", "my weights.keras"], "keras-vit predict 'my weights.keras' photo.jpg"),
+        (["convert body.keras bare.keras"], "keras-vit evaluate bare.keras --data DATA --probe"),
+        (["average m.keras m.keras --out soup.keras"], "keras-vit evaluate soup.keras --data DATA"),
+        (["inspect m.keras", photo, "--out", "pages"], "open pages/index.html in a browser"),
+        (["export m.keras --out colors/2"], "keras-vit predict colors/2 photo.jpg"),
+    ):
+        assert command(*words).splitlines()[-1] == f"next: {last}"
+    # The commands are right: the placeholders alone are filled in.
+    command("predict soup.keras", photo)
+    command("evaluate soup.keras --data", photographs)
+    assert Path("colors/2/saved_model.pb").is_file()
+    assert "overwrite" in command("export m.keras --out colors/2", status=2)
     model, good = save_tiny("m.keras"), photographs / "red/3.jpg"
     printed = command("predict", model, photographs / "red/broken.jpg", good, status=1)
     assert "cannot be read" in " ".join(printed.split())
@@ -235,34 +247,15 @@ def test_bad_images_and_damaged_models(photographs: Path, command: Command) -> N
         assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
 
 
-def test_what_writes_ends_with_the_next_command(photographs: Path, command: Command) -> None:
-    keras.saving.load_model(save_tiny("m.keras")).with_classifier(0).save("body.keras")
-    photo = photographs / "red/3.jpg"
-    for words, last in (
-        (["convert m.keras", "my weights.keras"], "keras-vit predict 'my weights.keras' photo.jpg"),
-        (["convert body.keras bare.keras"], "keras-vit evaluate bare.keras --data DATA --probe"),
-        (["average m.keras m.keras --out soup.keras"], "keras-vit evaluate soup.keras --data DATA"),
-        (["inspect m.keras", photo, "--out", "pages"], "open pages/index.html in a browser"),
-        (["export m.keras --out colors/2"], "keras-vit predict colors/2 photo.jpg"),
-    ):
-        assert command(*words).splitlines()[-1] == f"next: {last}"
-    # The commands are right: the placeholders alone are filled in.
-    command("predict soup.keras", photo)
-    command("evaluate soup.keras --data", photographs)
-    assert Path("colors/2/saved_model.pb").is_file()
-    assert "overwrite" in command("export m.keras --out colors/2", status=2)
-
-
 def test_list_and_plan(command: Command) -> None:
     printed = command("list", "ViT-B*")
     assert "86,567,656" in printed
     assert "ViT-L" not in printed
-    printed = command("plan", "ViT-B/16", "--image-size", "384", "--batch-size", "4")
+    printed = command("plan ViT-B/16 --image-size 384 --batch-size 4")
     assert "86,859,496" in printed
     assert "GMACs" in printed
     head, *rows = command("list", "--weights", "dinov2").splitlines()
     assert head.startswith("model")
-    assert len(rows) == 15
-    assert all("dinov2" in row for row in rows)
+    assert ["dinov2" in row for row in rows] == [True] * 15
     assert len(command("list", "ViT-H/14", "--weights").splitlines()) == 5
     assert len(command("list", "--weights").splitlines()) > 100
