@@ -51,8 +51,7 @@ def finished_weights(folder: Path, exported: bool) -> list[np.ndarray]:
     if exported:
         has_tensorflow = find_spec("tensorflow") is not None
         assert (folder / "run/saved_models/run/1/saved_model.pb").is_file() == has_tensorflow
-    leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
-    assert not leftovers, leftovers
+    assert [path for path in folder.rglob(".*") if path.name != ".lock"] == []
     return weights
 
 
