@@ -29,7 +29,6 @@ SCORES = {
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """Writes one of few images; returns the words that read it."""
 
     def write(name: str) -> list[str]:
         monkeypatch.setattr(label_tables, "IMAGES", 120)
