@@ -63,7 +63,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def predict(models: Models, command: Command) -> Predict:
-    """Calls `keras-vit predict` with the model of a task, or of a file."""
 
     def call(model: str | Path, words: str, *more: object, status: int = 0) -> str:
         model = models.get(str(model), model)
@@ -137,7 +136,6 @@ def test_printed_answers_are_whole(photographs: Path, monkeypatch: Any, predict:
     printed = predict("ordinal", "many")
     assert printed.count("image") == 3
     assert [printed.count(f"{i}.png") for i in range(5)] == [1] * 5
-    # A table has the words of the task.
     for kind, cells in (
         ("multilabel", ["labels", "label", "probability", "threshold", "30.00%"]),
         ("regression", ["name", "value", "unit", "weight", "kg", "size"]),
@@ -350,7 +348,7 @@ sys.exit(keras_vit_cli.start.main())
 """
 
 
-def test_standard_input_and_a_pipe(models: Models, photographs: Path, tmp_path: Path) -> None:
+def test_standard_input_and_a_terminal(models: Models, photographs: Path, tmp_path: Path) -> None:
     names = [os.fsencode(path) for path in sorted(photographs.rglob("*.png"))]
     Path("names").write_bytes(b"".join(name + b"\0" for name in names))
     words = ["names", "", "predict", str(models["ordinal"]), "-", "--format", "csv"]
@@ -359,6 +357,21 @@ def test_standard_input_and_a_pipe(models: Models, photographs: Path, tmp_path: 
     rows = list(csv.DictReader(io.StringIO(printed, newline=""), strict=True))
     assert [row["file"] for row in rows] == [os.fsdecode(name) for name in names]
     assert {row["grade"] for row in rows} <= set(TASKS["ordinal"].names)
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    words = ["predict", str(models["ordinal"]), str(photographs), "--out", "a.csv"]
+    streams = ["/dev/null", os.ttyname(follower)]
+    process = processes.start(STREAMS, *streams, *words, printed=tmp_path / "printed")
+    shown = b""
+    while select.select([leader], [], [], 0.1)[0] or process.poll() is None:
+        if select.select([leader], [], [], 0)[0]:
+            shown += os.read(leader, 4096)
+    assert process.poll() == 1, shown
+    os.close(follower)
+    os.close(leader)
+    text = re.sub(rb"\x1b\[[?\d;]*[A-Za-z]", b"", shown).decode()
+    assert re.search(r" 4/\? +images, .*/s, 1 cannot be read", text)
+    assert re.search(r"written to .*4 images, 1 cannot be read", text)
 
 
 MEMORY = """
@@ -399,21 +412,3 @@ def test_paths_are_taken_as_they_are_needed(models: Models) -> None:
     answers = predict_files(keras_vit.load_model(models["ordinal"]), endless, batch_size=4)
     assert len(list(itertools.islice(answers, 10))) == 10
     assert next(taken) == 12
-
-
-def test_a_terminal_shows_progress(models: Models, photographs: Path, tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty")
-    leader, follower = pty.openpty()
-    words = ["predict", str(models["ordinal"]), str(photographs), "--out", "a.csv"]
-    streams = ["/dev/null", os.ttyname(follower)]
-    process = processes.start(STREAMS, *streams, *words, printed=tmp_path / "printed")
-    shown = b""
-    while select.select([leader], [], [], 0.1)[0] or process.poll() is None:
-        if select.select([leader], [], [], 0)[0]:
-            shown += os.read(leader, 4096)
-    assert process.poll() == 1, shown
-    os.close(follower)
-    os.close(leader)
-    text = re.sub(rb"\x1b\[[?\d;]*[A-Za-z]", b"", shown).decode()
-    assert re.search(r" 4/\? +images, .*/s, 1 cannot be read", text)
-    assert re.search(r"written to .*4 images, 1 cannot be read", text)
