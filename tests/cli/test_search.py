@@ -67,13 +67,11 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     assert (rows[5]["file"], rows[5]["rank"]) == ("green/0.png", "1")
     assert float(rows[5]["similarity"]) == pytest.approx(1, abs=1e-4)
     elements = Elements(Path("pages/similar.html").read_text("utf-8"))
-    sources = [str(each["src"]) for each in elements.all("img")]
-    assert len(sources) == 2 + 10
-    assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+    sources = [str(each["src"]).partition(",")[0] for each in elements.all("img")]
+    assert sources == ["data:image/jpeg;base64"] * (2 + 10)
     assert not elements.all("script")
     links = [str(each["href"]) for each in elements.all("a")]
-    assert all(link.startswith("../photos/") for link in links)
-    assert "<" not in "".join(links)
+    assert all(link.startswith("../photos/") and "<" not in link for link in links)
     command("search index --out named.html", f"photos/red/{NAME}")
     elements = Elements(Path("named.html").read_text("utf-8"))
     assert NAME in elements.text
