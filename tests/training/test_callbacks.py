@@ -96,7 +96,6 @@ class Clock(keras.callbacks.Callback):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]:
-    """What a terminal of so many columns gets during a training."""
 
     def train_in(columns: int, **options: Any) -> str:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -244,7 +243,6 @@ def test_the_best_model_and_the_history(tmp_path: Path) -> None:
     assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,"]
     fit(small_model(), log, epochs=1)
     assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,", "0,"]
-    # The learning rate of a schedule.
     schedule = keras.optimizers.schedules.PolynomialDecay(0.5, EPOCHS * STEPS, 0.1)
     model = small_model(optimizer=keras.optimizers.SGD(schedule), run_eagerly=False)
     rates = fit(model, callbacks.LearningRate()).history["learning_rate"]
