@@ -95,7 +95,6 @@ def test_losses_are_those_of_scipy() -> None:
 
 
 def heads_of(student: Vit) -> list[np.ndarray]:
-    """Kernel and bias of each, one below the other."""
     names = ("head", "head_distillation")[: 1 + student.distilled]
     return [np.vstack(student.get_layer(name).get_weights()) for name in names]
 
@@ -410,7 +409,6 @@ def test_errors_name_the_fix() -> None:
         teacher.class_names = tuple(names)
         with pytest.raises(ValueError, match=words):
             Distillation(student, teacher)
-    # A teacher of another task.
     classes, labels = Classification(("a", "b")), Multilabel(("a", "b"))
     number = Regression(("x",))
     for task, of_teacher, options, words in (
