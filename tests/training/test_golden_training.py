@@ -36,8 +36,6 @@ STEPS = {1: "step01", 5: "step05", 20: "final"}
 
 
 class TrainingCase:
-    """One recorded training: its settings, data, curve and weights on the way."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.meta = json.loads((folder / "meta.json").read_text())
