@@ -150,7 +150,7 @@ def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, messa
     expect(message, lambda: model.compile("adam", loss, **options))
 
 
-def test_the_fix_of_a_warning_is_the_true_value(tmp_path: Path) -> None:
+def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> None:
     model = small_vit(num_classes=1)
     model.get_layer("head").set_weights([np.arange(8.0)[:, None] * 3, np.zeros(1)])
     logits = model.predict(IMAGES, verbose=0)
@@ -170,9 +170,7 @@ def test_the_fix_of_a_warning_is_the_true_value(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert keras.saving.load_model(tmp_path / "model.keras").compiled
-
-
-def test_recipes_take_integers_and_rows_alike(tmp_path: Path) -> None:
+    # Recipes take integers and rows alike.
     recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
     model = small_vit()
     keras_vit.compile_model(model, recipe, 4, jit_compile=JIT)
