@@ -44,7 +44,7 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < small.warmup_steps(20) < 20
 
 
-def test_figures_of_the_sources_and_scaling() -> None:
+def test_figures_of_the_sources_scaling_and_sizes() -> None:
     """Numbers of the table, written out from the papers."""
     row = get("finetune")
     assert (row.optimizer, row.batch_size, row.image_size) == ("sgd", 512, 384)
@@ -83,6 +83,18 @@ def test_figures_of_the_sources_and_scaling() -> None:
     schedule = schedule_of(rows[1], 10_000)
     values = [float(schedule(step)) for step in (250, 500, 2_999, 3_000, 6_000, 9_000)]
     np.testing.assert_allclose(values, [1.5e-3, 3e-3, 3e-3, 3e-4, 3e-5, 3e-6], rtol=1e-5)
+    for options, size in (
+        ({"recipe": "small_data"}, 64),
+        ({"recipe": "small_data", "weights": "w"}, 224),
+        ({"recipe": "small_data", "model": "ViT-B/16"}, 224),
+        ({"recipe": "finetune_small", "weights": "w"}, 224),
+        ({"recipe": "finetune_small", "model": "vit_base_patch16_384"}, 384),
+        ({"recipe": "finetune", "weights": "w"}, 384),
+        ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32),
+        ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224),
+    ):
+        recipe = recipe_of(job(**options))
+        assert (recipe.image_size, recipe.eval_size) == (size, 0), options
 
 
 @pytest.mark.every_backend
@@ -112,7 +124,7 @@ def test_a_compiled_recipe_trains_with_all_it_says() -> None:
     np.testing.assert_allclose(rates["class_token/embedding"], 0.7**2)
 
 
-def test_losses_and_plain_steps() -> None:
+def test_losses_plain_steps_and_errors() -> None:
     model = fresh(num_classes=4, depth=1, filled=False)
     compile_model(model, get("finetune/flowers"), 500, jit_compile=False)
     assert isinstance(model.optimizer, MomentumSGD)
@@ -126,17 +138,6 @@ def test_losses_and_plain_steps() -> None:
     assert isinstance(model.loss, SigmoidCrossentropy)
     assert "train_step" not in vars(model)
     assert set(np.array(model.get_layer("head").bias)) == {1.0}
-
-
-OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
-    "learning_rate": (np.nan, np.inf, 0.0, -1e-3), "label_smoothing": (1.5, np.nan),
-    "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
-    "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
-    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
-}  # fmt: skip
-
-
-def test_errors_say_the_fix() -> None:
     for call, words in (
         (lambda: get("finetune/cifar1"), "'finetune/cifar10'"),
         (
@@ -161,6 +162,14 @@ def test_errors_say_the_fix() -> None:
             compile_model(small(), get("digits"), steps)
 
 
+OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
+    "learning_rate": (np.nan, np.inf, 0.0, -1e-3), "label_smoothing": (1.5, np.nan),
+    "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
+    "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
+    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
+}  # fmt: skip
+
+
 def job(**options: Any) -> Job:
     return Job("photos", Path("runs"), **options)
 
@@ -176,21 +185,6 @@ def test_a_recipes_rates_go_to_models_that_have_them() -> None:
         assert {rate: config[rate] for rate in RATES if rate in config} == accepted
         assert model.output_shape == (None, 5)
         assert not np.any(model.get_layer("head").get_weights()[0])
-
-
-def test_the_size_of_the_images() -> None:
-    for options, size in (
-        ({"recipe": "small_data"}, 64),
-        ({"recipe": "small_data", "weights": "w"}, 224),
-        ({"recipe": "small_data", "model": "ViT-B/16"}, 224),
-        ({"recipe": "finetune_small", "weights": "w"}, 224),
-        ({"recipe": "finetune_small", "model": "vit_base_patch16_384"}, 384),
-        ({"recipe": "finetune", "weights": "w"}, 384),
-        ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32),
-        ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224),
-    ):
-        recipe = recipe_of(job(**options))
-        assert (recipe.image_size, recipe.eval_size) == (size, 0), options
 
 
 @pytest.mark.parametrize("model", [None, "Mixer-S/16"])
