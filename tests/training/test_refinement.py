@@ -53,7 +53,6 @@ def test_a_part_of_every_class_is_kept_from_training(tmp_path: Path) -> None:
         hold_out(splits_of(30), 0.1)
     with refused("0.97 of 40"):
         hold_out(splits_of(40), 0.97)
-    # The parts of a folder are decoded.
     splits = data.load(str(flat_folder(tmp_path / "photos", count=40)))
     rest, part = hold_out(splits, 0.5)
     assert not set(rest.train.files) & set(part.files)
@@ -163,7 +162,6 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     ratio = 2 * cosine / (1 + cosine)
     expected = [o + ratio * (x + y) / 2 for o, (x, y) in zip(origin, changes, strict=True)]
     assert_equal(stock, expected, atol=1e-5)
-    # Equal and opposed runs.
     start, first, second = build(0), build(1), build(2)
     assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
     opposed = build(3)
