@@ -106,7 +106,6 @@ def loss_scale() -> keras.optimizers.Optimizer:
 @pytest.mark.every_backend
 @pytest.mark.parametrize("optimizer", [bfloat16_and_averages, loss_scale])
 def test_every_kind_of_optimizer(tmp_path: Path, optimizer: Callable[[], Any]) -> None:
-    """All states in bfloat16 and compiled by XLA where the backend has it; and a loss scale."""
     jit = BACKEND == "jax" or (BACKEND == "tensorflow" and optimizer is bfloat16_and_averages)
 
     def make(seed: int) -> keras.Model:
@@ -296,15 +295,6 @@ def test_another_run_is_refused(recorded: dict[str, bytes], checkpoints: Path) -
     fit(run_in(checkpoints), model)
 
 
-def test_what_has_diverged_is_not_kept(tmp_path: Path) -> None:
-    def diverging(start_step: int) -> Iterator[Any]:
-        for step, (x, y) in enumerate(batches(start_step), start_step):
-            yield x, y * (np.nan if step >= 7 else 1)
-
-    run_in(tmp_path).fit(small_model(**QUICK), diverging, 3, STEPS, verbose=0)
-    assert newest(tmp_path) == "step-000000006.safetensors"
-
-
 def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second a step, ten between checkpoints; or 20 times as long as writing takes."""
     seconds, cost, written = [0.0], [0.0], []
@@ -338,7 +328,7 @@ def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
         run_in(tmp_path / "other").fit(model, py_dataset, EPOCHS + 1, STEPS, verbose=0)
 
 
-def test_bad_options_and_variables_of_another_shape(tmp_path: Path) -> None:
+def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
     for options, message in (
         ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
         ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
@@ -367,6 +357,14 @@ def test_bad_options_and_variables_of_another_shape(tmp_path: Path) -> None:
     with pytest.raises(RunMismatchError, match=r"kernel \(4, 3\) float32.*\(4, 5\) float32"):
         fit(run_in(tmp_path), make(5))
     assert len(fit(run_in(tmp_path), make(3)).history["loss"]) == EPOCHS
+
+    def diverging(start_step: int) -> Iterator[Any]:
+        for step, (x, y) in enumerate(batches(start_step), start_step):
+            yield x, y * (np.nan if step >= 7 else 1)
+
+    folder = tmp_path / "diverged"
+    run_in(folder).fit(small_model(**QUICK), diverging, 3, STEPS, verbose=0)
+    assert newest(folder) == "step-000000006.safetensors"
 
 
 KINDS = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]
