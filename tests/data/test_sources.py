@@ -167,7 +167,7 @@ def test_lists_that_are_refused(tmp_path: Path) -> None:
             load(folder)
 
 
-def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_not_read_and_names_need_not_be_utf_8(tmp_path) -> None:
     flat_folder(tmp_path)
     os.mkfifo(tmp_path / "a" / "pipe.jpg")  # whoever opens it waits for a writer
     (tmp_path / "a" / "zeros.jpg").symlink_to("/dev/zero")
@@ -177,6 +177,11 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
         ignored = {path.name: reason for path, reason in splits.report.ignored}
         assert ignored == {"pipe.jpg": PIPE, "zeros.jpg": "a device, not a regular file"}
     assert read_image(tmp_path / "a" / "pipe.jpg", 8) == PIPE
+    for i in range(4):
+        Path(os.fsdecode(bytes(tmp_path / "a") + b"/\xff%d.png" % i)).write_bytes(plain(i))
+    train = load(tmp_path).train
+    assert sum("\udcff" in file.name for file in train.files) >= 3
+    assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
 def test_large_images_are_bad_files(tmp_path: Path, capfd) -> None:
@@ -201,15 +206,6 @@ def test_turned_files_of_every_format_are_upright(tmp_path: Path) -> None:
         images = split.images(split.dataset()).as_numpy_iterator()
         shapes = {split.files[number].name: image.shape for image, _, number in images}
         assert shapes["turned.PNG"] == shapes["turned.WebP"] == (32, 24, 3)
-
-
-def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    flat_folder(tmp_path)
-    for i in range(4):
-        Path(os.fsdecode(bytes(tmp_path / "a") + b"/\xff%d.png" % i)).write_bytes(plain(i))
-    train = load(tmp_path).train
-    assert sum("\udcff" in file.name for file in train.files) >= 3
-    assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
 def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
