@@ -75,15 +75,12 @@ def test_evaluation_and_mixing(photographs: Path, options: dict[str, Any]) -> No
     assert_same(*(batches(photographs, reader, **options) for reader in READERS))
 
 
-def test_channels_first_and_cache(photographs: Path) -> None:
+def test_channels_first_cache_and_files_that_do_not_decode(photographs, tmp_path, capfd) -> None:
     plain, cached = batches(photographs, "grain"), batches(photographs, "grain", cache=True)
     first = batches(photographs, "grain", data_format="channels_first")
     assert first[0][0].shape == (6, 3, 24, 32)
     assert_same([(np.moveaxis(x, 1, -1), y) for x, y in first], plain, atol=0)
     assert_same(cached, plain, atol=0)
-
-
-def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path, capfd) -> None:
     shutil.copytree(photographs, tmp_path / "photographs")
     folder = write(tmp_path / "photographs", {"a/00.jpg": b"not an image"})
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
