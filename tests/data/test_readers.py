@@ -107,7 +107,7 @@ def test_balanced_sampling_is_the_same() -> None:
     assert_same(*both, atol=0)
 
 
-def test_a_pass_that_was_looked_at_is_not_over_and_goes_on_elsewhere() -> None:
+def test_a_pass_goes_on_elsewhere_and_what_grain_does_not_read() -> None:
     split = load("digits", reader="grain").train
     options = {"training": True, "channels": 1, "augment": "none"}
     first, second = pipeline(split, 8, 500, **options), pipeline(split, 8, 500, **options)
@@ -124,6 +124,15 @@ def test_a_pass_that_was_looked_at_is_not_over_and_goes_on_elsewhere() -> None:
     state, expected = stopped.get_state(), next(stopped)[1]
     again.set_state(state)
     np.testing.assert_array_equal(next(again)[1], expected)
+    flips = {"training": True, "channels": 1, "augment": keras.layers.RandomFlip()}
+    for call, error, message in (
+        (lambda: pipeline(split, 8, 32, **flips), ValueError, "reader='tensorflow'"),
+        (lambda: load("records:no", reader="grain"), ValueError, "which TensorFlow reads"),
+        (lambda: load("mnits", reader="grain"), FileNotFoundError, "data set of TFDS"),
+        (lambda: load("digits", reader="pandas"), ValueError, "reader='pandas'"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 @pytest.mark.every_backend
@@ -166,16 +175,3 @@ def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
         weights(tmp_path / "cut", "tensorflow")
     for ours, theirs in zip(weights(tmp_path / "cut"), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_grain_says_what_it_does_not_read() -> None:
-    split = load("digits", reader="grain").train
-    flips = {"training": True, "channels": 1, "augment": keras.layers.RandomFlip()}
-    for call, error, message in (
-        (lambda: pipeline(split, 8, 32, **flips), ValueError, "reader='tensorflow'"),
-        (lambda: load("records:no", reader="grain"), ValueError, "which TensorFlow reads"),
-        (lambda: load("mnits", reader="grain"), FileNotFoundError, "data set of TFDS"),
-        (lambda: load("digits", reader="pandas"), ValueError, "reader='pandas'"),
-    ):
-        with pytest.raises(error, match=message):
-            call()
