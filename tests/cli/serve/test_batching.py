@@ -12,8 +12,6 @@ from keras_vit_cli.serve.batching import Batcher, FullError, Places
 
 
 class Model:
-    """Doubles what it is given, once it is let go."""
-
     def __init__(self) -> None:
         self.batches: list[list[float]] = []
         self.go = threading.Event()
