@@ -220,11 +220,11 @@ def test_next_commands_and_damaged_models(photographs: Path, command: Command) -
     command("evaluate soup.keras --data", photographs)
     assert Path("colors/2/saved_model.pb").is_file()
     assert "overwrite" in command("export m.keras --out colors/2", status=2)
-    model, good = save_tiny("m.keras"), photographs / "red/3.jpg"
-    printed = command("predict", model, photographs / "red/broken.jpg", good, status=1)
+    # Bad and large images are left out.
+    printed = command("predict m.keras", photographs / "red/broken.jpg", photo, status=1)
     assert "cannot be read" in " ".join(printed.split())
     assert "%" in printed
-    words = ["predict", model, good, "--max-pixels"]
+    words = ["predict m.keras", photo, "--max-pixels"]
     assert "cannot be read" in " ".join(command(*words, "479", status=1).split())  # of 20 x 24
     command(*words, "480")
     unnamed = save_tiny("unnamed.keras", num_classes=5)  # its classes are numbered
@@ -234,10 +234,8 @@ def test_next_commands_and_damaged_models(photographs: Path, command: Command) -
     assert "not a model of keras_vit" in command("predict other.keras a.jpg", status=2)
     content = save_tiny("whole.keras").read_bytes()
     damaged = [content[: int(part * len(content))] for part in (0.2, 0.9)]
-    for position in np.linspace(0, 0.95 * len(content), 20).astype(int):
-        flipped = bytearray(content)
-        flipped[position] ^= 1
-        damaged.append(bytes(flipped))
+    for at in np.linspace(0, 0.95 * len(content), 20).astype(int):
+        damaged.append(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     for i, version in enumerate([*damaged, b"", b"not a model", b"PK\x05\x06" + bytes(18)]):
         Path(f"damaged{i}.keras").write_bytes(version)
         error = command(f"predict damaged{i}.keras", photographs / "red/1.jpg", status=2)
