@@ -177,16 +177,6 @@ def job(**options: Any) -> Job:
 RATES = {"dropout": 0.1, "stochastic_depth": 0.2}
 
 
-def test_a_recipes_rates_go_to_models_that_have_them() -> None:
-    recipe = replace(get("finetune_small"), image_size=32, **RATES)
-    for name, accepted in (("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})):
-        model = build(job(model=name), recipe, Classification(size=5), 3)
-        config = model.get_config()
-        assert {rate: config[rate] for rate in RATES if rate in config} == accepted
-        assert model.output_shape == (None, 5)
-        assert not np.any(model.get_layer("head").get_weights()[0])
-
-
 @pytest.mark.parametrize("model", [None, "Mixer-S/16"])
 def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) -> None:
     trained = keras_vit.create("Mixer-S/16", num_classes=5)
@@ -198,7 +188,7 @@ def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) ->
     assert refined.input_shape == (None, 224, 224, 3)
 
 
-def test_auto_follows_the_images_per_class() -> None:
+def test_auto_follows_the_images_and_rates_the_model() -> None:
     cases = ((8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch"))
     for (images, weights, name), recipe in itertools.product(cases, (None, "auto")):
         tiny = "from_scratch_tiny" if weights is None else name
@@ -210,3 +200,10 @@ def test_auto_follows_the_images_per_class() -> None:
         assert recipe_name(replace(plain, image_size=32), images)[0] == tiny
         assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
         assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"
+    recipe = replace(get("finetune_small"), image_size=32, **RATES)
+    for name, accepted in (("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})):
+        model = build(job(model=name), recipe, Classification(size=5), 3)
+        config = model.get_config()
+        assert {rate: config[rate] for rate in RATES if rate in config} == accepted
+        assert model.output_shape == (None, 5)
+        assert not np.any(model.get_layer("head").get_weights()[0])
