@@ -169,9 +169,8 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
     # A head that starts from zeros is the mean.
     start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
-    head = model_stock(start, [first, second]).get_layer("head")
-    first, second = first.get_layer("head"), second.get_layer("head")
-    assert_equal(head, combined(0.5, first, 0.5, second), atol=1e-6)
+    heads = [m.get_layer("head") for m in (model_stock(start, [first, second]), first, second)]
+    assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
 
 
 def test_errors_of_averages_and_recipes() -> None:
