@@ -207,7 +207,7 @@ MORE_BROKEN = {
 }
 
 
-def test_bounds_on_pixels_and_other_channels() -> None:
+def test_bounds_on_pixels_other_channels_and_batches_in_a_graph() -> None:
     # Large images are refused before they are decoded.
     message = r"the image has [\dx ]+ pixels, more than max_pixels=67108864 in all"
     for large in LARGE.values():
@@ -223,6 +223,16 @@ def test_bounds_on_pixels_and_other_channels() -> None:
         for channels in (0, 2, 4):
             with pytest.raises(ValueError, match=rf"channels={channels} .* 3 \(RGB\) or 1"):
                 decode(FILES["png"], channels)
+    # As the exported SavedModel decodes.
+    files = [FILES[name] for name in ("png, RGBA", "png, gray", "bmp, palette", "gif, animated")]
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+    def decode_batch(contents: tf.Tensor) -> tf.Tensor:
+        spec = tf.TensorSpec((24, 32, 3), tf.uint8)
+        return tf.map_fn(decode_image, contents, fn_output_signature=spec)
+
+    for image, contents in zip(decode_batch(files), files, strict=True):
+        np.testing.assert_array_equal(image, decode_image(contents))
 
 
 @pytest.mark.parametrize("number", range(1, 9))
@@ -237,19 +247,6 @@ def test_a_part_of_a_turned_image(number: int) -> None:
 
     check_part(decode_image(jpeg, crop=crop), whole, lossy=True)
     assert shapes == [list(whole.shape[:2])]  # as it is seen, not as it is stored
-
-
-def test_same_in_a_graph_over_a_batch() -> None:
-    # As the exported SavedModel decodes.
-    files = [FILES[name] for name in ("png, RGBA", "png, gray", "bmp, palette", "gif, animated")]
-
-    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
-    def decode_batch(contents: tf.Tensor) -> tf.Tensor:
-        spec = tf.TensorSpec((24, 32, 3), tf.uint8)
-        return tf.map_fn(decode_image, contents, fn_output_signature=spec)
-
-    for image, contents in zip(decode_batch(files), files, strict=True):
-        np.testing.assert_array_equal(image, decode_image(contents))
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *one_quick(MORE_BROKEN)])
