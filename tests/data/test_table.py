@@ -171,7 +171,7 @@ def test_a_table_in_the_folder_of_subfolders(tmp_path: Path) -> None:
     assert labels.numpy().tolist() == splits.val.labels().tolist()
 
 
-def test_the_task_is_guessed(table: Table) -> None:
+def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
     for columns, kind, reason in (
         ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
         ({"grade": [i % 11 for i in range(COUNT)]}, Classification, f"'grade' {ELEVEN}"),
@@ -191,6 +191,31 @@ def test_the_task_is_guessed(table: Table) -> None:
         assert reason in splits.task_reason
         assert splits.task == splits.val.task
         assert splits.class_names == splits.task.names
+    for columns, options, message in (
+        ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
+        ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
+        ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
+        ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
+        ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
+        ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
+        ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
+        ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
+        ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
+        ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
+        ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
+        ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
+        ({}, {}, "does not have a column of labels"),
+        ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
+        ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
+        ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
+        ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
+        ({"label": ANIMALS, "group": GAP}, {}, "line 5: the cell of 'group' is empty"),
+        ({"label": ANIMALS, "split": TEST}, {"task": ANIMAL}, NO_ROW),
+        (MASKS, {}, "More than one column has files.*'file'.*'mask'"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            table(base(**columns), **options)
+        assert "\x1b" not in str(caught.value)  # names do not reach the terminal
 
 
 def test_targets_and_the_task_that_is_given(table: Table) -> None:
@@ -224,34 +249,6 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
     assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
     assert table(base(tags=TAGS), task=Multilabel(("x", "y", "z"))).train.labels().shape == (20, 3)
-
-
-def test_labels_that_do_not_fit(table: Table) -> None:
-    for columns, options, message in (
-        ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
-        ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
-        ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
-        ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
-        ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
-        ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
-        ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
-        ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
-        ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
-        ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
-        ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
-        ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
-        ({}, {}, "does not have a column of labels"),
-        ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
-        ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
-        ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
-        ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
-        ({"label": ANIMALS, "group": GAP}, {}, "line 5: the cell of 'group' is empty"),
-        ({"label": ANIMALS, "split": TEST}, {"task": ANIMAL}, NO_ROW),
-        (MASKS, {}, "More than one column has files.*'file'.*'mask'"),
-    ):
-        with pytest.raises(ValueError, match=message) as caught:
-            table(base(**columns), **options)
-        assert "\x1b" not in str(caught.value)  # names do not reach the terminal
 
 
 def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch) -> None:
