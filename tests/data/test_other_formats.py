@@ -12,7 +12,7 @@ from tests.data.image_fixtures import flat_folder, plain, write
 pytestmark = pytest.mark.backends("torch")  # no file is read
 
 
-def test_files_of_another_format(tmp_path: Path) -> None:
+def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -> None:
     for suffix, name, reader in (
         (".tif", "TIFF", "Pillow"),
         (".TIFF", "TIFF", "scale the array to 0..255"),
@@ -40,28 +40,6 @@ def test_files_of_another_format(tmp_path: Path) -> None:
         folder = write(tmp_path / name, dict.fromkeys(files, bytes(128) + b"DICM"))
         with pytest.raises(ValueError, match=message):
             load(folder)
-
-
-def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
-    """By `load`, as the command line does; bounded, and with the number of each format."""
-    flat_folder(tmp_path)
-    with warnings.catch_warnings(action="error"):
-        load(tmp_path)
-    write(tmp_path, {"a/notes.txt": b"x", "b/x.tif": b"x"})
-    with pytest.warns(UserWarning, match=r"2 files are ignored:\n") as caught:
-        splits = load(tmp_path)
-    message = str(caught[0].message)
-    assert all(f"{path}: {reason}" in message for path, reason in splits.report.ignored)
-    assert "1 TIFF file," in message
-    assert caught[0].filename == __file__
-    write(tmp_path, {f"a/{i}.tif": b"x" for i in range(500)})
-    with pytest.warns(UserWarning, match="502 files are ignored") as caught:
-        load(tmp_path)
-    assert str(caught[0].message).count("\n") < 30
-    assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
-
-
-def test_files_and_other_machines_in_place_of_a_folder(tmp_path: Path, capsys) -> None:
     for source, message in (
         ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
         ("s3://bucket/photos", r"aws s3 cp --recursive s3://bucket/photos DATA"),
@@ -87,3 +65,22 @@ def test_files_and_other_machines_in_place_of_a_folder(tmp_path: Path, capsys) -
         write(tmp_path, {file: plain(0)})
         with pytest.raises(NotADirectoryError, match=message):
             load(tmp_path / file)
+
+
+def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
+    """By `load`, as the command line does; bounded, and with the number of each format."""
+    flat_folder(tmp_path)
+    with warnings.catch_warnings(action="error"):
+        load(tmp_path)
+    write(tmp_path, {"a/notes.txt": b"x", "b/x.tif": b"x"})
+    with pytest.warns(UserWarning, match=r"2 files are ignored:\n") as caught:
+        splits = load(tmp_path)
+    message = str(caught[0].message)
+    assert all(f"{path}: {reason}" in message for path, reason in splits.report.ignored)
+    assert "1 TIFF file," in message
+    assert caught[0].filename == __file__
+    write(tmp_path, {f"a/{i}.tif": b"x" for i in range(500)})
+    with pytest.warns(UserWarning, match="502 files are ignored") as caught:
+        load(tmp_path)
+    assert str(caught[0].message).count("\n") < 30
+    assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
