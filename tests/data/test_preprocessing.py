@@ -52,19 +52,18 @@ def test_crop_and_stretch_equal_pillow(size: tuple[int, int]) -> None:
     np.testing.assert_allclose(image, stretched, atol=1e-2)
 
 
-@pytest.mark.parametrize("mode", ["crop", "big_vision"])
-def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
+def test_aspect_ratios_images_of_the_right_size_policies_and_seeds() -> None:
     # The image shows its own coordinates: their slopes give the scale along each axis.
     y, x = np.mgrid[0:200, 0:100].astype(np.float32)
-    image = evaluation_image(tf.constant(np.stack([y, x, x], -1)), (28, 42), mode).numpy()
-    down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
-    assert down == pytest.approx(across, rel=0.03)
-    assert across == pytest.approx(100 / 48, rel=0.03)  # the width is what limits: 42 / 0.875 = 48
-    assert image[..., 0].mean() == pytest.approx(99.5, abs=1.1)  # the center, to half a pixel
-    assert image[..., 1].mean() == pytest.approx(49.5, abs=1.1)
+    coordinates = tf.constant(np.stack([y, x, x], -1))
+    for mode in ("crop", "big_vision"):
+        image = evaluation_image(coordinates, (28, 42), mode).numpy()
+        down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
+        assert down == pytest.approx(across, rel=0.03)
+        assert across == pytest.approx(100 / 48, rel=0.03)  # the width limits: 42 / 0.875 = 48
+        assert image[..., 0].mean() == pytest.approx(99.5, abs=1.1)  # the center, to half a pixel
+        assert image[..., 1].mean() == pytest.approx(49.5, abs=1.1)
 
-
-def test_images_of_the_right_size_every_policy_and_every_seed() -> None:
     def version(*seed: int) -> np.ndarray:
         return training_image(tf.constant(PIXELS), 16, seed, Augmentation(shift=2)).numpy()
 
