@@ -144,7 +144,7 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     assert [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)] == last[-3:]
 
 
-def test_where_records_may_be(tmp_path: Path) -> None:
+def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     for name in ("train", "val", "test"):
         (tmp_path / name).mkdir()
         write_examples(tmp_path / name / "0.tfrecords", examples(count=4), "image", "label")
@@ -154,6 +154,21 @@ def test_where_records_may_be(tmp_path: Path) -> None:
     for source in ("val/*", "val/0.tfrecords", "val"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
+    # TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`.
+    write_examples(tmp_path / "train.tfrecord", examples(count=4))
+    text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
+    features = {"image/encoded": text, "image/class/label": number}
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        parsed = tf.io.parse_single_example(record, features)
+        label = parsed["image/class/label"]
+        if label > 0:
+            label = tf.ones_like(label)
+        return parsed["image/encoded"], label
+
+    records = open_records([str(tmp_path / "train.tfrecord")])
+    split = RecordSplit("train", ("none", "some"), records, parse)
+    assert next(iter(pipeline(split, 8, 4)))[1].numpy().tolist() == [0, 1, 1, 1]
 
 
 def flipped(contents: bytes, byte: int) -> bytes:
@@ -273,21 +288,3 @@ def test_large_tfrecord_files_are_converted_once(folder, tmp_path, monkeypatch) 
     with pytest.raises(DamagedShardError, match="truncated record at its end"):
         convert([str(place), "--out", str(tmp_path / "new")])
     assert not list((tmp_path / "new").glob("*array_record-00000-*"))
-
-
-def test_a_parser_of_ones_own_may_have_conditions(tmp_path: Path) -> None:
-    """TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`."""
-    write_examples(tmp_path / "train.tfrecord", examples(count=4))
-    text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
-    features = {"image/encoded": text, "image/class/label": number}
-
-    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_single_example(record, features)
-        label = parsed["image/class/label"]
-        if label > 0:
-            label = tf.ones_like(label)
-        return parsed["image/encoded"], label
-
-    records = open_records([str(tmp_path / "train.tfrecord")])
-    split = RecordSplit("train", ("none", "some"), records, parse)
-    assert next(iter(pipeline(split, 8, 4)))[1].numpy().tolist() == [0, 1, 1, 1]
