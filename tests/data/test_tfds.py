@@ -73,7 +73,7 @@ def _cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
 
 
-def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
+def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeypatch) -> None:
     splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
     assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
     assert splits.class_names == ("even", "odd")
@@ -96,6 +96,25 @@ def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             load(name, data_dir=data_dir)
+    folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
+    by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
+    assert by_folder.class_names == ("even", "odd")
+    assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
+    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = next(copy.glob("*train*"))
+    write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
+    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
+        load(copy)
+    expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
+    monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
+    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
+        load("kv_two_splits", data_dir=data_dir)
+    prepared = tmp_path / "prepared"
+    shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
+    load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
+    converted = load("kv_two_splits", data_dir=tmp_path / "new").train
+    assert levels(pipeline(converted, 8, 4, training=True)) == expected
 
 
 def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
@@ -143,25 +162,3 @@ def test_a_misspelled_folder_is_proposed_first(tmp_path, monkeypatch) -> None:
 def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
     # 9 batches of 6 are nearly three passes over 20 images.
     check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (1, 4, 7), cache=cache)
-
-
-def test_prepared_folders_and_their_conversion(data_dir: Path, tmp_path, monkeypatch) -> None:
-    folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
-    by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
-    assert by_folder.class_names == ("even", "odd")
-    assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
-    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    file = next(copy.glob("*train*"))
-    write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
-    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
-        load(copy)
-    expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
-    monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
-    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
-        load("kv_two_splits", data_dir=data_dir)
-    prepared = tmp_path / "prepared"
-    shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
-    load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
-    converted = load("kv_two_splits", data_dir=tmp_path / "new").train
-    assert levels(pipeline(converted, 8, 4, training=True)) == expected
