@@ -124,6 +124,14 @@ def test_a_compiled_recipe_trains_with_all_it_says() -> None:
     np.testing.assert_allclose(rates["class_token/embedding"], 0.7**2)
 
 
+OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
+    "learning_rate": (np.nan, np.inf, 0.0, -1e-3), "label_smoothing": (1.5, np.nan),
+    "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
+    "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
+    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
+}  # fmt: skip
+
+
 def test_losses_plain_steps_and_errors() -> None:
     model = fresh(num_classes=4, depth=1, filled=False)
     compile_model(model, get("finetune/flowers"), 500, jit_compile=False)
@@ -138,12 +146,10 @@ def test_losses_plain_steps_and_errors() -> None:
     assert isinstance(model.loss, SigmoidCrossentropy)
     assert "train_step" not in vars(model)
     assert set(np.array(model.get_layer("head").bias)) == {1.0}
+    flowers = get("finetune/flowers")
     for call, words in (
         (lambda: get("finetune/cifar1"), "'finetune/cifar10'"),
-        (
-            lambda: compile_model(small(), get("finetune/flowers"), 50),
-            r"recipe.scaled\(steps=50\)",
-        ),
+        (lambda: compile_model(small(), flowers, 50), r"recipe\.scaled\(steps=50\)"),
         (lambda: replace(get("digits"), loss="hinge"), "'sigmoid'"),
         (lambda: replace(get("digits"), epochs=0), "epochs=0, steps=0"),
     ):
@@ -160,14 +166,6 @@ def test_losses_plain_steps_and_errors() -> None:
     for steps in (0, -1, 2.5):
         with pytest.raises(ValueError, match=f"total_steps={steps} .* at least 1"):
             compile_model(small(), get("digits"), steps)
-
-
-OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
-    "learning_rate": (np.nan, np.inf, 0.0, -1e-3), "label_smoothing": (1.5, np.nan),
-    "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
-    "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
-    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
-}  # fmt: skip
 
 
 def job(**options: Any) -> Job:
