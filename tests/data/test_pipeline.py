@@ -111,22 +111,7 @@ def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair, request)
     np.testing.assert_array_equal(np.concatenate(finite), endless)
 
 
-def test_unchecked_files_that_are_broken_are_skipped(tmp_path: Path, capfd) -> None:
-    flat_folder(tmp_path)
-    (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
-    split = load(tmp_path, verify=False, val_fraction=0.05).train
-    (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
-    batches = pipeline(split, 8, 6)
-    assert batches.cardinality() == tf.data.UNKNOWN_CARDINALITY
-    (images,) = passes(batches)
-    np.testing.assert_array_equal(images[:, -1], np.delete(split.labels(), bad))
-    assert 'bad.png" cannot be decoded and is skipped.' in capfd.readouterr().err
-    # They are gone through: a stopped run goes on behind them.
-    whole, late = (pipeline(split, 8, 5, True, repeat=True, start_step=n) for n in (0, 6))
-    np.testing.assert_array_equal(passes(late.take(3))[0], passes(whole.take(9))[0][30:])
-
-
-def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd) -> None:
+def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_path, capfd) -> None:
     trained = pipeline(folder_split, 8, 6, True, repeat=True).take(3)
     (before,) = passes(trained)
     # The gray level of an image is its number: 16 is the ninth of class a.
@@ -145,6 +130,19 @@ def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd)
     errors = capfd.readouterr().err
     for file in (folder_split.files[8], folder_split.files[5]):
         assert f'keras_vit: "{file}" cannot be decoded and is replaced by a gray image.' in errors
+    # Unchecked files that are broken are skipped.
+    flat_folder(tmp_path)
+    (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
+    split = load(tmp_path, verify=False, val_fraction=0.05).train
+    (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
+    batches = pipeline(split, 8, 6)
+    assert batches.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    (images,) = passes(batches)
+    np.testing.assert_array_equal(images[:, -1], np.delete(split.labels(), bad))
+    assert 'bad.png" cannot be decoded and is skipped.' in capfd.readouterr().err
+    # They are gone through: a stopped run goes on behind them.
+    whole, late = (pipeline(split, 8, 5, True, repeat=True, start_step=n) for n in (0, 6))
+    np.testing.assert_array_equal(passes(late.take(3))[0], passes(whole.take(9))[0][30:])
 
 
 @pytest.mark.every_backend
