@@ -99,7 +99,7 @@ def augmented(augmentation: Augmentation, image: np.ndarray, size, count: int) -
     return np.stack(list(images.as_numpy_iterator()))
 
 
-def test_inception_crop_is_distributed_as_released() -> None:
+def test_inception_crops_as_released_flips_shifts_and_random_crops() -> None:
     # Pixels show their coordinates, so every crop tells where it was cut: slope x size = extent.
     y, x = np.mgrid[0:300, 0:400].astype(np.float32)
     crops = augmented(Augmentation(flip=False), np.stack([y, x], -1), 20, 600)
@@ -131,9 +131,6 @@ def test_inception_crop_is_distributed_as_released() -> None:
     crops = augmented(Augmentation(min_area=0.8, flip=False), square, 20, 100)
     extents = 20 * np.diff(crops[:, 5:15, 5:15, 0], axis=1).mean((1, 2))
     assert extents.min() > 200 * np.sqrt(0.8 * 3 / 4) - 3
-
-
-def test_flips_shifts_over_black_and_random_crops() -> None:
     versions = augmented(Augmentation(crop="resize"), PIXELS, (24, 32), 400)
     flipped = (versions == PIXELS[:, ::-1]).all((1, 2, 3))
     assert (flipped | (versions == PIXELS).all((1, 2, 3))).all()
