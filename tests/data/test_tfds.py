@@ -12,8 +12,7 @@ from tests.data.batches import check_stopped_run, levels
 from tests.data.image_fixtures import one_quick, write_records
 from tests.examples import load_example
 
-tf = pytest.importorskip("tensorflow")
-tfds = pytest.importorskip("tensorflow_datasets")
+tf, tfds = map(pytest.importorskip, ("tensorflow", "tensorflow_datasets"))
 
 
 class _Tiny(tfds.core.GeneratorBasedBuilder):
