@@ -122,7 +122,7 @@ def test_folders_of_classes_split_stratified_and_folders_of_splits(tmp_path: Pat
     assert (splits.class_names, len(splits.val)) == (("bus", "train"), 2)
 
 
-def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
+def test_suffixes_links_what_is_ignored_and_lists_in_every_unicode_encoding(tmp_path) -> None:
     kinds = {"1.JPG": "JPEG", "2.jpeg": "JPEG", "3.WebP": "WEBP", "4.bmp": "BMP", "5.gif": "GIF"}
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
@@ -133,9 +133,6 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
     assert len(splits.train) + len(splits.val) == 20 + 6
     assert [path.name for path, _ in splits.report.ignored] == ["deeper", "notes.txt"]
     assert "notes.txt: not one of .bmp .gif" in str(splits.report)
-
-
-def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
     write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
         train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
