@@ -181,7 +181,7 @@ def test_what_is_not_a_regular_file_is_not_read_and_names_need_not_be_utf_8(tmp_
     assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-def test_large_images_are_bad_files(tmp_path: Path, capfd) -> None:
+def test_large_and_turned_images(tmp_path: Path, capfd) -> None:
     flat_folder(tmp_path)
     write(tmp_path, {"a/large.png": encode(Image.new("1", (9000, 9000)), "PNG")})
     with pytest.warns(UserWarning, match="9000 x 9000 pixels, more than max_pixels=67108864"):
@@ -192,14 +192,11 @@ def test_large_images_are_bad_files(tmp_path: Path, capfd) -> None:
     unread = load(tmp_path, verify=False, val_fraction=0.05)
     assert sum(len(y) for _, y in pipeline(unread.train, 8, 4)) == len(unread.train) - 1
     assert 'large.png" cannot be decoded and is skipped' in capfd.readouterr().err
-
-
-def test_turned_files_of_every_format_are_upright(tmp_path: Path) -> None:
     kinds = ("PNG", "WebP")
     turned = {f"b/turned.{kind}": encode(IMAGE, kind, exif=orientation(6)) for kind in kinds}
-    write(flat_folder(tmp_path), turned)
+    folder = write(flat_folder(tmp_path / "turned"), turned)
     for verify in (True, False):
-        split = load(tmp_path, verify=verify, val_fraction=0.05).train
+        split = load(folder, verify=verify, val_fraction=0.05).train
         images = split.images(split.dataset()).as_numpy_iterator()
         shapes = {split.files[number].name: image.shape for image, _, number in images}
         assert shapes["turned.PNG"] == shapes["turned.WebP"] == (32, 24, 3)
