@@ -53,7 +53,7 @@ def test_images_equal_those_of_the_layer_itself(make: Any) -> None:
     np.testing.assert_allclose(images, expected[labels.argmax(-1)], atol=1e-3)
 
 
-def test_layers_replace_all_but_the_crop() -> None:
+def test_layers_replace_all_but_the_crop_under_every_policy_and_process(monkeypatch) -> None:
     """Neither the flip nor the shift of the split's own augmentation is applied as well."""
     images, labels = batches(keras.layers.RandomFlip("horizontal"), 20, repeat=True)
     originals = PLAIN[labels.argmax(-1)]
@@ -68,43 +68,6 @@ def test_layers_replace_all_but_the_crop() -> None:
     assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
     assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
     assert resolve_augment(["tiny"], everything)[0].shift == 4
-
-
-@pytest.mark.parametrize("name", SEEDED)
-def test_numbers_follow_from_the_seed(name: str) -> None:
-    def drawn(count: int, **options: Any) -> Any:
-        return batches(SEEDED[name](), count, repeat=True, **options)
-
-    first = drawn(4)
-    keras.utils.set_random_seed(7)
-    for before, after, late in zip(first, drawn(4), drawn(3, start_step=1), strict=True):
-        np.testing.assert_array_equal(after, before)
-        np.testing.assert_array_equal(late, before[4:])
-    if name != "callable":
-        assert not np.array_equal(np.sort(drawn(4, seed=4)[0], 0), np.sort(first[0], 0))
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_mixup_and_cutmix_mix_images_as_labels(policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
-    layer = keras.layers.MixUp(alpha=1.0)
-    _check_mixed(*batches(["none", layer], seed=5))
-    assert layer.dtype_policy.name == policy
-    assert "_get_seed_generator" not in vars(layer)
-    images, labels = batches(["none", keras.layers.CutMix()], seed=5)
-    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
-    for image, label in zip(images, labels, strict=True):
-        shares = [(image == original).all(-1).mean() for original in PLAIN]
-        np.testing.assert_allclose(shares, label, atol=0.2)  # whole pixels of 12 x 12
-
-
-def _check_mixed(images: np.ndarray, labels: np.ndarray) -> None:
-    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
-    assert (labels.max(-1) < 0.999).any()
-    np.testing.assert_allclose(images, np.tensordot(labels, PLAIN, 1), atol=1e-2)
-
-
-def test_policies_passes_and_the_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = []
     for policy in ("mixed_bfloat16", "float32"):
         keras.config.set_dtype_policy(policy)
@@ -145,6 +108,40 @@ def test_callables_get_batches_and_may_have_conditions() -> None:
     images, labels = batches(["none", brighten])
     expected = np.minimum(PLAIN[labels.argmax(-1)] + 1, 255)  # clipped
     np.testing.assert_array_equal(images, expected)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_numbers_follow_from_the_seed(name: str) -> None:
+    def drawn(count: int, **options: Any) -> Any:
+        return batches(SEEDED[name](), count, repeat=True, **options)
+
+    first = drawn(4)
+    keras.utils.set_random_seed(7)
+    for before, after, late in zip(first, drawn(4), drawn(3, start_step=1), strict=True):
+        np.testing.assert_array_equal(after, before)
+        np.testing.assert_array_equal(late, before[4:])
+    if name != "callable":
+        assert not np.array_equal(np.sort(drawn(4, seed=4)[0], 0), np.sort(first[0], 0))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_mixup_and_cutmix_mix_images_as_labels(policy: str) -> None:
+    keras.config.set_dtype_policy(policy)
+    layer = keras.layers.MixUp(alpha=1.0)
+    _check_mixed(*batches(["none", layer], seed=5))
+    assert layer.dtype_policy.name == policy
+    assert "_get_seed_generator" not in vars(layer)
+    images, labels = batches(["none", keras.layers.CutMix()], seed=5)
+    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
+    for image, label in zip(images, labels, strict=True):
+        shares = [(image == original).all(-1).mean() for original in PLAIN]
+        np.testing.assert_allclose(shares, label, atol=0.2)  # whole pixels of 12 x 12
+
+
+def _check_mixed(images: np.ndarray, labels: np.ndarray) -> None:
+    np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
+    assert (labels.max(-1) < 0.999).any()
+    np.testing.assert_allclose(images, np.tensordot(labels, PLAIN, 1), atol=1e-2)
 
 
 def _returns(value: Any) -> Any:
