@@ -11,8 +11,7 @@ from keras_vit.data import Augmentation, random_erasing, training_image
 from keras_vit.data.augment.affine import random_affine, transform
 from keras_vit.data.augment.three_augment import three_augment
 
-tf = pytest.importorskip("tensorflow")
-ndimage = pytest.importorskip("scipy.ndimage")
+tf, ndimage = map(pytest.importorskip, ("tensorflow", "scipy.ndimage"))
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 # What the option alone does to the image's brightest point, in moments of a bright bar: from its
 # x and the sums of x^2, y^2 and xy.
