@@ -22,9 +22,7 @@ from tests.data.image_fixtures import one_quick, write
 
 pytestmark = pytest.mark.backends("torch")  # Grain and NumPy read them
 pytest.importorskip("grain")
-tifffile = pytest.importorskip("tifffile")
-imagecodecs = pytest.importorskip("imagecodecs")
-pydicom = pytest.importorskip("pydicom")
+tifffile, imagecodecs, pydicom = map(pytest.importorskip, ("tifffile", "imagecodecs", "pydicom"))
 RANDOM = np.random.default_rng(0)
 FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")
 IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
