@@ -116,7 +116,14 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
     assert levels(pipeline(converted, 8, 4, training=True)) == expected
 
 
-def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
+def test_misspelled_folders_are_proposed_first_and_offline_says_so(tmp_path, monkeypatch) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"did you mean photos\b"):
+        load("photo")
+    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
+        load(f"{tmp_path}/phots")
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
     for name in ("no_proxy", "NO_PROXY"):
@@ -144,16 +151,6 @@ def test_downloads_get_an_index_and_fail_with_one_error(tmp_path: Path, monkeypa
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     with pytest.raises(DatasetUnavailableError, match=r"could not be .*: the host hung up"):
         load("tf_flowers", data_dir=tmp_path)
-
-
-def test_a_misspelled_folder_is_proposed_first(tmp_path, monkeypatch) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"did you mean photos\b"):
-        load("photo")
-    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
-        load(f"{tmp_path}/phots")
 
 
 @pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
