@@ -184,8 +184,7 @@ def test_advice_where_it_pays(split: Any, monkeypatch: pytest.MonkeyPatch) -> No
 def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size is said first; another cache is another run; what cannot be right is refused."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
-    splits = data.load(photos)
-    recipe = keras_vit.recipes.get("digits").scaled(steps=2)
+    splits, recipe = data.load(photos), keras_vit.recipes.get("digits").scaled(steps=2)
     recipe = replace(recipe, image_size=16, batch_size=4)
     lines: list[str] = []
 
