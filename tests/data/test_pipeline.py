@@ -1,7 +1,6 @@
 """Batches: their order, their randomness, their number, and what breaks on the way."""
 
 import time
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -23,7 +22,7 @@ EVERYTHING = {"augment": MIXED, "num_classes": 2}
 
 
 @pytest.fixture
-def folder_split(tmp_path: Path) -> FileSplit:
+def folder_split(tmp_path) -> FileSplit:
     flat_folder(tmp_path)
     files = sorted(tmp_path.glob("*/*.png"))
     return FileSplit("train", ("a", "b"), files, [0] * 10 + [1] * 10, verified=True)
@@ -168,7 +167,7 @@ def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_benchmark_runs(tmp_path: Path) -> None:
+def test_the_benchmark_runs(tmp_path) -> None:
     folder = input_pipeline.write_images(tmp_path, count=12)
     speed = input_pipeline.measure(folder, batches=2, batch_size=4, rounds=1)
     assert min(speed.bare, speed.ours, speed.augmented) > 0
@@ -176,7 +175,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_not_slower_than_a_bare_chain_of_tf_data(tmp_path: Path, capsys) -> None:
+def test_it_is_not_slower_than_a_bare_chain_of_tf_data(tmp_path, capsys) -> None:
     speed = input_pipeline.measure(input_pipeline.write_images(tmp_path), rounds=7)
     with capsys.disabled():
         print(f"\n{speed}")
