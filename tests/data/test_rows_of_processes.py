@@ -1,7 +1,6 @@
 """Each of several processes decodes its rows of a batch, and all have the labels of all rows."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +15,11 @@ ROWS = [(range(4), True), (range(4, 8), False), (range(0, 8, 2), True)]
 IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
 
 
-def arrays(folder: Path, reader: str = "tensorflow") -> Split:
+def arrays(folder, reader: str = "tensorflow") -> Split:
     return ArraySplit("train", ("a", "b"), IMAGES, np.arange(COUNT) % 2, reader=reader)
 
 
-def photographs(folder: Path, reader: str = "tensorflow") -> Split:
+def photographs(folder, reader: str = "tensorflow") -> Split:
     files = map(tf.io.encode_png, IMAGES)
     write(folder, {f"{'ab'[i % 2]}/{i}.png": file.numpy() for i, file in enumerate(files)})
     split = load(str(folder), val_fraction=0.1, reader=reader).train
@@ -28,7 +27,7 @@ def photographs(folder: Path, reader: str = "tensorflow") -> Split:
     return split
 
 
-def records(folder: Path) -> Split:
+def records(folder) -> Split:
     pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(IMAGES))
     write_examples(folder / "digits.tfrecord", pairs)
     (folder / "labels.txt").write_text("a\nb\n")
@@ -46,7 +45,7 @@ SOURCES = {
 
 @pytest.mark.parametrize(("rows", "mixed"), ROWS)
 @pytest.mark.parametrize("source", SOURCES)
-def test_rows(source: str, rows: range, mixed: bool, tmp_path: Path, monkeypatch) -> None:
+def test_rows(source: str, rows: range, mixed: bool, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     split, mine = SOURCES[source](tmp_path), np.array(rows)
     augment = Augmentation(mixup=0.5, cutmix=0.5) if mixed else None
