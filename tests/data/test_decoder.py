@@ -149,21 +149,18 @@ def test_exif_orientation_comes_out_upright(kind: str) -> None:
         np.testing.assert_allclose(decode_with_pillow(file).astype(int), image, atol=atol)
 
 
-def test_damaged_exif_is_read_alike_by_both_decoders() -> None:
-    for name, exif in DAMAGED_EXIF.items():
-        # Of too many entries the one is there, and of what follows there is nothing.
-        shape = (32, 24, 3) if name == "too many entries" else (24, 32, 3)
-        for decode in (decode_image, decode_with_pillow):
-            assert decode(jpeg_with_exif(exif)).shape == shape, name
-
-
 def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:
     gif = encode(frame, "GIF")
     at, place = gif.index(b"\x2c\x00\x00\x00\x00"), struct.pack("<HH", left, top)
     return gif[:6] + struct.pack("<HH", *canvas) + gif[10 : at + 1] + place + gif[at + 5 :]
 
 
-def test_gray_sixteen_bits_and_frames_of_gif_to_the_level() -> None:
+def test_both_decoders_read_damaged_exif_gray_and_frames_of_gif_alike() -> None:
+    for name, exif in DAMAGED_EXIF.items():
+        # Of too many entries the one is there, and of what follows there is nothing.
+        shape = (32, 24, 3) if name == "too many entries" else (24, 32, 3)
+        for decode in (decode_image, decode_with_pillow):
+            assert decode(jpeg_with_exif(exif)).shape == shape, name
     levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
     png = encode(Image.fromarray(levels[..., 0]), "PNG")
     for channels in (1, 3):
