@@ -21,8 +21,7 @@ def split(labels: Any = (0, 1), images: np.ndarray = GRAY, task: Any = ("a", "b"
 
 SPLIT, GRADES = split(), split([0, 1, 2, 0], COLOR, Ordinal(("low", "middle", "high")))
 ROWS = split(np.eye(4, 3, dtype=int), COLOR, Multilabel(("a", "b", "c")))
-NAN = float("nan")
-TWO_GRADES = Ordinal(("a", "b"))
+NAN, TWO_GRADES = float("nan"), Ordinal(("a", "b"))
 MIXUP, CUTMIX = Augmentation(mixup=1.0), Augmentation(cutmix=0.5)
 LEAVE_OUT, ONE_HOT = "leave num_classes out", "one-hot labels: give num_classes"
 STAY_INTEGERS = f"must stay integers: {LEAVE_OUT}"
