@@ -303,7 +303,6 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
 
 
 def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path: Path) -> None:
-    """All of them are in one error, or left out."""
     bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
     for name, wrong in (
         ("file", {1: "missing.png", 8: "", 9: "../secret.png", 12: "13.png"}),
