@@ -1,6 +1,7 @@
 """Whatever a user passes as `--out`, no file of theirs is lost."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import time
@@ -28,7 +29,6 @@ def write(path: Path, text: str = "mine") -> Path:
 
 
 def former_run(folder: Path) -> Path:
-    """A finished run, as `publish` leaves it."""
     files = ["model.keras", "report.md", "saved_models/x/1/saved_model.pb"]
     for name in files:
         write(folder / name, "former")
@@ -87,9 +87,8 @@ def run_once(output: OutputFolder, **mode: bool) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home with images, documents and a working directory, which is also the current one."""
     home = tmp_path / "home"
-    for i in range(3):
-        write(home / f"photos/cat/{i}.jpg", f"cat {i}")
-        write(home / f"photos/dog/{i}.jpg", f"dog {i}")
+    for name, i in itertools.product(("cat", "dog"), range(3)):
+        write(home / f"photos/{name}/{i}.jpg", f"{name} {i}")
     write(home / "documents/thesis.tex", "years of work")
     write(home / "documents/model.keras", "somebody's model")
     write(home / "work/notes.txt", "notes")
@@ -265,12 +264,7 @@ def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: Out
     with output.opened(resume=True):
         assert output.is_finished()
         output.publish()
-    assert (out / "model.keras").read_text() == "new"
-    assert contents(home / "documents") == before
-
-
-class KilledError(BaseException):
-    """As a signal: nothing catches it."""
+    assert ((out / "model.keras").read_text(), contents(home / "documents")) == ("new", before)
 
 
 @pytest.mark.parametrize("stage", range(7))
@@ -283,7 +277,7 @@ def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkey
         def call(*arguments: object, **options: object) -> None:
             calls.append(arguments)
             if len(calls) > stage:
-                raise KilledError
+                raise KeyboardInterrupt  # as a signal: nothing catches it
             function(*arguments, **options)
 
         return call
@@ -296,7 +290,7 @@ def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkey
             monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
             output.publish()
 
-    with pytest.raises(KilledError):
+    with pytest.raises(KeyboardInterrupt):
         publish()
     monkeypatch.undo()
     monkeypatch.chdir(out.parents[1] / "work")
@@ -351,14 +345,10 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text(name.encode("utf-8", "replace").decode())
     write_manifest(tmp_path, "run", names, complete=True)
-    manifest = read_manifest(tmp_path)
-    assert manifest is not None
-    assert set(manifest.sums) == set(names)
+    assert set(read_manifest(tmp_path).sums) == set(names)
     assert sorted(own_files(tmp_path)) == sorted([*names, MANIFEST])
     check = ["sha256sum", "--check", "--strict", MANIFEST]
-    done = subprocess.run(check, cwd=tmp_path, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    # Patterns match what a run writes.
+    subprocess.run(check, cwd=tmp_path, capture_output=True, check=True)
     output = OutputFolder(Path("a"), "run", RUN_FILES, SCRATCH_FILES, staging="a.partial")
     assert output.workspace == Path.cwd() / "a.partial"
 

@@ -19,10 +19,7 @@ class Command:
         self._capsys, self.error = capsys, ""
 
     def __call__(self, words: Any, *more: object, status: int = 0) -> str:
-        """Calls it and checks the exit status; returns what was printed, or the error of 2.
-
-        `words` lie between spaces; those of `more` may hold some.
-        """
+        """Checks the status; returns what was printed, or the error of 2. `more` holds spaces."""
         self._capsys.readouterr()
         actual = commands.main([*words.split(), *map(str, more)])
         printed, self.error = self._capsys.readouterr()
@@ -49,7 +46,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def inside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder is the `home` of a module."""
     monkeypatch.chdir(home)
     monkeypatch.setenv("KERAS_HOME", str(home / "cache"))
 

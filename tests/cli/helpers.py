@@ -38,8 +38,7 @@ def weights_of(run: Path) -> list[np.ndarray]:
     manifest = read_manifest(run)
     assert manifest is not None
     assert manifest.complete
-    for name, digest in manifest.sums.items():
-        assert sha256(run / name) == digest, name
+    assert {name: sha256(run / name) for name in manifest.sums} == manifest.sums
     return keras.saving.load_model(run / "model.keras", compile=False).get_weights()
 
 

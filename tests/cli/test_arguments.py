@@ -24,22 +24,16 @@ from tests.cli.conftest import Command
 from tests.cli.helpers import save_tiny
 
 ROOT = Path(__file__).parents[2]
-REQUIRED = {
-    "train": "--data no/such/folder",
-    "predict": "no/such/model photo.jpg",
-    "evaluate": "no/such/model --data no/such/folder",
-    "calibrate": "no/such/model --data no/such/folder",
-    "inspect": "no/such/model photo.jpg --out out",
-    "export": "no/such/model --out out",
-    "serve": "no/such/model",
-    "embed": "no/such/folder --model no/such/model --out index",
-    "search": "no/such/index photo.jpg",
-    "cluster": "no/such/index --out clusters.html",
-    "choose": "no/such/folder --among no/such/model --out choice",
-    "audit": "no/such/index --out audit",
-    "plan": "ViT-B/16",
-    "augment": "--data no/such/folder --out sheet.png",
-}
+WORDS = """
+train --data no/such/folder; predict no/such/model photo.jpg; plan ViT-B/16
+evaluate no/such/model --data no/such/folder; calibrate no/such/model --data no/such/folder
+inspect no/such/model photo.jpg --out out; export no/such/model --out out; serve no/such/model
+embed no/such/folder --model no/such/model --out index; search no/such/index photo.jpg
+cluster no/such/index --out clusters.html; audit no/such/index --out audit
+choose no/such/folder --among no/such/model --out choice
+augment --data no/such/folder --out sheet.png
+"""
+REQUIRED = dict(row.strip().split(" ", 1) for row in re.split("[;\n]", WORDS.strip()))
 NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
 ROWS = """
@@ -56,13 +50,12 @@ REFUSED = {row.split()[0]: row.split()[1:] for row in re.split("[;\n]", ROWS.str
 
 def numeric_options() -> list[tuple[str, str]]:
     (commands,) = (action for action in make_parser()._actions if action.dest == "command")
-    options = []
-    for name, parser in commands.choices.items():
-        for action in parser._actions:
-            assert action.type not in (int, float), f"{name} {action.dest} has no range"
-            if isinstance(action.type, Integers | Numbers):
-                options.append((name, action.option_strings[0]))
-    return options
+    choices = commands.choices.items()
+    actions = [(name, action) for name, parser in choices for action in parser._actions]
+    for name, action in actions:
+        assert action.type not in (int, float), f"{name} {action.dest} has no range"
+    numbers = [pair for pair in actions if isinstance(pair[1].type, Integers | Numbers)]
+    return [(name, action.option_strings[0]) for name, action in numbers]
 
 
 def row_of(name: str, option: str) -> str:
@@ -156,7 +149,7 @@ def test_usage_errors(words: str, reason: str, command: Command) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_errors_of_values(command: Command) -> None:
+def test_errors_of_values_and_backends(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, reason in (
         ("train --data no/such/folder", "There is no no/such/folder"),
         ("train --data digits --recipe digit", "'digits'"),
@@ -168,6 +161,24 @@ def test_errors_of_values(command: Command) -> None:
     ):
         assert command(*words.split(), status=2).startswith("keras-vit: ")
         assert reason in command.error
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for installed, fix in (
+        ("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
+        ("", "torch is not installed: pip install 'keras3-vit[torch]'"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
+            with pytest.raises(ImportError, match=re.escape(fix)):
+                installation.check_backend()
+    # That of the configuration file is checked, too.
+    Path("keras.json").write_text('{"backend": "coffee"}')
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    with pytest.raises(ImportError, match="coffee is not a backend"):
+        installation.check_backend()
+    monkeypatch.setattr(installation, "find_spec", lambda name: name == "tensorflow")
+    for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
+        Path("keras.json").write_text(without_a_backend)
+        installation.check_backend()
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -188,7 +199,7 @@ def fake_modules(folder: Path, code: str, *names: str) -> str:
     return os.pathsep.join([str(folder), str(ROOT)])
 
 
-def test_help_and_usage_errors_import_no_backend(tmp_path: Path) -> None:
+def test_help_imports_no_backend_and_errors_name_it(tmp_path: Path, run_python: Any) -> None:
     names = ("keras", "tensorflow", "jax", "torch", "numpy", "yaml", "rich")
     path = fake_modules(tmp_path, "raise SystemExit(f'{__name__} was imported')", *names)
     for words, status, expected in (
@@ -209,9 +220,7 @@ def test_help_and_usage_errors_import_no_backend(tmp_path: Path) -> None:
         assert expected in (error if status else printed)
         assert "Traceback" not in error
         assert status or not error
-
-
-def test_a_failing_import_is_one_line_that_names_the_backend(run_python: Any) -> None:
+    # A failing import is one line that names the backend.
     process = start("list", KERAS_BACKEND="teapot")
     _, error = process.communicate()
     line = "KERAS_BACKEND=teapot is not a backend. Give one of tensorflow, jax, torch."
@@ -221,28 +230,6 @@ def test_a_failing_import_is_one_line_that_names_the_backend(run_python: Any) ->
     assert error.count("\n") == 1
     code = "try: import keras_vit\nexcept ImportError as error: print(error)"
     assert run_python(code, "teapot").startswith(line)
-
-
-@pytest.mark.usefixtures("here")  # which is KERAS_HOME, too
-def test_a_missing_backend_is_an_error_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    for installed, fix in (
-        ("jax", "set KERAS_BACKEND=jax, or pip install 'keras3-vit[torch]'"),
-        ("", "torch is not installed: pip install 'keras3-vit[torch]'"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
-            with pytest.raises(ImportError, match=re.escape(fix)):
-                installation.check_backend()
-    # That of the configuration file is checked, too.
-    Path("keras.json").write_text('{"backend": "coffee"}')
-    monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    with pytest.raises(ImportError, match="coffee is not a backend"):
-        installation.check_backend()
-    monkeypatch.setattr(installation, "find_spec", lambda name: name == "tensorflow")
-    for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
-        Path("keras.json").write_text(without_a_backend)
-        installation.check_backend()
 
 
 TENSORFLOW_ERROR = """Graph execution error:

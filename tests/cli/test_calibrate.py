@@ -39,7 +39,6 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     sizes, inside = np.bincount(labels), model.task.sets.contains(answers)
     covered = np.bincount(labels, inside[np.arange(360), labels])
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
-
     printed = command("evaluate --data digits model-calibrated.keras")
     assert "Prediction sets of 0.9 coverage, from 360 images" in printed
     assert "Novel, unlike the training images: " in printed
@@ -51,8 +50,7 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     for row, record in zip(rows, records, strict=True):
         number = {row[f"class_{i}"]: float(row[f"probability_{i}"]) for i in range(1, 11)}
         names = model.task.names_in_set([number[name] for name in DIGITS])
-        assert row["set"] == ";".join(names)
-        assert record["set"] == names
+        assert (row["set"], record["set"]) == (";".join(names), names)
         assert row["novel"] == str(record["novel"]).lower()
         assert float(row["novelty"]) == pytest.approx(record["novelty"], rel=1e-4)
         assert record["novel"] is (record["novelty"] > 1)

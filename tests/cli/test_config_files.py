@@ -28,7 +28,7 @@ def written(folder: Path, text: str, name: str = "run.toml") -> str:
     return str(folder / name)
 
 
-def test_options_come_from_a_file_and_words_win(tmp_path: Path) -> None:
+def test_options_come_from_a_file_or_errors_name_it(tmp_path: Path, monkeypatch: Any) -> None:
     file = written(tmp_path, TOML)
     options = parse(["train", "--config", file, "--held-out", "0.25", "--seed", "7"])
     words = "--data photos --epochs 3 --augment randaugment --sam --seed 7 --held-out 0.25"
@@ -39,6 +39,28 @@ def test_options_come_from_a_file_and_words_win(tmp_path: Path) -> None:
     for words in (["--steps", "50"], ["--ste", "50"], ["--steps=50"]):
         options = parse(["train", f"--config={written(tmp_path, TOML)}", *words])
         assert (options["steps"], options["epochs"]) == (50, None)
+    for text, reason in (
+        ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
+        ("color = 3", "run.toml has the unknown option 'color'."),
+        ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
+        ("epochs = true", "run.toml: epochs takes one value, and is true."),
+        ("epochs = [1, 2]", "run.toml: epochs takes one value, and is [1, 2]."),
+        ("sam = 1", "run.toml: sam takes true or false, and is 1."),
+        ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
+        ("precision = 'int4'", "run.toml: argument --precision: invalid choice: 'int4'"),
+        ("epochs: 3", "run.toml is not TOML: "),
+    ):
+        with pytest.raises(UsageError) as error:
+            parse(["train", "--data", "x", "--config", written(tmp_path, text)])
+        assert reason in str(error.value)
+    written(tmp_path, "", "run.txt")
+    reasons = {"none.toml": "No such file", "run.txt": "that ends in .toml, .json or .yaml"}
+    for name, reason in reasons.items():
+        with pytest.raises(UsageError, match=reason):
+            parse(["train", "--config", str(tmp_path / name)])
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UsageError, match="pip install pyyaml, or give"):
+        parse(["train", "--config", written(tmp_path, "data: x", "run.yml")])
 
 
 def test_what_is_printed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,28 +87,3 @@ def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
     files = (written(tmp_path, text, name) for name, text in texts.items())
     of_json, of_yaml = (parse(["train", "--config", file]) for file in files)
     assert of_json == of_yaml
-
-
-def test_errors_name_the_file_and_the_option(tmp_path: Path, monkeypatch: Any) -> None:
-    for text, reason in (
-        ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
-        ("color = 3", "run.toml has the unknown option 'color'."),
-        ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
-        ("epochs = true", "run.toml: epochs takes one value, and is true."),
-        ("epochs = [1, 2]", "run.toml: epochs takes one value, and is [1, 2]."),
-        ("sam = 1", "run.toml: sam takes true or false, and is 1."),
-        ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
-        ("precision = 'int4'", "run.toml: argument --precision: invalid choice: 'int4'"),
-        ("epochs: 3", "run.toml is not TOML: "),
-    ):
-        with pytest.raises(UsageError) as error:
-            parse(["train", "--data", "x", "--config", written(tmp_path, text)])
-        assert reason in str(error.value)
-    written(tmp_path, "", "run.txt")
-    reasons = {"none.toml": "No such file", "run.txt": "that ends in .toml, .json or .yaml"}
-    for name, reason in reasons.items():
-        with pytest.raises(UsageError, match=reason):
-            parse(["train", "--config", str(tmp_path / name)])
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(UsageError, match="pip install pyyaml, or give"):
-        parse(["train", "--config", written(tmp_path, "data: x", "run.yml")])

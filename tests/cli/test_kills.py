@@ -39,20 +39,17 @@ def start(folder: Path, words: str, **environment: str) -> processes.WarmProcess
 
 
 def mode(folder: Path) -> str:
-    """What a user types next."""
     checkpoints = (folder / "run.partial/checkpoints").glob("step-*")
     return "--resume" if (folder / "run").exists() or any(checkpoints) else ""
 
 
 def finished_weights(folder: Path, exported: bool) -> list[np.ndarray]:
     weights = weights_of(folder / "run")
-    names = {path.name for path in (folder / "run").iterdir()} - {".lock"}
-    assert "checkpoints" not in names
+    assert not (folder / "run/checkpoints").exists()
     if exported:
         has_tensorflow = find_spec("tensorflow") is not None
         assert (folder / "run/saved_models/run/1/saved_model.pb").is_file() == has_tensorflow
-    leftovers = [path for path in folder.rglob(".*") if path.name != ".lock"]
-    assert not leftovers, leftovers
+    assert [path for path in folder.rglob(".*") if path.name != ".lock"] == []
     return weights
 
 

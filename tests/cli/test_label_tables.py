@@ -29,7 +29,6 @@ SCORES = {
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """Writes one of few images; returns the words that read it."""
 
     def write(name: str) -> list[str]:
         monkeypatch.setattr(label_tables, "IMAGES", 120)
@@ -58,10 +57,8 @@ def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, comman
     assert "| training | 90 images: " in card
     assert str(tmp_path) not in card
     assert "accuracy" not in card or kind == "ordinal"
-
     value = record["report"]["scores"][score][0]
     assert f"{value:.4g}" in command("evaluate", out, *data)
-
     model = keras_vit.load_model(out)
     assert model.task.kind == kind
     file = tmp_path / name / "0000.png"
@@ -97,7 +94,6 @@ def test_a_frozen_backbone_and_a_teacher(
     ):
         for actual, expected in zip(trained.get_layer(layer).get_weights(), weights, strict=True):
             np.testing.assert_array_equal(actual, expected)
-
     words = ["--teacher", frozen, "--out", tmp_path / "taught"]
     assert "learns from " in command(f"train --batch-size 16 {SHORT}", *data, *words)
 

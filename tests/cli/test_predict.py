@@ -63,7 +63,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def predict(models: Models, command: Command) -> Predict:
-    """Calls `keras-vit predict` with the model of a task, or of a file."""
 
     def call(model: str | Path, words: str, *more: object, status: int = 0) -> str:
         model = models.get(str(model), model)
@@ -122,21 +121,10 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
-def test_a_table_has_the_words_of_the_task(photographs: Path, predict: Predict) -> None:
-    for kind, cells in (
-        ("multilabel", ["labels", "label", "probability", "threshold", "30.00%"]),
-        ("regression", ["name", "value", "unit", "weight", "kg", "size"]),
-        ("ordinal", ["grade", "probability", "mild"]),
-    ):
-        printed = predict(kind, f"{photographs}/a.png")
-        assert [cell for cell in cells if f" {cell} " not in printed] == []
-        assert ("%" in printed) == (kind != "regression")
-
-
-def test_printed_answers_are_whole(tmp_path: Path, monkeypatch: Any, predict: Predict) -> None:
+def test_printed_answers_are_whole(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
     """In a pipe, and where a long table comes in parts."""
-    files = [f"{tmp_path}/{'very_' * 40}{i}.png" for i in range(2)]
-    write(tmp_path, {file: plain(i) for i, file in enumerate(files)})
+    files = [f"{Path.cwd()}/{'very_' * 40}{i}.png" for i in range(2)]
+    write(Path(), {file: plain(i) for i, file in enumerate(files)})
     printed = predict("classification", "", *files)
     assert all(f"{file} " in printed for file in files)
     for format in ("csv", "jsonl"):
@@ -148,6 +136,14 @@ def test_printed_answers_are_whole(tmp_path: Path, monkeypatch: Any, predict: Pr
     printed = predict("ordinal", "many")
     assert printed.count("image") == 3
     assert [printed.count(f"{i}.png") for i in range(5)] == [1] * 5
+    for kind, cells in (
+        ("multilabel", ["labels", "label", "probability", "threshold", "30.00%"]),
+        ("regression", ["name", "value", "unit", "weight", "kg", "size"]),
+        ("ordinal", ["grade", "probability", "mild"]),
+    ):
+        printed = predict(kind, f"{photographs}/a.png")
+        assert [cell for cell in cells if f" {cell} " not in printed] == []
+        assert ("%" in printed) == (kind != "regression")
 
 
 @pytest.mark.parametrize("format", READ)
@@ -352,7 +348,7 @@ sys.exit(keras_vit_cli.start.main())
 """
 
 
-def test_standard_input_and_a_pipe(models: Models, photographs: Path, tmp_path: Path) -> None:
+def test_standard_input_and_a_terminal(models: Models, photographs: Path, tmp_path: Path) -> None:
     names = [os.fsencode(path) for path in sorted(photographs.rglob("*.png"))]
     Path("names").write_bytes(b"".join(name + b"\0" for name in names))
     words = ["names", "", "predict", str(models["ordinal"]), "-", "--format", "csv"]
@@ -361,6 +357,21 @@ def test_standard_input_and_a_pipe(models: Models, photographs: Path, tmp_path: 
     rows = list(csv.DictReader(io.StringIO(printed, newline=""), strict=True))
     assert [row["file"] for row in rows] == [os.fsdecode(name) for name in names]
     assert {row["grade"] for row in rows} <= set(TASKS["ordinal"].names)
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    words = ["predict", str(models["ordinal"]), str(photographs), "--out", "a.csv"]
+    streams = ["/dev/null", os.ttyname(follower)]
+    process = processes.start(STREAMS, *streams, *words, printed=tmp_path / "printed")
+    shown = b""
+    while select.select([leader], [], [], 0.1)[0] or process.poll() is None:
+        if select.select([leader], [], [], 0)[0]:
+            shown += os.read(leader, 4096)
+    assert process.poll() == 1, shown
+    os.close(follower)
+    os.close(leader)
+    text = re.sub(rb"\x1b\[[?\d;]*[A-Za-z]", b"", shown).decode()
+    assert re.search(r" 4/\? +images, .*/s, 1 cannot be read", text)
+    assert re.search(r"written to .*4 images, 1 cannot be read", text)
 
 
 MEMORY = """
@@ -401,21 +412,3 @@ def test_paths_are_taken_as_they_are_needed(models: Models) -> None:
     answers = predict_files(keras_vit.load_model(models["ordinal"]), endless, batch_size=4)
     assert len(list(itertools.islice(answers, 10))) == 10
     assert next(taken) == 12
-
-
-def test_a_terminal_shows_progress(models: Models, photographs: Path, tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty")
-    leader, follower = pty.openpty()
-    words = ["predict", str(models["ordinal"]), str(photographs), "--out", "a.csv"]
-    streams = ["/dev/null", os.ttyname(follower)]
-    process = processes.start(STREAMS, *streams, *words, printed=tmp_path / "printed")
-    shown = b""
-    while select.select([leader], [], [], 0.1)[0] or process.poll() is None:
-        if select.select([leader], [], [], 0)[0]:
-            shown += os.read(leader, 4096)
-    assert process.poll() == 1, shown
-    os.close(follower)
-    os.close(leader)
-    text = re.sub(rb"\x1b\[[?\d;]*[A-Za-z]", b"", shown).decode()
-    assert re.search(r" 4/\? +images, .*/s, 1 cannot be read", text)
-    assert re.search(r"written to .*4 images, 1 cannot be read", text)

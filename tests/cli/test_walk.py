@@ -32,7 +32,6 @@ def name(frame: FrameType) -> str:
 
 
 def waiting(frame: FrameType) -> dict[str, None]:
-    """The functions that wait for this one, which is the last."""
     frames = [each for each, _ in traceback.walk_stack(frame)]
     return dict.fromkeys(filter(None, map(name, reversed(frames))))
 

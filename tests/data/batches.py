@@ -10,7 +10,6 @@ from keras_vit.data import pipeline
 
 
 def levels(batches: Iterable[Any]) -> list[int]:
-    """The gray levels of images of one each."""
     return [round(float(level)) for images, _ in batches for level in images[:, 0, 0, 0]]
 
 

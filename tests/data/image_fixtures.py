@@ -53,7 +53,6 @@ def example(image: bytes, label: int, names: tuple[str, ...] = IMAGENET) -> byte
 
 
 def write_records(file: Path, records: Iterable[bytes]) -> None:
-    """A TFRecord file."""
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(file)) as writer:
@@ -62,7 +61,6 @@ def write_records(file: Path, records: Iterable[bytes]) -> None:
 
 
 def write_examples(file: Path, records: Iterable[tuple[bytes, int]], *names: str) -> None:
-    """A TFRecord file of images and their labels."""
     write_records(file, (example(*pair, names or IMAGENET) for pair in records))
 
 

@@ -1,6 +1,5 @@
 """Arguments of splits, pipelines and augmentations that cannot be right, and what is answered."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,11 +19,9 @@ def split(labels: Any = (0, 1), images: np.ndarray = GRAY, task: Any = ("a", "b"
     return ArraySplit("train", task, images, np.array(labels) if task == ("a", "b") else labels)
 
 
-SPLIT = split()
-GRADES = split([0, 1, 2, 0], COLOR, Ordinal(("low", "middle", "high")))
+SPLIT, GRADES = split(), split([0, 1, 2, 0], COLOR, Ordinal(("low", "middle", "high")))
 ROWS = split(np.eye(4, 3, dtype=int), COLOR, Multilabel(("a", "b", "c")))
-NAN = float("nan")
-TWO_GRADES = Ordinal(("a", "b"))
+NAN, TWO_GRADES = float("nan"), Ordinal(("a", "b"))
 MIXUP, CUTMIX = Augmentation(mixup=1.0), Augmentation(cutmix=0.5)
 LEAVE_OUT, ONE_HOT = "leave num_classes out", "one-hot labels: give num_classes"
 STAY_INTEGERS = f"must stay integers: {LEAVE_OUT}"
@@ -36,7 +33,7 @@ def batches(of: ArraySplit = SPLIT, **options: Any) -> Any:
     return pipeline(of, **{"image_size": 8, "batch_size": 4, **options})
 
 
-CALLS: dict[str, Callable[..., Any]] = {
+CALLS: dict[str, Any] = {
     "load": lambda **options: load("digits", **options),
     "arrays": split,
     "targets": lambda **options: split(images=COLOR, **options),

@@ -155,25 +155,19 @@ def test_random_numbers() -> None:
         for seed in MANY_SEEDS[::7] if count > 1000 else MANY_SEEDS:
             expected = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
             np.testing.assert_array_equal(ours.stateless_shuffle(np.arange(count), seed), expected)
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.8, 1.0, 2.5])
-def test_gamma(alpha: float) -> None:
-    seeds = np.stack([np.arange(300), RANDOM.integers(0, 100, 300)], axis=1)
-    for seed in seeds:  # one sample in twenty is rejected, and drawn again
-        expected = tf.random.stateless_gamma((2,), seed, alpha)
-        np.testing.assert_array_equal(ours.stateless_gamma((2,), seed, alpha), expected)
-
-
-@pytest.mark.parametrize("largest", [12, 3000])  # where rounding decides, and of photographs
-def test_boxes(largest: int) -> None:
-    for seed in RANDOM.integers(0, 10_000, (500, 2)):
-        shape = tuple(RANDOM.integers(1, largest, 2).tolist())
-        area = (RANDOM.choice([0.05, 0.3, 0.8, 1.0]), 1.0)
-        ratios = tuple(np.sort(RANDOM.uniform(0.1, 6, 2))) if seed[0] % 2 else (3 / 4, 4 / 3)
-        image = (*shape, 3), tf.zeros((1, 0, 4)), seed
-        options = {"min_object_covered": 0.0, "use_image_if_no_bounding_boxes": True}
-        options |= {"aspect_ratio_range": ratios, "area_range": area}
-        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(*image, **options)
-        box = ours.sample_distorted_box(shape, seed, ratios, area)
-        np.testing.assert_array_equal(box, [*begin[:2], *extent[:2]])
+    for alpha in (0.1, 0.2, 0.8, 1.0, 2.5):
+        seeds = np.stack([np.arange(300), RANDOM.integers(0, 100, 300)], axis=1)
+        for seed in seeds:  # one sample in twenty is rejected, and drawn again
+            expected = tf.random.stateless_gamma((2,), seed, alpha)
+            np.testing.assert_array_equal(ours.stateless_gamma((2,), seed, alpha), expected)
+    for largest in (12, 3000):  # where rounding decides, and of photographs
+        for seed in RANDOM.integers(0, 10_000, (500, 2)):
+            shape = tuple(RANDOM.integers(1, largest, 2).tolist())
+            area = (RANDOM.choice([0.05, 0.3, 0.8, 1.0]), 1.0)
+            ratios = tuple(np.sort(RANDOM.uniform(0.1, 6, 2))) if seed[0] % 2 else (3 / 4, 4 / 3)
+            image = (*shape, 3), tf.zeros((1, 0, 4)), seed
+            options = {"min_object_covered": 0.0, "use_image_if_no_bounding_boxes": True}
+            options |= {"aspect_ratio_range": ratios, "area_range": area}
+            begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(*image, **options)
+            box = ours.sample_distorted_box(shape, seed, ratios, area)
+            np.testing.assert_array_equal(box, [*begin[:2], *extent[:2]])

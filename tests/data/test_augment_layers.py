@@ -1,9 +1,7 @@
 """Layers of Keras and KerasCV, and callables, in the pipeline: their changes and their seeds."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,7 +22,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE, SIZE, 3), np.ui
 SPLIT = ArraySplit("train", CLASSES, IMAGES, np.arange(COUNT), augment="tiny")
 PLAIN = IMAGES.astype("float32")  # in the order of their classes
 LAYERS = keras.layers
-SEEDED: dict[str, Callable[[], Any]] = {
+SEEDED: dict[str, Any] = {
     "one": lambda: LAYERS.RandomRotation(0.1),
     "sequential": lambda: keras.Sequential([LAYERS.RandomZoom(0.2), LAYERS.RandomBrightness(0.2)]),
     "pipeline and mixing": lambda: [
@@ -55,7 +53,7 @@ def test_images_equal_those_of_the_layer_itself(make: Any) -> None:
     np.testing.assert_allclose(images, expected[labels.argmax(-1)], atol=1e-3)
 
 
-def test_layers_replace_all_but_the_crop() -> None:
+def test_layers_replace_all_but_the_crop_under_every_policy_and_process(monkeypatch) -> None:
     """Neither the flip nor the shift of the split's own augmentation is applied as well."""
     images, labels = batches(keras.layers.RandomFlip("horizontal"), 20, repeat=True)
     originals = PLAIN[labels.argmax(-1)]
@@ -70,6 +68,46 @@ def test_layers_replace_all_but_the_crop() -> None:
     assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
     assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
     assert resolve_augment(["tiny"], everything)[0].shift == 4
+    whole = []
+    for policy in ("mixed_bfloat16", "float32"):
+        keras.config.set_dtype_policy(policy)
+        whole.append(batches([LAYERS.RandomRotation(0.1), LAYERS.CutMix()]))
+    for value, former in zip(*whole, strict=True):
+        np.testing.assert_array_equal(value, former)
+    images, labels = batches(keras.layers.RandomBrightness(0.3), 4, repeat=True)
+    halves = zip(np.split(images, 2), np.split(labels, 2), strict=True)
+    first, second = (half[np.argsort(which.argmax(-1))] for half, which in halves)
+    assert all(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
+    whole = batches(layers)
+    monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda count: np.array([1, 2]))
+    images, labels = batches(layers)
+    np.testing.assert_array_equal(labels, whole[1])
+    np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
+
+    def swap(images: Any, labels: Any) -> tuple[Any, Any]:
+        order = tf.random.shuffle(tf.range(tf.shape(images)[0]))
+        return tf.gather(images, order), tf.gather(labels, order)
+
+    with pytest.raises(ValueError, match=r"swap may draw from .* differs between processes"):
+        batches(swap)
+
+
+@pytest.mark.every_backend
+def test_callables_get_batches_and_may_have_conditions() -> None:
+    def blend(images: Any, labels: Any) -> tuple[Any, Any]:
+        return (images + images[::-1]) / 2, (labels + labels[::-1]) / 2
+
+    _check_mixed(*batches(["none", blend]))
+
+    def brighten(image: Any) -> Any:
+        if tf.reduce_mean(image) > 300:  # AutoGraph, as in `Dataset.map`
+            return image
+        return image + 1
+
+    images, labels = batches(["none", brighten])
+    expected = np.minimum(PLAIN[labels.argmax(-1)] + 1, 255)  # clipped
+    np.testing.assert_array_equal(images, expected)
 
 
 @pytest.mark.parametrize("name", SEEDED)
@@ -106,54 +144,7 @@ def _check_mixed(images: np.ndarray, labels: np.ndarray) -> None:
     np.testing.assert_allclose(images, np.tensordot(labels, PLAIN, 1), atol=1e-2)
 
 
-def test_the_policy_changes_nothing_and_passes_differ() -> None:
-    whole = []
-    for policy in ("mixed_bfloat16", "float32"):
-        keras.config.set_dtype_policy(policy)
-        whole.append(batches([LAYERS.RandomRotation(0.1), LAYERS.CutMix()]))
-    for value, former in zip(*whole, strict=True):
-        np.testing.assert_array_equal(value, former)
-    images, labels = batches(keras.layers.RandomBrightness(0.3), 4, repeat=True)
-    halves = zip(np.split(images, 2), np.split(labels, 2), strict=True)
-    first, second = (half[np.argsort(which.argmax(-1))] for half, which in halves)
-    assert all(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-@pytest.mark.every_backend
-def test_callables_get_batches_and_may_have_conditions() -> None:
-    def blend(images: Any, labels: Any) -> tuple[Any, Any]:
-        return (images + images[::-1]) / 2, (labels + labels[::-1]) / 2
-
-    _check_mixed(*batches(["none", blend]))
-
-    def brighten(image: Any) -> Any:
-        if tf.reduce_mean(image) > 300:  # AutoGraph, as in `Dataset.map`
-            return image
-        return image + 1
-
-    images, labels = batches(["none", brighten])
-    expected = np.minimum(PLAIN[labels.argmax(-1)] + 1, 255)  # clipped
-    np.testing.assert_array_equal(images, expected)
-
-
-def test_rows_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = ["none", keras.layers.RandomFlip(), keras.layers.MixUp()]
-    whole = batches(layers)
-    name = "keras_vit.data.batch_plan.rows_of_process"
-    monkeypatch.setattr(name, lambda count: np.array([1, 2]))
-    images, labels = batches(layers)
-    np.testing.assert_array_equal(labels, whole[1])
-    np.testing.assert_array_equal(images, whole[0][[1, 2, 5, 6]])
-
-    def swap(images: Any, labels: Any) -> tuple[Any, Any]:
-        order = tf.random.shuffle(tf.range(tf.shape(images)[0]))
-        return tf.gather(images, order), tf.gather(labels, order)
-
-    with pytest.raises(ValueError, match=r"swap may draw from .* differs between processes"):
-        batches(swap)
-
-
-def _returns(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _returns(value: Any) -> Any:
     def change(image: Any) -> Any:
         return value(image)
 
@@ -199,23 +190,7 @@ def test_keras_cv(policy: str) -> None:
     np.testing.assert_array_equal(labels.sum(-1), 1)
 
 
-def test_the_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    from matplotlib.figure import Figure
-
-    titles: list[str] = []
-    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
-    layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
-    options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
-    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
-    assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
-    assert (tmp_path / "a.png").is_file()
-    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2", "--versions", "1"]
-    assert cli.main([*plot, "--augment", "tiny", "--out", str(tmp_path / "b.png")]) == 0
-    assert titles[1] == "resize, flip, shift by up to 4 px"
-
-
-def test_the_option_of_train(monkeypatch, capsys) -> None:
+def test_the_option_of_train_and_the_plot(tmp_path, monkeypatch, capsys) -> None:
     jobs: list[Any] = []
     monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
     assert cli.main(["train", "--data", "digits", "--augment", "tiny"]) == 0
@@ -229,19 +204,29 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
     assert recipe.augment == Augmentation(min_area=recipe.augmentation.min_area, flip=False)
     with pytest.raises(ValueError, match="freeze_backbone computes features once"):
         recipe_of(replace(job, freeze_backbone=True, weights="w"))
-    words = ["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]
-    assert cli.main(words) == 2
+    assert cli.main(["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]) == 2
     assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
+    pytest.importorskip("matplotlib")
+    titles: list[str] = []
+    suptitle = "matplotlib.figure.Figure.suptitle"
+    monkeypatch.setattr(suptitle, lambda self, title, **_: titles.append(title))
+    layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
+    options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
+    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
+    assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
+    assert (tmp_path / "a.png").is_file()
+    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2", "--versions", "1"]
+    assert cli.main([*plot, "--augment", "tiny", "--out", str(tmp_path / "b.png")]) == 0
+    assert titles[1] == "resize, flip, shift by up to 4 px"
 
 
-def test_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run with an interruption ends with the weights of one without."""
     recipe = replace(keras_vit.recipes.get("digits"), image_size=SIZE, epochs=1, batch_size=4)
     splits = Splits("arrays", CLASSES, {"train": SPLIT, "val": SPLIT})
     lines: list[str] = []
     # A checkpoint after every step: `keras_vit.training.fit` writes them by time.
-    often = partial(fit_module.ResumableRun, every_steps=1)
-    monkeypatch.setattr(fit_module, "ResumableRun", often)
+    monkeypatch.setattr(fit_module, "ResumableRun", partial(fit_module.ResumableRun, every_steps=1))
 
     def fit(folder: str, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
         keras.utils.set_random_seed(0)

@@ -24,11 +24,10 @@ def black(count: int) -> ArraySplit:
 
 
 def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
-    from matplotlib.axes import Axes
-
     shown, titles = [], []
-    monkeypatch.setattr(Axes, "imshow", lambda self, image, **_: shown.append(image))
-    monkeypatch.setattr(Axes, "set_title", lambda self, title, **_: titles.append(title))
+    axes = "matplotlib.axes.Axes"
+    monkeypatch.setattr(f"{axes}.imshow", lambda self, image, **_: shown.append(image))
+    monkeypatch.setattr(f"{axes}.set_title", lambda self, title, **_: titles.append(title))
     images = np.full((30, 8, 8, 3), 40, np.uint8)
     images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
     split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
@@ -47,16 +46,15 @@ def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None
 
 
 def test_the_title_is_in_words_and_a_sheet_has_a_bound(tmp_path: Path, monkeypatch) -> None:
-    from matplotlib.figure import Figure
-
     titles, sizes = [], []
 
-    def measure(self: Figure, path: Path, **_: object) -> None:
+    def measure(self, path: Path, **_: object) -> None:
         sizes.append(self.get_size_inches() * self.dpi)
         Path(path).write_bytes(b"")
 
-    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
-    monkeypatch.setattr(Figure, "savefig", measure)
+    figure = "matplotlib.figure.Figure"
+    monkeypatch.setattr(f"{figure}.suptitle", lambda self, title, **_: titles.append(title))
+    monkeypatch.setattr(f"{figure}.savefig", measure)
     options = {"images": 1, "versions": 1}
     changes = Augmentation(crop="resize", flip=False, shift=2, rotation=10, erasing=0.25, mixup=0.2)
     plot_augmentations(black(4), tmp_path / "plot.png", 8, augment=changes, **options)
@@ -72,7 +70,20 @@ def test_the_title_is_in_words_and_a_sheet_has_a_bound(tmp_path: Path, monkeypat
     assert max(sizes[-1]) == pytest.approx(8000)
 
 
-def test_command(tmp_path: Path, capsys) -> None:
+def test_paths_that_are_refused_and_the_command(tmp_path: Path, capsys) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "theirs.png").write_bytes(b"theirs")
+    before = sorted(tmp_path.iterdir())
+    for name, error, message in (
+        ("path", ValueError, "does not have the suffix of an image: give one of .*png"),
+        ("path.txt", ValueError, "does not have the suffix of an image"),
+        ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
+        ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
+    ):
+        with pytest.raises(error, match=message):
+            plot_augmentations(black(4), tmp_path / name, 8, overwrite=True)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "theirs.png").read_bytes() == b"theirs"
     folder, path = flat_folder(tmp_path / "photos"), tmp_path / "new" / "plot.png"
     command = ["augment", "--data", str(folder), "--out", str(path), "--image-size", "16"]
     deit, digits = ["--recipe", "deit"], ["--recipe", "digits"]  # which is quick
@@ -94,19 +105,3 @@ def test_command(tmp_path: Path, capsys) -> None:
     assert cli.main([*command, "--images", "100", "--versions", "1", *digits, "--overwrite"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"next: keras-vit train --data '{photos}' --recipe digits"
-
-
-def test_paths_that_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "theirs.png").write_bytes(b"theirs")
-    before = sorted(tmp_path.iterdir())
-    for name, error, message in (
-        ("path", ValueError, "does not have the suffix of an image: give one of .*png"),
-        ("path.txt", ValueError, "does not have the suffix of an image"),
-        ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
-        ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
-    ):
-        with pytest.raises(error, match=message):
-            plot_augmentations(black(4), tmp_path / name, 8, overwrite=True)
-    assert sorted(tmp_path.iterdir()) == before
-    assert (tmp_path / "theirs.png").read_bytes() == b"theirs"

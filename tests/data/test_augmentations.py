@@ -11,8 +11,7 @@ from keras_vit.data import Augmentation, random_erasing, training_image
 from keras_vit.data.augment.affine import random_affine, transform
 from keras_vit.data.augment.three_augment import three_augment
 
-tf = pytest.importorskip("tensorflow")
-ndimage = pytest.importorskip("scipy.ndimage")
+tf, ndimage = map(pytest.importorskip, ("tensorflow", "scipy.ndimage"))
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 # What the option alone does to the image's brightest point, in moments of a bright bar: from its
 # x and the sums of x^2, y^2 and xy.
@@ -26,10 +25,9 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8"
 PICTURE = Image.fromarray(PIXELS)
 
 
-def test_images_and_labels_are_mixed_alike() -> None:
+def test_images_and_labels_are_mixed_alike_and_in_training_only_by_seed_and_in_turns() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
-    labels = np.eye(4, dtype="float32")
-    weights = []
+    labels, weights = np.eye(4, dtype="float32"), []
     for seed in range(200):
         mixed, rows = data.mixup(tf.constant(images), labels, (seed, 0), alpha=0.2)
         weight = float(rows[1, 1])
@@ -41,9 +39,6 @@ def test_images_and_labels_are_mixed_alike() -> None:
     # E[max(b, 1-b)] of Beta(0.2, 0.2), by numpy's generator.
     b = np.random.default_rng(0).beta(0.2, 0.2, 100_000)
     assert np.mean(weights) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
-
-
-def test_pipeline_mixes_in_training_only_by_seed_and_in_turns() -> None:
     split, options = data.load("digits").train, {"channels": 1, "num_classes": 10}
     options["augment"] = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
 
@@ -80,8 +75,7 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
     assert len(tops) > 10
     # Independent: boxes of area 1 - Beta(1, 1) around an even center, cut off at the border.
     rng = np.random.default_rng(0)
-    sides = np.sqrt(rng.random((100_000, 1))) / 2
-    centers = rng.random((100_000, 2))
+    sides, centers = np.sqrt(rng.random((100_000, 1))) / 2, rng.random((100_000, 2))
     extents = (centers + sides).clip(0, 1) - (centers - sides).clip(0, 1)
     assert np.mean(areas) == pytest.approx(extents.prod(1).mean(), abs=0.04)
 
@@ -89,8 +83,7 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
 def erased(count: int, probability: float) -> np.ndarray:
     """Images of -1, but for what random erasing has drawn."""
     blank = tf.fill((60, 80, 3), -1.0)
-    seeds = np.stack([np.arange(count), np.full(count, 5)], 1)
-    images = tf.data.Dataset.from_tensor_slices(seeds)
+    images = tf.data.Dataset.from_tensor_slices(np.stack([np.arange(count), np.full(count, 5)], 1))
     images = images.map(lambda seed: random_erasing(blank, seed, probability))
     return np.stack(list(images.as_numpy_iterator()))
 
@@ -116,12 +109,10 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
     # Probability and seed.
     images = erased(400, 0.25)
-    count = (images >= 0).any((1, 2, 3)).sum()
-    assert 66 <= count <= 134  # four standard deviations
+    assert 66 <= (images >= 0).any((1, 2, 3)).sum() <= 134  # four standard deviations
     np.testing.assert_array_equal(images[:20], erased(20, 0.25))
     # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
-    tops = [int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()]
-    assert len(set(tops)) > 15
+    assert len({int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()}) > 15
 
 
 def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
@@ -164,8 +155,7 @@ def test_each_change_stays_within_its_range(option: str) -> None:
         right, down = columns - x, rows - y
         moments = ((weight * a * b).sum() for a, b in ((right, right), (down, down), (right, down)))
         seen.append(change(x, *moments))
-    largest = np.abs(seen).max()
-    assert 0.8 * value < largest < 1.05 * value
+    assert 0.8 * value < np.abs(seen).max() < 1.05 * value
     assert abs(np.mean(seen)) < 0.4 * value  # either side
 
 
@@ -203,9 +193,7 @@ def test_three_augment_equals_pillow_up_to_its_rounding_and_follows_from_the_see
             assert image.shape == shape
             assert 0 <= image.min() <= image.max() <= 255
     plain = Augmentation(crop="resize", flip=False)
-    before, after = (
-        training_image(tf.constant(PIXELS), 112, (0, 1), augmentation).numpy()
-        for augmentation in (plain, replace(plain, three_augment=True))
-    )
+    before = training_image(tf.constant(PIXELS), 112, (0, 1), plain)
+    after = training_image(tf.constant(PIXELS), 112, (0, 1), replace(plain, three_augment=True))
     np.testing.assert_array_equal(before, PIXELS)
     assert np.abs(after - before).mean() > 1

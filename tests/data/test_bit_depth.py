@@ -1,9 +1,7 @@
 """Whoever reads PNG files of 16 bits per channel is warned once, with their names and the fix."""
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -42,7 +40,7 @@ for name in sys.argv[5:]:
 """
 
 
-def deep_warnings(call: Callable[[], Any]) -> list[str]:
+def deep_warnings(call) -> list[str]:
     with warnings.catch_warnings(record=True, action="always") as caught:
         call()
     return [str(w.message) for w in caught if issubclass(w.category, DataRangeWarning)]

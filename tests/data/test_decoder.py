@@ -81,15 +81,6 @@ def assert_both(contents: bytes, expected: np.ndarray, channels: int = 3) -> Non
         np.testing.assert_array_equal(decode(contents, channels), expected)
 
 
-def test_gray_stays_exactly_gray_and_sixteen_bits_keep_the_high_eight() -> None:
-    levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-    png = encode(Image.fromarray(levels[..., 0]), "PNG")
-    for channels in (1, 3):
-        assert_both(png, np.repeat(levels, channels, axis=-1), channels)
-    deep = (np.arange(64, dtype=np.uint16) * 1021).reshape(8, 8)
-    assert_both(encode(Image.fromarray(deep), "PNG"), (deep >> 8)[..., None], 1)
-
-
 def exif_block(orientation: int, endian: str, entries_before: int = 3) -> bytes:
     """A TIFF directory by hand: Pillow writes little-endian ones alone into PNG and WebP files."""
     entries = [(0x0100 + i, 3, 1, 7) for i in range(entries_before)]
@@ -158,22 +149,25 @@ def test_exif_orientation_comes_out_upright(kind: str) -> None:
         np.testing.assert_allclose(decode_with_pillow(file).astype(int), image, atol=atol)
 
 
-def test_damaged_exif_is_read_alike_by_both_decoders() -> None:
+def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:
+    gif = encode(frame, "GIF")
+    at, place = gif.index(b"\x2c\x00\x00\x00\x00"), struct.pack("<HH", left, top)
+    return gif[:6] + struct.pack("<HH", *canvas) + gif[10 : at + 1] + place + gif[at + 5 :]
+
+
+def test_both_decoders_read_damaged_exif_gray_and_frames_of_gif_alike() -> None:
     for name, exif in DAMAGED_EXIF.items():
         # Of too many entries the one is there, and of what follows there is nothing.
         shape = (32, 24, 3) if name == "too many entries" else (24, 32, 3)
         for decode in (decode_image, decode_with_pillow):
             assert decode(jpeg_with_exif(exif)).shape == shape, name
-
-
-def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:
-    gif = encode(frame, "GIF")
-    at = gif.index(b"\x2c\x00\x00\x00\x00")
-    place = struct.pack("<HH", left, top)
-    return gif[:6] + struct.pack("<HH", *canvas) + gif[10 : at + 1] + place + gif[at + 5 :]
-
-
-def test_a_gif_frame_lies_where_its_file_says_and_is_black_where_nothing_is_drawn() -> None:
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    png = encode(Image.fromarray(levels[..., 0]), "PNG")
+    for channels in (1, 3):
+        assert_both(png, np.repeat(levels, channels, axis=-1), channels)
+    deep = (np.arange(64, dtype=np.uint16) * 1021).reshape(8, 8)
+    assert_both(encode(Image.fromarray(deep), "PNG"), (deep >> 8)[..., None], 1)
+    # A frame lies where its file says, and is black where nothing is drawn.
     for left, top, canvas, shape in (
         (0, 0, (32, 24), (24, 32)),
         (5, 3, (40, 50), (50, 40)),
@@ -186,8 +180,7 @@ def test_a_gif_frame_lies_where_its_file_says_and_is_black_where_nothing_is_draw
         assert_both(gif_with_frame(PALETTE, left, top, canvas), expected)
     shown = np.asarray(PALETTE)[..., None] != 3
     assert not shown.all()
-    gif = encode(PALETTE, "GIF", transparency=3)
-    assert_both(gif, np.asarray(PALETTE.convert("RGB")) * shown)
+    assert_both(encode(PALETTE, "GIF", transparency=3), np.asarray(PALETTE.convert("RGB")) * shown)
 
 
 BEFORE_SIZE, MARKER, SIZE = encode(IMAGE, "JPEG").partition(b"\xff\xc0")
@@ -211,7 +204,7 @@ MORE_BROKEN = {
 }
 
 
-def test_bounds_on_pixels_and_other_channels() -> None:
+def test_bounds_on_pixels_other_channels_and_batches_in_a_graph() -> None:
     # Large images are refused before they are decoded.
     message = r"the image has [\dx ]+ pixels, more than max_pixels=67108864 in all"
     for large in LARGE.values():
@@ -227,24 +220,6 @@ def test_bounds_on_pixels_and_other_channels() -> None:
         for channels in (0, 2, 4):
             with pytest.raises(ValueError, match=rf"channels={channels} .* 3 \(RGB\) or 1"):
                 decode(FILES["png"], channels)
-
-
-@pytest.mark.parametrize("number", range(1, 9))
-def test_a_part_of_a_turned_image(number: int) -> None:
-    jpeg = encode(IMAGE, "JPEG", quality=95, exif=orientation(number))
-    assert decode_and_orientation(jpeg, 3)[1] == number
-    whole = decode_image(jpeg).numpy()
-    shapes = []
-
-    def crop(shape: tf.Tensor) -> tf.Tensor:
-        shapes.append(shape.numpy().tolist())
-        return tf.constant(BOX)
-
-    check_part(decode_image(jpeg, crop=crop), whole, lossy=True)
-    assert shapes == [list(whole.shape[:2])]  # as it is seen, not as it is stored
-
-
-def test_same_in_a_graph_over_a_batch() -> None:
     # As the exported SavedModel decodes.
     files = [FILES[name] for name in ("png, RGBA", "png, gray", "bmp, palette", "gif, animated")]
 
@@ -255,6 +230,20 @@ def test_same_in_a_graph_over_a_batch() -> None:
 
     for image, contents in zip(decode_batch(files), files, strict=True):
         np.testing.assert_array_equal(image, decode_image(contents))
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_part_of_a_turned_image(number: int) -> None:
+    jpeg = encode(IMAGE, "JPEG", quality=95, exif=orientation(number))
+    assert decode_and_orientation(jpeg, 3)[1] == number
+    whole, shapes = decode_image(jpeg).numpy(), []
+
+    def crop(shape: tf.Tensor) -> tf.Tensor:
+        shapes.append(shape.numpy().tolist())
+        return tf.constant(BOX)
+
+    check_part(decode_image(jpeg, crop=crop), whole, lossy=True)
+    assert shapes == [list(whole.shape[:2])]  # as it is seen, not as it is stored
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *one_quick(MORE_BROKEN)])

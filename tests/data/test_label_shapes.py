@@ -1,7 +1,5 @@
 """Labels of any shape go through order, cache, mixing and the rows of several processes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,7 @@ from tests.data.image_fixtures import one_quick, plain, write
 
 tf = pytest.importorskip("tensorflow")
 COUNT = 22
-RNG = np.random.default_rng(0)
-XY = Regression(("x", "y"), offset=(1, 2), scale=(3, 4))
+RNG, XY = np.random.default_rng(0), Regression(("x", "y"), offset=(1, 2), scale=(3, 4))
 TASKS = {
     "multilabel": (Multilabel(("a", "b", "c")), RNG.integers(0, 2, (COUNT, 3))),
     "regression": (XY, RNG.normal(size=(COUNT, 2))),
@@ -23,12 +20,12 @@ TASKS = {
 }
 
 
-def arrays(task: Task, targets: np.ndarray, folder: Path) -> Split:
+def arrays(task: Task, targets: np.ndarray, folder) -> Split:
     images = np.full((COUNT, 8, 8, 3), np.arange(COUNT)[:, None, None, None], np.uint8)
     return ArraySplit("train", task, images, targets)
 
 
-def files(task: Task, targets: np.ndarray, folder: Path) -> Split:
+def files(task: Task, targets: np.ndarray, folder) -> Split:
     paths = [folder / f"{i:02d}.png" for i in range(COUNT)]
     write(folder, {path.name: plain(i) for i, path in enumerate(paths)})
     return FileSplit("train", task, paths, targets, verified=True)
@@ -64,16 +61,6 @@ def test_every_image_keeps_its_label(source, name: str, tmp_path, training: bool
     np.testing.assert_array_equal(labels, expected[index])
 
 
-@pytest.mark.parametrize("source", [arrays, files])
-def test_take(source, tmp_path) -> None:
-    split = source(*TASKS["regression"], tmp_path)
-    part = split.take([7, 3, 5])
-    levels, labels = batches_of(part)
-    np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
-    np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
-    assert part.task == split.task
-
-
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
 @pytest.mark.parametrize("name", ["multilabel", "regression", "soft classes"])
 def test_rows_are_mixed_as_the_images_are(name: str, kind: str, tmp_path) -> None:
@@ -100,7 +87,15 @@ def test_plot(name: str, tmp_path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_split_of_one_class_is_read_though_no_task_has_one(tmp_path) -> None:
+def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
+    for source in (arrays, files):
+        split = source(*TASKS["regression"], tmp_path)
+        part = split.take([7, 3, 5])
+        levels, labels = batches_of(part)
+        np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
+        np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
+        assert part.task == split.task
+    # A split of one class is read, though no task has one.
     rows = arrays(*TASKS["multilabel"], tmp_path)
     assert pipeline(rows, 8, 8, num_classes=3).element_spec[1].shape == (None, 3)
     assert repr(rows) == "ArraySplit('train', 22 images, multilabel of 3)"

@@ -12,7 +12,7 @@ from tests.data.image_fixtures import flat_folder, plain, write
 pytestmark = pytest.mark.backends("torch")  # no file is read
 
 
-def test_files_of_another_format(tmp_path: Path) -> None:
+def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -> None:
     for suffix, name, reader in (
         (".tif", "TIFF", "Pillow"),
         (".TIFF", "TIFF", "scale the array to 0..255"),
@@ -40,6 +40,31 @@ def test_files_of_another_format(tmp_path: Path) -> None:
         folder = write(tmp_path / name, dict.fromkeys(files, bytes(128) + b"DICM"))
         with pytest.raises(ValueError, match=message):
             load(folder)
+    for source, message in (
+        ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
+        ("s3://bucket/photos", r"aws s3 cp --recursive s3://bucket/photos DATA"),
+        ("records:gs://bucket/train-0", r"gcloud storage cp"),
+        ("https://example.org/photos.zip", r"curl -LO https://example.org/photos.zip"),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"not on this machine.*{message}"):
+            load(source)
+        assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
+        assert "not on this machine" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="gs://bucket/photos is not on this machine"):
+        load(Path("gs://bucket/photos"))
+    for file, message in (
+        ("p.zip", r"is an archive. Unpack it.*unzip .*p\.zip -d DATA"),
+        ("p q.tar.gz", r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA"),
+        ("t.csv", r"is a table\. Give the folder of its images.*--labels labels\.csv"),
+        ("i.png", r"is a file, not a folder of images: give the folder around"),
+        ("s.tif", r"is a TIFF file, which is not read here \(Pillow"),
+        ("notes", r"is a file, not a folder of images\. Give FOLDER/<class>"),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"There is no .*"):
+            load(tmp_path / file)
+        write(tmp_path, {file: plain(0)})
+        with pytest.raises(NotADirectoryError, match=message):
+            load(tmp_path / file)
 
 
 def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
@@ -59,34 +84,3 @@ def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
         load(tmp_path)
     assert str(caught[0].message).count("\n") < 30
     assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
-
-
-def test_data_on_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    for source, message in (
-        ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
-        ("s3://bucket/photos", r"aws s3 cp --recursive s3://bucket/photos DATA"),
-        ("records:gs://bucket/train-0", r"gcloud storage cp"),
-        ("https://example.org/photos.zip", r"curl -LO https://example.org/photos.zip"),
-    ):
-        with pytest.raises(FileNotFoundError, match=f"not on this machine.*{message}"):
-            load(source)
-        assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
-        assert "not on this machine" in capsys.readouterr().err
-    with pytest.raises(FileNotFoundError, match="gs://bucket/photos is not on this machine"):
-        load(Path("gs://bucket/photos"))
-
-
-def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
-    for file, message in (
-        ("p.zip", r"is an archive. Unpack it.*unzip .*p\.zip -d DATA"),
-        ("p q.tar.gz", r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA"),
-        ("t.csv", r"is a table\. Give the folder of its images.*--labels labels\.csv"),
-        ("i.png", r"is a file, not a folder of images: give the folder around"),
-        ("s.tif", r"is a TIFF file, which is not read here \(Pillow"),
-        ("notes", r"is a file, not a folder of images\. Give FOLDER/<class>"),
-    ):
-        with pytest.raises(FileNotFoundError, match=r"There is no .*"):
-            load(tmp_path / file)
-        write(tmp_path, {file: plain(0)})
-        with pytest.raises(NotADirectoryError, match=message):
-            load(tmp_path / file)

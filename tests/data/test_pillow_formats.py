@@ -2,7 +2,6 @@
 
 import io
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("turn", [1, 6])
-def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path: Path) -> None:
+def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path) -> None:
     contents = encoded(kind.pillow, exif=orientation(turn), quality=90)
     with Image.open(io.BytesIO(contents)) as image:
         expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
@@ -50,7 +49,7 @@ def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path: Path) -> Non
     np.testing.assert_array_equal(read_image(file, expected.shape[:2]), expected)
 
 
-def test_a_folder_of_them(tmp_path: Path) -> None:
+def test_a_folder_of_them(tmp_path) -> None:
     for format, suffix in (("TIFF", "tif"), ("JPEG", "jpg")):
         write(tmp_path, {f"{'ab'[i % 2]}/{i}.{suffix}": encoded(format) for i in range(8)})
     with pytest.warns(UserWarning, match="Or let Grain read TIFF as it is: reader='grain'"):

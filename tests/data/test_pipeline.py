@@ -1,20 +1,18 @@
 """Batches: their order, their randomness, their number, and what breaks on the way."""
 
-import importlib
 import time
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 from benchmarks import input_pipeline
-from keras_vit.data import ArraySplit, Augmentation, FileSplit, Split, load, pipeline
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, batch_plan, load, pipeline
 from tests.data.batches import check_stopped_run, passes
 from tests.data.image_fixtures import flat_folder, one_quick, plain
 
 tf = pytest.importorskip("tensorflow")
-# Each of both once, the other pairs thoroughly.
+# A split, and whether it is cached: each of both once, the other pairs thoroughly.
 OTHER_PAIRS = [("array_split", True), ("folder_split", True), ("array_split", False)]
 PAIRS = [("folder_split", False), *one_quick(OTHER_PAIRS)]
 # Three operations stand for all: each takes time to trace.
@@ -24,7 +22,7 @@ EVERYTHING = {"augment": MIXED, "num_classes": 2}
 
 
 @pytest.fixture
-def folder_split(tmp_path: Path) -> FileSplit:
+def folder_split(tmp_path) -> FileSplit:
     flat_folder(tmp_path)
     files = sorted(tmp_path.glob("*/*.png"))
     return FileSplit("train", ("a", "b"), files, [0] * 10 + [1] * 10, verified=True)
@@ -32,24 +30,22 @@ def folder_split(tmp_path: Path) -> FileSplit:
 
 @pytest.fixture
 def array_split() -> ArraySplit:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (20, 8, 8, 1), np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 1), np.uint8)
     return ArraySplit("train", ("a", "b"), images, np.arange(20) % 2, augment="digits")
 
 
-@pytest.fixture(params=PAIRS, ids=str)
-def pair(request) -> tuple[Split, bool]:
-    """A split, and whether it is cached."""
-    return request.getfixturevalue(request.param[0]), request.param[1]
-
-
-def test_shapes_types_and_number(folder_split, array_split) -> None:
+def test_shapes_types_number_and_a_far_start(folder_split, array_split) -> None:
     image, label = tf.TensorSpec((None, 8, 6, 3), tf.float32), tf.TensorSpec((None,), tf.int32)
     for split in (folder_split, array_split):
         batches = pipeline(split, (8, 6), 6)
         assert batches.element_spec == (image, label)
         assert len(batches) == 4 == len(list(batches))
         assert pipeline(split, 8, 6, channels=1).element_spec[0].shape == (None, 8, 8, 1)
+    # What is skipped is not gone through.
+    started = time.monotonic()
+    far = pipeline(array_split, 8, 5, True, repeat=True, start_step=10**15)
+    assert len(next(iter(far))[0]) == 5
+    assert time.monotonic() - started < 60  # a nanosecond for each would be 57 days
 
 
 @pytest.mark.parametrize("policy", one_quick(["mixed_bfloat16", "mixed_float16"]))
@@ -67,8 +63,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
     images, labels = array_split.as_arrays()
     for arrays in passes(pipeline(array_split, 8, 7, channels=1, cache=cache), 2):
         np.testing.assert_array_equal(arrays, np.c_[images.reshape(len(images), -1), labels])
-    batches = pipeline(folder_split, 8, 7, cache=cache)
-    for images in passes(batches, 2):
+    for images in passes(pipeline(folder_split, 8, 7, cache=cache), 2):
         # The gray level of an image is its number: 0, 2, 4, ... in class a, 1, 3, 5, ... in b.
         np.testing.assert_allclose(images[:, 0], [*range(0, 20, 2), *range(1, 20, 2)], atol=1e-4)
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
@@ -87,7 +82,7 @@ def test_training_follows_from_the_seed(folder_split, cache: bool) -> None:
     assert (first[0] != other[0]).any()
 
 
-def test_threads_do_not_change_the_batches(folder_split) -> None:
+def test_batches_do_not_hang_on_threads_and_images_differ(folder_split) -> None:
     def with_threads(count: int) -> list[np.ndarray]:
         batches = pipeline(folder_split, 8, 6, training=True, repeat=True).take(10)
         options = tf.data.Options()
@@ -95,9 +90,6 @@ def test_threads_do_not_change_the_batches(folder_split) -> None:
         return passes(batches.with_options(options))
 
     np.testing.assert_array_equal(with_threads(1), with_threads(8))
-
-
-def test_augmentation_differs_between_images_and_passes() -> None:
     # The same image 64 times: only the augmentation differs.
     noise = np.random.default_rng(0).integers(0, 256, (1, 90, 90, 3), np.uint8)
     split = ArraySplit("train", ("a",), np.repeat(noise, 64, 0), np.zeros(64, int))
@@ -107,8 +99,9 @@ def test_augmentation_differs_between_images_and_passes() -> None:
     assert len(np.unique(plain_ones, axis=0)) == 1
 
 
-def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair) -> None:
-    split, cache = pair
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair, request) -> None:
+    split, cache = request.getfixturevalue(pair[0]), pair[1]
     for options in ({}, EVERYTHING):
         # 72 images: three passes of 20, and batches across their borders.
         check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
@@ -117,29 +110,7 @@ def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(pair) -> None:
     np.testing.assert_array_equal(np.concatenate(finite), endless)
 
 
-def test_what_is_skipped_is_not_gone_through(array_split) -> None:
-    started = time.monotonic()
-    far = pipeline(array_split, 8, 5, True, repeat=True, start_step=10**15)
-    assert len(next(iter(far))[0]) == 5
-    assert time.monotonic() - started < 60  # a nanosecond for each would be 57 days
-
-
-def test_unchecked_files_that_are_broken_are_skipped(tmp_path: Path, capfd) -> None:
-    flat_folder(tmp_path)
-    (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
-    split = load(tmp_path, verify=False, val_fraction=0.05).train
-    (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
-    batches = pipeline(split, 8, 6)
-    assert batches.cardinality() == tf.data.UNKNOWN_CARDINALITY
-    (images,) = passes(batches)
-    np.testing.assert_array_equal(images[:, -1], np.delete(split.labels(), bad))
-    assert 'bad.png" cannot be decoded and is skipped.' in capfd.readouterr().err
-    # They are gone through: a stopped run goes on behind them.
-    whole, late = (pipeline(split, 8, 5, True, repeat=True, start_step=n) for n in (0, 6))
-    np.testing.assert_array_equal(passes(late.take(3))[0], passes(whole.take(9))[0][30:])
-
-
-def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd) -> None:
+def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_path, capfd) -> None:
     trained = pipeline(folder_split, 8, 6, True, repeat=True).take(3)
     (before,) = passes(trained)
     # The gray level of an image is its number: 16 is the ninth of class a.
@@ -158,6 +129,19 @@ def test_a_file_that_breaks_after_its_check_keeps_its_place(folder_split, capfd)
     errors = capfd.readouterr().err
     for file in (folder_split.files[8], folder_split.files[5]):
         assert f'keras_vit: "{file}" cannot be decoded and is replaced by a gray image.' in errors
+    # Unchecked files that are broken are skipped.
+    flat_folder(tmp_path)
+    (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
+    split = load(tmp_path, verify=False, val_fraction=0.05).train
+    (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
+    batches = pipeline(split, 8, 6)
+    assert batches.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    (images,) = passes(batches)
+    np.testing.assert_array_equal(images[:, -1], np.delete(split.labels(), bad))
+    assert 'bad.png" cannot be decoded and is skipped.' in capfd.readouterr().err
+    # They are gone through: a stopped run goes on behind them.
+    whole, late = (pipeline(split, 8, 5, True, repeat=True, start_step=n) for n in (0, 6))
+    np.testing.assert_array_equal(passes(late.take(3))[0], passes(whole.take(9))[0][30:])
 
 
 @pytest.mark.every_backend
@@ -174,17 +158,16 @@ def test_fits_on_every_backend(folder_split) -> None:
 
 def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
     split = load("digits").train
-    module = importlib.import_module("keras_vit.data.batch_plan")
-    assert module._decoded_bytes(split, 1) == len(split) * 64
+    assert batch_plan._decoded_bytes(split, 1) == len(split) * 64
     plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
     for limit in (0, 2**30):
-        monkeypatch.setattr(module, "MEMORY_BYTES", limit)
+        monkeypatch.setattr(batch_plan, "MEMORY_BYTES", limit)
         cached = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
         for ours, theirs in zip(cached, plain, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_the_benchmark_runs(tmp_path: Path) -> None:
+def test_the_benchmark_runs(tmp_path) -> None:
     folder = input_pipeline.write_images(tmp_path, count=12)
     speed = input_pipeline.measure(folder, batches=2, batch_size=4, rounds=1)
     assert min(speed.bare, speed.ours, speed.augmented) > 0
@@ -192,7 +175,7 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_not_slower_than_a_bare_chain_of_tf_data(tmp_path: Path, capsys) -> None:
+def test_it_is_not_slower_than_a_bare_chain_of_tf_data(tmp_path, capsys) -> None:
     speed = input_pipeline.measure(input_pipeline.write_images(tmp_path), rounds=7)
     with capsys.disabled():
         print(f"\n{speed}")

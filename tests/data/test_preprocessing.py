@@ -1,7 +1,6 @@
 """One image at a time: recorded outputs of the official code, Pillow, and plain arithmetic."""
 
 import json
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,7 +15,7 @@ from tests.data.image_fixtures import PIXELS
 tf = pytest.importorskip("tensorflow")
 
 
-def test_images_equal_those_of_vision_transformer_and_big_vision(shared: Path) -> None:
+def test_images_equal_those_of_vision_transformer_and_big_vision(shared) -> None:
     golden = np.load(shared / "golden" / "preprocess" / "pp.npz")
     tolerance = json.loads((shared / "golden/preprocess/meta.json").read_text())["tolerance"]
     for index in range(4):
@@ -53,23 +52,27 @@ def test_crop_and_stretch_equal_pillow(size: tuple[int, int]) -> None:
     np.testing.assert_allclose(image, stretched, atol=1e-2)
 
 
-@pytest.mark.parametrize("mode", ["crop", "big_vision"])
-def test_crop_to_an_oblong_keeps_the_aspect_ratio(mode: str) -> None:
+def test_aspect_ratios_images_of_the_right_size_policies_and_seeds() -> None:
     # The image shows its own coordinates: their slopes give the scale along each axis.
     y, x = np.mgrid[0:200, 0:100].astype(np.float32)
-    image = evaluation_image(tf.constant(np.stack([y, x, x], -1)), (28, 42), mode).numpy()
-    down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
-    assert down == pytest.approx(across, rel=0.03)
-    assert across == pytest.approx(100 / 48, rel=0.03)  # the width is what limits: 42 / 0.875 = 48
-    assert image[..., 0].mean() == pytest.approx(99.5, abs=1.1)  # the center, to half a pixel
-    assert image[..., 1].mean() == pytest.approx(49.5, abs=1.1)
+    coordinates = tf.constant(np.stack([y, x, x], -1))
+    for mode in ("crop", "big_vision"):
+        image = evaluation_image(coordinates, (28, 42), mode).numpy()
+        down, across = np.diff(image[..., 0], axis=0).mean(), np.diff(image[..., 1], axis=1).mean()
+        assert down == pytest.approx(across, rel=0.03)
+        assert across == pytest.approx(100 / 48, rel=0.03)  # the width limits: 42 / 0.875 = 48
+        assert image[..., 0].mean() == pytest.approx(99.5, abs=1.1)  # the center, to half a pixel
+        assert image[..., 1].mean() == pytest.approx(49.5, abs=1.1)
 
+    def version(*seed: int) -> np.ndarray:
+        return training_image(tf.constant(PIXELS), 16, seed, Augmentation(shift=2)).numpy()
 
-def test_an_image_of_the_right_size_is_not_changed_and_float32_under_any_policy() -> None:
+    np.testing.assert_array_equal(version(3, 4), version(3, 4))
+    assert (version(3, 4) != version(3, 5)).any()
+    assert (version(3, 4) != version(4, 4)).any()
     assert tuple(data.EVAL_TRANSFORMS) == MODES
     for mode in ("crop", "stretch"):
-        image = evaluation_image(tf.constant(PIXELS), (24, 32), mode)
-        np.testing.assert_array_equal(image, PIXELS)
+        np.testing.assert_array_equal(evaluation_image(tf.constant(PIXELS), (24, 32), mode), PIXELS)
     keras.config.set_dtype_policy("mixed_bfloat16")
     assert evaluation_image(tf.constant(PIXELS), 8).dtype == tf.float32
     assert training_image(tf.constant(PIXELS), 8, (0, 0), Augmentation()).dtype == tf.float32
@@ -96,7 +99,7 @@ def augmented(augmentation: Augmentation, image: np.ndarray, size, count: int) -
     return np.stack(list(images.as_numpy_iterator()))
 
 
-def test_inception_crop_is_distributed_as_released() -> None:
+def test_inception_crops_as_released_flips_shifts_and_random_crops() -> None:
     # Pixels show their coordinates, so every crop tells where it was cut: slope x size = extent.
     y, x = np.mgrid[0:300, 0:400].astype(np.float32)
     crops = augmented(Augmentation(flip=False), np.stack([y, x], -1), 20, 600)
@@ -128,9 +131,6 @@ def test_inception_crop_is_distributed_as_released() -> None:
     crops = augmented(Augmentation(min_area=0.8, flip=False), square, 20, 100)
     extents = 20 * np.diff(crops[:, 5:15, 5:15, 0], axis=1).mean((1, 2))
     assert extents.min() > 200 * np.sqrt(0.8 * 3 / 4) - 3
-
-
-def test_flips_shifts_over_black_and_random_crops() -> None:
     versions = augmented(Augmentation(crop="resize"), PIXELS, (24, 32), 400)
     flipped = (versions == PIXELS[:, ::-1]).all((1, 2, 3))
     assert (flipped | (versions == PIXELS).all((1, 2, 3))).all()
@@ -147,12 +147,3 @@ def test_flips_shifts_over_black_and_random_crops() -> None:
     np.testing.assert_allclose(scale, 64 / 32, atol=1e-4)  # 28 / 0.875 = 32 for the small side
     assert len(np.unique(crops[:, 10, 10, 0].round(2))) == 5  # 32 - 28 + 1 places
     assert len(np.unique(crops[:, 10, 10, 1].round(2))) > 12  # of 48 - 28 + 1
-
-
-def test_the_seed_decides() -> None:
-    def version(*seed: int) -> np.ndarray:
-        return training_image(tf.constant(PIXELS), 16, seed, Augmentation(shift=2)).numpy()
-
-    np.testing.assert_array_equal(version(3, 4), version(3, 4))
-    assert (version(3, 4) != version(3, 5)).any()
-    assert (version(3, 4) != version(4, 4)).any()

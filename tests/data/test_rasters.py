@@ -4,9 +4,9 @@ import contextlib
 import io
 import logging
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,7 @@ from tests.data.image_fixtures import one_quick, write
 
 pytestmark = pytest.mark.backends("torch")  # Grain and NumPy read them
 pytest.importorskip("grain")
-tifffile = pytest.importorskip("tifffile")
-imagecodecs = pytest.importorskip("imagecodecs")
-pydicom = pytest.importorskip("pydicom")
+tifffile, imagecodecs, pydicom = map(pytest.importorskip, ("tifffile", "imagecodecs", "pydicom"))
 RANDOM = np.random.default_rng(0)
 FIVE = RANDOM.integers(0, 65536, (40, 50, 5)).astype("uint16")
 IMAGES = RANDOM.integers(0, 4000, (20, 8, 8, 5)).astype("uint16")
@@ -46,7 +44,6 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def dicom(stored: np.ndarray, bits: int = 12, **tags: Any) -> bytes:
-    """One frame as a scanner writes it."""
     meta = pydicom.dataset.FileMetaDataset()
     meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
     meta.MediaStorageSOPClassUID = pydicom.uid.UID("1.2.840.10008.5.1.4.1.1.1")
@@ -102,7 +99,7 @@ def test_every_depth(dtype: str) -> None:
         np.testing.assert_array_equal(read, expected[..., : read.shape[-1]])
 
 
-def test_png_of_sixteen_bits_and_pictures_of_bands() -> None:
+def test_png_of_sixteen_bits_pictures_of_bands_and_dicom() -> None:
     # Of colors Pillow reads the high eight bits alone.
     np.testing.assert_array_equal(read_raster(OTHERS["png"]), FIVE[..., :3])
     gray = imagecodecs.png_encode(FIVE[..., 0].copy())
@@ -111,9 +108,6 @@ def test_png_of_sixteen_bits_and_pictures_of_bands() -> None:
     assert (shown(FIVE).shape, shown(FIVE[..., :2]).shape) == ((40, 50, 3), (40, 50, 1))
     assert (shown(np.full((4, 4, 3), 7000, "uint16")) == 127).all()
     assert (shown(FIVE).min(), shown(FIVE).max()) == (0, 255)
-
-
-def test_dicom() -> None:
     stored = FIVE[..., 0] >> 4
     signed = stored.astype("int16") - 2048
     inverted = {"PhotometricInterpretation": "MONOCHROME1"}
@@ -251,11 +245,8 @@ def test_threads_leave_the_filters_of_warnings() -> None:
             except BadImageError:
                 answers.append(True)
 
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(8)))
     assert answers == [True] * 160
     assert list(warnings.filters) == before
 
@@ -285,7 +276,7 @@ def numbered(files: Iterable[Path]) -> np.ndarray:
     return IMAGES[[int(file.stem) for file in files]]
 
 
-def test_a_folder_of_bands(tmp_path: Path) -> None:
+def test_a_folder_of_bands_and_what_it_refuses(tmp_path: Path) -> None:
     """The bands arrive as they are in the files, in training as in evaluation."""
     splits = load(tiles(tmp_path / "tiles", IMAGES), bands=(4, 1))
     assert (splits.train.bands, splits.train.channels, splits.train.reader) == ((4, 1), 2, "grain")
@@ -310,10 +301,7 @@ def test_a_folder_of_bands(tmp_path: Path) -> None:
     splits = load(folder, labels=folder / "labels.csv", task="regression", bands=(2,))
     assert splits.train.bands == (2,)
     assert next(iter(pipeline(splits.val, 8, 4)))[0].shape == (4, 8, 8, 1)
-
-
-def test_what_a_folder_of_bands_refuses(tmp_path: Path) -> None:
-    folder = tiles(tmp_path / "tiles", IMAGES)
+    folder = tmp_path / "tiles"
     four = tiff(IMAGES[0, ..., :4], planarconfig="contig")
     write(folder, {"a/short.tif": TIFFS["deflate"][:900], "a/four.tif": four})
     with pytest.warns(UserWarning, match="2 of 22 files cannot be decoded"):

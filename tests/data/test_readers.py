@@ -75,23 +75,17 @@ def test_evaluation_and_mixing(photographs: Path, options: dict[str, Any]) -> No
     assert_same(*(batches(photographs, reader, **options) for reader in READERS))
 
 
-def test_channels_first_and_cache(photographs: Path) -> None:
-    plain, first, cached = (
-        batches(photographs, "grain", **options)
-        for options in ({}, {"data_format": "channels_first"}, {"cache": True})
-    )
+def test_channels_first_cache_and_files_that_do_not_decode(photographs, tmp_path, capfd) -> None:
+    plain, cached = batches(photographs, "grain"), batches(photographs, "grain", cache=True)
+    first = batches(photographs, "grain", data_format="channels_first")
     assert first[0][0].shape == (6, 3, 24, 32)
     assert_same([(np.moveaxis(x, 1, -1), y) for x, y in first], plain, atol=0)
     assert_same(cached, plain, atol=0)
-
-
-def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path, capfd) -> None:
     shutil.copytree(photographs, tmp_path / "photographs")
     folder = write(tmp_path / "photographs", {"a/00.jpg": b"not an image"})
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
     for start in (0, 3):
-        both = [batches(folder, reader, start_step=start, **options) for reader in READERS]
-        assert_same(*both)
+        assert_same(*[batches(folder, reader, start_step=start, **options) for reader in READERS])
     # One that breaks later is gray.
     split = load(flat_folder(tmp_path / "flat"), reader="grain").train
     broken = split.files[1]
@@ -105,8 +99,7 @@ def test_files_that_do_not_decode_are_left_out(photographs: Path, tmp_path: Path
 def test_balanced_sampling_is_the_same() -> None:
     images, labels = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 10 // 8
     images += np.arange(40, dtype=np.uint8)[:, None, None, None]
-    options = {"training": True, "augment": "none", "repeat": True}
-    both = []
+    options, both = {"training": True, "augment": "none", "repeat": True}, []
     for reader in READERS:
         split = ArraySplit("train", ("a", "b"), images, labels, reader=reader).resampled([1, 4])
         made = pipeline(split, 8, 7, channels=1, **options).as_numpy_iterator()
@@ -114,7 +107,7 @@ def test_balanced_sampling_is_the_same() -> None:
     assert_same(*both, atol=0)
 
 
-def test_a_pass_that_was_looked_at_is_not_over_and_goes_on_elsewhere() -> None:
+def test_a_pass_goes_on_elsewhere_and_what_grain_does_not_read() -> None:
     split = load("digits", reader="grain").train
     options = {"training": True, "channels": 1, "augment": "none"}
     first, second = pipeline(split, 8, 500, **options), pipeline(split, 8, 500, **options)
@@ -128,26 +121,31 @@ def test_a_pass_that_was_looked_at_is_not_over_and_goes_on_elsewhere() -> None:
     list(batches)
     stopped, again = iter(batches), iter(pipeline(split, 8, 600, training=True, channels=1))
     next(stopped)
-    state = stopped.get_state()
-    expected = next(stopped)[1]
+    state, expected = stopped.get_state(), next(stopped)[1]
     again.set_state(state)
     np.testing.assert_array_equal(next(again)[1], expected)
+    flips = {"training": True, "channels": 1, "augment": keras.layers.RandomFlip()}
+    for call, error, message in (
+        (lambda: pipeline(split, 8, 32, **flips), ValueError, "reader='tensorflow'"),
+        (lambda: load("records:no", reader="grain"), ValueError, "which TensorFlow reads"),
+        (lambda: load("mnits", reader="grain"), FileNotFoundError, "data set of TFDS"),
+        (lambda: load("digits", reader="pandas"), ValueError, "reader='pandas'"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 @pytest.mark.every_backend
 def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
-    splits = load("digits", reader="grain")
-    model = bank.fresh(**OF_DIGITS)
+    splits, model = load("digits", reader="grain"), bank.fresh(**OF_DIGITS)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
     train = pipeline(splits.train, 8, 512, training=True, channels=1)
     val = pipeline(splits.val, 8, 100, channels=1)
-    history = model.fit(train, validation_data=val, epochs=2, verbose=0).history
-    assert len(history["val_loss"]) == 2
+    assert len(model.fit(train, validation_data=val, epochs=2, verbose=0).history["val_loss"]) == 2
     endless = pipeline(splits.train, 8, 64, training=True, channels=1, repeat=True)
     model.fit(endless, epochs=2, steps_per_epoch=2, verbose=0)
-    scores = model.predict(val, verbose=0)
-    accuracy = np.mean(scores.argmax(-1) == splits.val.labels())
+    accuracy = np.mean(model.predict(val, verbose=0).argmax(-1) == splits.val.labels())
     assert model.evaluate(val, verbose=0)[1] == pytest.approx(accuracy)
     model.eval_transform = EvalTransform(views="flip")  # by a model of Keras around this one
     assert predict_split(model, splits.val)[1].shape == (360, 10)
@@ -177,16 +175,3 @@ def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
         weights(tmp_path / "cut", "tensorflow")
     for ours, theirs in zip(weights(tmp_path / "cut"), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_grain_says_what_it_does_not_read() -> None:
-    split = load("digits", reader="grain").train
-    flips = {"training": True, "channels": 1, "augment": keras.layers.RandomFlip()}
-    for call, error, message in (
-        (lambda: pipeline(split, 8, 32, **flips), ValueError, "reader='tensorflow'"),
-        (lambda: load("records:no", reader="grain"), ValueError, "which TensorFlow reads"),
-        (lambda: load("mnits", reader="grain"), FileNotFoundError, "data set of TFDS"),
-        (lambda: load("digits", reader="pandas"), ValueError, "reader='pandas'"),
-    ):
-        with pytest.raises(error, match=message):
-            call()

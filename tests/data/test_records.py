@@ -37,8 +37,7 @@ TWO_SPLITS = {"train": examples(), "validation": examples(100, 5)}
 WRITERS = {"tfrecord": write_examples, "array_record": write_array_record}
 Folder = Callable[..., Path]
 BYTES = [example(*pair) for pair in examples()]
-SECOND = len(BYTES[16]) + 16
-FIRST_SHARD = sum(len(record) + 16 for record in BYTES[:8])
+SECOND, FIRST_SHARD = len(BYTES[16]) + 16, sum(len(record) + 16 for record in BYTES[:8])
 DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
     "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
@@ -74,7 +73,7 @@ def labels(split: Any, **order: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_folder_of_records_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
+def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
     splits = load(folder(kind))
     assert repr(splits).endswith(", 128 classes: train 23, val 5)")
     assert splits.class_names[:2] == ("number 0", "number 1")
@@ -84,6 +83,30 @@ def test_a_folder_of_records_and_a_run_that_goes_on(folder: Folder, kind: str) -
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
     assert splits.val.labels().dtype == np.int32
     check_stopped_run(splits.train, 4, 14, (1, 8))  # more than two passes over 23 images
+    # One group of files is split at random.
+    place = folder(kind, {"part": examples()}, where="group")
+    splits = load(place, val_fraction=0.3)
+    train, val = (labels(splits[name]) for name in ("train", "val"))
+    assert (len(train), len(val)) == (16, 7)
+    assert sorted(train + val) == list(range(COUNT))
+    assert sorted(val) != list(range(16, COUNT))
+    assert labels(load(place, val_fraction=0.3).val) == val
+    assert labels(load(place, val_fraction=0.3, seed=1).val) != val
+    shuffled = labels(splits.train, shuffle_seed=0)
+    assert sorted(shuffled) == sorted(train)
+    assert shuffled != train
+
+
+class Millions(Records):
+    """As many records as ImageNet-21k has, without the files."""
+
+    def __init__(self) -> None:
+        super().__init__([Shard("none", 0, 14_197_122, 14_197_122)])
+
+    def read(self, index: Any) -> Any:
+        raise AssertionError("nothing is read")
+
+    fetch = read
 
 
 def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Folder) -> None:
@@ -106,23 +129,8 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     counts = np.zeros((COUNT, COUNT))
     np.add.at(counts, (orders, np.arange(COUNT)), 1)
     expected, freedom = 200 / COUNT, (COUNT - 1) ** 2
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom)
-
-
-class Millions(Records):
-    """As many records as ImageNet-21k has, without the files."""
-
-    def __init__(self) -> None:
-        super().__init__([Shard("none", 0, 14_197_122, 14_197_122)])
-
-    def read(self, index: Any) -> Any:
-        raise AssertionError("nothing is read")
-
-    fetch = read
-
-
-def test_the_order_of_millions_starts_anywhere() -> None:
+    assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
+    # That of millions starts anywhere.
     split = RecordSplit("train", ("a", "b"), Millions(), lambda record: (record, 0))
     count = len(split)
     split.dataset(shuffle_seed=0)
@@ -136,22 +144,7 @@ def test_the_order_of_millions_starts_anywhere() -> None:
     assert [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)] == last[-3:]
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_one_group_of_files_is_split_at_random(folder: Folder, kind: str) -> None:
-    place = folder(kind, {"part": examples()})
-    splits = load(place, val_fraction=0.3)
-    train, val = (labels(splits[name]) for name in ("train", "val"))
-    assert (len(train), len(val)) == (16, 7)
-    assert sorted(train + val) == list(range(COUNT))
-    assert sorted(val) != list(range(16, COUNT))
-    assert labels(load(place, val_fraction=0.3).val) == val
-    assert labels(load(place, val_fraction=0.3, seed=1).val) != val
-    shuffled = labels(splits.train, shuffle_seed=0)
-    assert sorted(shuffled) == sorted(train)
-    assert shuffled != train
-
-
-def test_where_records_may_be(tmp_path: Path) -> None:
+def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     for name in ("train", "val", "test"):
         (tmp_path / name).mkdir()
         write_examples(tmp_path / name / "0.tfrecords", examples(count=4), "image", "label")
@@ -161,6 +154,21 @@ def test_where_records_may_be(tmp_path: Path) -> None:
     for source in ("val/*", "val/0.tfrecords", "val"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
+    # TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`.
+    write_examples(tmp_path / "train.tfrecord", examples(count=4))
+    text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
+    features = {"image/encoded": text, "image/class/label": number}
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        parsed = tf.io.parse_single_example(record, features)
+        label = parsed["image/class/label"]
+        if label > 0:
+            label = tf.ones_like(label)
+        return parsed["image/encoded"], label
+
+    records = open_records([str(tmp_path / "train.tfrecord")])
+    split = RecordSplit("train", ("none", "some"), records, parse)
+    assert next(iter(pipeline(split, 8, 4)))[1].numpy().tolist() == [0, 1, 1, 1]
 
 
 def flipped(contents: bytes, byte: int) -> bytes:
@@ -177,22 +185,23 @@ def test_a_damaged_shard_is_refused_before_training(folder: Folder, case: str) -
         load(place)
 
 
-def test_damaged_array_records(folder: Folder) -> None:
-    place = folder("array_record")
-    file = place / "train.array_record-00001-of-00003"
-    content = file.read_bytes()
-    file.write_bytes(content[:-100])
-    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
-        load(place)
-    file.write_bytes(flipped(content, 200))  # in one of the first records
-    damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
-    with pytest.raises(tf.errors.OpError, match=damaged):
-        load(place).train.labels()
-
-
-def test_files_that_are_not_uncompressed_records(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text(NAMES)
-    file = tmp_path / "train.tfrecord"
+def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
+    names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
+    write_examples(file, examples(), "pixels", "class")
+    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
+        load(tmp_path)
+    features = r"the features class, pixels; .* expected as image/enc"
+    for text, message in (("even\n", r"labels.txt has 1 class names"), (NAMES, features)):
+        names.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
+    names.write_text("a\nb\nc\nd\ne\n")
+    write_examples(file, examples(count=6))
+    splits = load(tmp_path)
+    with pytest.raises(tf.errors.OpError, match=r"record 5 has the label 5, but the 5"):
+        [part.labels() for part in splits.values()]
+    # And what does not hold uncompressed records.
+    names.write_text(NAMES)
     write_examples(file, examples())
     compressed = gzip.compress(file.read_bytes())
     write_records(file, [b"not an example"] * 4)
@@ -210,25 +219,18 @@ def test_files_that_are_not_uncompressed_records(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_features_and_labels_that_do_not_fit(tmp_path: Path) -> None:
-    names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
-    write_examples(file, examples(), "pixels", "class")
-    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
-        load(tmp_path)
-    features = r"the features class, pixels; .* expected as image/enc"
-    for text, message in (("even\n", r"labels.txt has 1 class names"), (NAMES, features)):
-        names.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path)
-    names.write_text("a\nb\nc\nd\ne\n")
-    write_examples(file, examples(count=6))
-    splits = load(tmp_path)
-    with pytest.raises(tf.errors.OpError, match=r"record 5 has the label 5, but the 5"):
-        [part.labels() for part in splits.values()]
-
-
-def test_missing_files(folder: Folder, tmp_path: Path) -> None:
-    place, shard = folder(), "train.tfrecord-00001-of-00003"
+def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path) -> None:
+    place = folder("array_record")
+    file = place / "train.array_record-00001-of-00003"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
+        load(place)
+    file.write_bytes(flipped(content, 200))  # in one of the first records
+    damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
+    with pytest.raises(tf.errors.OpError, match=damaged):
+        load(place).train.labels()
+    place, shard = folder(where="missing"), "train.tfrecord-00001-of-00003"
     (place / shard).unlink()
     with pytest.raises(FileNotFoundError, match=rf"1 of 3 files are missing, .*{shard}"):
         load(place)
@@ -286,21 +288,3 @@ def test_large_tfrecord_files_are_converted_once(folder, tmp_path, monkeypatch) 
     with pytest.raises(DamagedShardError, match="truncated record at its end"):
         convert([str(place), "--out", str(tmp_path / "new")])
     assert not list((tmp_path / "new").glob("*array_record-00000-*"))
-
-
-def test_a_parser_of_ones_own_may_have_conditions(tmp_path: Path) -> None:
-    """TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`."""
-    write_examples(tmp_path / "train.tfrecord", examples(count=4))
-    text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
-    features = {"image/encoded": text, "image/class/label": number}
-
-    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_single_example(record, features)
-        label = parsed["image/class/label"]
-        if label > 0:
-            label = tf.ones_like(label)
-        return parsed["image/encoded"], label
-
-    records = open_records([str(tmp_path / "train.tfrecord")])
-    split = RecordSplit("train", ("none", "some"), records, parse)
-    assert next(iter(pipeline(split, 8, 4)))[1].numpy().tolist() == [0, 1, 1, 1]

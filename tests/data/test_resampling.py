@@ -24,7 +24,7 @@ def drawn(split: ArraySplit, epoch: int = 0, start: int = 0, seed: int = 7) -> n
     return np.array(rows).T
 
 
-def test_every_class_is_drawn_as_often() -> None:
+def test_every_class_is_drawn_as_often_other_rates_and_stopped_streams() -> None:
     times = np.zeros(100)
     for epoch in range(40):
         places, labels, numbers = drawn(RESAMPLED, epoch)
@@ -45,19 +45,6 @@ def test_every_class_is_drawn_as_often() -> None:
     for other in (drawn(RESAMPLED, epoch=1), drawn(RESAMPLED, seed=8)):
         assert (other[0] != first[0]).any()
     assert (np.diff(first[1]) != 0).sum() > 50  # not class after class
-
-
-@pytest.mark.parametrize("cache", [False, True])
-def test_a_stream_goes_on_at_any_step(cache: bool) -> None:
-    # Stopped within a pass, across its end, and in the third.
-    options = {"augment": "none", "seed": 3, "channels": 1, "cache": cache}
-    check_stopped_run(RESAMPLED, 16, 20, (1, 6, 7, 19), **options)
-    batches = pipeline(RESAMPLED, 4, 16, True, repeat=True, **options).take(20)
-    labels = np.concatenate([labels for _, labels in batches])
-    assert np.abs(np.bincount(labels) - 80).max() < 12
-
-
-def test_other_rates_what_is_not_shuffled_and_what_is_drawn_twice() -> None:
     assert set(drawn(SPLIT.resampled([0, 0, 1, 0]))[1]) == {2}
     assert sorted(drawn(SPLIT.resampled([1, 1, 1, 1]))[0]) == list(range(100))
     rows = [int(place) for place, _, _ in RESAMPLED.dataset().as_numpy_iterator()]
@@ -68,11 +55,17 @@ def test_other_rates_what_is_not_shuffled_and_what_is_drawn_twice() -> None:
     assert SPLIT.sampling_rates is None
     part = RESAMPLED.take(np.flatnonzero(LABELS > 0))
     assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1
-    decoded = DecodedSplit(RESAMPLED, 1)
-    np.testing.assert_array_equal(drawn(decoded), drawn(RESAMPLED))
+    np.testing.assert_array_equal(drawn(DecodedSplit(RESAMPLED, 1)), drawn(RESAMPLED))
     # An image that is drawn twice is augmented anew.
     noise = np.random.default_rng(1).integers(0, 256, (100, 32, 32, 1)).astype("uint8")
     split = ArraySplit("train", tuple("abcd"), noise, LABELS).resampled(sampling_rates(COUNTS))
     images, labels = next(iter(pipeline(split, 4, 100, training=True, channels=1)))
     rare = images.numpy()[labels.numpy() == 3]
     assert len({image.tobytes() for image in rare}) == len(rare) >= 24
+    # A stream goes on at any step: stopped within a pass, across its end, and in the third.
+    for cache in (False, True):
+        options = {"augment": "none", "seed": 3, "channels": 1, "cache": cache}
+        check_stopped_run(RESAMPLED, 16, 20, (1, 6, 7, 19), **options)
+        batches = pipeline(RESAMPLED, 4, 16, True, repeat=True, **options).take(20)
+        labels = np.concatenate([labels for _, labels in batches])
+        assert np.abs(np.bincount(labels) - 80).max() < 12

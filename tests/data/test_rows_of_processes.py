@@ -1,7 +1,6 @@
 """Each of several processes decodes its rows of a batch, and all have the labels of all rows."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,26 +12,23 @@ tf = pytest.importorskip("tensorflow")
 COUNT, BATCH = 22, 8
 # And whether images are mixed, each with the one before it.
 ROWS = [(range(4), True), (range(4, 8), False), (range(0, 8, 2), True)]
+IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
 
 
-def images() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
+def arrays(folder, reader: str = "tensorflow") -> Split:
+    return ArraySplit("train", ("a", "b"), IMAGES, np.arange(COUNT) % 2, reader=reader)
 
 
-def arrays(folder: Path, reader: str = "tensorflow") -> Split:
-    return ArraySplit("train", ("a", "b"), images(), np.arange(COUNT) % 2, reader=reader)
-
-
-def photographs(folder: Path, reader: str = "tensorflow") -> Split:
-    files = map(tf.io.encode_png, images())
+def photographs(folder, reader: str = "tensorflow") -> Split:
+    files = map(tf.io.encode_png, IMAGES)
     write(folder, {f"{'ab'[i % 2]}/{i}.png": file.numpy() for i, file in enumerate(files)})
     split = load(str(folder), val_fraction=0.1, reader=reader).train
     (folder / "a/4.png").write_bytes(b"damaged since")
     return split
 
 
-def records(folder: Path) -> Split:
-    pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(images()))
+def records(folder) -> Split:
+    pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(IMAGES))
     write_examples(folder / "digits.tfrecord", pairs)
     (folder / "labels.txt").write_text("a\nb\n")
     return load(f"records:{folder}", val_fraction=0.1).train
@@ -49,16 +45,14 @@ SOURCES = {
 
 @pytest.mark.parametrize(("rows", "mixed"), ROWS)
 @pytest.mark.parametrize("source", SOURCES)
-def test_rows(source: str, rows: range, mixed: bool, tmp_path: Path, monkeypatch) -> None:
+def test_rows(source: str, rows: range, mixed: bool, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
-    split = SOURCES[source](tmp_path)
-    mine = np.array(rows)
+    split, mine = SOURCES[source](tmp_path), np.array(rows)
     augment = Augmentation(mixup=0.5, cutmix=0.5) if mixed else None
     options = {"training": True, "seed": 1, "num_classes": 2, "augment": augment}
 
     def batches(of_process: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:
-        name = "keras_vit.data.batch_plan.rows_of_process"
-        monkeypatch.setattr(name, lambda count: of_process)
+        monkeypatch.setattr("keras_vit.data.batch_plan.rows_of_process", lambda count: of_process)
         return list(pipeline(split, 8, BATCH, **options).as_numpy_iterator())
 
     whole, parts = batches(None), batches(mine)

@@ -86,23 +86,20 @@ def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> N
     assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
-def test_folders_of_classes_split_stratified_and_reproducibly(tmp_path: Path) -> None:
-    flat_folder(tmp_path)
-    splits, again = (load(str(tmp_path), val_fraction=0.3) for _ in range(2))
+def test_folders_of_classes_split_stratified_and_folders_of_splits(tmp_path: Path) -> None:
+    folder = flat_folder(tmp_path / "classes")
+    splits, again = (load(str(folder), val_fraction=0.3) for _ in range(2))
     assert splits.class_names == ("a", "b")
-    files = sorted(f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*"))
+    files = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*"))
     assert sorted(names(splits.train) + names(splits.val)) == files
     assert not set(names(splits.train)) & set(names(splits.val))
     assert np.bincount(splits.val.labels()).tolist() == [3, 3]
     assert [names(s) for s in again.values()] == [names(s) for s in splits.values()]
-    assert names(load(tmp_path, val_fraction=0.3, seed=1).val) != names(splits.val)
+    assert names(load(folder, val_fraction=0.3, seed=1).val) != names(splits.val)
     # One more image of b leaves a as it was.
-    write(tmp_path, {"b/more.png": plain(1)})
-    before, after = names(splits.val), names(load(tmp_path, val_fraction=0.3).val)
+    write(folder, {"b/more.png": plain(1)})
+    before, after = names(splits.val), names(load(folder, val_fraction=0.3).val)
     assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
-
-
-def test_folders_of_splits(tmp_path: Path) -> None:
     for val in ("val", "validation", "test"):
         files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
         folder = write(tmp_path / f"with {val}", files)
@@ -125,7 +122,7 @@ def test_folders_of_splits(tmp_path: Path) -> None:
     assert (splits.class_names, len(splits.val)) == (("bus", "train"), 2)
 
 
-def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
+def test_suffixes_links_what_is_ignored_and_lists_in_every_unicode_encoding(tmp_path) -> None:
     kinds = {"1.JPG": "JPEG", "2.jpeg": "JPEG", "3.WebP": "WEBP", "4.bmp": "BMP", "5.gif": "GIF"}
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
@@ -136,14 +133,10 @@ def test_suffixes_links_and_what_is_ignored(tmp_path: Path) -> None:
     assert len(splits.train) + len(splits.val) == 20 + 6
     assert [path.name for path, _ in splits.report.ignored] == ["deeper", "notes.txt"]
     assert "notes.txt: not one of .bmp .gif" in str(splits.report)
-
-
-def test_lists_with_test_and_in_every_unicode_encoding(tmp_path: Path) -> None:
     write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
         train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
-        files = {"train.txt": train, "val.txt": b"a/002.png\n"}
-        splits = load(write(flat_folder(tmp_path), files))
+        splits = load(write(flat_folder(tmp_path), {"train.txt": train, "val.txt": b"a/002.png\n"}))
         assert names(splits.train) == ["b/001.png", "a/é 木.png"]
         assert (names(splits.val), names(splits["test"])) == (["a/002.png"], ["b/003.png"])
         assert splits.train.labels().tolist() == [1, 0]
@@ -171,7 +164,7 @@ def test_lists_that_are_refused(tmp_path: Path) -> None:
             load(folder)
 
 
-def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_not_read_and_names_need_not_be_utf_8(tmp_path) -> None:
     flat_folder(tmp_path)
     os.mkfifo(tmp_path / "a" / "pipe.jpg")  # whoever opens it waits for a writer
     (tmp_path / "a" / "zeros.jpg").symlink_to("/dev/zero")
@@ -181,9 +174,14 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
         ignored = {path.name: reason for path, reason in splits.report.ignored}
         assert ignored == {"pipe.jpg": PIPE, "zeros.jpg": "a device, not a regular file"}
     assert read_image(tmp_path / "a" / "pipe.jpg", 8) == PIPE
+    for i in range(4):
+        Path(os.fsdecode(bytes(tmp_path / "a") + b"/\xff%d.png" % i)).write_bytes(plain(i))
+    train = load(tmp_path).train
+    assert sum("\udcff" in file.name for file in train.files) >= 3
+    assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
 
 
-def test_large_images_are_bad_files(tmp_path: Path, capfd) -> None:
+def test_large_and_turned_images(tmp_path: Path, capfd) -> None:
     flat_folder(tmp_path)
     write(tmp_path, {"a/large.png": encode(Image.new("1", (9000, 9000)), "PNG")})
     with pytest.warns(UserWarning, match="9000 x 9000 pixels, more than max_pixels=67108864"):
@@ -194,30 +192,19 @@ def test_large_images_are_bad_files(tmp_path: Path, capfd) -> None:
     unread = load(tmp_path, verify=False, val_fraction=0.05)
     assert sum(len(y) for _, y in pipeline(unread.train, 8, 4)) == len(unread.train) - 1
     assert 'large.png" cannot be decoded and is skipped' in capfd.readouterr().err
-
-
-def test_turned_files_of_every_format_are_upright(tmp_path: Path) -> None:
     kinds = ("PNG", "WebP")
     turned = {f"b/turned.{kind}": encode(IMAGE, kind, exif=orientation(6)) for kind in kinds}
-    write(flat_folder(tmp_path), turned)
+    folder = write(flat_folder(tmp_path / "turned"), turned)
     for verify in (True, False):
-        split = load(tmp_path, verify=verify, val_fraction=0.05).train
+        split = load(folder, verify=verify, val_fraction=0.05).train
         images = split.images(split.dataset()).as_numpy_iterator()
         shapes = {split.files[number].name: image.shape for image, _, number in images}
         assert shapes["turned.PNG"] == shapes["turned.WebP"] == (32, 24, 3)
 
 
-def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    flat_folder(tmp_path)
-    for i in range(4):
-        Path(os.fsdecode(bytes(tmp_path / "a") + b"/\xff%d.png" % i)).write_bytes(plain(i))
-    train = load(tmp_path).train
-    assert sum("\udcff" in file.name for file in train.files) >= 3
-    assert sum(len(labels) for _, labels in pipeline(train, 8, 8)) == len(train)
-
-
-def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
-    folder = write(flat_folder(tmp_path), {name: contents for name, (contents, _) in BAD.items()})
+def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
+    contents = {name: contents for name, (contents, _) in BAD.items()}
+    folder = write(flat_folder(tmp_path / "bad"), contents)
     (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
     bad = "6 of 26 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped") as warned:
@@ -243,9 +230,6 @@ def test_bad_files_are_skipped_and_reported_or_refused(tmp_path: Path) -> None:
     assert lines[0] == "1,000 unreadable, 3 ignored"
     assert len(lines) == 1 + 20 + 1 + 3
     assert lines[21] == "unreadable  and 980 more"
-
-
-def test_classes_of_one_or_of_no_image(tmp_path: Path) -> None:
     folder = write(flat_folder(tmp_path / "none"), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     left_out = pytest.warns(UserWarning, match="1 class is left out")
     with pytest.warns(UserWarning, match="2 of 22 files"), left_out:
@@ -336,11 +320,8 @@ def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd
     assert all(unreadable.values())
     ignored = {str(path.relative_to(disorder)): reason for path, reason in splits.report.ignored}
     others = (f"train/лютик/{name}" for name in ("photo.jpgx", "without extension", "Thumbs.db"))
-    assert ignored == {
-        **dict.fromkeys(others, "not one of .bmp .gif .jpeg .jpg .png .webp"),
-        "train/empty": NO_IMAGE,
-        "val/only here": f"{NO_IMAGE}, only 1 elsewhere",
-    }
+    empty = {"train/empty": NO_IMAGE, "val/only here": f"{NO_IMAGE}, only 1 elsewhere"}
+    assert ignored == dict.fromkeys(others, "not one of .bmp .gif .jpeg .jpg .png .webp") | empty
     assert all(name in str(splits.report) for name in (*unreadable, *ignored))
     mixing = {"augment": Augmentation(mixup=0.2), "num_classes": 3}
     for splits in (checked, load(disorder, verify=False)):
@@ -348,8 +329,7 @@ def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd
         if splits is checked:
             model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
             model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
-            history = model.fit(training, epochs=1, verbose=0)
-            assert np.isfinite(history.history["loss"]).all()
+            assert np.isfinite(model.fit(training, epochs=1, verbose=0).history["loss"]).all()
         else:
             assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 2
         assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8

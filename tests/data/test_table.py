@@ -27,8 +27,7 @@ TAGS = ["|".join(n for n, c in FLAGS.items() if c[i]) or "|" for i in range(COUN
 NUMBERS = [i * 1.5 - 3 for i in range(COUNT)]
 ANIMAL = Classification(("cat", "dog", "owl"))
 GROUPS = [f"p{i // 3}" for i in range(COUNT)]
-GAP = ["a", "b", "c", "", *GROUPS[4:]]
-TEST = ["test"] * COUNT
+GAP, TEST = ["a", "b", "c", "", *GROUPS[4:]], ["test"] * COUNT
 MASKS = {"mask": FILES, "label": ANIMALS}
 NO_LABEL, NO_ROW = "not a label of the task", "does not have a row to train on"
 OTHER_SIDE = "is in val here, and in train in line 2"
@@ -172,7 +171,7 @@ def test_a_table_in_the_folder_of_subfolders(tmp_path: Path) -> None:
     assert labels.numpy().tolist() == splits.val.labels().tolist()
 
 
-def test_the_task_is_guessed(table: Table) -> None:
+def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
     for columns, kind, reason in (
         ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
         ({"grade": [i % 11 for i in range(COUNT)]}, Classification, f"'grade' {ELEVEN}"),
@@ -192,6 +191,31 @@ def test_the_task_is_guessed(table: Table) -> None:
         assert reason in splits.task_reason
         assert splits.task == splits.val.task
         assert splits.class_names == splits.task.names
+    for columns, options, message in (
+        ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
+        ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
+        ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
+        ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
+        ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
+        ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
+        ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
+        ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
+        ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
+        ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
+        ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
+        ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
+        ({}, {}, "does not have a column of labels"),
+        ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
+        ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
+        ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
+        ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
+        ({"label": ANIMALS, "group": GAP}, {}, "line 5: the cell of 'group' is empty"),
+        ({"label": ANIMALS, "split": TEST}, {"task": ANIMAL}, NO_ROW),
+        (MASKS, {}, "More than one column has files.*'file'.*'mask'"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            table(base(**columns), **options)
+        assert "\x1b" not in str(caught.value)  # names do not reach the terminal
 
 
 def test_targets_and_the_task_that_is_given(table: Table) -> None:
@@ -224,36 +248,7 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
     words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
     assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
-    wide = table(base(tags=TAGS), task=Multilabel(("x", "y", "z")))
-    assert wide.train.labels().shape == (20, 3)
-
-
-def test_labels_that_do_not_fit(table: Table) -> None:
-    for columns, options, message in (
-        ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
-        ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
-        ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
-        ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
-        ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
-        ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
-        ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
-        ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
-        ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
-        ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
-        ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
-        ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
-        ({}, {}, "does not have a column of labels"),
-        ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
-        ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
-        ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
-        ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
-        ({"label": ANIMALS, "group": GAP}, {}, "line 5: the cell of 'group' is empty"),
-        ({"label": ANIMALS, "split": TEST}, {"task": ANIMAL}, NO_ROW),
-        (MASKS, {}, "More than one column has files.*'file'.*'mask'"),
-    ):
-        with pytest.raises(ValueError, match=message) as caught:
-            table(base(**columns), **options)
-        assert "\x1b" not in str(caught.value)  # names do not reach the terminal
+    assert table(base(tags=TAGS), task=Multilabel(("x", "y", "z"))).train.labels().shape == (20, 3)
 
 
 def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch) -> None:
@@ -274,7 +269,7 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
             load(source, **options)
 
 
-def test_columns_of_files_and_of_splits(table: Table, photos: Path) -> None:
+def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     numbers: Columns = {"label": [i % 2 for i in range(COUNT)], "split": SPLITS}
     assert len(table({"id": [str(photos / f) for f in FILES], **numbers}).train) == 20
     assert len(table(base(**MASKS), file_column="mask", label_columns="label").train) == 20
@@ -293,9 +288,6 @@ def test_columns_of_files_and_of_splits(table: Table, photos: Path) -> None:
         assert set(of(splits)) == set(FILES)
         if "label" in labels:
             assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
-
-
-def test_groups_are_on_one_side(table: Table) -> None:
     columns = {"file": FILES, "label": ANIMALS, "group": GROUPS}
     for seed in range(3):
         splits = table(columns, seed=seed)
@@ -310,8 +302,7 @@ def test_groups_are_on_one_side(table: Table) -> None:
         table({**columns, "group": ANIMALS}, val_fraction=0.34)
 
 
-def test_bad_and_repeated_rows(table: Table, photos: Path) -> None:
-    """All of them are in one error, or left out."""
+def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path: Path) -> None:
     bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
     for name, wrong in (
         ("file", {1: "missing.png", 8: "", 9: "../secret.png", 12: "13.png"}),
@@ -362,9 +353,6 @@ def test_bad_and_repeated_rows(table: Table, photos: Path) -> None:
     with pytest.raises(ValueError, match=r"line 32: .*link\.png' is also in line 6, with another"):
         table(columns)
     (photos / "link.png").unlink()
-
-
-def test_files_that_do_not_decode(photos: Path, tmp_path: Path, table: Table) -> None:
     table(base(age=NUMBERS))
     folder = write(shutil.copytree(photos, tmp_path / "photos"), {FILES[4]: b"no image"})
     bad = "1 of 30 files cannot be decoded"

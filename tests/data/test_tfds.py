@@ -12,8 +12,7 @@ from tests.data.batches import check_stopped_run, levels
 from tests.data.image_fixtures import one_quick, write_records
 from tests.examples import load_example
 
-tf = pytest.importorskip("tensorflow")
-tfds = pytest.importorskip("tensorflow_datasets")
+tf, tfds = map(pytest.importorskip, ("tensorflow", "tensorflow_datasets"))
 
 
 class _Tiny(tfds.core.GeneratorBasedBuilder):
@@ -43,12 +42,11 @@ class KvOneSplit(_Tiny): ...
 class KvParquet(_Tiny): ...
 
 
-class KvArrayRecord(_Tiny):
-    SPLITS = ("train", "test")
-
-
 class KvTwoSplits(_Tiny):
     SPLITS = ("train", "test")
+
+
+class KvArrayRecord(KvTwoSplits): ...
 
 
 class KvThreeSplits(_Tiny):
@@ -74,7 +72,7 @@ def _cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
 
 
-def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
+def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeypatch) -> None:
     splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
     assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
     assert splits.class_names == ("even", "odd")
@@ -84,12 +82,10 @@ def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
     labels = splits.val.labels()
     assert (labels.tolist(), labels.dtype) == ([n % 2 for n in val], np.int32)
     # Other data sets have one of their own.
-    for name, chosen in (
-        ("kv_two_splits", {"train": "train", "val": "test"}),
-        ("kv_three_splits", {"train": "train", "val": "validation", "test": "test"}),
-    ):
-        splits = load(name, data_dir=data_dir)
-        assert {name: split.tfds_split for name, split in splits.items()} == chosen
+    two, three = (load(f"kv_{count}_splits", data_dir=data_dir) for count in ("two", "three"))
+    assert (two.train.tfds_split, two.val.tfds_split, len(two)) == ("train", "test", 2)
+    names = {"train": "train", "val": "validation", "test": "test"}
+    assert {name: split.tfds_split for name, split in three.items()} == names
     for name, message in (
         ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
         ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),
@@ -99,9 +95,35 @@ def test_slices_splits_and_what_is_refused(data_dir: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             load(name, data_dir=data_dir)
+    folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
+    by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
+    assert by_folder.class_names == ("even", "odd")
+    assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
+    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = next(copy.glob("*train*"))
+    write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
+    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
+        load(copy)
+    expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
+    monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
+    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
+        load("kv_two_splits", data_dir=data_dir)
+    prepared = tmp_path / "prepared"
+    shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
+    load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
+    converted = load("kv_two_splits", data_dir=tmp_path / "new").train
+    assert levels(pipeline(converted, 8, 4, training=True)) == expected
 
 
-def test_offline_says_so_at_once(tmp_path: Path, monkeypatch) -> None:
+def test_misspelled_folders_are_proposed_first_and_offline_says_so(tmp_path, monkeypatch) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"did you mean photos\b"):
+        load("photo")
+    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
+        load(f"{tmp_path}/phots")
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
     for name in ("no_proxy", "NO_PROXY"):
@@ -131,44 +153,8 @@ def test_downloads_get_an_index_and_fail_with_one_error(tmp_path: Path, monkeypa
         load("tf_flowers", data_dir=tmp_path)
 
 
-def test_a_misspelled_folder_is_proposed_first(tmp_path, monkeypatch) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"did you mean photos\b"):
-        load("photo")
-    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
-        load(f"{tmp_path}/phots")
-
-
 @pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
 @pytest.mark.parametrize("cache", one_quick([False, True]))
 def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
     # 9 batches of 6 are nearly three passes over 20 images.
     check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (1, 4, 7), cache=cache)
-
-
-def test_a_prepared_folder_needs_all_records_and_no_builder(data_dir: Path, tmp_path) -> None:
-    folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
-    by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
-    assert by_folder.class_names == ("even", "odd")
-    assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
-    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    file = next(copy.glob("*train*"))
-    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    write_records(file, records[:-1])
-    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
-        load(copy)
-
-
-def test_large_tfrecord_files_are_converted_once(data_dir, tmp_path, monkeypatch) -> None:
-    expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
-    monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
-    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
-        load("kv_two_splits", data_dir=data_dir)
-    prepared = tmp_path / "prepared"
-    shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
-    load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
-    converted = load("kv_two_splits", data_dir=tmp_path / "new").train
-    assert levels(pipeline(converted, 8, 4, training=True)) == expected

@@ -48,9 +48,8 @@ def fit(model: keras.Model, *chosen: Any, diverged: int = -1, **changes: Any) ->
 @pytest.mark.every_backend
 def test_the_step_that_diverged_is_named() -> None:
     losses: list[float] = []
-    record = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
-    )
+    at_end = {"on_train_batch_end": lambda batch, logs: losses.append(logs["loss"])}
+    record = keras.callbacks.LambdaCallback(**at_end)
     model = small_model(run_eagerly=False)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
         fit(model, record, callbacks.StopAtNonFiniteLoss(), diverged=6)
@@ -97,7 +96,6 @@ class Clock(keras.callbacks.Callback):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]:
-    """What a terminal of so many columns gets during a training."""
 
     def train_in(columns: int, **options: Any) -> str:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -110,8 +108,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]
 
 def test_a_terminal_has_one_line_per_epoch(terminal: Callable[..., str]) -> None:
     out = terminal(60)
-    assert out.count("\n") == EPOCHS
-    assert out.count("\r") == EPOCHS * (STEPS + 1)
+    assert (out.count("\n"), out.count("\r")) == (EPOCHS, EPOCHS * (STEPS + 1))
     assert {len(part.rstrip("\n")) for part in out.split("\r")[1:]} == {59}
 
 
@@ -174,14 +171,6 @@ def test_tensorboard_is_missed_before_any_work(tmp_path: Path, monkeypatch: Any)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_learning_rate_of_a_schedule_is_in_the_history() -> None:
-    schedule = keras.optimizers.schedules.PolynomialDecay(0.5, EPOCHS * STEPS, 0.1)
-    model = small_model(optimizer=keras.optimizers.SGD(schedule), run_eagerly=False)
-    rates = fit(model, callbacks.LearningRate()).history["learning_rate"]
-    expected = [float(schedule(epoch * STEPS)) for epoch in range(1, EPOCHS + 1)]
-    np.testing.assert_allclose(rates, expected, rtol=1e-6)
-
-
 def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> None:
     for options, message in (
         ({"patience": 0}, "patience=0 must be"),
@@ -192,15 +181,13 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
             default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})
     lines, weights_by_epoch = [], []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
-    after_first = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs=None: weights_by_epoch.append(model.get_weights())
-    )
+    keep = {"on_epoch_end": lambda epoch, logs: weights_by_epoch.append(model.get_weights())}
+    after_first = keras.callbacks.LambdaCallback(**keep)
     ours = default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append)
     options = {"epochs": 9, "steps_per_epoch": 1, "validation_data": next(batches(0))}
     history = fit(model, *ours, after_first, **options).history
     stopped = len(history["loss"])
-    assert stopped < 9
-    assert len(lines) == stopped
+    assert len(lines) == stopped < 9
     assert f"val_loss {history['val_loss'][0]:.4g}" in lines[0]
     with (tmp_path / "logs" / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -240,7 +227,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(case: str, tmp_path: Path) -
     assert path.read_bytes() != before
 
 
-def test_the_best_model_and_a_continued_history(tmp_path: Path) -> None:
+def test_the_best_model_and_the_history(tmp_path: Path) -> None:
     best, model = callbacks.BestModel(tmp_path / "best.keras"), small_model()
     fit(model, epochs=1)
     best.set_model(model)
@@ -256,3 +243,8 @@ def test_the_best_model_and_a_continued_history(tmp_path: Path) -> None:
     assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,"]
     fit(small_model(), log, epochs=1)
     assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,", "0,"]
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.5, EPOCHS * STEPS, 0.1)
+    model = small_model(optimizer=keras.optimizers.SGD(schedule), run_eagerly=False)
+    rates = fit(model, callbacks.LearningRate()).history["learning_rate"]
+    expected = [float(schedule(epoch * STEPS)) for epoch in range(1, EPOCHS + 1)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)

@@ -36,8 +36,6 @@ STEPS = {1: "step01", 5: "step05", 20: "final"}
 
 
 class TrainingCase:
-    """One recorded training: its settings, data, curve and weights on the way."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.meta = json.loads((folder / "meta.json").read_text())
@@ -101,11 +99,8 @@ class TrainingCase:
 
 
 def without_token_position(vit: keras.Model) -> tuple[keras.Model, Callable[[], keras.Model]]:
-    """big_vision's model, and a function that writes what it learned into the ViT.
-
-    Its class token has no position of its own; the ViT's has one more vector. Both are the same
-    function, but do not train alike: so it is put together from the package's layers.
-    """
+    """big_vision's model, whose class token has no position, and what writes it into the ViT."""
+    # Both are the same function, but do not train alike.
     images = keras.Input((32, 32, 3))
     embed = layers.PatchEmbedding(vit.hidden_dim, vit.patch_size, name="patch_embedding")
     place = layers.PositionEmbedding(vit.position_grid, "learned", 0, name="position_embedding")
@@ -146,7 +141,6 @@ def test_fit_follows_the_official_training(name: str, shared: Path, tmp_path: Pa
     jit_compile = name == "train_gsam_adam" if keras.backend.backend() == "tensorflow" else "auto"
     model.compile(case.optimizer(), case.loss(), jit_compile=jit_compile)
     case.make_sharpness_aware(model)
-
     layout = "big_vision" if case.big_vision else "google"
 
     def save(epoch: int, logs: Any) -> None:

@@ -21,8 +21,7 @@ from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal, r
 
 arrays, tensorflow_dataset, generator, py_dataset, torch_loader = SOURCES
 CLASSES = 5
-IMAGES = pixels(8, 16, 16, 3).astype("float32")
-LABELS = np.arange(8) % CLASSES
+IMAGES, LABELS = pixels(8, 16, 16, 3).astype("float32"), np.arange(8) % CLASSES
 ROWS = np.eye(CLASSES, dtype="float32")[LABELS]
 SPARSE = keras.losses.SparseCategoricalCrossentropy
 CATEGORICAL = keras.losses.CategoricalCrossentropy
@@ -151,7 +150,7 @@ def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, messa
     expect(message, lambda: model.compile("adam", loss, **options))
 
 
-def test_the_fix_of_a_warning_is_the_true_value(tmp_path: Path) -> None:
+def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> None:
     model = small_vit(num_classes=1)
     model.get_layer("head").set_weights([np.arange(8.0)[:, None] * 3, np.zeros(1)])
     logits = model.predict(IMAGES, verbose=0)
@@ -171,9 +170,7 @@ def test_the_fix_of_a_warning_is_the_true_value(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert keras.saving.load_model(tmp_path / "model.keras").compiled
-
-
-def test_recipes_take_integers_and_rows_alike(tmp_path: Path) -> None:
+    # Recipes take integers and rows alike.
     recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
     model = small_vit()
     keras_vit.compile_model(model, recipe, 4, jit_compile=JIT)
@@ -330,9 +327,8 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
 
 @pytest.mark.backends("tensorflow", "torch")
 def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> None:
-    digits = keras_vit.data.load("digits")
+    digits, losses = keras_vit.data.load("digits"), []
     recipe = keras_vit.recipes.get("digits").scaled(steps=2, batch_size=64)
-    losses = []
     for data_format, shape in (("channels_last", (8, 8, 1)), ("channels_first", (1, 8, 8))):
         keras.utils.set_random_seed(0)
         model = small_vit(patch_size=4, num_classes=10, input_shape=shape, data_format=data_format)
@@ -364,8 +360,7 @@ def test_it_learns_by_heart_and_accumulates_gradients() -> None:
     model = compiled(None, keras.optimizers.AdamW(schedule, global_clipnorm=1.0), **LARGER)
     keras.utils.set_random_seed(0)
     history = model.fit(*SIXTEEN, batch_size=8, epochs=35, verbose=0).history
-    assert history["accuracy"][-1] == 1
-    assert model.evaluate(*SIXTEEN, verbose=0)[1] == 1
+    assert history["accuracy"][-1] == model.evaluate(*SIXTEEN, verbose=0)[1] == 1
     # Gradients accumulated are those of the big batch.
     finals = []
     for size, accumulate in ((16, None), (4, 4)):

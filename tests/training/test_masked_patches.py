@@ -43,18 +43,16 @@ def colors_of(images: np.ndarray, size: tuple[int, int], parts: int) -> np.ndarr
     return actual
 
 
-@pytest.mark.parametrize(
-    ("shape", "size", "bits"),
-    [((16, 16, 3), (4, 4), 3), ((12, 22, 3), (4, 8), 2), ((8, 8, 1), (2, 2), 3)],
-)
-def test_colors_are_the_mean_in_few_bits(shape: Any, size: tuple[int, int], bits: int) -> None:
-    images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
-    images[0, : size[0], : size[1]] = 255
-    expected = colors_of(images, size, 2**bits)
-    np.testing.assert_array_equal(array(patch_colors(images, size, bits)), expected)
-    first = patch_colors(images.transpose(0, 3, 1, 2), size, bits, "channels_first")
-    np.testing.assert_array_equal(array(first), expected)
-    assert expected.max() == 2 ** (bits * shape[2]) - 1
+def test_colors_are_the_mean_in_few_bits() -> None:
+    cases = (((16, 16, 3), (4, 4), 3), ((12, 22, 3), (4, 8), 2), ((8, 8, 1), (2, 2), 3))
+    for shape, size, bits in cases:
+        images = pixels(5, *shape) // np.arange(1, 6, dtype="uint8")[:, None, None, None]
+        images[0, : size[0], : size[1]] = 255
+        expected = colors_of(images, size, 2**bits)
+        np.testing.assert_array_equal(array(patch_colors(images, size, bits)), expected)
+        first = patch_colors(images.transpose(0, 3, 1, 2), size, bits, "channels_first")
+        np.testing.assert_array_equal(array(first), expected)
+        assert expected.max() == 2 ** (bits * shape[2]) - 1
 
 
 @pytest.mark.parametrize("training", rows([True, False], [True]))
@@ -109,7 +107,7 @@ def test_draws_follow_from_the_seed() -> None:
     np.testing.assert_array_equal(array(patches), expected)
 
 
-def test_predictions_and_labels() -> None:
+def test_predictions_labels_and_errors() -> None:
     """Without any corruption, the logits of the task are its head on the tokens of the model."""
     model = fresh(depth=1, num_classes=4, num_registers=2, filled=False)
     task = MaskedPatchPrediction(model, 0.25, 0.0, 0.0)
@@ -129,6 +127,39 @@ def test_predictions_and_labels() -> None:
     accuracy = (expected.argmax(-1) == truth).mean()
     for figures in (task.evaluate(IMAGES, np.arange(8), verbose=0), task.test_on_batch(IMAGES)):
         np.testing.assert_allclose(figures, [loss, accuracy], rtol=1e-4)
+    for changes in (
+        {"include_preprocessing": False, "pooling": "gap"},
+        {"data_format": "channels_first", "input_shape": (3, 32, 32)},
+        {**HYBRID, "patch_size": 2},
+    ):
+        task, images = small_task(**changes), IMAGES.astype("float32")
+        if "include_preprocessing" in changes:
+            images = images / 127.5 - 1
+        if "data_format" in changes:
+            images = images.transpose(0, 3, 1, 2)
+        actual = array(task(images)["colors"])
+        chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
+        expected = colors_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
+        # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
+        assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999), changes
+    of_tokens = "token_merging=0 and patch_dropout=0"
+    for changes, words in (
+        ({"input_shape": (None, None, 3)}, r"with_input_shape\(\(224, 224, 3\)\)"),
+        ({"token_merging": 2}, of_tokens),
+        ({"patch_dropout": 0.5}, of_tokens),
+        ({**HYBRID, "patch_size": 1, "input_shape": (33, 32, 3)}, "input_shape that they divide"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            small_task(**changes)
+    of_shares = r"probability=0\.9 and random_patch_probability=0\.2"
+    for call, words in (
+        (lambda: MaskedPatchPrediction(keras.Sequential()), "Give a VisionTransformer"),
+        (lambda: CorruptPatches(mask_ratio=0), r"mask_ratio=0 must be in \(0, 1\]"),
+        (lambda: CorruptPatches(0.5, 0.9, 0.2), of_shares),
+        (lambda: MaskedPatchPrediction(small(), bits=0), "bits=0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 @pytest.mark.every_backend
@@ -179,41 +210,4 @@ def test_recipe_in_mixed_precision_with_labels() -> None:
     keras_vit.compile_model(task, recipe.scaled(steps=6), 6, jit_compile=JIT)
     labels = np.eye(4, dtype="float32")[np.arange(8) % 4]
     assert np.isfinite(task.fit(IMAGES, labels, epochs=2, verbose=0).history["loss"]).all()
-    assert task.output["logits"].dtype == "float32"
-    assert task.output["logits"].shape == (None, 8, 512)
-
-
-def test_other_models_or_the_fix() -> None:
-    for changes in (
-        {"include_preprocessing": False, "pooling": "gap"},
-        {"data_format": "channels_first", "input_shape": (3, 32, 32)},
-        {**HYBRID, "patch_size": 2},
-    ):
-        task, images = small_task(**changes), IMAGES.astype("float32")
-        if "include_preprocessing" in changes:
-            images = images / 127.5 - 1
-        if "data_format" in changes:
-            images = images.transpose(0, 3, 1, 2)
-        actual = array(task(images)["colors"])
-        chosen = array(task.get_layer("corrupt_patches")(np.zeros((8, 4, 4, 32)))[1])
-        expected = colors_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
-        # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
-        assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999), changes
-    of_tokens = "token_merging=0 and patch_dropout=0"
-    for changes, words in (
-        ({"input_shape": (None, None, 3)}, r"with_input_shape\(\(224, 224, 3\)\)"),
-        ({"token_merging": 2}, of_tokens),
-        ({"patch_dropout": 0.5}, of_tokens),
-        ({**HYBRID, "patch_size": 1, "input_shape": (33, 32, 3)}, "input_shape that they divide"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            small_task(**changes)
-    of_shares = r"probability=0\.9 and random_patch_probability=0\.2"
-    for call, words in (
-        (lambda: MaskedPatchPrediction(keras.Sequential()), "Give a VisionTransformer"),
-        (lambda: CorruptPatches(mask_ratio=0), r"mask_ratio=0 must be in \(0, 1\]"),
-        (lambda: CorruptPatches(0.5, 0.9, 0.2), of_shares),
-        (lambda: MaskedPatchPrediction(small(), bits=0), "bits=0"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
+    assert (task.output["logits"].dtype, task.output["logits"].shape) == ("float32", (None, 8, 512))

@@ -14,8 +14,7 @@ from tests.backend import rows
 from tests.training.common import BACKEND, POLICIES, assert_equal, reloaded
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(8, 4)).astype("float32")
-Y = RNG.normal(size=(8, 3)).astype("float32")
+X, Y = (RNG.normal(size=size).astype("float32") for size in ((8, 4), (8, 3)))
 # The first pattern fits the paths of a Sequential model, and not those after it is loaded.
 GROUPS = (
     ParameterGroup(".*/head/kernel", weight_decay=2.0, learning_rate=0.5),

@@ -26,9 +26,6 @@ def test_the_first_row_that_fits_the_whole_path_counts() -> None:
     table = [ParameterGroup(pattern, learning_rate=rate) for pattern, rate in rows.items()]
     groups = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
     assert [group.learning_rate for group in groups] == [0.5, 1.0, 0.1]
-
-
-def test_rows_that_cannot_be_meant() -> None:
     for options, word in (
         ({"pattern": "block_("}, "regular expression"),
         ({"pattern": ".*", "learning_rate": 0.0}, "trainable=False"),

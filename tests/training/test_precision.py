@@ -26,8 +26,7 @@ from tests.training.common import BACKEND, reloaded
 
 MODEL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 CLASSES = 5
-IMAGES = pixels(8, 16, 16, 3)
-LABELS = np.arange(8) % CLASSES
+IMAGES, LABELS = pixels(8, 16, 16, 3), np.arange(8) % CLASSES
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 # So large that the update of a weight is not lost in the rounding of the weight.
 RATE = 1000.0
@@ -132,15 +131,11 @@ SLOW_CASES = [
     (FLOAT16, "a name", "all", compile_by_recipe),
     (BFLOAT16, "the command line", "all", compile_by_recipe),
 ]
+ALL_CASES = rows([*CASES, *EVERYWHERE], EVERYWHERE)
+ALL_CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES]
 
 
-@pytest.mark.parametrize(
-    ("policy", "way", "extra", "compile"),
-    [
-        *rows([*CASES, *EVERYWHERE], EVERYWHERE),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES),
-    ],
-)
+@pytest.mark.parametrize(("policy", "way", "extra", "compile"), ALL_CASES)
 def test_a_first_update_is_that_of_float32(policy: str, way: str, extra: str, compile: Any) -> None:
     if policy == FLOAT16 and NO_FLOAT16:
         pytest.skip("XLA's CPU compiler does not have the products of attention in float16")

@@ -23,6 +23,7 @@ from tests.training.common import assert_equal
 image = pytest.importorskip("PIL.Image")
 pytest.importorskip("sklearn")
 
+NOTHING = "no held-out training images to compare them with the linear probe"
 RUINING = ("--epochs", "1", "--learning-rate", "8.0")  # destroys what the weights know
 
 
@@ -76,8 +77,7 @@ def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, c
     out = tmp_path / "run"
     facts = run(folder, weights, out, *RUINING)
     printed, choice = capsys.readouterr().out, facts["choice"]
-    assert choice["selected"] == "linear probe"
-    assert choice["images"] == 5  # a fifth of 24
+    assert (choice["selected"], choice["images"]) == ("linear probe", 5)  # a fifth of 24
     assert choice["fine_tuned"] < choice["linear_probe"]
     line = (
         f"on 5 training images held out: linear probe {choice['linear_probe']:.2%}, after "
@@ -97,7 +97,6 @@ def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, c
 
 @pytest.fixture(scope="module")
 def probed(folder: Path, weights: Path) -> dict[str, Any]:
-    """The weights of a model with a probe as its head, and what was and was not trained on."""
     rest, part = hold_out_to_choose(data.load(str(folder)))
     model = keras.saving.load_model(weights).with_classifier(3)
     x, y = evaluation.features(model, rest.train)
@@ -115,21 +114,6 @@ def parts(probed: dict[str, Any], weights: Path) -> dict[str, Any]:
 RECIPE = Recipe(source="", model={}, image_size=32, epochs=1, batch_size=16, learning_rate=1e-3)
 
 
-def test_worse_weights_give_way_to_the_probe(parts: dict[str, Any]) -> None:
-    model, start, part = parts["model"], parts["start"], parts["part"]
-    model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
-    kept, choice = choose(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
-    assert_equal(kept, start)
-    assert kept.eval_transform.views == "flip"
-    assert (choice.selected, choice.images) == ("linear probe", len(part))
-    assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
-    assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
-    model.set_weights([np.zeros_like(values) for values in start])
-    again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
-    assert "fitted again, on all 19 training images" in choice.reason
-    assert_equal(again, kept)  # these images gave the first probe as well
-
-
 def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
     """They have more images to train on than those that gave one: a prior, and not a skill."""
     model, part, labels = parts["model"], parts["part"], parts["part"].labels()
@@ -142,22 +126,30 @@ def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
     assert accuracy(model, others, 16) == before > 0
 
 
-def test_weights_that_are_not_worse_are_kept(parts: dict[str, Any]) -> None:
+def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     model, start, part = parts["model"], parts["start"], parts["part"]
     kernel, bias = model.get_layer("head").get_weights()
     model.get_layer("head").set_weights([1.5 * kernel, 1.5 * bias])  # the same classes
     tuned = model.get_weights()
     kept, choice = choose(model, RECIPE, start, part, parts["rest"].train)
     assert_equal(kept, tuned)
-    assert choice.selected == "fine-tuned weights"
-    assert choice.linear_probe == choice.fine_tuned
+    assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
     _, choice = choose(model, RECIPE, start, None)
-    assert str(choice) == (
-        "the fine-tuned weights are kept: there are no held-out training images to compare them "
-        "with the linear probe"
-    )
+    assert str(choice) == f"the fine-tuned weights are kept: there are {NOTHING}"
+    # Worse weights give way to the probe.
+    model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
+    kept, choice = choose(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
+    assert_equal(kept, start)
+    assert kept.eval_transform.views == "flip"
+    assert (choice.selected, choice.images) == ("linear probe", len(part))
+    assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
+    assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
+    model.set_weights([np.zeros_like(values) for values in start])
+    again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
+    assert "fitted again, on all 19 training images" in choice.reason
+    assert_equal(again, kept)  # these images gave the first probe as well
 
 
 def test_a_run_below_a_probe_says_so() -> None:
@@ -178,7 +170,7 @@ def test_held_out_is_followed(held_out: str, weights: Path, tmp_path: Path, caps
     facts = run(folder, weights, tmp_path / "run", *RUINING, "--held-out", held_out)
     printed = capsys.readouterr().out
     if held_out == "0":
-        assert "no held-out training images to compare them with the linear probe" in printed
+        assert NOTHING in printed
         assert facts["choice"]["images"] == 0
         assert "note: a linear probe on the frozen features reaches" in printed
     else:
@@ -236,7 +228,6 @@ def test_records_and_too_few_images_are_all_trained_on() -> None:
 
 @pytest.mark.slow
 def test_200_classes_of_three_images(tmp_path: Path) -> None:
-    """Each class has two images to train on, of which eighty classes give one."""
     folder = photographs(tmp_path / "photographs", classes=200, count=3, noise=10)
     weights, accuracies = saved(tmp_path / "start.keras", hidden_dim=128), {}
     for name, options in (("probe", ["--freeze-backbone"]), ("tuned", ["--epochs", "3"])):
@@ -244,12 +235,10 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
         if name == "probe":  # features are computed once
             words = words[: words.index("--augment")]
         # Without augmentation, fine-tuning does not average over mirrored views.
-        words += [*options, "--learning-rate", "0.02", "--views", "one"]
-        assert cli.main(words) == 0
+        assert cli.main([*words, *options, "--learning-rate", "0.02", "--views", "one"]) == 0
         facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
         accuracies[name] = facts["accuracy"]
-    assert facts["choice"]["images"] == 80
-    assert facts["choice"]["selected"] == "linear probe"
+    assert (facts["choice"]["images"], facts["choice"]["selected"]) == (80, "linear probe")
     assert facts["choice"]["linear_probe"] > 0.3
     assert accuracies["tuned"] == accuracies["probe"] > 0.3  # fitted again on all images
 

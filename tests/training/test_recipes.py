@@ -1,5 +1,6 @@
 """The table of recipes: complete rows, scaling, a model that trains, and what a job makes of it."""
 
+import itertools
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < small.warmup_steps(20) < 20
 
 
-def test_figures_of_the_sources_and_scaling() -> None:
+def test_figures_of_the_sources_scaling_and_sizes() -> None:
     """Numbers of the table, written out from the papers."""
     row = get("finetune")
     assert (row.optimizer, row.batch_size, row.image_size) == ("sgd", 512, 384)
@@ -82,6 +83,18 @@ def test_figures_of_the_sources_and_scaling() -> None:
     schedule = schedule_of(rows[1], 10_000)
     values = [float(schedule(step)) for step in (250, 500, 2_999, 3_000, 6_000, 9_000)]
     np.testing.assert_allclose(values, [1.5e-3, 3e-3, 3e-3, 3e-4, 3e-5, 3e-6], rtol=1e-5)
+    for options, size in (
+        ({"recipe": "small_data"}, 64),
+        ({"recipe": "small_data", "weights": "w"}, 224),
+        ({"recipe": "small_data", "model": "ViT-B/16"}, 224),
+        ({"recipe": "finetune_small", "weights": "w"}, 224),
+        ({"recipe": "finetune_small", "model": "vit_base_patch16_384"}, 384),
+        ({"recipe": "finetune", "weights": "w"}, 384),
+        ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32),
+        ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224),
+    ):
+        recipe = recipe_of(job(**options))
+        assert (recipe.image_size, recipe.eval_size) == (size, 0), options
 
 
 @pytest.mark.every_backend
@@ -111,7 +124,15 @@ def test_a_compiled_recipe_trains_with_all_it_says() -> None:
     np.testing.assert_allclose(rates["class_token/embedding"], 0.7**2)
 
 
-def test_losses_and_plain_steps() -> None:
+OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
+    "learning_rate": (np.nan, np.inf, 0.0, -1e-3), "label_smoothing": (1.5, np.nan),
+    "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
+    "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
+    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
+}  # fmt: skip
+
+
+def test_losses_plain_steps_and_errors() -> None:
     model = fresh(num_classes=4, depth=1, filled=False)
     compile_model(model, get("finetune/flowers"), 500, jit_compile=False)
     assert isinstance(model.optimizer, MomentumSGD)
@@ -125,35 +146,15 @@ def test_losses_and_plain_steps() -> None:
     assert isinstance(model.loss, SigmoidCrossentropy)
     assert "train_step" not in vars(model)
     assert set(np.array(model.get_layer("head").bias)) == {1.0}
-
-
-OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
-    "learning_rate": (np.nan, np.inf, 0.0, -1e-3),
-    "label_smoothing": (1.5, np.nan),
-    "weight_decay": (-0.1, np.nan),
-    "batch_size": (0, 2.5),
-    "dropout": (1.0,),
-    "ema": (-0.5,),
-    "accumulation": (0,),
-    "image_size": (-224,),
-    "clip_norm": (0.0,),
-    "layer_decay": (1.1,),
-    "mixup": (-0.2,),
-    "warmup": (-1,),
-    "steps": (-1,),
-    "rho": (np.nan,),
-}
-
-
-def test_errors_say_the_fix() -> None:
-    with pytest.raises(ValueError, match="'finetune/cifar10'"):
-        get("finetune/cifar1")
-    with pytest.raises(ValueError, match=r"recipe\.scaled\(steps=50\)"):
-        compile_model(small(), get("finetune/flowers"), 50)
-    with pytest.raises(ValueError, match="'sigmoid'"):
-        replace(get("digits"), loss="hinge")
-    with pytest.raises(ValueError, match="epochs=0, steps=0"):
-        replace(get("digits"), epochs=0)
+    flowers = get("finetune/flowers")
+    for call, words in (
+        (lambda: get("finetune/cifar1"), "'finetune/cifar10'"),
+        (lambda: compile_model(small(), flowers, 50), r"recipe\.scaled\(steps=50\)"),
+        (lambda: replace(get("digits"), loss="hinge"), "'sigmoid'"),
+        (lambda: replace(get("digits"), epochs=0), "epochs=0, steps=0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
     assert recipes.RECIPES is RECIPES
     for name, values in OUT_OF_RANGE.items():
         for value in values:
@@ -174,33 +175,6 @@ def job(**options: Any) -> Job:
 RATES = {"dropout": 0.1, "stochastic_depth": 0.2}
 
 
-@pytest.mark.parametrize(
-    ("name", "accepted"), [("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})]
-)
-def test_a_recipes_rates_go_to_models_that_have_them(name: str, accepted: dict) -> None:
-    recipe = replace(get("finetune_small"), image_size=32, **RATES)
-    model = build(job(model=name), recipe, Classification(size=5), 3)
-    config = model.get_config()
-    assert {rate: config[rate] for rate in RATES if rate in config} == accepted
-    assert model.output_shape == (None, 5)
-    assert not np.any(model.get_layer("head").get_weights()[0])
-
-
-def test_the_size_of_the_images() -> None:
-    for options, size in (
-        ({"recipe": "small_data"}, 64),
-        ({"recipe": "small_data", "weights": "w"}, 224),
-        ({"recipe": "small_data", "model": "ViT-B/16"}, 224),
-        ({"recipe": "finetune_small", "weights": "w"}, 224),
-        ({"recipe": "finetune_small", "model": "vit_base_patch16_384"}, 384),
-        ({"recipe": "finetune", "weights": "w"}, 384),
-        ({"recipe": "finetune", "weights": "w", "image_size": 32}, 32),
-        ({"recipe": "finetune", "model": "vit_base_patch16_224"}, 224),
-    ):
-        recipe = recipe_of(job(**options))
-        assert (recipe.image_size, recipe.eval_size) == (size, 0), options
-
-
 @pytest.mark.parametrize("model", [None, "Mixer-S/16"])
 def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) -> None:
     trained = keras_vit.create("Mixer-S/16", num_classes=5)
@@ -212,18 +186,22 @@ def test_a_mixers_weights_are_for_one_size(model: str | None, tmp_path: Path) ->
     assert refined.input_shape == (None, 224, 224, 3)
 
 
-@pytest.mark.parametrize(
-    ("images", "weights", "name"),
-    [(8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch")],
-)
-def test_auto_follows_the_images_per_class(images: int, weights: str | None, name: str) -> None:
-    tiny = "from_scratch_tiny" if weights is None else name
-    for recipe in (None, "auto"):
+def test_auto_follows_the_images_and_rates_the_model() -> None:
+    cases = ((8, "w", "finetune_few"), (80, "w", "finetune_small"), (8, None, "from_scratch"))
+    for (images, weights, name), recipe in itertools.product(cases, (None, "auto")):
+        tiny = "from_scratch_tiny" if weights is None else name
         plain = job(weights=weights, recipe=recipe)
         chosen, reason = recipe_name(plain, images)
         assert chosen == name
         assert reason
         assert recipe_name(plain, images, side=32)[0] == tiny
         assert recipe_name(replace(plain, image_size=32), images)[0] == tiny
-    assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
-    assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"
+        assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
+        assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"
+    recipe = replace(get("finetune_small"), image_size=32, **RATES)
+    for name, accepted in (("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})):
+        model = build(job(model=name), recipe, Classification(size=5), 3)
+        config = model.get_config()
+        assert {rate: config[rate] for rate in RATES if rate in config} == accepted
+        assert model.output_shape == (None, 5)
+        assert not np.any(model.get_layer("head").get_weights()[0])

@@ -1,7 +1,4 @@
-"""What surrounds `fit` in a recipe: held-out images, probe, averages, size, views, temperature.
-
-And averages of weights against their papers' equations.
-"""
+"""What surrounds `fit` in a recipe, and averages of weights against their papers' equations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +53,6 @@ def test_a_part_of_every_class_is_kept_from_training(tmp_path: Path) -> None:
         hold_out(splits_of(30), 0.1)
     with refused("0.97 of 40"):
         hold_out(splits_of(40), 0.97)
-    # The parts of a folder are decoded.
     splits = data.load(str(flat_folder(tmp_path / "photos", count=40)))
     rest, part = hold_out(splits, 0.5)
     assert not set(rest.train.files) & set(part.files)
@@ -89,8 +85,7 @@ def test_each_step_after_training() -> None:
     start[-2:] = np.zeros_like(trained[-2]), np.zeros_like(trained[-1])
     recipe = replace(RECIPE, tuned_share=0.75, eval_size=24, views="flip")
     refined, facts = refine(model, recipe, start, None)
-    assert facts == {}
-    assert refined.input_shape == (None, 24, 24, 3)
+    assert (facts, refined.input_shape) == ({}, (None, 24, 24, 3))
     assert refined.eval_transform.views == "flip"
     np.testing.assert_array_equal(refined.get_layer("head").get_weights()[0], trained[-2])
     kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
@@ -103,18 +98,6 @@ def test_each_step_after_training() -> None:
     answers = [answers_of(refined, scores)[np.arange(60), labels] for scores in (after, before)]
     crossentropy, of_before = (-np.log(chosen).mean() for chosen in answers)
     assert crossentropy < of_before
-
-
-def test_recipes_check_them() -> None:
-    for changes, *words in (
-        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
-        ({"tuned_share": 1.5}, "tuned_share=1.5"),
-        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
-        ({"views": "mirror"}, "views='mirror'", "'flip'"),
-        ({"held_out": 1.0}, "held_out=1.0"),
-    ):
-        with refused(*words):
-            replace(RECIPE, **changes)
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.2])
@@ -131,8 +114,7 @@ def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         fit(build(), recipe, splits_of(60), tmp_path, print_fn=str, monitor=None)
     shapes = {name: dataset.element_spec[1].shape.as_list() for name, dataset in batches.items()}
-    assert shapes["train"] == ([None, 3] if mixup else [None])
-    assert shapes["val"] == [None]
+    assert shapes == {"train": [None, 3] if mixup else [None], "val": [None]}
 
 
 def test_epochs_of_few_images(tmp_path: Path) -> None:
@@ -156,7 +138,7 @@ def combined(weight: float, first: Any, other_weight: float, second: Any) -> lis
     return [weight * a + other_weight * b for a, b in pairs]
 
 
-def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
+def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     models = [build(seed) for seed in range(3)]
     before = [model.get_weights() for model in models]
     soup = average_weights(models)
@@ -165,14 +147,7 @@ def test_a_soup_is_the_mean_and_leaves_its_parts_alone() -> None:
         assert_equal(model, weights)
     wise = average_weights(models[:2], (0.3, 0.7))  # WiSE-FT
     assert_equal(wise, combined(0.3, models[0], 0.7, models[1]), atol=1e-6)
-
-
-def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
-    """The paper derives equation 5 from geometry: the foot of the perpendicular on the line.
-
-    For two runs of equal length at an angle, the point t * mean + (1 - t) * start at which a
-    straight line to the center, equidistant from both, is perpendicular to both changes.
-    """
+    # Equation 5 from geometry: where a line to the center is perpendicular to both changes.
     start, first, second = build(0), build(1), build(2)
     origin, changes, rng = start.get_weights(), [], np.random.default_rng(3)
     for tensor in origin:
@@ -187,7 +162,6 @@ def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
     ratio = 2 * cosine / (1 + cosine)
     expected = [o + ratio * (x + y) / 2 for o, (x, y) in zip(origin, changes, strict=True)]
     assert_equal(stock, expected, atol=1e-5)
-    # Equal and opposed runs.
     start, first, second = build(0), build(1), build(2)
     assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
     opposed = build(3)
@@ -195,12 +169,11 @@ def test_model_stock_is_the_point_of_the_plane_nearest_to_the_center() -> None:
     assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
     # A head that starts from zeros is the mean.
     start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
-    head = model_stock(start, [first, second]).get_layer("head")
-    first, second = first.get_layer("head"), second.get_layer("head")
-    assert_equal(head, combined(0.5, first, 0.5, second), atol=1e-6)
+    heads = [m.get_layer("head") for m in (model_stock(start, [first, second]), first, second)]
+    assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
 
 
-def test_errors_of_averages() -> None:
+def test_errors_of_averages_and_recipes() -> None:
     wider, headless = build(1, num_classes=4), build(0, num_classes=0)
     for call, *words in (
         (lambda: average_weights([]), "no model"),
@@ -212,3 +185,12 @@ def test_errors_of_averages() -> None:
     ):
         with refused(*words):
             call()
+    for changes, *words in (
+        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
+        ({"tuned_share": 1.5}, "tuned_share=1.5"),
+        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
+        ({"views": "mirror"}, "views='mirror'", "'flip'"),
+        ({"held_out": 1.0}, "held_out=1.0"),
+    ):
+        with refused(*words):
+            replace(RECIPE, **changes)

@@ -65,10 +65,7 @@ def run_in(folder: Path, **options: Any) -> ResumableRun:
 @pytest.mark.every_backend
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path, kills: int) -> None:
-    """Dropout, stochastic depth, Mixup, EMA, accumulation, shuffling, validation, CSV log.
-
-    SIGKILL at random steps, anywhere within them, also while a checkpoint is written.
-    """
+    """SIGKILL at random steps, anywhere within them, also while a checkpoint is written."""
     chance, whole, killed = random.Random(), tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
@@ -109,7 +106,6 @@ def loss_scale() -> keras.optimizers.Optimizer:
 @pytest.mark.every_backend
 @pytest.mark.parametrize("optimizer", [bfloat16_and_averages, loss_scale])
 def test_every_kind_of_optimizer(tmp_path: Path, optimizer: Callable[[], Any]) -> None:
-    """All states in bfloat16 and compiled by XLA where the backend has it; and a loss scale."""
     jit = BACKEND == "jax" or (BACKEND == "tensorflow" and optimizer is bfloat16_and_averages)
 
     def make(seed: int) -> keras.Model:
@@ -151,14 +147,6 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
     for expected, cut in zip(callbacks[:2], actual[2][:2], strict=True):
         assert (cut.wait, cut.best) == (expected.wait, expected.best)
     assert (folder / "log.csv").read_text() == log
-
-
-def test_a_finished_run_is_not_trained_again(whole: tuple[Any, bytes, Path]) -> None:
-    history, final, folder = whole
-    model, lines = small_model(9), []
-    assert fit(run_in(folder, print_fn=lines.append), model).history == history
-    assert weights(model) == final
-    assert lines == ["finished already, at step 30"]
 
 
 @pytest.mark.slow
@@ -211,12 +199,17 @@ def checkpoints(recorded: dict[str, bytes], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_pydataset(checkpoints: Path, whole: tuple[Any, bytes, Path]) -> None:
+def test_a_pydataset_and_a_finished_run(checkpoints: Path, whole: tuple[Any, bytes, Path]) -> None:
     kept = [path.name for path in sorted(checkpoints.iterdir())]
     assert kept == ["step-000000009.safetensors", "step-000000012.safetensors"]
     model = small_model(9)
     history = run_in(checkpoints).fit(model, py_dataset, EPOCHS, STEPS, verbose=0).history
     assert (history, weights(model)) == whole[:2]
+    history, final, folder = whole
+    model, lines = small_model(9), []
+    assert fit(run_in(folder, print_fn=lines.append), model).history == history
+    assert weights(model) == final
+    assert lines == ["finished already, at step 30"]
 
 
 def newest(folder: Path) -> str | None:
@@ -302,15 +295,6 @@ def test_another_run_is_refused(recorded: dict[str, bytes], checkpoints: Path) -
     fit(run_in(checkpoints), model)
 
 
-def test_what_has_diverged_is_not_kept(tmp_path: Path) -> None:
-    def diverging(start_step: int) -> Iterator[Any]:
-        for step, (x, y) in enumerate(batches(start_step), start_step):
-            yield x, y * (np.nan if step >= 7 else 1)
-
-    run_in(tmp_path).fit(small_model(**QUICK), diverging, 3, STEPS, verbose=0)
-    assert newest(tmp_path) == "step-000000006.safetensors"
-
-
 def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second a step, ten between checkpoints; or 20 times as long as writing takes."""
     seconds, cost, written = [0.0], [0.0], []
@@ -344,7 +328,7 @@ def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
         run_in(tmp_path / "other").fit(model, py_dataset, EPOCHS + 1, STEPS, verbose=0)
 
 
-def test_bad_options_and_variables_of_another_shape(tmp_path: Path) -> None:
+def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
     for options, message in (
         ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
         ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
@@ -373,6 +357,14 @@ def test_bad_options_and_variables_of_another_shape(tmp_path: Path) -> None:
     with pytest.raises(RunMismatchError, match=r"kernel \(4, 3\) float32.*\(4, 5\) float32"):
         fit(run_in(tmp_path), make(5))
     assert len(fit(run_in(tmp_path), make(3)).history["loss"]) == EPOCHS
+
+    def diverging(start_step: int) -> Iterator[Any]:
+        for step, (x, y) in enumerate(batches(start_step), start_step):
+            yield x, y * (np.nan if step >= 7 else 1)
+
+    folder = tmp_path / "diverged"
+    run_in(folder).fit(small_model(**QUICK), diverging, 3, STEPS, verbose=0)
+    assert newest(folder) == "step-000000006.safetensors"
 
 
 KINDS = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]

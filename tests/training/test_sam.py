@@ -11,6 +11,10 @@ from tests.backend import rows
 from tests.training.common import BACKEND, POLICIES, assert_equal
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
+USUAL = pytest.param(BACKEND != "torch", id="usual")  # where Keras's "auto" says no
+ON_TORCH = [pytest.mark.slow, pytest.mark.backends("torch")]
+COMPILED = pytest.param(True, marks=ON_TORCH, id="under torch.compile")
+
 
 def unit(values: list[np.ndarray]) -> list[np.ndarray]:
     length = np.sqrt(sum((gradient**2).sum() for gradient in values))
@@ -165,14 +169,7 @@ def _products_in_torch(model: keras.Model) -> int:
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize(
-    "jit_compile",
-    [
-        BACKEND != "torch",  # where Keras's "auto" says no
-        pytest.param(True, marks=[pytest.mark.slow, pytest.mark.backends("torch")]),
-    ],
-    ids=["usual", "under torch.compile"],
-)
+@pytest.mark.parametrize("jit_compile", [USUAL, COMPILED])
 def test_it_costs_two_gradients_and_no_more(jit_compile: bool) -> None:
     plain = matrix_products(None, jit_compile)
     assert plain > 0

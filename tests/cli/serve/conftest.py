@@ -33,7 +33,6 @@ def port(server: Server) -> int:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Start]:
-    """Starts one more, of a model and options, or of code and its arguments."""
     servers = []
 
     def start(*words: object, code: str = SERVE) -> Server:

@@ -60,7 +60,6 @@ FORM = {"Content_Type": "multipart/form-data; boundary=x"}
 
 
 def form(files: dict[str, bytes], field: str = "image") -> tuple[bytes, dict[str, str]]:
-    """The body and the headers of a form with these files."""
     body = b""
     for name, contents in files.items():
         head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'

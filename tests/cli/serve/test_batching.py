@@ -12,8 +12,6 @@ from keras_vit_cli.serve.batching import Batcher, FullError, Places
 
 
 class Model:
-    """Doubles what it is given, once it is let go."""
-
     def __init__(self) -> None:
         self.batches: list[list[float]] = []
         self.go = threading.Event()
@@ -59,7 +57,7 @@ def test_what_arrives_meanwhile_is_the_next_batch() -> None:
     assert model.batches == [[0], [1, 2, 4, 5], [6]]
 
 
-def test_versions_and_errors_are_not_mixed() -> None:
+def test_versions_errors_and_places() -> None:
     first, second = Model(), Model()
 
     async def scenario(batcher: Batcher) -> None:
@@ -78,9 +76,6 @@ def test_versions_and_errors_are_not_mixed() -> None:
         assert (await submit(batcher, model, 3))[0] == 6
 
     run(scenario)
-
-
-def test_places() -> None:
     places = Places(1)
     with places.taken(), pytest.raises(FullError, match="1 requests"), places.taken():
         pass

@@ -52,7 +52,7 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
     assert rollout.class_name is None
 
 
-def test_what_cannot_be_served_or_explained(tmp_path: Path) -> None:
+def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, reason in (
         ({"num_classes": 0}, "not one score per class"),
         ({"num_classes": 1}, r"model\.task = "),  # nobody said what it is
@@ -66,9 +66,6 @@ def test_what_cannot_be_served_or_explained(tmp_path: Path) -> None:
         load_served(tmp_path / "nothing")
     # A model without attention explains nothing.
     assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
-
-
-def test_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contract = SimpleNamespace(
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
         evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False, statistics=None,

@@ -43,8 +43,7 @@ def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
     page.wait_for_selector("#look:not([hidden])")
     rows = page.locator("#classes li")
     shown = [float(text.split()[0]) for text in rows.locator(".probability").all_text_contents()]
-    assert len(shown) == 3
-    assert shown == sorted(shown, reverse=True)
+    assert (len(shown), shown) == (3, sorted(shown, reverse=True))
     assert sum(shown) == pytest.approx(100, abs=0.3)
     # Bars are as long as the probabilities, and the overlay lies on the image.
     track = rows.first.locator(".track").bounding_box()["width"]

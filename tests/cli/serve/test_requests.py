@@ -122,7 +122,7 @@ def test_files_in_tensors(shape: list[int], written: Rows, port: int) -> None:
     assert values[0].max() == pytest.approx(rows[0]["predictions"][0]["probability"])
 
 
-def test_sets_and_novelty_are_tensors() -> None:
+def test_sets_novelty_and_pixels_are_tensors(port: int) -> None:
     sets = PredictionSets("lac", 0.9, (0.4, 0.4), 100)
     task = Classification(("cat", "dog"), sets=sets)
     model = ServedModel(task, (8, 8), 3, EvalTransform(), "keras", "", np.zeros, novelty=True)
@@ -135,9 +135,6 @@ def test_sets_and_novelty_are_tensors() -> None:
     data = data_of(infer.infer_answer(infer.InferRequest(None, [], names), model, answers, rows))
     assert (data["valid"], data["in_set"]) == ([True, False, True], [1, 0, 0, 0, 1, 1])
     assert (data["novelty"], data["probabilities"]) == ([0.5, 0, 1.5], [0.9, 0.1, 0, 0, 0.5, 0.5])
-
-
-def test_pixels_in_tensors(port: int) -> None:
     model, pixels = tiny_model(), np.stack([pixels_of(jpeg(seed)) for seed in (1, 2)])
     for name, datatype, images in (
         ("images", "UINT8", np.round(pixels).astype("uint8")),

@@ -49,7 +49,7 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
 NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
 
 
-def test_what_is_refused(port: int) -> None:
+def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
     for body, headers, status, reason in (
         (b"", {}, 400, "The body is empty"),
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
@@ -71,9 +71,6 @@ def test_what_is_refused(port: int) -> None:
         return await reader.readline()
 
     assert b" 413 " in asyncio.run(send_without_a_length())
-
-
-def test_addresses_health_and_metrics(port: int, server: Server) -> None:
     assert request(port, "/nothing")[0] == 404
     status, content, headers = request(port, "/predict")
     assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
@@ -164,8 +161,7 @@ def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start
     save(tiny_model(0), tmp_path / "model.keras")
     body, versions = jpeg(), {}
     wanted = {seed: expected(body, seed) for seed in (0, 1)}
-    server = start_server(tmp_path)
-    stopped = threading.Event()
+    server, stopped = start_server(tmp_path), threading.Event()
 
     def ask() -> list[str]:
         problems = []
