@@ -379,8 +379,9 @@ def test_export_to_tensorflow(architecture: str, tmp_path: Path) -> None:
 
     loaded = reloaded(make(architecture), tmp_path)
     loaded.export(tmp_path / "saved_model", format="tf_saved_model", verbose=False)
-    served = tf.saved_model.load(tmp_path / "saved_model").serve(IMAGES.astype("float32"))
-    np.testing.assert_allclose(served.numpy(), outputs(loaded)[0], atol=1e-5)
+    served = tf.saved_model.load(tmp_path / "saved_model")  # its variables go with it
+    answers = served.serve(IMAGES.astype("float32"))
+    np.testing.assert_allclose(answers.numpy(), outputs(loaded)[0], atol=1e-5)
 
 
 @pytest.mark.backends("torch")  # where Keras exports it
