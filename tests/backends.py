@@ -23,6 +23,7 @@ HOMES = {
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
+    "tests/cli/test_kills.py": BACKENDS,
     "tests/data/test_rows_of_processes.py::test_rows[records-rows1": BACKENDS,
     "tests/data/test_rows_of_processes.py::test_rows[records-rows2": BACKENDS,
     "tests/data/test_without_tensorflow.py::test_commands_read_the_data_of_other": BACKENDS,
@@ -32,6 +33,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/examples/": BACKENDS,
     "tests/export/test_bands.py": BACKENDS,
     "tests/export/test_every_kind.py": BACKENDS,
+    "tests/export/test_formats.py::test_a_file_averages_over_the_views": BACKENDS,
     "tests/export/test_one_preparation.py": ("jax",),
     "tests/export/test_saved_model.py": BACKENDS,
     "tests/export/test_tasks.py": ("tensorflow",),
@@ -50,7 +52,9 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     ),
     "tests/models/test_compiled.py::test_xla_compiles_long_calls[BiT": BACKENDS,
     "tests/models/test_compiled.py::test_xla_compiles_long_calls[Mixer": BACKENDS,
+    "tests/models/test_less_work.py::test_both_train_with_remat_as_without": ("jax",),
     "tests/models/test_threads.py": ("jax",),
+    "tests/test_backends.py::test_without_tensorflow": ("jax",),
     "tests/test_benchmark": BACKENDS,
     "tests/training/test_distillation.py::test_another_teacher_in_its_place": BACKENDS,
     "tests/training/test_distillation.py::test_files_and_configurations": ("tensorflow",),
