@@ -56,7 +56,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/models/test_threads.py": ("jax",),
     "tests/test_backends.py::test_without_tensorflow": ("jax",),
     "tests/test_benchmark": BACKENDS,
-    "tests/training/test_distillation.py::test_another_teacher_in_its_place": BACKENDS,
     "tests/training/test_distillation.py::test_files_and_configurations": ("tensorflow",),
     "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher": ("tensorflow",),
     "tests/training/test_distillation.py::test_recipes": ("tensorflow",),
