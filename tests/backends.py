@@ -87,10 +87,19 @@ def backends_of(item: pytest.Item) -> tuple[str, ...]:
 COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests, also those of other backends
 
 
-def of_this_backend(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests that run on the backend of this process, and the others."""
+def of_this_backend(
+    items: list[pytest.Item], homeless: bool
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests that run on the backend of this process, and the others.
+
+    Args:
+        items: Of pytest.
+        homeless: Whether what runs once runs here, wherever its home is.
+    """
     here: list[pytest.Item] = []
     elsewhere: list[pytest.Item] = []
     for item in items:
-        (here if keras.backend.backend() in backends_of(item) else elsewhere).append(item)
+        is_marked = any(item.get_closest_marker(m) for m in ("every_backend", "backends"))
+        is_here = keras.backend.backend() in backends_of(item) or (homeless and not is_marked)
+        (here if is_here else elsewhere).append(item)
     return here, elsewhere

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--here",
         action="store_true",
-        help="run here what runs on another backend alone (tests/backends.py)",
+        help="run here what runs once, wherever its home is (tests/backends.py)",
     )
 
 
@@ -55,8 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in filter(is_thorough, items):
         item.add_marker(pytest.mark.thorough)
     config.stash[COLLECTED] = list(items)
-    here, elsewhere = of_this_backend(items)
-    if elsewhere and not config.getoption("--here"):
+    here, elsewhere = of_this_backend(items, config.getoption("--here"))
+    if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = here
 
