@@ -90,12 +90,7 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests, also those of oth
 def of_this_backend(
     items: list[pytest.Item], homeless: bool
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests that run on the backend of this process, and the others.
-
-    Args:
-        items: Of pytest.
-        homeless: Whether what runs once runs here, wherever its home is.
-    """
+    """The tests of this backend, with `homeless` all that run once, and the others."""
     here: list[pytest.Item] = []
     elsewhere: list[pytest.Item] = []
     for item in items:

@@ -141,8 +141,7 @@ def restore() -> None:
         model, weights, state = _models[key]
         if _state(model) != state:
             del _models[key]
-        elif not all(map(np.array_equal, now := model.get_weights(), weights)):
-            assert len(now) == len(weights)
+        elif not all(map(np.array_equal, model.get_weights(), weights)):
             model.set_weights(weights)
     _used.clear()
 
