@@ -24,3 +24,19 @@ def opened(
     page.close()
     assert [text for text in problems if expected is None or expected not in text] == []
     assert all(url.startswith(tuple(sources)) for url in requests)
+
+
+def assert_fits_and_can_be_read(page: Any, width: int) -> None:
+    """Nothing sticks out of a window of that width, and no letter is smaller than 14 pixels."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = page.evaluate(
+        "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
+        " && (e.getBoundingClientRect().right > innerWidth + 0.5"
+        " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
+    )
+    assert outside == []
+    smallest = page.evaluate(
+        "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
+    )
+    assert smallest >= 14

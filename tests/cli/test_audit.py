@@ -17,7 +17,7 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.audit import decisions as lists
 from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.findings import audit_photos
-from tests.browser import opened
+from tests.browser import assert_fits_and_can_be_read, opened
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of, sums
 from tests.curation.photos import blurred, grainy, index_of, picture, tiny_model
@@ -208,18 +208,7 @@ def page(browser: Any, index: FeatureIndex) -> Iterator[Any]:
 @pytest.mark.parametrize("width", [1440, 390])
 def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    outside = page.evaluate(
-        "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
-        " && (e.getBoundingClientRect().right > innerWidth + 0.5"
-        " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
-    )
-    assert outside == []
-    smallest = page.evaluate(
-        "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
-        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
-    )
-    assert smallest >= 14
+    assert_fits_and_can_be_read(page, width)
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     with image.open(tmp_path / "page.png") as shot:
         assert len(np.unique(np.asarray(shot.convert("L")))) > 50

@@ -14,7 +14,7 @@ from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
-from tests.browser import opened
+from tests.browser import assert_fits_and_can_be_read, opened
 from tests.inspection.models import SHAPE, model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
@@ -196,18 +196,7 @@ def overlay(page: Any, index: int = 0) -> np.ndarray:
 def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("innerWidth") == width
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    outside = page.evaluate(
-        "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
-        " && (e.getBoundingClientRect().right > innerWidth + 0.5"
-        " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
-    )
-    assert outside == []
-    smallest = page.evaluate(
-        "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
-        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
-    )
-    assert smallest >= 14
+    assert_fits_and_can_be_read(page, width)
     assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
     photo = page.locator(".photo img").first.bounding_box()
     canvas = page.locator(".photo canvas").first.bounding_box()
