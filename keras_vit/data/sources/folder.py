@@ -77,7 +77,7 @@ class FileSplit(IndexedSplit):
     """
 
     can_fail = True
-    _per_example = ("_labels", "files", "groups")
+    _per_example = ("_labels", "_digests", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(
@@ -142,6 +142,12 @@ class FileSplit(IndexedSplit):
         max_pixels = None if self.verified else self.max_pixels
         contents = read_contents(self.files[index])
         return crop_to_box(decode_array(contents, channels, max_pixels, self.bands), crop)
+
+    def _contents(self, index: int) -> bytes:
+        try:
+            return read_contents(self.files[index])
+        except OSError:
+            return os.fsencode(self.files[index])  # no other image has it
 
     def report_undecodable(self, index: int, reason: str) -> None:
         file = printable(self.files[index])
