@@ -17,6 +17,7 @@ from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
 from keras_vit.data.seen_images import USED
+from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
 
@@ -70,6 +71,8 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
     images = counted(len(index), "image")
     rate = f", {last.computed / seconds:.1f}/s" if last.computed else ""
     failed = f", {len(index.unreadable):,} cannot be read" if index.unreadable else ""
+    if left_out := index.info.get("left_out"):
+        print_text(f"left out: {shown_left_out(left_out)}")
     print_text(
         f"written to {options.out}: {images} of {index.dimension} numbers, {last.computed:,} "
         f"read now{rate}{failed}"

@@ -35,9 +35,6 @@ Crop = Callable[[Any], Any]
 # the fast transform; "pillow" is the accurate one, which gives Pillow's pixels bit for bit.
 DECODERS = {"tensorflow": "", "pillow": "INTEGER_ACCURATE"}
 
-# Suffixes of files that hold what TensorFlow 2.21 decodes.
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-
 
 def decode_image(
     contents: tf.Tensor,

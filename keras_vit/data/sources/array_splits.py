@@ -23,7 +23,7 @@ class ArraySplit(IndexedSplit):
     """Images and labels in memory.
 
     Args:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         class_names: the name of each label; or the `Task` that says what labels mean.
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
         labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes.

@@ -32,7 +32,7 @@ class Split(ABC):
     """A part of a data set, such as "train": labeled images that can be read again and again.
 
     Attributes:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         task: what the labels mean.
         class_names: the names of the task; whoever sets them makes it a `Classification`.
         num_examples: how many images; also `len(split)`.
@@ -436,8 +436,8 @@ class FileReport:
 
     Attributes:
         unreadable: `(path, reason)` of every image file that cannot be decoded.
-        ignored: `(path, reason)` of every file without the suffix of an image, and of every class
-            without an image to train on.
+        ignored: `(path, reason)` of every file that is not an image, of folders and lists beside
+            those of splits, and of every class without an image to train on.
 
     Its length and its elements are those of `unreadable`. Printed, it has the first `MOST_LINES` of
     each kind, and how many more there are.
@@ -463,13 +463,14 @@ class FileReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Splits(Mapping[str, Split]):
-    """The parts of a data set by name: a mapping that always has "train" and "val".
+    """The parts of a data set by name: a mapping of "train" and "val", or of "all" alone.
 
     Attributes:
         source: the argument of `load`.
         class_names: the names of the task.
-        splits: the parts; "test" is there when the source has one beside "val".
-        report: files and rows that are not used.
+        splits: the parts; "test" is there when the source has one beside "val". Data that were
+            loaded with `whole=True` have the part "all" alone.
+        report: files, folders and rows that are not used.
         task_reason: why the labels of a table are taken as `task`, a sentence.
 
     Example:
@@ -486,21 +487,25 @@ class Splits(Mapping[str, Split]):
     task_reason: str = ""
 
     @property
+    def _first(self) -> Split:
+        return next(iter(self.splits.values()))
+
+    @property
     def task(self) -> Task:
         """What the labels mean."""
-        return self.train.task
+        return self._first.task
 
     @property
     def train(self) -> Split:
-        return self.splits["train"]
+        return self["train"]
 
     @property
     def val(self) -> Split:
-        return self.splits["val"]
+        return self["val"]
 
     @property
     def num_classes(self) -> int:
-        return self.train.num_classes
+        return self._first.num_classes
 
     def __getitem__(self, name: str) -> Split:
         if name not in self.splits:
@@ -517,4 +522,4 @@ class Splits(Mapping[str, Split]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
-        return f"Splits({self.source!r}, {_size(self.train)}: {sizes})"
+        return f"Splits({self.source!r}, {_size(self._first)}: {sizes})"
