@@ -38,7 +38,7 @@ def calibrate(options: CalibrateOptions) -> None:
     check_takes_pixels_to_answers(model)
     images = scored_images(model, options, wanted=options.split)
     check_same_task(model, images.split)
-    print_text(f"{model.name} on {images.line}")
+    print_text(f"{model.name} on {images.source}\n{images.line}")
     labels, outputs = predict_split(model, images.split, options.batch_size)
     targets, answers = images.split.task.to_targets(labels), answers_of(model, outputs)
     task = _calibrated(task_of(model), targets, answers, options)

@@ -120,7 +120,7 @@ def _export(options: ExportOptions) -> None:
     export_model(model, out, **more)
     print_text(f"written to {out}")
     if images:
-        print_text(f"{model.name} on {images.line}")
+        print_text(f"{model.name} on {images.source}\n{images.line}")
         print_text(compare(model, load_exported(out), images.split))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):

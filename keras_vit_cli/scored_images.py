@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import tasks
 from keras_vit._base.errors import check_choice, counted, listed, printable
 from keras_vit.data import Split, Splits, load
-from keras_vit.data.seen_images import NEW, USED, USES, SeenImages, described, none_left
+from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
 from keras_vit.data.sources.splits import IndexedSplit, joined
 from keras_vit.models.views import eval_transform_of
 from keras_vit_cli.options.option import UsageError
@@ -37,12 +38,14 @@ class Scored:
         split: The images.
         train: Others, on which a classifier of its features may be fitted; None where there are
             none.
-        line: What was chosen, and what was left out, a line to print.
+        source: Where they are from, to print.
+        line: Which they are, and what was left out, to print.
         digests: Those of the images; None of records.
     """
 
     split: Split
     train: Split | None
+    source: str
     line: str
 
     @property
@@ -110,22 +113,28 @@ def scored_images(
     source = job["data"] if options.data is None else options.data
     arguments = _loading(model, options, job if is_own else {})
     drawn = {name: job[name] for name in ("val_fraction", "seed") if name in job}
-    parts = load(source, **arguments, val_fraction=None)
+    parts, pool = load(source, **arguments, whole=True), None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
         is_used = np.isin(_uses(pool, seen), USED)
         if is_used.any() and isinstance(pool, IndexedSplit):
             parts = _replaced(parts, train=_those(pool, is_used), val=_those(pool, ~is_used))
         elif fits or wanted in ("val", "train") or (is_own and seen is None):
-            parts = load(source, **arguments, **drawn)
+            parts, pool = load(source, **arguments, **drawn), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
     name = wanted or next(name for name in ("val", "test", WHOLE) if name in names)
     check_choice(name, "split", names)
-    split = joined(list(parts.values())) if name not in parts else parts[name]
+    if name in parts and (pool is None or name == "train"):
+        split = parts[name]
+    else:
+        split = joined(list(parts.values())) if pool is None else pool
     if own_classes:
         split = with_classes(split, model)
-    chosen, line = _unseen(split, name, model, seen, source)
-    return Scored(chosen, parts.get("train"), f"{name} of {parts!r}: {line}")
+    kept = (VALIDATED, NEW)
+    if options.data is None and seen is not None and VALIDATED in seen.digests:
+        kept = (VALIDATED,)  # the run's own, and not what came to its folder since
+    chosen, line = _unseen(split, name, kept, model, seen, source)
+    return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
 
 
 def with_classes(split: Split, model: Any) -> Split:
@@ -137,9 +146,10 @@ def with_classes(split: Split, model: Any) -> Split:
     Raises:
         ValueError: Some of the classes are not the model's.
     """
-    names = getattr(model, "class_names", None)
-    both = (getattr(model, "task", None), split.task)
-    if names is None or any(getattr(task, "kind", "") != "classification" for task in both):
+    names, task = getattr(model, "class_names", None), getattr(model, "task", None)
+    # One class alone is not a task.
+    is_classes = isinstance(split.meaning, tuple) or split.task.kind == "classification"
+    if names is None or not is_classes or task is None or task.kind != "classification":
         return split
     own, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
     unknown = {n: int(c) for n, c in zip(own, counts, strict=True) if c and n not in names}
@@ -156,9 +166,14 @@ def with_classes(split: Split, model: Any) -> Split:
 
 
 def _unseen(
-    split: Split, name: str, model: Any, seen: SeenImages | None, source: str
+    split: Split,
+    name: str,
+    kept: tuple[str, ...],
+    model: Any,
+    seen: SeenImages | None,
+    source: str,
 ) -> tuple[Split, str]:
-    """The images that the model was not made with, and how many there are of each use."""
+    """The images of which the use is to be kept, and how many there are of each."""
     images = counted(len(split), "image")
     if seen is None:
         return split, f"{images}; {model.name} has no record of those that it was made with"
@@ -172,13 +187,13 @@ def _unseen(
     uses = _uses(split, seen)
     if name == "train":
         return split, f"{images}: {described(uses)}"
-    is_used = np.isin(uses, USED)
-    if is_used.all():
+    is_kept = np.isin(uses, kept)
+    if not is_kept.any():
         raise none_left(uses, printable(source))
-    text = f"{counted(int((~is_used).sum()), 'image')}: {described(uses[~is_used])}"
-    if not is_used.any():
+    text = f"{counted(int(is_kept.sum()), 'image')}: {described(uses[is_kept])}"
+    if is_kept.all():
         return split, text
-    return _those(split, ~is_used), f"{text}; left out: {described(uses[is_used])}"
+    return _those(split, is_kept), f"{text}; left out: {described(uses[~is_kept])}"
 
 
 def _uses(split: Split, seen: SeenImages | None) -> np.ndarray:
@@ -206,6 +221,8 @@ def _loading(model: Any, options: Any, job: Mapping[str, Any]) -> dict[str, Any]
     given = {name: getattr(options, name, None) for name in names}
     if given["labels"] is None and job.get("labels") is not None:
         given = {name: job.get(name) for name in given}
+    if given["task"] in (None, task and task.kind) and getattr(task, "names", ()):
+        given["task"] = tasks.get(task.kind, names=task.names)  # the model's, and no other
     table = table_options(SimpleNamespace(**given), task and task.kind)
     return {
         **table,

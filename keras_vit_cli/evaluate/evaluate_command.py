@@ -47,7 +47,7 @@ def evaluate(options: EvaluateOptions) -> int:
         fits=on_features,
         own_classes=not on_features,
     )
-    print_text(f"{classifier.name} on {images.line}")
+    print_text(f"{classifier.name} on {images.source}\n{images.line}")
     if on_features:
         assert images.train is not None  # `scored_images` has seen to it
         rows = Table("on frozen features", "accuracy", "")

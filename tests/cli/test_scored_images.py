@@ -24,7 +24,7 @@ from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("here")
 NAMES = ("dark", "light")
-TRAIN = "train --data photos --out run --image-size 16 --epochs 1 --recipe tiny --seed 7"
+TRAIN = "train --data photos --out run --epochs 1 --recipe from_scratch_tiny --seed 7"
 
 
 def write_photo(path: Path, number: int) -> None:
@@ -107,7 +107,8 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path) -> None:
     assert not contents(classifier.split.files) & contents(classifier.train.files)
 
 
-def test_a_run_says_and_keeps_what_it_scores(command: Command, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_recipe", "no_export")
+def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     write_photos(Path("photos"), 60)
     command(f"{TRAIN} --val-fraction 0.4")
     facts = json.loads(Path("run/report.json").read_text())
@@ -117,29 +118,31 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command, tmp_path: Path) -
     for file in Path("photos").rglob("*.png"):
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         assert digest.startswith(of_photos[file.relative_to("photos").as_posix()])
-    accuracy = f"accuracy                                   {facts['accuracy']:.3f}"
+
+    def said(words: str) -> str:
+        return " ".join(command(words).split())  # as one line
+
     for words in ("run", "run --data photos", "run/model.keras --data photos"):
-        printed = " ".join(command(f"evaluate {words}").split())
-        assert "24 images: 24 that the model was validated on" in printed
-        assert " ".join(accuracy.split()) in printed
+        printed = said(f"evaluate {words}")
+        assert "val: 24 images: 24 that the model was validated on" in printed
+        assert f"accuracy {facts['accuracy']:.3f} 24" in printed
     write_photo(Path("photos/dark/new.png"), 5000)
-    assert "24 that the model was validated on, 1 new; left out: 36" in command(
-        "evaluate run --data photos --out scores"
+    assert "24 that the model was validated on, 1 new; left out: 36 that the model was trained" in (
+        said("evaluate run --data photos --out scores")
     )
     kept = json.loads(Path("scores/report.json").read_text())
     assert kept["report"]["macro"]["support"] == 25
     assert "25 images" in Path("scores/report.md").read_text()
-    assert "exists" in command("evaluate run --data photos --out scores", status=2)
-    # Thresholds of the same images; from then on they are used.
-    assert "24 that the model was validated on" in command("calibrate run --coverage 0.8")
-    printed = command("evaluate run-calibrated.keras --data photos", status=0)
-    assert "1 image: 1 new; left out" in printed
+    command("evaluate run --data photos --out scores", status=2)  # it is there
+    # What sets thresholds is used from then on.
+    assert "24 that the model was validated on" in said("calibrate run --coverage 0.8")
+    assert "1 image: 1 new; left out" in said("evaluate run-calibrated.keras --data photos")
     Path("photos/dark/new.png").unlink()
-    assert "None of the 60 images of photos can be scored" in command(
-        "evaluate run-calibrated.keras --data photos", status=2
-    )
+    error = command("evaluate run-calibrated.keras --data photos", status=2)
+    assert "None of the 60 images of photos can be scored" in error
     # Weights of a run know what it has seen, when another one starts from them.
-    printed = command(f"{TRAIN.replace('seed 7', 'seed 1')}2 --out run2 --weights run/model.keras")
+    again = TRAIN.replace("--out run", "--out run2").replace("--seed 7", "--seed 1")
+    printed = said(f"{again} --recipe finetune_small --weights run/model.keras")
     assert "that the weights it starts from were made with" in printed
 
 

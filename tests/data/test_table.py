@@ -285,9 +285,10 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     assert {name: len(s) for name, s in splits.items()} == {"train": 20, "val": 10}
     # All rows, as of images that a model is only evaluated on: of one class, and of one number.
     animals = Classification(("cat", "dog", "owl"))
-    whole = table(base(split=["x"] * COUNT, label=["dog"] * COUNT), task=animals, whole=True)
-    assert (len(whole["all"]), whole.class_names) == (COUNT, animals.names)
-    assert whole["all"].labels().tolist() == [1] * COUNT
+    for columns, name in (({}, "all"), ({"split": ["test"] * COUNT}, "test")):
+        whole = table(base(label=["dog"] * COUNT, **columns), task=animals, whole=True)
+        assert (list(whole), whole.class_names) == ([name], animals.names)
+        assert whole[name].labels().tolist() == [1] * COUNT
     number = table(base(age=["7.5"] * COUNT), task="regression", whole=True)["all"]
     assert number.labels().tolist() == [[7.5]] * COUNT
     for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):

@@ -207,7 +207,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, options)
     if options.whole:
-        examples = {"all": [example for part in examples.values() for example in part]}
+        examples = {"all": examples["train"]} if set(examples) == {"train"} else examples
     elif set(examples) == {"train"}:
         examples = _stratified(examples["train"], class_names, val_fraction, seed)
     else:
@@ -216,12 +216,13 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     bands, unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
-    trained = {c for _, c in next(iter(examples.values()))}
-    unused = [_unused_class(folder, n, examples) for n in class_names if n not in trained]
+    to_know = examples.values() if options.whole else [examples["train"]]
+    trained = {c for part in to_know for _, c in part}
+    unused = [_unused_class(folder, n, examples, options) for n in class_names if n not in trained]
     class_names = tuple(name for name in class_names if name in trained)
     examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
     hint = how_to_convert(path for path, _ in ignored)
-    _report_classes(folder, examples, unused, options.on_bad_file, hint)
+    _report_classes(folder, examples, unused, options, hint)
     label = {name: index for index, name in enumerate(class_names)}
     splits = {}
     for name, part in examples.items():
@@ -428,23 +429,25 @@ def _report_ignored(ignored: Files) -> None:
     warn_at_caller(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}")
 
 
-def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, str]:
+def _unused_class(
+    folder: Path, name: str, examples: Examples, options: FileOptions
+) -> tuple[Path, str]:
     """The folder of a class that cannot be trained on, and the reason."""
     places = (folder / name, *(part / name for part in folders_in(folder)))
     path = next((place for place in places if place.is_dir()), folder / name)
     count = sum(c == name for part in examples.values() for _, c in part)
     where = f", only {count} elsewhere" if count else ""
-    purpose = "" if "all" in examples else " to train on"
+    purpose = "" if options.whole else " to train on"
     return path, f"a class without an image{purpose}{where}"
 
 
 def _report_classes(
-    folder: Path, examples: Examples, unused: Files, on_bad_file: str, hint: str
+    folder: Path, examples: Examples, unused: Files, options: FileOptions, hint: str
 ) -> None:
     """Raises a ValueError for too few classes or images, or warns of classes that are left out."""
     lines, number = _lines(unused), counted(len(unused), "class", "classes")
-    whole = "all" in examples  # where an empty folder is not an error
-    if whole and not examples["all"]:
+    whole = options.whole  # where an empty folder is not an error
+    if not any(examples.values()):
         raise ValueError(f"{folder} does not hold an image in a class folder. {hint}{lines}")
     classes, validated = len({c for _, c in examples.get("train", ())}), examples.get("val")
     if not whole and (classes < 2 or not validated):
@@ -453,7 +456,7 @@ def _report_classes(
             f"{counted(len(validated or ()), 'image')} to validate on; a classifier needs two "
             f"classes and an image to validate on.{' ' if hint else ''}{hint}{lines}"
         )
-    if unused and on_bad_file == "raise" and not whole:
+    if unused and options.on_bad_file == "raise" and not whole:
         raise ValueError(
             f"{number} cannot be used:{lines}\n"
             "Add images or remove these folders, or load with on_bad_file='skip'."

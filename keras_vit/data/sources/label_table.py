@@ -28,6 +28,7 @@ from keras_vit.data.sources.table_files import Cell, Table, read_table
 from keras_vit.data.sources.table_labels import Labels, read_labels, shown
 from keras_vit.tasks import Regression, Task
 
+_SPLITS = ("train", "val", "test", "all")
 _SAMPLE = 100  # cells from which the column of files is guessed
 
 
@@ -69,9 +70,11 @@ def load_table(
     columns = _choose_columns(table, folder, options)
     bad = dict(table.broken)
     files = _read_files(table.columns[columns.file], folder, columns.file, bad)
-    whole = ["all"] * len(files) if reading.whole else None
-    splits = whole or _read_splits(table, columns, bad)
-    trained = [row not in bad and split in ("train", "all") for row, split in enumerate(splits)]
+    splits = _read_splits(table, columns, bad)
+    if reading.whole and set(splits) == {"train"}:
+        splits = ["all"] * len(files)
+    known = set(splits) if reading.whole else {"train"}
+    trained = [row not in bad and split in known for row, split in enumerate(splits)]
     cells = {name: table.columns[name] for name in columns.labels}
     labels = read_labels(cells, options.task, options.separator, trained)
     bad = labels.bad | bad
@@ -79,14 +82,19 @@ def load_table(
     _report_bad(table, bad, options.on_bad_row)
     rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
-    parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
+    parts = {name: [row for row in rows if splits[row] == name] for name in _SPLITS}
+    parts = {name: part for name, part in parts.items() if part}
+    if not reading.whole:
+        parts = _validated(table, parts, groups, labels, val_fraction, seed)
+    elif not parts:
+        raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
     bands, unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
     broken = {file for file, _ in unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
         if not part:
             raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
-    task = labels.task if whole else labels.task.fitted(labels.targets[parts["train"]])
+    task = labels.task if reading.whole else labels.task.fitted(labels.targets[parts["train"]])
     made = {
         name: FileSplit(
             name,
@@ -290,31 +298,25 @@ def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:
     return np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
 
 
-def _parts(
+def _validated(
     table: Table,
-    rows: list[int],
-    splits: Sequence[str],
+    parts: dict[str, list[int]],
     groups: np.ndarray | None,
     labels: Labels,
     val_fraction: float,
     seed: int,
 ) -> dict[str, list[int]]:
-    """The rows of each split, in their order."""
-    if "all" in splits:
-        if not rows:
-            raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
-        return {"all": rows}
-    parts = {name: [r for r in rows if splits[r] == name] for name in ("train", "val", "test")}
-    if not parts["train"]:
+    """The rows of each split, with some to validate on."""
+    if "train" not in parts:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
-    parts = with_validation({name: part for name, part in parts.items() if part}, table.path)
+    parts = with_validation(parts, table.path)
     if "val" not in parts:
         train = np.array(parts["train"])
         of_row = None if groups is None else groups[train]
         held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
         parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
         _warn_of_untrained(labels, parts)
-    return {name: part for name, part in parts.items() if part}
+    return parts
 
 
 def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:

@@ -102,9 +102,10 @@ def load(
         separator: between several labels in a cell, such as "|"; None for a guess.
         on_bad_row: "error" for rows of missing files, empty cells and the like, which are all in
             the message; or "skip" them, with a warning and in `report.ignored`.
-        whole: make one split of all images, "all", as data have it that a model is only evaluated
-            on: `load(..., whole=True)["all"]`. Its classes are those of the folder, even a single
-            one, and numbers in a table are not scaled. `val_fraction` and `seed` do not matter.
+        whole: draw no validation images, as of data that a model is only evaluated on: data without
+            splits are one, `load(..., whole=True)["all"]`, and others keep theirs as they are
+            called. Classes are those of all of them, even a single one, and numbers in a table are
+            not scaled. `val_fraction` and `seed` do not matter.
 
     Returns:
         `Splits`, with `train`, `val` and perhaps a "test", or "all" alone; with `task`,

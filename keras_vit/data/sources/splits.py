@@ -468,8 +468,8 @@ class Splits(Mapping[str, Split]):
     Attributes:
         source: the argument of `load`.
         class_names: the names of the task.
-        splits: the parts; "test" is there when the source has one beside "val". Data that were
-            loaded with `whole=True` have the part "all" alone.
+        splits: the parts; "test" is there when the source has one beside "val". Data without
+            splits that were loaded with `whole=True` have the part "all" alone.
         report: files, folders and rows that are not used.
         task_reason: why the labels of a table are taken as `task`, a sentence.
 
