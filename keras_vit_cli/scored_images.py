@@ -130,7 +130,7 @@ def scored_images(
         split = joined(list(parts.values())) if pool is None else pool
     if own_classes:
         split = with_classes(split, model)
-    kept = (VALIDATED, NEW)
+    kept: tuple[str, ...] = (VALIDATED, NEW)
     if options.data is None and seen is not None and VALIDATED in seen.digests:
         kept = (VALIDATED,)  # the run's own, and not what came to its folder since
     chosen, line = _unseen(split, name, kept, model, seen, source)
@@ -221,7 +221,7 @@ def _loading(model: Any, options: Any, job: Mapping[str, Any]) -> dict[str, Any]
     given = {name: getattr(options, name, None) for name in names}
     if given["labels"] is None and job.get("labels") is not None:
         given = {name: job.get(name) for name in given}
-    if given["task"] in (None, task and task.kind) and getattr(task, "names", ()):
+    if task is not None and task.names and given["task"] in (None, task.kind):
         given["task"] = tasks.get(task.kind, names=task.names)  # the model's, and no other
     table = table_options(SimpleNamespace(**given), task and task.kind)
     return {
