@@ -31,6 +31,11 @@ BAD = {
     "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
     "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
+    "b/phone.jpg": (
+        b"\0\0\0\x18ftypheic" + bytes(90),
+        "a HEIC file, not a JPEG, PNG, BMP, GIF or WebP file"
+        "; Grain reads it (reader='grain', --reader grain)",
+    ),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
 }
@@ -126,6 +131,7 @@ UNLABELED = "test: without class folders: its labels are not known"
         ("train/ val/ more/", "train val", NOT_A_SPLIT),
         ("train/ more/", "train train", NOT_A_SPLIT),
         ("train/", "train train", None),
+        ("train/ val/ train/1.png", "train val", "1.png: an image beside the class folders"),
         ("train/ val/ test", "train val", UNLABELED),  # as Kaggle gives it
         ("train/ test", "train train", UNLABELED),
         ("train/ val/ val.txt", "train val", "val.txt: a list beside the folders of splits"),
@@ -200,7 +206,7 @@ def test_suffixes_links_what_is_ignored_and_lists_in_every_unicode_encoding(tmp_
         assert "notes.txt: not one of ." in str(splits.report)
     write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
-        train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
+        train = "b\\001.png\r\n\na/é 木.png\r\n".encode(encoding)  # a backslash of Windows
         splits = load(write(flat_folder(tmp_path), {"train.txt": train, "val.txt": b"a/002.png\n"}))
         assert names(splits.train) == ["b/001.png", "a/é 木.png"]
         assert (names(splits.val), names(splits["test"])) == (["a/002.png"], ["b/003.png"])
@@ -271,7 +277,7 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     contents = {name: contents for name, (contents, _) in BAD.items()}
     folder = write(flat_folder(tmp_path / "bad"), contents)
     (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
-    bad = "6 of 26 files cannot be decoded"
+    bad = "7 of 27 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped") as warned:
         splits = load(folder)
     assert "see splits.report" in str(warned[0].message)
@@ -338,6 +344,7 @@ NO_IMAGE = "a class without an image to train on"
 NONE_IN_VAL = "val does not hold an image in a class folder"
 ONLY_IN_VAL = rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images"
 ONE_EMPTY = rf"1 class cannot be used:\n.*b: {NO_IMAGE}"
+NESTED = "animals: a class without an image to train on: it holds folders, cat, dog; move them up"
 ONE_LEFT = "1 class with images to train on and 1 image to validate on; a classifier"
 UNKNOWN = r"train.txt, line 1: 'c/1.png' does not start with a class folder .*\(a, b\)"
 
@@ -353,6 +360,11 @@ def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
         "unknown class": ({**AB, "train.txt": b"c/1.png", "val.txt": b"b/1.png"}, UNKNOWN),
         "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
         "empty val": (images("train/a/1 train/b/1") | VAL_NOTES, NONE_IN_VAL),
+        "nested": (images("animals/cat/1 animals/dog/1 plants/rose/1"), NESTED),
+        "another case": (
+            images("train/a/1 train/b/1 val/a/1 val/B/1"),
+            "B: .* elsewhere: b has some",
+        ),
         "only in val": (images("train/a/1 train/b/1 val/a/1 val/c/1"), ONLY_IN_VAL),
     }
     for name, (files, message) in rows.items():

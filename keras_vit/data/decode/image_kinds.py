@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_vit.data.data_errors import GIF, JPEG, PNG
-
 _PILLOW = "Image.open(file).convert('RGB').save('1.png')"
 # Pillow's `convert` would turn all that is brighter than 255 white.
 _DEEP = f"Pillow: {_PILLOW}; of 16 bits, scale the array to 0..255 before"
@@ -46,12 +44,12 @@ KINDS = (
     ImageKind(
         "JPEG",
         (".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".pjpeg", ".pjp"),
-        re.escape(JPEG),
+        rb"\xff\xd8\xff",
         _BY_BOTH,
     ),
-    ImageKind("PNG", (".png",), re.escape(PNG), (*_BY_BOTH, BANDS)),
+    ImageKind("PNG", (".png",), rb"\x89PNG\r\n\x1a\n", (*_BY_BOTH, BANDS)),
     ImageKind("BMP", (".bmp", ".dib"), rb"BM.{4}\0{4}", _BY_BOTH),
-    ImageKind("GIF", (".gif",), re.escape(GIF) + b"[79]a", _BY_BOTH),
+    ImageKind("GIF", (".gif",), rb"GIF8[79]a", _BY_BOTH),
     ImageKind("WebP", (".webp",), rb"RIFF.{4}WEBP", _BY_BOTH),
     ImageKind("TIFF", (".tif", ".tiff", ".gtiff"), rb"II[*+]\0|MM\0[*+]", (PILLOW, BANDS), _DEEP),
     ImageKind("AVIF", (".avif",), _ISO + rb"avi[fs]", (PILLOW,), f"Pillow 11.3: {_PILLOW}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import counted, printable, similar_paths, warn_at_caller
+from keras_vit._base.errors import counted, listed, printable, similar_paths, warn_at_caller
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BadImageError
@@ -218,7 +219,13 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
     to_know = examples.values() if options.whole else [examples["train"]]
     trained = {c for part in to_know for _, c in part}
-    unused = [_unused_class(folder, n, examples, options) for n in class_names if n not in trained]
+    _warn_of_spellings(trained)
+    purpose = "" if options.whole else " to train on"
+    unused = [
+        _unused_class(folder, name, examples, trained, purpose)
+        for name in class_names
+        if name not in trained
+    ]
     class_names = tuple(name for name in class_names if name in trained)
     examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
     hint = how_to_convert(path for path, _ in ignored)
@@ -336,7 +343,11 @@ def _is_one_class(folder: Path) -> str:
 def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files, Files]:
     """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
     examples: Files = []
-    ignored: Files = []
+    ignored: Files = [
+        (path, "an image beside the class folders")
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".") and kind_of(path)
+    ]
     for name in class_names:
         class_folder = folder / name
         if not class_folder.is_dir():
@@ -430,15 +441,38 @@ def _report_ignored(ignored: Files) -> None:
 
 
 def _unused_class(
-    folder: Path, name: str, examples: Examples, options: FileOptions
+    folder: Path, name: str, examples: Examples, trained: set[str], purpose: str
 ) -> tuple[Path, str]:
     """The folder of a class that cannot be trained on, and the reason."""
     places = (folder / name, *(part / name for part in folders_in(folder)))
     path = next((place for place in places if place.is_dir()), folder / name)
     count = sum(c == name for part in examples.values() for _, c in part)
     where = f", only {count} elsewhere" if count else ""
-    purpose = "" if options.whole else " to train on"
-    return path, f"a class without an image{purpose}{where}"
+    reason = f"a class without an image{purpose}{where}"
+    if same := [c for c in trained if _folded(c) == _folded(name)]:
+        return path, f"{reason}: {printable(same[0])} has some, is it the same class?"
+    inner = [part.name for part in folders_in(path)] if path.is_dir() else []
+    if inner and not count:
+        return path, f"{reason}: it holds folders, {printable(listed(inner, 3))}; move them up"
+    return path, reason
+
+
+def _warn_of_spellings(names: set[str]) -> None:
+    """Warns of class folders whose names differ only in case or Unicode form."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        spellings[_folded(name)].append(name)
+    same = [" and ".join(map(repr, each)) for each in spellings.values() if len(each) > 1]
+    if same:
+        warn_at_caller(
+            f"{printable(listed(same))} are different classes that differ only in case or Unicode "
+            "form. Where they are one class, move the images into one folder."
+        )
+
+
+def _folded(name: str) -> str:
+    """A name by which those that differ in case or Unicode form are equal."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _report_classes(

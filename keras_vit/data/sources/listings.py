@@ -29,6 +29,8 @@ def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, 
         if not name:
             continue
         place = f"{listing}, line {number}"
+        if "\\" in name and not (listing.parent / name).exists():
+            name = name.replace("\\", "/")  # as Windows writes it
         # As text: what ".." means must not depend on where a link leads.
         parts = posixpath.normpath(name).split("/")
         if len(parts) < 2 or parts[0] not in class_names:
