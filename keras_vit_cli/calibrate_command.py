@@ -39,7 +39,7 @@ def calibrate(options: CalibrateOptions) -> None:
     check_takes_pixels_to_answers(model)
     splits = load(
         options.data,
-        **table_options(options, task_of(model).kind),
+        **table_options(options, task_of(model)),
         data_dir=options.data_dir,
         max_pixels=options.max_pixels,
         bands=model.eval_transform.bands,

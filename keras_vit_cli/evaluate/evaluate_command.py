@@ -33,7 +33,7 @@ def evaluate(options: EvaluateOptions) -> int:
             "it was made from for --probe, --knn and --fewshot."
         )
     task = getattr(classifier, "task", None)
-    table = table_options(options, task and task.kind)
+    table = table_options(options, task)
     splits = load(
         options.data,
         **table,

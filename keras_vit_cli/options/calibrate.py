@@ -19,6 +19,7 @@ class CalibrateOptions:
     data: str = in_data(f"images that the model was not trained on; {DATA_HELP}")
     labels: str | None = shared.labels()
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()
