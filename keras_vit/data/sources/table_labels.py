@@ -102,6 +102,8 @@ def read_labels(
         ((name, cells),) = columns.items()
         sets = _sets(name, cells, kind, separator, bad)
         if not names:
+            if kind == "multilabel" and not (separator or _separator(cells)):
+                _check_blanks(name, cells)
             reason += _check_lookalikes(name, sets, bad)
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
             names = _in_order({label for row in rows for label in sets[row]}, kind)
@@ -256,7 +258,7 @@ def _check_blanks(name: str, cells: Iterable[Cell]) -> None:
         raise ValueError(
             f"{name!r} holds texts such as {shown(several)}, whose words occur again by "
             "themselves: if each word is a label, give separator=' ' (--separator ' '); if not, "
-            "give task='classification' (--task classification)."
+            "give separator='|', or task='classification' (--task classification)."
         )
 
 
@@ -329,8 +331,6 @@ def _sets(
     """The labels of each cell: any number of several labels, otherwise one."""
     if kind == "multilabel":
         separator = separator or _separator(cells)
-        if separator is None:
-            _check_blanks(name, cells)
         return [split_cell(cell, separator) for cell in cells]
     sets = [split_cell(cell, None) for cell in cells]
     for row, labels in enumerate(sets):
