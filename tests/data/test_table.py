@@ -102,6 +102,7 @@ SETS = [["sea", "sun"][: (i // 2 % 3)] for i in range(COUNT)]
 WRITTEN: dict[str, Callable[[list[str]], str]] = {
     "separated": "|".join,
     "Python": str,
+    "or an empty cell": lambda labels: str(labels or ""),
     "JSON": json.dumps,
     "Label Studio": lambda labels: json.dumps({"choices": labels}),
     "a tuple": lambda labels: str(tuple(labels)),

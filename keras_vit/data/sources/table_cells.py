@@ -88,8 +88,10 @@ def split_cell(cell: Cell, separator: str | None) -> tuple[str, ...]:
     >>> split_cell("beach | people", "|"), split_cell("|", "|")
     (('beach', 'people'), ())
     """
-    if isinstance(cell, tuple) or separator is None:
-        return (cell,) if isinstance(cell, str) else cell
+    if isinstance(cell, tuple):
+        return cell
+    if separator is None:
+        return (cell,) if cell else ()
     return tuple(label for part in cell.split(separator) if (label := part.strip()))
 
 
