@@ -18,34 +18,32 @@ from keras_vit.tasks.multilabel import log_odds, sigmoid
 from keras_vit.tasks.scores import NamedScores, quadratic_kappa
 from keras_vit.tasks.task import Task, as_array, percentages
 
-# Words of usual scales, each from the lowest grade on; a table may have some of them.
-KNOWN_ORDERS = tuple(
-    tuple(line.split(", "))
-    for line in (
-        "none, very low, low, medium, high, very high",
-        "none, very low, low, moderate, high, very high",
-        "none, minimal, mild, moderate, severe, very severe",
-        "very small, small, medium, large, very large",
-        "xxs, xs, s, m, l, xl, xxl, xxxl",
-        "never, rarely, sometimes, often, always",
-        "very bad, bad, fair, good, very good, excellent",
-        "very poor, poor, fair, good, very good, excellent",
-        "strongly disagree, disagree, neutral, agree, strongly agree",
-        "i, ii, iii, iv, v, vi",
-    )
+# Words of usual scales from the lowest grade on, with slashes between words for one grade.
+_KNOWN_ORDERS = (
+    "none, very low, low, medium/moderate/mid/middle, high, very high",
+    "none/normal, minimal, mild, moderate, severe, very severe",
+    "very small, small, medium, large, very large",
+    "short, medium, long",
+    "xxs, xs, s, m, l, xl, xxl, xxxl",
+    "never, rarely/seldom, sometimes, often/frequently, always",
+    "very bad/very poor, bad/poor, fair/average, good, very good, excellent",
+    "strongly disagree, disagree, neutral, agree, strongly agree",
+    "beginner, intermediate, advanced, expert",
+    "i, ii, iii, iv, v, vi",
 )
 
 
 def known_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Grades of one of `KNOWN_ORDERS` from the lowest on; empty where they are others.
+    """Grades with the words of a usual scale from the lowest on; empty where they are others.
 
     >>> known_order(["High", "low", "very_high"])
     ('low', 'High', 'very_high')
     """
     words = {" ".join(re.split(r"[\W_]+", name.lower())): name for name in names}
-    for order in KNOWN_ORDERS:
-        if words.keys() <= set(order):
-            return tuple(words[word] for word in order if word in words)
+    for line in _KNOWN_ORDERS:
+        ranks = {word: i for i, grade in enumerate(line.split(", ")) for word in grade.split("/")}
+        if words and len({ranks.get(word, -1) for word in words} - {-1}) == len(words):
+            return tuple(words[word] for word in sorted(words, key=ranks.__getitem__))
     return ()
 
 

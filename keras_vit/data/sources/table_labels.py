@@ -319,7 +319,7 @@ def _numbers(columns: Columns, kind: str, bad: dict[int, str]) -> np.ndarray:
             if value is not None:
                 values[row, column] = value
             elif cell == "":
-                bad.setdefault(row, f"the cell of {name!r} is empty")
+                bad.setdefault(row, f"the cell of {name!r} is empty, and not {accepted}")
             else:
                 bad.setdefault(row, f"{shown(cell)} in {name!r} is not {accepted}")
     return values

@@ -87,7 +87,7 @@ class ImageFolder:
                 files[row] = self.folder / near[0]
                 examples.append(f"{shown(cells[row])} as {printable(near[0])}")
                 del bad[row]
-            elif near := near or self._near(cells[row]):
+            elif near := near or self.near(cells[row]):
                 bad[row] += f", where there is {printable(' and '.join(near[:_MOST]))}"
         if not examples:
             return files, []
@@ -120,7 +120,7 @@ class ImageFolder:
                 return Match(files, "/".join(parts[:start]))
         return Match()
 
-    def _near(self, cell: Cell) -> Sequence[str]:
+    def near(self, cell: Cell) -> Sequence[str]:
         """Files of the same name, where they are few."""
         path = _fold(cell) if isinstance(cell, str) else ""
         files = self._images[0].get(re.split(r"[\\/]+", path)[-1], ())
