@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import tasks
 from keras_vit._base.errors import check_choice, counted, listed, printable
 from keras_vit.data import Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
@@ -221,9 +220,7 @@ def _loading(model: Any, options: Any, job: Mapping[str, Any]) -> dict[str, Any]
     given = {name: getattr(options, name, None) for name in names}
     if given["labels"] is None and job.get("labels") is not None:
         given = {name: job.get(name) for name in given}
-    if task is not None and task.names and given["task"] in (None, task.kind):
-        given["task"] = tasks.get(task.kind, names=task.names)  # the model's, and no other
-    table = table_options(SimpleNamespace(**given), task and task.kind)
+    table = table_options(SimpleNamespace(**given), task)
     return {
         **table,
         "data_dir": options.data_dir or job.get("data_dir"),

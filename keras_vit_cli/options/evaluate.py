@@ -31,6 +31,7 @@ class EvaluateOptions:
     data: str | None = in_data(f"{DATA_HELP} (default: the images that the run validated on)", None)
     labels: str | None = shared.labels()
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()

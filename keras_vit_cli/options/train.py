@@ -42,6 +42,7 @@ class TrainOptions:
     out: Path = in_run("folder to write (default: runs/DATA)", metavar="FOLDER", optional=True)
     labels: str | None = shared.labels()
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()

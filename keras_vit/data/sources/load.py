@@ -94,12 +94,14 @@ def load(
             TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
             (what must not be on both sides, such as a patient) are honored.
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
-            "ordinal"; or a `keras_vit.tasks.Task`, whose names are then the only ones. None for a
-            guess, which `splits.task_reason` explains.
+            "ordinal"; or a `keras_vit.tasks.Task`, whose names are then the only ones, such as
+            `Ordinal(("low", "medium", "high"))`. None for a guess, which `splits.task_reason`
+            explains.
         file_column: its column of paths relative to the folder; None for the one that has files.
         label_columns: its columns of labels: one, or several of 0 and 1, or of numbers; None for
-            all that are left.
-        separator: between several labels in a cell, such as "|"; None for a guess.
+            all that are left, but for those that number the rows.
+        separator: between several labels in a cell, such as "|"; None for a guess. An empty cell
+            is an image without any of them.
         on_bad_row: "error" for rows of missing files, empty cells and the like, which are all in
             the message; or "skip" them, with a warning and in `report.ignored`.
         whole: draw no validation images, as of data that a model is only evaluated on: data without
