@@ -43,6 +43,7 @@ def calibrate(options: CalibrateOptions) -> None:
         data_dir=options.data_dir,
         max_pixels=options.max_pixels,
         bands=model.eval_transform.bands,
+        nodata=model.eval_transform.nodata,
     )
     parts = _parts(splits, options)
     targets, answers = _targets_and_answers(model, parts, options)

@@ -41,6 +41,7 @@ def evaluate(options: EvaluateOptions) -> int:
         max_pixels=options.max_pixels,
         reader=options.reader,
         bands=eval_transform_of(classifier).bands,
+        nodata=eval_transform_of(classifier).nodata,
     )
     check_choice(options.split, "split", splits)
     print_text(f"{classifier.name} on {splits!r}")

@@ -456,6 +456,7 @@ def load_splits(job: Job) -> data.Splits:
             max_pixels=job.max_pixels,
             reader=job.reader,
             bands=bands,
+            nodata=job.nodata,
             on_bad_file=job.on_bad_file,
         )
 
