@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,13 @@ def _inspect(options: InspectOptions) -> int:
 
 def _export(options: ExportOptions) -> None:
     model, out = load_model(options.model), options.out
+    if options.decoder is not None:
+        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     splits = None
     if options.data is not None:
-        bands = model.eval_transform.bands
-        splits = load(options.data, data_dir=options.data_dir, bands=bands)
-    more = _without(options, "model", "data", "data_dir", "out")
+        bands, nodata = model.eval_transform.bands, model.eval_transform.nodata
+        splits = load(options.data, data_dir=options.data_dir, bands=bands, nodata=nodata)
+    more = _without(options, "model", "data", "data_dir", "decoder", "out")
     if splits and options.quantize:
         more["calibration"] = calibration_images(model, splits.train)
     export_model(model, out, **more)
