@@ -44,6 +44,7 @@ from keras_vit_cli.printing import (
     print_text,
     short_warnings,
 )
+from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.search.cluster_command import cluster
 from keras_vit_cli.search.search_command import search
 from keras_vit_cli.serve import serve
@@ -113,17 +114,17 @@ def _export(options: ExportOptions) -> None:
     model, out = load_model(options.model), options.out
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
-    splits = None
+    images = None
     if options.data is not None:
-        bands, nodata = model.eval_transform.bands, model.eval_transform.nodata
-        splits = load(options.data, data_dir=options.data_dir, bands=bands, nodata=nodata)
-    more = _without(options, "model", "data", "data_dir", "decoder", "out")
-    if splits and options.quantize:
-        more["calibration"] = calibration_images(model, splits.train)
+        images = scored_images(model, options, fits=options.quantize is not None)
+    more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
+    if images and images.train is not None and options.quantize:
+        more["calibration"] = calibration_images(model, images.train)
     export_model(model, out, **more)
     print_text(f"written to {out}")
-    if splits:
-        print_text(compare(model, load_exported(out), splits.val))
+    if images:
+        print_text(f"{model.name} on {images.line}")
+        print_text(compare(model, load_exported(out), images.split))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")

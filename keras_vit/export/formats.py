@@ -159,6 +159,7 @@ def export_model(
         quantize=quantize,
         novelty=model.novelty is not None,
         statistics=own_statistics(model),
+        seen_images=model.seen_images,
     )
     _check_calibration(calibration, contract)
     if row.suffix is None:

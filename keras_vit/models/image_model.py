@@ -20,6 +20,7 @@ from keras_vit._base.errors import (
 )
 from keras_vit.data.band_statistics import Statistics
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
 from keras_vit.models.config import ModelConfig, of_earlier_files
@@ -58,6 +59,8 @@ class ImageModel(CompiledModel):
         novelty: How far features are from those of the training images, a
             `keras_vit.layers.novelty_score.NoveltyScore` of `keras_vit.evaluation.fit_novelty`, or
             None; `set_novelty` gives it one. Saved with the model.
+        seen_images: Which images it was made with, a `keras_vit.data.seen_images.SeenImages`, so
+            that a score leaves them out; None where nobody noted them. Saved with the model.
         load_report: How each tensor of the weights that it was made with was handled, or None.
     """
 
@@ -99,6 +102,7 @@ class ImageModel(CompiledModel):
         self._dtype_policy = config.dtype
         self._task = config.task
         self.eval_transform = EvalTransform()
+        self.seen_images: SeenImages | None = None
         self.load_report = None
 
     @property
@@ -224,6 +228,7 @@ class ImageModel(CompiledModel):
             "trainable": None if self.trainable else False,
             "quantizers": self._quantizers_config(),
             "novelty": True if self.novelty is not None else None,
+            "seen_images": self.seen_images and self.seen_images.to_dict(),
         }
         return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
 
@@ -273,6 +278,7 @@ class ImageModel(CompiledModel):
         if state.get("class_names") and model.task is not None:  # of a file before there were tasks
             model.class_names = state["class_names"]
         model.eval_transform = EvalTransform.of(state.get("evaluation"))
+        model.seen_images = SeenImages.from_dict(state.get("seen_images"))
         if state.get("novelty"):  # its weights follow
             layer = NoveltyScore(name="novelty")
             layer.build(model._features["pre_logits"].shape)
@@ -556,7 +562,10 @@ class ImageModel(CompiledModel):
 
 
 # What `get_config` has besides the constructor's arguments.
-STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation", "novelty")
+STATE = (
+    *("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation", "novelty"),
+    "seen_images",
+)
 EMPTY: tuple[Any, ...] = (None, [], {})
 # Arguments whose names are attributes of every functional model.
 OF_KERAS = ("name", "input_shape", "task")

@@ -110,8 +110,8 @@ def f1_scores(both: Any, present: Any, predicted: Any) -> np.ndarray:
 def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedScores:
     """Accuracy, balanced accuracy (the mean recall) and macro F1 of `size` classes.
 
-    Recall is averaged over the classes that have examples, F1 over all. A class that a resample
-    happens not to have says nothing of the model: it does not count there.
+    Both means are over the classes that have examples: of another, whether the data or a resample
+    happens not to have it, nothing is known.
 
     Args:
         labels: Integer classes `(examples,)`.
@@ -123,7 +123,6 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedS
     >>> dict(zip(names, np.round(score(np.ones(4)), 3).tolist()))
     {'accuracy': 0.75, 'balanced_accuracy': 0.5, 'macro_f1': 0.429}
     """
-    tested = len(np.unique(labels)) / size
 
     def score(weights: np.ndarray) -> list[float]:
         right = weights * (predicted == labels)
@@ -131,7 +130,7 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedS
         both, present, answered = (np.bincount(x, w, size) for x, w in cases)
         has = present > 0
         recall = (both[has] / present[has]).mean()
-        macro_f1 = f1_scores(both, present, answered)[has].mean() * tested
+        macro_f1 = f1_scores(both, present, answered)[has].mean()
         return [right.sum() / weights.sum(), recall, macro_f1]
 
     return ("accuracy", "balanced_accuracy", "macro_f1"), score

@@ -125,6 +125,8 @@ def load_checkpoint(
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
     if model.eval_transform == EvalTransform():
         model.eval_transform = eval_transform
+    seen = checkpoint.arguments.get("seen_images")
+    model.seen_images = seen if model.seen_images is None else model.seen_images | seen
     return report
 
 

@@ -16,7 +16,11 @@ class CalibrateOptions:
     """The options of `keras-vit calibrate`."""
 
     model: Path = shared.model()
-    data: str = in_data(f"images that the model was not trained on; {DATA_HELP}")
+    data: str | None = in_data(
+        f"images that the model was not trained on; {DATA_HELP} (default: the images that the run "
+        "validated on)",
+        None,
+    )
     labels: str | None = shared.labels()
     task: str | None = shared.task()
     file_column: str | None = shared.file_column()
@@ -25,10 +29,10 @@ class CalibrateOptions:
     on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
-    split: str = in_data(
-        "all images of --data, or one of its splits: val for the validation images of the data "
-        "that the model was trained on",
-        "all",
+    split: str | None = in_data(
+        "images to calibrate on; those that the model was made with are left out (default: val, or "
+        "all of a folder that is not split)",
+        None,
         choices=("all", "val", "test"),
     )
     coverage: float = in_run(
@@ -57,6 +61,6 @@ CALIBRATE = Command(
     CalibrateOptions,
     "make a model answer with sets of classes, or intervals, that hold the truth for a chosen part "
     "of new images",
-    "keras-vit calibrate runs/photos --data photos/ --split val --coverage 0.95",
+    "keras-vit calibrate runs/photos --coverage 0.95",
     partial(shared.check_table, "calibrate"),
 )

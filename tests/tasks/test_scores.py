@@ -37,7 +37,7 @@ def test_classes_grades_and_numbers() -> None:
     expected = {
         "accuracy": metrics.accuracy_score(*both),
         "balanced_accuracy": metrics.recall_score(*both, labels=range(4), **macro),
-        "macro_f1": metrics.f1_score(*both, labels=range(5), **macro),
+        "macro_f1": metrics.f1_score(*both, labels=range(4), **macro),
     }
     for labels in (targets, np.eye(5)[targets]):
         assert values_of(Classification(size=5), labels, answers) == pytest.approx(expected)

@@ -39,9 +39,6 @@ DECODERS = {"tensorflow": "", "pillow": "INTEGER_ACCURATE"}
 # The segment that says, before one of the file's own: CMYK by Adobe's rule, 255 without any ink.
 _ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
-# Suffixes of files that hold what TensorFlow 2.21 decodes.
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
-
 
 def decode_image(
     contents: tf.Tensor,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import logging
 import math
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import numpy as np
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import PNG, BadImageError, too_large
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
+from keras_vit.data.decode.image_kinds import kind_of_contents
 from keras_vit.data.decode.pillow import exif_orientation, turn_upright
 
 _DNG = 50706
@@ -40,17 +40,13 @@ class RasterFormat(NamedTuple):
     """A format of bands.
 
     Attributes:
-        name: What its users call it.
-        suffixes: Of its files, in lower case.
-        begins: A regular expression for the first bytes of a file.
+        name: Of its `ImageKind`.
         package: What reads it.
         read: From the bytes and a check of the shape to an array `(height, width, bands)`, upright,
             with a mask of `numpy.ma` where pixels do not have a value.
     """
 
     name: str
-    suffixes: tuple[str, ...]
-    begins: bytes
     package: str
     read: Callable[[bytes, Callable[..., None]], np.ndarray]
 
@@ -85,7 +81,8 @@ def read_raster(
         BadImageError: The file is damaged, of another format, lacks a band, holds infinity, or
             does not have a value in any pixel of these bands; or what reads it is not installed.
     """
-    kind = next((k for k in RASTER_FORMATS if re.match(k.begins, contents[:132], re.DOTALL)), None)
+    known = kind_of_contents(contents)
+    kind = next((k for k in RASTER_FORMATS if known and k.name == known.name), None)
     if kind is None:
         names = ", ".join(k.name for k in RASTER_FORMATS)
         raise BadImageError(f"not a file of bands, which are read of {names}")
@@ -469,14 +466,11 @@ def _rescale(file: Any) -> tuple[float, float]:
 
 
 RASTER_FORMATS = (
-    RasterFormat(
-        "TIFF", (".tif", ".tiff", ".gtiff"), rb"II[*+]\0|MM\0[*+]", "tifffile", _read_tiff
-    ),
-    RasterFormat("PNG", (".png",), re.escape(PNG), "imagecodecs", _read_png),
-    RasterFormat("NumPy", (".npy",), rb"\x93NUMPY", "numpy", _read_npy),
-    RasterFormat("DICOM", (".dcm", ".dicom", ".ima"), rb".{128}DICM", "pydicom", _read_dicom),
+    RasterFormat("TIFF", "tifffile", _read_tiff),
+    RasterFormat("PNG", "imagecodecs", _read_png),
+    RasterFormat("NumPy", "numpy", _read_npy),
+    RasterFormat("DICOM", "pydicom", _read_dicom),
 )
-RASTER_SUFFIXES = tuple(suffix for kind in RASTER_FORMATS for suffix in kind.suffixes)
 
 
 def shown(image: np.ndarray) -> np.ndarray:

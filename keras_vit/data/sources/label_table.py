@@ -22,17 +22,13 @@ from keras_vit._base.errors import (
 )
 from keras_vit.data.decode.image_files import irregular
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
+from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.table_files import Cell, Table, read_table
 from keras_vit.data.sources.table_labels import Labels, read_labels, shown
 from keras_vit.tasks import Regression, Task
 
 _SAMPLE = 100  # cells from which the column of files is guessed
-_SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    "test": "test",
-}
 
 
 class TableOptions(NamedTuple):
@@ -73,8 +69,9 @@ def load_table(
     columns = _choose_columns(table, folder, options)
     bad = dict(table.broken)
     files = _read_files(table.columns[columns.file], folder, columns.file, bad)
-    splits = _read_splits(table, columns, bad)
-    trained = [row not in bad and split == "train" for row, split in enumerate(splits)]
+    whole = ["all"] * len(files) if reading.whole else None
+    splits = whole or _read_splits(table, columns, bad)
+    trained = [row not in bad and split in ("train", "all") for row, split in enumerate(splits)]
     cells = {name: table.columns[name] for name in columns.labels}
     labels = read_labels(cells, options.task, options.separator, trained)
     bad = labels.bad | bad
@@ -89,7 +86,7 @@ def load_table(
     for name, part in parts.items():
         if not part:
             raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
-    task = labels.task.fitted(labels.targets[parts["train"]])
+    task = labels.task if whole else labels.task.fitted(labels.targets[parts["train"]])
     made = {
         name: FileSplit(
             name,
@@ -234,9 +231,9 @@ def _read_splits(table: Table, columns: _Columns, bad: dict[int, str]) -> list[s
     splits = ["train"] * len(table.places)
     if columns.split:
         for row, cell in enumerate(table.columns[columns.split]):
-            splits[row] = _SPLIT_NAMES.get(str(cell).lower(), "")
+            splits[row] = split_of(str(cell)) or ""
             if not splits[row]:
-                bad.setdefault(row, f"the split {shown(cell)} is not one of train, val and test")
+                bad.setdefault(row, f"the split {shown(cell)} is not one of {SHOWN_NAMES}")
     first: dict[Cell, int] = {}
     for row, group in enumerate(table.columns[columns.group] if columns.group else ()):
         if not group:
@@ -304,12 +301,15 @@ def _parts(
     seed: int,
 ) -> dict[str, list[int]]:
     """The rows of each split, in their order."""
+    if "all" in splits:
+        if not rows:
+            raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
+        return {"all": rows}
     parts = {name: [r for r in rows if splits[r] == name] for name in ("train", "val", "test")}
     if not parts["train"]:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
-    if not parts["val"]:
-        parts["val"] = parts.pop("test")  # as in folders of train and test
-    if not parts["val"]:
+    parts = with_validation({name: part for name, part in parts.items() if part}, table.path)
+    if "val" not in parts:
         train = np.array(parts["train"])
         of_row = None if groups is None else groups[train]
         held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)

@@ -46,6 +46,7 @@ def load(
     label_columns: str | Sequence[str] | None = None,
     separator: str | None = None,
     on_bad_row: str = "error",
+    whole: bool = False,
 ) -> Splits:
     """Finds labeled images by name and splits them reproducibly.
 
@@ -54,8 +55,10 @@ def load(
 
             - "digits": scikit-learn's handwritten digits, gray, 8 x 8 pixels, stratified;
               "digits/half": first half and second half, as in scikit-learn's own example;
-            - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
-              `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
+            - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `valid`,
+              `validation`, `dev`, `eval`, in any case), perhaps with `FOLDER/test/<class>/*`, which
+              is kept as `splits["test"]`, or validates with a warning where there is no `val`;
+              `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
               or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
               the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix, for Grain's
               reader AVIF, HEIC or TIFF as well; EXIF
@@ -105,10 +108,13 @@ def load(
         separator: between several labels in a cell, such as "|"; None for a guess.
         on_bad_row: "error" for rows of missing files, empty cells and the like, which are all in
             the message; or "skip" them, with a warning and in `report.ignored`.
+        whole: make one split of all images, "all", as data have it that a model is only evaluated
+            on: `load(..., whole=True)["all"]`. Its classes are those of the folder, even a single
+            one, and numbers in a table are not scaled. `val_fraction` and `seed` do not matter.
 
     Returns:
-        `Splits`, with `train`, `val`, `task`, `class_names` and a `report` of the files and rows
-        that are not used.
+        `Splits`, with `train`, `val` and perhaps a "test", or "all" alone; with `task`,
+        `class_names` and a `report` of what is not used.
 
     Raises:
         FileNotFoundError: the path, the table, a listed file, a shard or `labels.txt` does not
@@ -137,7 +143,7 @@ def load(
     if bands is not None and bands != "all":
         bands = check_bands(bands)
     nodata, who = check_nodata(nodata, bands), resolve_reader(reader, bands)
-    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, nodata)
+    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, whole, nodata)
     name = os.fspath(source)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
@@ -154,19 +160,19 @@ def load(
             f"bands={bands!r} is for a folder of raster files, which {printable(name)} is not."
         )
     if name in ("digits", "digits/half"):
-        return load_digits(name, val_fraction, seed, reading.reader)
+        return load_digits(name, val_fraction, seed, reading.reader, whole)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
     if kind != "folder" and reader == "grain":
         raise ValueError(_RECORDS.format(printable(name)))
     if kind == "tfds":
-        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
+        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, whole, **options)
     if kind == "records":
-        return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
+        return load_records(name.removeprefix("records:"), val_fraction, seed, whole, **options)
     if path.exists():
         return load_folder(path, val_fraction, seed, reading)
     _refuse_missing(name, source, tfds_dir, reading.reader)
-    return load_tfds(name, tfds_dir, val_fraction, **options)
+    return load_tfds(name, tfds_dir, val_fraction, whole, **options)
 
 
 def _kind(name: str) -> str:
