@@ -16,6 +16,7 @@ from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
 from keras_vit_cli.evaluate.tables import check_same_task
+from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.calibrate import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
 from keras_vit_cli.scored_images import scored_images
@@ -39,6 +40,7 @@ def calibrate(options: CalibrateOptions) -> None:
     images = scored_images(model, options, wanted=options.split)
     check_same_task(model, images.split)
     print_text(f"{model.name} on {images.source}\n{images.line}")
+    keep_decoder(model, images.split)
     labels, outputs = predict_split(model, images.split, options.batch_size)
     targets, answers = images.split.task.to_targets(labels), answers_of(model, outputs)
     task = _calibrated(task_of(model), targets, answers, options)

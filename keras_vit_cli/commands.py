@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,12 @@ def _inspect(options: InspectOptions) -> int:
 
 def _export(options: ExportOptions) -> None:
     model, out = load_model(options.model), options.out
+    if options.decoder is not None:
+        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     images = None
     if options.data is not None:
         images = scored_images(model, options, fits=options.quantize is not None)
-    more = _without(options, "model", "data", "data_dir", "max_pixels", "out")
+    more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
     if images and images.train is not None and options.quantize:
         more["calibration"] = calibration_images(model, images.train)
     export_model(model, out, **more)

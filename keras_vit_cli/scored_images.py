@@ -227,4 +227,5 @@ def _loading(model: Any, options: Any, job: Mapping[str, Any]) -> dict[str, Any]
         "max_pixels": getattr(options, "max_pixels", MAX_PIXELS),
         "reader": getattr(options, "reader", None),
         "bands": eval_transform_of(model).bands,
+        "nodata": eval_transform_of(model).nodata,
     }

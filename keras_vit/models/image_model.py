@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import keras
@@ -195,7 +195,10 @@ class ImageModel(CompiledModel):
 
     @property
     def eval_transform(self) -> EvalTransform:
-        return self._eval_transform
+        transform, statistics = self._eval_transform, self.normalization
+        if transform.bands is None or transform.nodata != "mean" or isinstance(statistics, str):
+            return transform
+        return replace(transform, nodata=statistics[0])
 
     @eval_transform.setter
     def eval_transform(self, value: EvalTransform | str | Mapping[str, Any]) -> None:
@@ -217,7 +220,7 @@ class ImageModel(CompiledModel):
             "name": self.name,
             "dtype": self._policy_config(),
             "task": self.task and self.task.get_config(),
-            "evaluation": self.eval_transform.to_dict(),
+            "evaluation": self._eval_transform.to_dict(),
             "frozen": [path for path, trainable in trainable_changes(self) if not trainable],
         }
         optional = {

@@ -49,6 +49,7 @@ from keras_vit.training.refinement import (
     some_of,
 )
 from keras_vit.weights import load_model
+from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
 from keras_vit_cli.report.run_files import write_report
@@ -239,6 +240,7 @@ class Run:
         self.hold_out()
         rasters = None if splits.train.bands is None else splits.train
         self.model = build(self.job, self.recipe, splits.task, splits.train.channels, rasters)
+        keep_decoder(self.model, splits.train)
         self.keep_apart()
         self.look_first()
         self.fit()
@@ -504,6 +506,7 @@ def load_splits(job: Job) -> data.Splits:
             max_pixels=job.max_pixels,
             reader=job.reader,
             bands=bands,
+            nodata=job.nodata,
             on_bad_file=job.on_bad_file,
         )
 

@@ -30,7 +30,7 @@ from keras_vit.data.decode.image_files import (
     sixteen_bit_files,
 )
 from keras_vit.data.decode.image_kinds import BANDS, PILLOW, TENSORFLOW, kind_of, suffixes_of
-from keras_vit.data.decode.rasters import read_raster
+from keras_vit.data.decode.rasters import fill_missing, read_raster
 from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
@@ -77,6 +77,7 @@ class FileSplit(IndexedSplit):
         max_pixels: as in `decode_image`; verified files have been checked.
         reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
         bands: of raster files, from 1, in the order of the channels; for Grain's reader.
+        nodata: as in `load`: with "mean", pixels without a value are NaN.
     """
 
     can_fail = True
@@ -95,13 +96,14 @@ class FileSplit(IndexedSplit):
         max_pixels: int | None = MAX_PIXELS,
         reader: str | None = None,
         bands: Sequence[int] | None = None,
+        nodata: Any = "mean",
     ):
         self.name, self.reader = name, resolve_reader(reader, bands)
         if bands is not None:
             self.bands, self.channels = check_bands(bands), len(bands)
         self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
-        self.max_pixels = max_pixels
+        self.max_pixels, self.nodata = max_pixels, nodata
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
         task = self.meaning if isinstance(self.meaning, Task) else None
@@ -144,7 +146,10 @@ class FileSplit(IndexedSplit):
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
         max_pixels = None if self.verified else self.max_pixels
         contents = read_contents(self.files[index])
-        return crop_to_box(decode_array(contents, channels, max_pixels, self.bands), crop)
+        image = decode_array(contents, channels, max_pixels, self.bands)
+        if self.nodata != "mean":
+            image = fill_missing(image, self.nodata)
+        return crop_to_box(image, crop)
 
     def _contents(self, index: int) -> bytes:
         try:
@@ -182,6 +187,7 @@ class FileOptions:
     reader: str = "tensorflow"
     bands: tuple[int, ...] | str | None = None
     whole: bool = False
+    nodata: Any = "mean"
 
     @property
     def read_by(self) -> str:
@@ -245,6 +251,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
             options.max_pixels,
             options.reader,
             bands,
+            options.nodata,
         )
     _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
@@ -403,7 +410,7 @@ def check_images(
         return bands, [], False, False
     if bands is not None:
         is_exact = options.bands == "all"
-        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact)
+        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact, options.nodata)
         upright = jpeg = False
     else:
         unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)

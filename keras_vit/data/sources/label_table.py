@@ -119,6 +119,7 @@ def load_table(
             reading.max_pixels,
             reading.reader,
             bands,
+            reading.nodata,
         )
         for name, part in parts.items()
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from keras_vit._base.errors import check_choice, check_positive, printable
 from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.eval_transform import check_bands
+from keras_vit.data.eval_transform import check_bands, check_nodata
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
@@ -39,6 +39,7 @@ def load(
     max_pixels: int | None = MAX_PIXELS,
     reader: str | None = None,
     bands: Sequence[int] | str | None = None,
+    nodata: str | float | Sequence[float] = "mean",
     labels: str | os.PathLike[str] | None = None,
     task: str | Task | None = None,
     file_column: str | None = None,
@@ -90,6 +91,11 @@ def load(
             PNG, NumPy's `.npy` or DICOM, by their suffix, and Grain reads them
             (`pip install 'keras3-vit[bands]'`). `keras_vit.data.band_statistics` has what a model
             of them needs. None for photographs, 0..255.
+        nodata: with bands: what is done with pixels that do not have a value (GDAL_NODATA, masks,
+            sparse tiles, NaN, DICOM's padding). "mean": they do not count in statistics, and
+            `pipeline` writes the model's mean of the band; "refuse": such files count as files
+            that cannot be decoded; or the number to write, or one for each band, as if the file
+            had it.
         labels: a table with a row per image of the folder `source`, which may lie in it: a CSV,
             TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
             (what must not be on both sides, such as a patient) are honored.
@@ -139,8 +145,8 @@ def load(
     check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
     if bands is not None and bands != "all":
         bands = check_bands(bands)
-    who = resolve_reader(reader, bands)
-    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, whole)
+    nodata, who = check_nodata(nodata, bands), resolve_reader(reader, bands)
+    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, whole, nodata)
     name = os.fspath(source)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
