@@ -36,6 +36,8 @@ METHODS = (
     ("`lac`, `--marginal`", "lac", False),
     ("**`lac`, per class**", "lac", True),
     ("`raps`, per class", "raps", True),
+    ("`aps_randomized`, per class", "aps_randomized", True),
+    ("`aps_inclusive`, per class", "aps_inclusive", True),
     ("`aps`, per class", "aps", True),
 )
 Score = Callable[[np.ndarray], np.ndarray]

@@ -160,7 +160,7 @@ def results_of_task(
 
     plots["mistakes.png"] = draw_worst
     record = {"report": report.to_dict(), "mistakes": mistakes}
-    notes = []
+    notes = list(report.notes)
     if (novel := novelty_report_of(novelty)) is not None:
         record["novelty"] = novel.to_dict()
         notes.append(str(novel))

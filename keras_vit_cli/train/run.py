@@ -49,7 +49,7 @@ from keras_vit.training.refinement import (
 from keras_vit.weights import load_model
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
-from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -170,6 +170,8 @@ class Run:
         self.print(f"\n{report}\n")
         if note := note_of_probe(report, facts):
             self.print(note)
+        if note := note_of_best(job.out, facts):
+            self.print(f"note: {note}")
         if "sets" in facts:
             self.print(str(evaluation.SetReport.from_dict(facts["sets"])))
         if "novelty" in facts:
@@ -388,7 +390,9 @@ class Run:
     def report(self) -> Report:
         """The scores on the validation split."""
         if not self.classifies:
-            return evaluation.task_report(self.model.task, self.targets, self.answers)
+            of_training = self.splits.task.to_targets(self.splits.train.labels())
+            task = self.model.task
+            return evaluation.task_report(task, self.targets, self.answers, of_training)
         return evaluation.classification_report(
             self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
         )

@@ -133,8 +133,10 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, outputs(model, images()), atol=1e-5)
     assert model.with_classifier(5).novelty is None
     assert outputs(model, images()).shape == (3, 3)  # the model itself is as it was
-    keras_vit.save_weights(model, tmp_path / "model.safetensors", layout="timm")
-    assert keras_vit.from_checkpoint(tmp_path / "model.safetensors").novelty is None
+    for file, layout in (("model.safetensors", "timm"), ("folder", "huggingface")):
+        with pytest.warns(UserWarning, match=rf"has a novelty score, .*{file} is without it"):
+            keras_vit.save_weights(model, tmp_path / file, layout=layout)
+        assert keras_vit.from_checkpoint(tmp_path / file).novelty is None
     with pytest.raises(ValueError, match="does not fit: fit it on features of this model"):
         model.set_novelty(fit_novelty(rows[:20, :5], rows[20:, :5]))
     model.eval_transform = {"views": "flip"}
