@@ -74,9 +74,9 @@ class SetReport:
         if not self.own_thresholds:
             return f"{text} One threshold for all classes promises nothing of a single one."
         return (
-            f"{text} That is of all classes together; {self.own_thresholds} of {self.classes:,} have "
-            f"a threshold of their own, which takes {least:,} images of the class or more, and "
-            f"{examples_within(0.05, self.coverage):,} for 5 points."
+            f"{text} That is of all classes together; {self.own_thresholds} of {self.classes:,} "
+            f"have a threshold of their own, which takes {least:,} images of the class or more, "
+            f"and {examples_within(0.05, self.coverage):,} for 5 points."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def calibration_text(examples: int, coverage: float) -> str:
     """What a calibration by so many examples promises, for a report."""
     low, high = realized_coverage(examples, coverage)
     return (
-        f"95 of 100 calibrations on {counted(examples, 'image')} realize a coverage from {low:.1%} to "
-        f"{high:.1%}; within 5 points of {coverage:.4g} takes about "
+        f"95 of 100 calibrations on {counted(examples, 'image')} realize a coverage from "
+        f"{low:.1%} to {high:.1%}; within 5 points of {coverage:.4g} takes about "
         f"{examples_within(0.05, coverage):,}."
     )
 
@@ -116,8 +116,8 @@ class PredictionSets:
     cover more than is asked for. The thresholds of `"aps_inclusive"` are those of
     `"aps_randomized"`, whose sets its sets contain; they are never empty.
 
-    `"aps_randomized"` is what torchcp computes by default, and `"aps_inclusive"` what MAPIE does, up
-    to the random part: see `dither`.
+    `"aps_randomized"` is what torchcp computes by default, and `"aps_inclusive"` what MAPIE does,
+    up to the random part: see `dither`.
 
     Attributes:
         method: One of `METHODS`.

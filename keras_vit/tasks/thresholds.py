@@ -72,7 +72,7 @@ def shrunk_thresholds(present: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def _best_thresholds(present: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best threshold per label, 0.5 without an image of it, and how many images have it."""
+    """The best threshold per label, and how many images have it; 0.5 where none has."""
     columns = zip(present.T, scores.T, strict=True)
     best = [best_threshold(y, x) if y.any() else 0.5 for y, x in columns]
     return np.array(best), present.sum(axis=0)

@@ -45,8 +45,8 @@ class CalibrateOptions:
     method: str = in_run(
         "which classes are in a set: those that are probable enough (lac, the smallest sets), or "
         "the most probable ones up to a sum of probabilities: aps_randomized (as torchcp), "
-        "aps_inclusive (as MAPIE, never empty), aps (covers far more than asked for) and raps (with "
-        "a penalty on many)",
+        "aps_inclusive (as MAPIE, never empty), aps (covers far more than asked for) and raps "
+        "(with a penalty on many)",
         METHODS[0],
         choices=METHODS,
     )

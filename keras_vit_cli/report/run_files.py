@@ -79,8 +79,8 @@ def note_of_best(folder: Path, facts: Mapping[str, Any]) -> str:
     if not {"held_out", "calibrated_on"} & facts.keys() or not (folder / "best.keras").is_file():
         return ""
     return (
-        "best.keras is the model of the best epoch as training left it: the temperature, thresholds, "
-        "prediction sets or intervals and the novelty are in model.keras alone"
+        "best.keras is the model of the best epoch as training left it: the temperature, "
+        "thresholds, prediction sets or intervals and the novelty are in model.keras alone"
     )
 
 

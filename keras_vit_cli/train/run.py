@@ -18,6 +18,7 @@ from keras_vit import data, evaluation
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split, predict_with_novelty
 from keras_vit.evaluation.probes import LinearProbe
@@ -370,7 +371,8 @@ class Run:
         """
         seen = evaluation.features(self.model, some_of(self.trained_on.train, MOST_FITTED))[0]
         held_out = evaluation.features(self.model, images)[0]
-        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms))
+        head = classifier_head(self.model)
+        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms, head))
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
