@@ -116,13 +116,13 @@ def table_of_novelty(
         known = np.random.default_rng(seed).permutation(np.flatnonzero(~unknown))
         sizes = [round(part * len(known)) for part in (FITTED, FITTED + THRESHOLD)]
         fitted, held_out, new = np.split(known, sizes)
-        others = {UNKNOWN: features[unknown], **others}
+        beside = {UNKNOWN: features[unknown], **others}
         classes = np.unique(labels[fitted], return_inverse=True)[1]
         for name, score, threshold in scores(features[fitted], classes, features[held_out]):
-            facts = novelty_facts(score, threshold, features[new], others)
+            facts = novelty_facts(score, threshold, features[new], beside)
             results.setdefault(name, []).append(facts)
     columns = {"score": "{score}", "false alarms": "{false:.1%}"}
-    for name in others:
+    for name in beside:
         columns[name] = f"{{{name} AUROC:.3f}}, {{{name} found:.0%}}"
     rows = [
         {"score": name, **{key: np.mean([draw[key] for draw in draws]) for key in draws[0]}}
