@@ -11,6 +11,7 @@ from keras_vit._base.errors import counted, listed
 from keras_vit.data import Split
 from keras_vit.data.seen_images import CALIBRATED, SeenImages
 from keras_vit.evaluation import features, fit_novelty
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_split
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
@@ -35,7 +36,7 @@ def calibrate(options: CalibrateOptions) -> None:
         raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
     if out.exists() and not options.overwrite:
         raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
-    model = load_model(options.model)
+    model = load_model(options.model).uncalibrated()
     check_takes_pixels_to_answers(model)
     images = scored_images(model, options, wanted=options.split)
     check_same_task(model, images.split)
@@ -72,7 +73,7 @@ def _fit_novelty(model: Any, split: Split, options: CalibrateOptions) -> str:
     least = 2 * fewest_examples(options.coverage)
     if len(rows) < least:
         return f"novelty: left out, as it takes {least} images"
-    model.set_novelty(fit_novelty(rows[::2], rows[1::2], alarms))
+    model.set_novelty(fit_novelty(rows[::2], rows[1::2], alarms, classifier_head(model)))
     return f"novelty: above 1 for at most {alarms:.4g} of new images like these"
 
 

@@ -102,6 +102,11 @@ class ClassificationReport:
         return scores
 
     @property
+    def constant_of(self) -> str:
+        """Whose labels `constant` is of, as in `TaskReport`."""
+        return "evaluated"
+
+    @property
     def constant(self) -> dict[str, Score]:
         """The same scores of the most frequent class for all examples, which needs no model."""
         labels = np.repeat(self.pairs[:, 0], self.pairs[:, 2])

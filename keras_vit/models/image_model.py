@@ -149,14 +149,21 @@ class ImageModel(CompiledModel):
             ValueError: It is of features of another length, or the model does not pool its tokens.
         """
         shape = self._features["pre_logits"].shape
-        if len(shape) != 2 or layer.mean.shape != shape[1:]:
+        fits = len(shape) == 2 and layer.mean.shape == shape[1:]
+        if not fits or layer.classes not in (0, self.num_classes):
             raise ValueError(
-                f"{self.name} has features of shape {tuple(shape[1:])} per image, which a novelty "
-                f"of {tuple(layer.mean.shape)} does not fit: fit it on features of this model."
+                f"{self.name} has features of shape {tuple(shape[1:])} per image and "
+                f"{self.num_classes} classes, which a novelty of {tuple(layer.mean.shape)} and "
+                f"{layer.classes} does not fit: fit it on features of this model."
             )
         if self.novelty is None:
-            self._novelty = NoveltyScore(name="novelty")
+            self._novelty = NoveltyScore(layer.classes, name="novelty")
             self._novelty.build(shape)
+        elif self.novelty.classes != layer.classes:
+            raise ValueError(
+                f"{self.name} has a novelty of {self.novelty.classes} classes, and the new one is "
+                f"of {layer.classes}: give the new one to model.uncalibrated()."
+            )
         self._novelty.set_weights(layer.get_weights())
 
     def uncalibrated(self) -> Self:
@@ -227,7 +234,8 @@ class ImageModel(CompiledModel):
             "thawed": [path for path, trainable in trainable_changes(self) if trainable],
             "trainable": None if self.trainable else False,
             "quantizers": self._quantizers_config(),
-            "novelty": True if self.novelty is not None else None,
+            # True for the distance alone, as in earlier files.
+            "novelty": self.novelty and ("energy" if self.novelty.classes else True),
             "seen_images": self.seen_images and self.seen_images.to_dict(),
         }
         return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
@@ -280,7 +288,8 @@ class ImageModel(CompiledModel):
         model.eval_transform = EvalTransform.of(state.get("evaluation"))
         model.seen_images = SeenImages.from_dict(state.get("seen_images"))
         if state.get("novelty"):  # its weights follow
-            layer = NoveltyScore(name="novelty")
+            classes = model.num_classes if state["novelty"] == "energy" else 0
+            layer = NoveltyScore(classes, name="novelty")
             layer.build(model._features["pre_logits"].shape)
             model.set_novelty(layer)
         return model

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import listed, printable, warn_at_caller
+from keras_vit._base.errors import check_non_negative, listed, printable, warn_at_caller
 from keras_vit.tasks.conformal import check_coverage, conformal_rank, fewest_examples
 from keras_vit.tasks.distillation_losses import number_distillation
 from keras_vit.tasks.losses import QuantileLoss, UnitError
@@ -36,6 +36,7 @@ class Regression(Task):
         margins: Per number, half the width of its prediction interval, in its unit; empty where
             there are none. `with_intervals` computes them.
         coverage: The part of new images whose number lies in its interval.
+        calibrated_on: How many images the margins come from; 0 where that is not known.
 
     Raises:
         ValueError: There is not a unit, a finite offset and a scale above 0 per number, or margins
@@ -67,6 +68,7 @@ class Regression(Task):
     scale: tuple[float, ...] = ()
     margins: tuple[float, ...] = ()
     coverage: float = COVERAGE
+    calibrated_on: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,6 +78,7 @@ class Regression(Task):
             scale=tuple(map(float, self.scale)) or (1.0,) * self.size,
             margins=tuple(map(float, self.margins)),
         )
+        check_non_negative(calibrated_on=self.calibrated_on)
         fits = all(len(v) == self.size for v in (self.units, self.offset, self.scale))
         numbers = (*self.offset, *self.scale)
         if not fits or not np.isfinite(numbers).all() or min(self.scale) <= 0:
@@ -178,7 +181,7 @@ class Regression(Task):
         return self.with_intervals(targets, answers)
 
     def uncalibrated(self) -> Self:
-        return replace(self, margins=())
+        return replace(self, margins=(), calibrated_on=0)
 
     def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
         return self.with_intervals(targets, answers, coverage)
@@ -208,7 +211,8 @@ class Regression(Task):
                 f"Prediction intervals of {coverage:.0%} need at least "
                 f"{fewest_examples(coverage)} examples, and there are {len(rows)}."
             )
-        return replace(self, margins=tuple(errors[rank - 1].tolist()), coverage=coverage)
+        margins = tuple(errors[rank - 1].tolist())
+        return replace(self, margins=margins, coverage=coverage, calibrated_on=len(rows))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         """MAE and RMSE in units; the scores of several numbers are called `mae_NAME` and so on."""
@@ -217,6 +221,19 @@ class Regression(Task):
         ends = [f"_{name}" for name in self.shown_names] if self.size > 1 else [""]
         names = [f"{score}{end}" for end in ends for score in NumberScores.names]
         return names, lambda weights: scores(weights).ravel().tolist()
+
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """The median by MAE, the mean by squared errors; ranks do not have any."""
+        rows = self.values(targets)
+        mean = rows.mean(axis=0)
+        return {"mae": np.median(rows, axis=0), "rmse": mean, "r2": mean, "spearman": mean}
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        count = config.pop(
+            "calibrated_on"
+        )  # left out, so that earlier versions read what they know
+        return {**config, "calibrated_on": count} if count else config
 
     def explained(self, answers: Any) -> np.ndarray:
         if self.size > 1:

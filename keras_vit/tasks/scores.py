@@ -207,27 +207,6 @@ def _sums(weights: np.ndarray, places: np.ndarray, starts: np.ndarray) -> np.nda
     return np.add.reduceat(weights[places], starts) if len(starts) else np.zeros(0)
 
 
-def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
-    """The threshold, from which on a label is predicted, with the largest F1.
-
-    Halfway between the two scores it separates, so that it does not hang on one example; of several
-    the one nearest to 0.5.
-
-    >>> import numpy as np
-    >>> best_threshold(np.array([True, True, False]), np.array([0.6, 0.3, 0.1]))
-    0.20000000298023224
-    """
-    values, inverse = np.unique(scores.astype(np.float64), return_inverse=True)
-    true = np.bincount(inverse, present)[::-1].cumsum()[::-1]  # from each value on
-    predicted = np.bincount(inverse)[::-1].cumsum()[::-1]
-    f1 = f1_scores(true, present.sum(), predicted)
-    below = np.concatenate([[0.0], values[:-1]])
-    middles = ((values + below) / 2).astype(np.float32)  # as answers are
-    middles = np.where(middles > below, middles, values)
-    best = np.flatnonzero(np.isclose(f1, f1.max(), rtol=0, atol=1e-12))
-    return float(middles[best[np.abs(middles[best] - 0.5).argmin()]])
-
-
 class NumberScores:
     """MAE, RMSE, R2 and Spearman's rank correlation of each of some numbers.
 

@@ -311,6 +311,16 @@ class Task:
         named = self._scores(*self._pairs(targets, answers))
         return scores_with_intervals(named, len(answers), resamples, seed)
 
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """By each score, the best single answer for all images `(size,)`, which needs no model.
+
+        Where any is as good as another, one of them.
+
+        Args:
+            targets: As `check_targets` takes them, by which they are the best.
+        """
+        raise NotImplementedError
+
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         """The names of the scores, and what computes them for weights of the examples."""
         raise NotImplementedError

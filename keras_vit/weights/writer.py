@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit._base.errors import printable
+from keras_vit._base.errors import printable, warn_at_caller
 from keras_vit._base.files import atomic_write
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
@@ -86,6 +86,7 @@ def save_weights(
     chosen = layout_for(layout, model, stored_family(model))
     if layout in CONFIGS and (not path.suffix or _is_folder(path)):
         check_folder(path, layout, overwrite)
+        _warn_of_novelty(model, path)
         model = _in_units(model)
 
         def write_weights(file: Path, stack: ExitStack) -> None:
@@ -98,8 +99,18 @@ def save_weights(
         raise ValueError(
             f"{str(file)!r} should end in {chosen.suffix!r} for the {chosen.name!r} layout."
         )
+    _warn_of_novelty(model, path)
     with _replacing(path) as temporary:
         _write(model, temporary, chosen)
+
+
+def _warn_of_novelty(model: ImageModel, path: Path) -> None:
+    if model.novelty is not None:
+        warn_at_caller(
+            f"{model.name} has a novelty score, which weights in the layouts of other packages do "
+            f"not have: {printable(path)} is without it. Keep the .keras file too, or export the "
+            "model (keras-vit export)."
+        )
 
 
 def _in_units(model: ImageModel) -> Any:

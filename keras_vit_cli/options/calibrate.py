@@ -8,7 +8,13 @@ from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import Command, in_data, in_run
 from keras_vit_cli.options.shared import BATCH, COVERAGE, DATA_HELP
 
-METHODS = ("lac", "aps", "raps")  # as in keras_vit.tasks.conformal
+METHODS = (
+    "lac",
+    "aps",
+    "aps_inclusive",
+    "aps_randomized",
+    "raps",
+)  # as in keras_vit.tasks.conformal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +49,9 @@ class CalibrateOptions:
     )
     method: str = in_run(
         "which classes are in a set: those that are probable enough (lac, the smallest sets), or "
-        "the most probable ones up to a sum of probabilities (aps; raps, with a penalty on many)",
+        "the most probable ones up to a sum of probabilities: aps_randomized (as torchcp), "
+        "aps_inclusive (as MAPIE, never empty), aps (covers far more than asked for) and raps "
+        "(with a penalty on many)",
         METHODS[0],
         choices=METHODS,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from keras_vit._base.errors import accepted_arguments, counted, printable
 from keras_vit.data import Augmentation
 from keras_vit.evaluation.markdown import code, inline, table
-from keras_vit.evaluation.task_report import HEADING, score_rows
+from keras_vit.evaluation.task_report import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
 from keras_vit.training.compile_model import loss_name
 from keras_vit.training.recipes import Recipe
@@ -118,7 +118,7 @@ def report_page(
         "Worst mistakes": _plot("mistakes.png") if "mistakes.png" in plots else "",
         f"Per {results.task.nouns[0]}": results.report.to_markdown(),
         "Recipe": _recipe(results.task, facts, config),
-        "Use and repeat": _commands(run or Path(name), config, beside),
+        "Use and repeat": _commands(run or Path(name), config, beside, facts),
     }
     parts = [f"# {inline(name)}", _summary(results, facts)]
     parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
@@ -193,7 +193,9 @@ def _scores(results: Results, job: Mapping[str, Any], facts: Mapping[str, Any]) 
         for score, meaning in MEANINGS.items()
         if any(row[0] == score or row[0].startswith(f"{score}_") for row in shown)
     ]
-    constant = "The best constant is one answer for all images, which needs no model."
+    constant = (
+        f"The best constant is, {constant_text(results.report.constant_of)}; it needs no model."
+    )
     parts.append("; ".join(meanings) + f". {constant}" if meanings else constant)
     notes = list(results.notes)
     if job.get("patience") is not None:
@@ -276,7 +278,7 @@ def _defaults(options: type) -> dict[str, Any]:
     }
 
 
-def _commands(run: Path, config: Mapping[str, Any], beside: str) -> str:
+def _commands(run: Path, config: Mapping[str, Any], beside: str, facts: Mapping[str, Any]) -> str:
     folder = short_path(str(run))
     image = "tile.tif" if config.get("job", {}).get("bands") else "photo.jpg"
     commands = [f"keras-vit predict {shlex.quote(folder)} {image}"]
@@ -293,6 +295,8 @@ def _commands(run: Path, config: Mapping[str, Any], beside: str) -> str:
         f"model = keras_vit.load_model({file})  # takes pixels 0..255\n"
         "answers = keras_vit.models.answers.answers_of(model, model.predict(images))\n```",
     )
+    if note := facts.get("note_of_best", ""):
+        parts.append(f"Note: {note}.")
     versions = config.get("versions", {})
     if versions:
         parts.append(", ".join(f"{inline(k)} {inline(v)}" for k, v in versions.items()) + ".")

@@ -168,5 +168,5 @@ def results_of_task(
     promises = () if novel is None else (novel,)
     if novel is not None:
         record["novelty"] = novel.to_dict()
-    notes = tuple(map(str, promises))
+    notes = (*report.notes, *map(str, promises))
     return Results(task, report.examples, report, notes, plots, record, promises)

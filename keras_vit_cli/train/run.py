@@ -20,6 +20,7 @@ from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split, predict_with_novelty
 from keras_vit.evaluation.probes import LinearProbe
@@ -52,7 +53,7 @@ from keras_vit.weights import load_model
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
-from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.image_record import (
@@ -183,6 +184,8 @@ class Run:
         self.print(f"\n{report}\n")
         if note := note_of_probe(report, facts):
             self.print(note)
+        if note := note_of_best(job.out, facts):
+            self.print(f"note: {note}")
         if "sets" in facts:
             self.print(str(evaluation.SetReport.from_dict(facts["sets"])))
         if "novelty" in facts:
@@ -415,7 +418,8 @@ class Run:
         """
         seen = evaluation.features(self.model, some_of(self.trained_on.train, MOST_FITTED))[0]
         held_out = evaluation.features(self.model, images)[0]
-        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms))
+        head = classifier_head(self.model)
+        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms, head))
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
@@ -435,7 +439,9 @@ class Run:
     def report(self) -> Report:
         """The scores on the validation split."""
         if not self.classifies:
-            return evaluation.task_report(self.model.task, self.targets, self.answers)
+            of_training = self.splits.task.to_targets(self.splits.train.labels())
+            task = self.model.task
+            return evaluation.task_report(task, self.targets, self.answers, of_training)
         return evaluation.classification_report(
             self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
         )

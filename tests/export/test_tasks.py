@@ -11,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
@@ -106,12 +107,14 @@ def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -
 
 @formats("tf_saved_model")  # what three others are made from
 def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path) -> None:
-    """RAPS, whose graph compares classes in pairs; LAC compares each with a number."""
+    """RAPS and APS, whose graphs compare classes in pairs; LAC compares each with a number."""
     thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
-    sets = PredictionSets("raps", 0.9, thresholds, 100, penalty=0.05)
+    method = "aps_randomized" if format in ("tf_saved_model", "onnx") else "raps"
+    sets = PredictionSets(method, 0.9, thresholds, 100, penalty=0.05)
     model = vit(task=tasks.Classification(tuple("abcdef"), sets=sets))
     rows = bank.outputs(model.feature_model("pre_logits"), PIXELS)
-    model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4))
+    model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4, classifier_head(model)))
+    assert model.novelty.classes
     novelty, inside = model.novelty.scores(rows), sets.contains(answers(model))
     assert 8 < inside.sum() < 40
     file = exported(tmp_path, model, format)
