@@ -99,10 +99,8 @@ def fit(
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
-    network = getattr(model, "student", model)
-    check_task(network, splits.task)
-    labels = splits.train.labels()
-    _start_at_mean(network, recipe, labels)
+    network, labels = getattr(model, "student", model), splits.train.labels()
+    _prepare_head(network, recipe, splits.task, labels)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
@@ -149,8 +147,12 @@ def fit(
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
-def _start_at_mean(network: Any, recipe: Recipe, labels: np.ndarray) -> None:
-    """The bias of a head that does not answer classes: many steps would go into the mean alone."""
+def _prepare_head(network: Any, recipe: Recipe, asked: Task, labels: np.ndarray) -> None:
+    """Checks what the head answers, and sets its bias where that is not classes.
+
+    Many steps would go into the mean alone.
+    """
+    check_task(network, asked)
     task = getattr(network, "task", None)
     # `recipe.head_bias` is for classes, too.
     if task is not None and task.kind != "classification" and not recipe.head_bias:
