@@ -39,6 +39,7 @@ from keras_vit.models.shared_model import SharedModel
 from keras_vit.ops import whole_values
 from keras_vit.tasks import Task
 from keras_vit.tasks.loss_kinds import kind_of_loss
+from keras_vit.tasks.task import Seen
 from keras_vit.trainer.compiled_model import CompiledModel
 
 Arguments = dict[str, Any]
@@ -103,7 +104,7 @@ class ImageModel(CompiledModel):
         # converted to the dtype of `images`, float32, whatever the policy.
         self._dtype_policy = config.dtype
         self._task, self._task_from = config.task, config.task_from
-        self._targets_seen: tuple[Any, ...] = ()  # in training: see `Task.not_scaled`
+        self._targets_seen: Seen = ()  # in training: see `Task.not_scaled`
         self.eval_transform = EvalTransform()
         self.load_report = None
 

@@ -137,17 +137,17 @@ class Regression(Task):
         better than 0 and 1, those of scaled numbers.
 
         >>> task = Regression(("weight",), offset=(70,), scale=(15,))
-        >>> task.not_scaled((32, [0.2], [1.1])), task.not_scaled((32, [68.0], [12.0]))[:44]
+        >>> task.not_scaled((32, 0.2, 1.1)), task.not_scaled((32, 68.0, 12.0))[:44]
         ('', 'mean 68 and standard deviation 12, as weight')
         """
-        if not seen or len(seen[1]) != self.size:
+        if len(seen) != 1 + 2 * self.size:
             return ""
-        count, *columns = seen
-        mean, std, offset, scale = (np.array(c, float) for c in (*columns, self.offset, self.scale))
+        mean, std = np.reshape(seen[1:], (2, -1))
+        offset, scale = np.array(self.offset), np.array(self.scale)
         # The logarithm of how much more probable an example is, on average, in units than scaled.
         gains = (mean**2 + std**2) / 2 - ((mean - offset) ** 2 + std**2) / (2 * scale**2)
         gains -= np.log(scale)
-        if min(count, MOST_SEEN) * gains.sum() < EVIDENCE:
+        if min(seen[0], MOST_SEEN) * gains.sum() < EVIDENCE:
             return ""
         i, names = int(gains.argmax()), repr(self.names) if self.names else f"size={self.size}"
         return (

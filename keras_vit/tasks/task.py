@@ -17,8 +17,8 @@ from keras_vit.tasks.balance import BALANCES
 from keras_vit.tasks.scores import NamedScores, Score, scores_with_intervals
 from keras_vit.tasks.splitting import held_out
 
-# Of targets in rows: how many, and the means and standard deviations of the columns; or nothing.
-Seen = tuple[Any, ...]
+# Of targets in rows: how many, the means and the standard deviations of the columns; or nothing.
+Seen = tuple[float, ...]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from keras_vit.trainer.pixel_ranges import warn_once
 
 # The sum of a row of labels from which they are several classes at once: two of them, smoothed.
 SEVERAL = 1.5
+# Values that are kept of numbers, in the model's configuration.
+MOST_SEEN = 256
 
 
 def check_numbers(targets: np.ndarray, task: Task | None, warned: set[str]) -> Seen:
@@ -37,10 +39,10 @@ def check_numbers(targets: np.ndarray, task: Task | None, warned: set[str]) -> S
             "training would destroy the weights. Leave such examples out, or replace missing "
             "numbers and give their examples a sample_weight of 0."
         )
-    seen = (len(rows), tuple(rows.mean(axis=0).tolist()), tuple(rows.std(axis=0).tolist()))
+    seen = (len(rows), *rows.mean(axis=0).tolist(), *rows.std(axis=0).tolist())
     if task is not None and (wrong_scale := task.not_scaled(seen)):
         warn_once(f"The targets have {wrong_scale}", "scale", warned)
-    return seen
+    return seen if len(seen) <= MOST_SEEN else ()
 
 
 def check_several(rows: np.ndarray, loss_name: str, warned: set[str]) -> None:
