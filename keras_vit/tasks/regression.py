@@ -15,10 +15,13 @@ from keras_vit.tasks.distillation_losses import number_distillation
 from keras_vit.tasks.losses import QuantileLoss, UnitError
 from keras_vit.tasks.scores import NamedScores, NumberScores
 from keras_vit.tasks.splitting import quantile_bins
-from keras_vit.tasks.task import Task
+from keras_vit.tasks.task import Seen, Task
 
 COVERAGE = 0.9
 MIN_EXAMPLES = 9  # of which the largest error is the interval of that coverage
+# How much more probable numbers must be in their units than scaled, as a logarithm, and for how
+# many of them it counts: more would betray the smallest difference.
+EVIDENCE, MOST_SEEN = 10.0, 32
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -129,6 +132,34 @@ class Regression(Task):
             )
         mean, deviation = rows.mean(axis=0), rows.std(axis=0)
         return replace(self, offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
+
+    def not_scaled(self, seen: Seen) -> str:
+        """What is wrong with numbers that look as if they were not scaled; "" if they do not.
+
+        They do where the offset and the scale, as mean and standard deviation, explain them far
+        better than 0 and 1, those of scaled numbers.
+
+        >>> task = Regression(("weight",), offset=(70,), scale=(15,))
+        >>> task.not_scaled((32, 0.2, 1.1)), task.not_scaled((32, 68.0, 12.0))[:44]
+        ('', 'mean 68 and standard deviation 12, as weight')
+        """
+        if len(seen) != 1 + 2 * self.size:
+            return ""
+        mean, std = np.reshape(seen[1:], (2, -1))
+        offset, scale = np.array(self.offset), np.array(self.scale)
+        # The logarithm of how much more probable an example is, on average, in units than scaled.
+        gains = (mean**2 + std**2) / 2 - ((mean - offset) ** 2 + std**2) / (2 * scale**2)
+        gains -= np.log(scale)
+        if min(seen[0], MOST_SEEN) * gains.sum() < EVIDENCE:
+            return ""
+        i, names = int(gains.argmax()), repr(self.names) if self.names else f"size={self.size}"
+        return (
+            f"mean {mean[i]:.4g} and standard deviation {std[i]:.4g}, as "
+            f"{printable(self.shown_names[i])} in its unit, and the task scales: its answer is the "
+            f"output times {scale[i]:.4g} plus {offset[i]:.4g}, so that {mean[i]:.4g} would become "
+            f"{mean[i] * scale[i] + offset[i]:.4g}. Train on model.task.check_targets(targets), or "
+            f"take a task that does not scale: model.task = keras_vit.tasks.Regression({names})."
+        )
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
         """The mean of the scaled targets, 0 where the task is `fitted` to them."""

@@ -17,6 +17,9 @@ from keras_vit.tasks.balance import BALANCES
 from keras_vit.tasks.scores import NamedScores, Score, scores_with_intervals
 from keras_vit.tasks.splitting import held_out
 
+# Of targets in rows: how many, the means and the standard deviations of the columns; or nothing.
+Seen = tuple[float, ...]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -160,6 +163,10 @@ class Task:
     def fitted(self, targets: Any) -> Self:
         """The task with what it takes from the training targets: the scale of `Regression`."""
         return self
+
+    def not_scaled(self, seen: Seen) -> str:
+        """What is wrong with targets that look as if `check_targets` had not scaled them; or ""."""
+        return ""
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
         """The bias of a zero head that predicts the mean target, `(outputs,)`; None for zeros."""

@@ -11,6 +11,7 @@ import keras
 
 from keras_vit._base.errors import printable, warn_at_caller
 from keras_vit._base.files import atomic_write
+from keras_vit.models.answers import unknown_task
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
@@ -56,7 +57,8 @@ def save_weights(
             `overwrite` is False.
         CheckpointError: The layout cannot hold a weight of the model, or the other package does not
             have what the model computes.
-        ValueError: The layout is unknown, or has another suffix.
+        ValueError: The layout is unknown, or has another suffix; or neither `model.task` nor the
+            compiled loss says what the outputs mean, and others would take them for classes.
 
     Example:
 
@@ -84,7 +86,10 @@ def save_weights(
             "layout='google', 'big_vision', 'timm' or 'huggingface'."
         )
     chosen = layout_for(layout, model, stored_family(model))
-    if layout in CONFIGS and (not path.suffix or _is_folder(path)):
+    is_folder = layout in CONFIGS and (not path.suffix or _is_folder(path))
+    if model.is_task_unknown and (is_folder or model.num_classes > 1):
+        raise ValueError(unknown_task(model))  # it would be read as classes
+    if is_folder:
         check_folder(path, layout, overwrite)
         _warn_of_novelty(model, path)
         model = _in_units(model)

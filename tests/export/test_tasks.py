@@ -144,9 +144,10 @@ def test_activation_is_applied_once(activation: str, artifacts: Artifacts, tmp_p
 @formats("onnx", of=("onnx", "torch"))
 def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     model = vit(num_classes=1)
-    with pytest.warns(UserWarning, match=r"Nobody said .*model\.task = keras_vit\.tasks") as caught:
-        path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
-    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match=r"model\.task = keras_vit\.tasks.*model\.task = None"):
+        keras_vit.export_model(model, tmp_path / PATHS[format], format)
+    model.task = None
+    path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
     file = load_exported(path)
     assert (file.task, file.class_names, file.contract.outputs) == (None, None, ("outputs",))
     raw = bank.outputs(model, PIXELS)
@@ -163,13 +164,12 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", one_quick([{}, {"pooling": None}]))
-def test_features_and_tokens_do_not_warn(options: Any, tmp_path: Path, recwarn: Any) -> None:
+def test_features_and_tokens_are_raw(options: Any, tmp_path: Path) -> None:
     model = bank.small(num_classes=0, **options)
     file = exported(tmp_path, model, "litert")
     assert file.output_shape == model.output_shape
     expected = bank.outputs(model, PIXELS)
     np.testing.assert_allclose(file.predict(PIXELS), expected, atol=1e-4, rtol=1e-4)
-    assert not [w for w in recwarn if "Nobody said" in str(w.message)]
 
 
 def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:
