@@ -8,7 +8,7 @@ import math
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -371,6 +371,17 @@ RASTER_FORMATS = (
     RasterFormat("DICOM", (".dcm", ".dicom", ".ima"), rb".{128}DICM", "pydicom", _read_dicom),
 )
 RASTER_SUFFIXES = tuple(suffix for kind in RASTER_FORMATS for suffix in kind.suffixes)
+
+
+def require_readers(suffixes: Iterable[str]) -> None:
+    """Raises an ImportError where what reads files of these suffixes is not installed."""
+    wanted = set(suffixes)
+    for kind in RASTER_FORMATS:
+        if wanted.intersection(kind.suffixes) and find_spec(kind.package) is None:
+            raise ImportError(
+                f"{kind.name} files are read by {kind.package}: {install_command('bands')}",
+                name=kind.package,
+            )
 
 
 def shown(image: np.ndarray) -> np.ndarray:
