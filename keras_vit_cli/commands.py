@@ -15,6 +15,7 @@ from keras_vit._base.errors import printable
 from keras_vit.data import load, plot_augmentations
 from keras_vit.export import export_model, load_exported
 from keras_vit.export.comparison import calibration_images, compare
+from keras_vit.export.format_table import check_format
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
@@ -28,6 +29,7 @@ from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
+from keras_vit_cli.options.checks import check_needs
 from keras_vit_cli.options.convert import ConvertOptions
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
@@ -59,10 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `keras-vit`; None for those of this process.
 
     Returns:
-        0, or 1 when some of the images do not get an answer, 2 for an error, which is one line on
-        standard error, 130 after Ctrl-C.
+        0, or 1 when some of the images do not get an answer, 2 for an error, which is a message
+        on standard error, 130 after Ctrl-C.
     """
-    return exit_status(lambda: run(parse(arguments)))
+
+    def checked() -> int:
+        options = parse(arguments)
+        check_needs(options)
+        return run(options)
+
+    return exit_status(checked)
 
 
 def run(options: dict[str, Any]) -> int:
@@ -111,6 +119,7 @@ def _inspect(options: InspectOptions) -> int:
 
 
 def _export(options: ExportOptions) -> None:
+    check_format(options.format, options.quantize)  # names missing packages before any work
     model, out = load_model(options.model), options.out
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)

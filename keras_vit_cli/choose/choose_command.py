@@ -26,7 +26,15 @@ from keras_vit.models import ImageModel
 from keras_vit.models.cost import cost_of
 from keras_vit.tasks import Task
 from keras_vit.weights.catalog import license_of
-from keras_vit_cli.choose.choice_files import PLOT, TABLE, Choice, draw, table_of, write_table
+from keras_vit_cli.choose.choice_files import (
+    PLOT,
+    TABLE,
+    Choice,
+    draw,
+    short_names,
+    table_of,
+    write_table,
+)
 from keras_vit_cli.options.choose import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
@@ -203,6 +211,7 @@ def _judge(
     }
     choice = Choice(
         weights,
+        short_names(options.among)[weights],
         tuple(index.info["preparation"]["image_size"]),
         layer,
         pooling,

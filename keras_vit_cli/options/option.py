@@ -17,6 +17,14 @@ class UsageError(ValueError):
     """Arguments that the command line does not accept."""
 
 
+def escaped(text: str) -> str:
+    """A text on one line, without control sequences.
+
+    As keras_vit._base.errors.printable, which cannot be imported without Keras.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 @dataclass(frozen=True)
 class Integers:
     """Integers from `low` to `high`, both included, as the type of an option."""

@@ -64,7 +64,12 @@ from keras_vit_cli.train.image_record import (
     write_images,
 )
 from keras_vit_cli.train.job import Job
-from keras_vit_cli.train.job_recipe import check_processes, recipe_of, suited_recipe
+from keras_vit_cli.train.job_recipe import (
+    check_processes,
+    note_of_mirroring,
+    recipe_of,
+    suited_recipe,
+)
 from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, stored_report
 
 Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels
@@ -182,7 +187,7 @@ class Run:
             output.publish(self.print)
         report, facts = stored_report(output.place)
         self.print(f"\n{report}\n")
-        if note := note_of_probe(report, facts):
+        if note := note_of_probe(report, facts, job):
             self.print(note)
         if note := note_of_best(job.out, facts):
             self.print(f"note: {note}")
@@ -219,11 +224,8 @@ class Run:
         if self.splits.report.unreadable or self.splits.report.ignored:
             self.print(f"left out: {self.splits.report}")
         name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
-        if not self.classifies and (self.recipe.augmentation.flip or self.recipe.views != "one"):
-            self.print(
-                "note: images are mirrored in training or prediction; where a mirror image has "
-                "another answer, as an angle has, give --augment none or digits"
-            )
+        if not self.classifies and (note := note_of_mirroring(self.job, self.recipe)):
+            self.print(note)
         self.facts["recipe"] = name
         task, recipe = self.splits.task, self.recipe
         if self.job.coverage is not None and task.kind not in ("classification", "regression"):

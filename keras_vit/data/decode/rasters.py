@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -471,6 +471,17 @@ RASTER_FORMATS = (
     RasterFormat("NumPy", "numpy", _read_npy),
     RasterFormat("DICOM", "pydicom", _read_dicom),
 )
+
+
+def require_readers(suffixes: Iterable[str]) -> None:
+    """Raises an ImportError where what reads files of these suffixes is not installed."""
+    wanted = set(suffixes)
+    for kind in RASTER_FORMATS:
+        if wanted.intersection(kind.suffixes) and find_spec(kind.package) is None:
+            raise ImportError(
+                f"{kind.name} files are read by {kind.package}: {install_command('bands')}",
+                name=kind.package,
+            )
 
 
 def shown(image: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from keras_vit.data.decode.image_files import (
     sixteen_bit_files,
 )
 from keras_vit.data.decode.image_kinds import BANDS, PILLOW, TENSORFLOW, kind_of, suffixes_of
-from keras_vit.data.decode.rasters import fill_missing, read_raster
+from keras_vit.data.decode.rasters import fill_missing, read_raster, require_readers
 from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
@@ -53,7 +53,8 @@ from keras_vit.tasks import Task
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
     "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
-    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg."
+    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg. Images in any folders, and several "
+    "labels, numbers or grades of each, take a table: labels='labels.csv' (--labels labels.csv)."
 )
 
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
@@ -343,7 +344,7 @@ def _is_one_class(folder: Path) -> str:
     if hint := how_to_convert(files):
         return f"{hint} They have to lie in a folder per class. "
     if len(folders_in(parent)) < 2:
-        return "Its images have to lie in a folder per class. "
+        return "Its images have to lie in a folder per class, or be listed in a table with labels. "
     return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
 
 
@@ -403,6 +404,8 @@ def check_images(
         The numbers of bands, or None; those files; and whether all others are upright, and JPEG
         files, as far as that is known.
     """
+    if options.bands is not None:
+        require_readers(file.suffix.lower() for file in files)
     bands = options.numbers(files)
     if not options.verify:
         if bands is None:
