@@ -188,6 +188,7 @@ def embed(
         **identity,
         "dimension": encoder.dimension,
         "photos": path_from(output.place, listed.root),
+        "is_folder": listed.is_folder,
     }
     is_begun = read_manifest(output.workspace) is not None and (output.workspace / INFO).exists()
     if is_begun:

@@ -170,8 +170,12 @@ def test_a_folder_that_is_only_evaluated_is_one_split(tmp_path: Path) -> None:
     assert np.bincount(flat["all"].labels()).tolist() == [10, 10]
     one = load(tmp_path / "one", whole=True)["all"]
     assert (one.class_names, one.labels().tolist()) == (("a",), [0, 0, 0])
-    assert load(tmp_path / "parts", whole=True)["all"].class_names == ("test", "train", "val")
-    assert names(load(tmp_path / "lists", whole=True)["all"]) == ["a/000.png", "b/001.png"]
+    parts = load(tmp_path / "parts", whole=True)  # what the data says of splits stays
+    assert {name: names(part) for name, part in parts.items()} == {
+        part: [f"{part}/1.png"] for part in ("train", "val", "test")
+    }
+    assert parts.class_names == ("test", "train", "val")
+    assert names(load(tmp_path / "lists", whole=True)["val"]) == ["b/001.png"]
     assert repr(load("digits", whole=True)) == "Splits('digits', 10 classes: all 1797)"
     with pytest.raises(KeyError, match="does not have a split 'val': it has all"):
         _ = flat.val

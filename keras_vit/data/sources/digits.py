@@ -22,7 +22,8 @@ def load_digits(
     )
     everything = np.arange(len(labels))
     train, val = selection.train_test_split(everything, **options)
-    places = {"all": everything} if whole else {"train": train, "val": val}
+    is_drawn = source != "digits/half"
+    places = {"all": everything} if whole and is_drawn else {"train": train, "val": val}
     names = tuple(str(digit) for digit in range(10))
     parts = {
         name: ArraySplit(name, names, images[index], labels[index], "digits", reader)

@@ -37,7 +37,7 @@ from keras_vit.data.decode.image_kinds import (
     kind_of,
     suffixes_of,
 )
-from keras_vit.data.decode.rasters import read_raster
+from keras_vit.data.decode.rasters import fill_missing, read_raster, require_readers
 from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
@@ -60,7 +60,8 @@ from keras_vit.tasks import Task
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
     "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
-    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg."
+    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg. Images in any folders, and several "
+    "labels, numbers or grades of each, take a table: labels='labels.csv' (--labels labels.csv)."
 )
 
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
@@ -84,10 +85,11 @@ class FileSplit(IndexedSplit):
         max_pixels: as in `decode_image`; verified files have been checked.
         reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
         bands: of raster files, from 1, in the order of the channels; for Grain's reader.
+        nodata: as in `load`: with "mean", pixels without a value are NaN.
     """
 
     can_fail = True
-    _per_example = ("_labels", "files", "groups")
+    _per_example = ("_labels", "_digests", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(
@@ -102,13 +104,14 @@ class FileSplit(IndexedSplit):
         max_pixels: int | None = MAX_PIXELS,
         reader: str | None = None,
         bands: Sequence[int] | None = None,
+        nodata: Any = "mean",
     ):
         self.name, self.reader = name, resolve_reader(reader, bands)
         if bands is not None:
             self.bands, self.channels = check_bands(bands), len(bands)
         self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
-        self.max_pixels = max_pixels
+        self.max_pixels, self.nodata = max_pixels, nodata
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
         task = self.meaning if isinstance(self.meaning, Task) else None
@@ -151,7 +154,16 @@ class FileSplit(IndexedSplit):
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
         max_pixels = None if self.verified else self.max_pixels
         contents = read_contents(self.files[index])
-        return crop_to_box(decode_array(contents, channels, max_pixels, self.bands), crop)
+        image = decode_array(contents, channels, max_pixels, self.bands)
+        if self.nodata != "mean":
+            image = fill_missing(image, self.nodata)
+        return crop_to_box(image, crop)
+
+    def _contents(self, index: int) -> bytes:
+        try:
+            return read_contents(self.files[index])
+        except OSError:
+            return os.fsencode(self.files[index])  # no other image has it
 
     def report_undecodable(self, index: int, reason: str) -> None:
         file = printable(self.files[index])
@@ -183,6 +195,7 @@ class FileOptions:
     reader: str = "tensorflow"
     bands: tuple[int, ...] | str | None = None
     whole: bool = False
+    nodata: Any = "mean"
 
     @property
     def read_by(self) -> str:
@@ -209,7 +222,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, options)
     if options.whole:
-        examples = {"all": [example for part in examples.values() for example in part]}
+        examples = {"all": examples["train"]} if set(examples) == {"train"} else examples
     elif set(examples) == {"train"}:
         examples = _stratified(examples["train"], class_names, val_fraction, seed)
     else:
@@ -218,13 +231,19 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     bands, unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
-    trained = {c for _, c in next(iter(examples.values()))}
+    to_know = examples.values() if options.whole else [examples["train"]]
+    trained = {c for part in to_know for _, c in part}
     _warn_of_spellings(trained)
-    unused = [_unused_class(folder, n, examples, trained) for n in class_names if n not in trained]
+    purpose = "" if options.whole else " to train on"
+    unused = [
+        _unused_class(folder, name, examples, trained, purpose)
+        for name in class_names
+        if name not in trained
+    ]
     class_names = tuple(name for name in class_names if name in trained)
     examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
     hint = how_to_convert(path for path, _ in ignored)
-    _report_classes(folder, examples, unused, options.on_bad_file, hint)
+    _report_classes(folder, examples, unused, options, hint)
     label = {name: index for index, name in enumerate(class_names)}
     splits = {}
     for name, part in examples.items():
@@ -240,6 +259,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
             options.max_pixels,
             options.reader,
             bands,
+            options.nodata,
         )
     _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
@@ -331,7 +351,7 @@ def _is_one_class(folder: Path) -> str:
     if hint := how_to_convert(files):
         return f"{hint} They have to lie in a folder per class. "
     if len(folders_in(parent)) < 2:
-        return "Its images have to lie in a folder per class. "
+        return "Its images have to lie in a folder per class, or be listed in a table with labels. "
     return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
 
 
@@ -391,6 +411,8 @@ def check_images(
         The numbers of bands, or None; those files; and whether all others are upright, and JPEG
         files, as far as that is known.
     """
+    if options.bands is not None:
+        require_readers(file.suffix.lower() for file in files)
     bands = options.numbers(files)
     if not options.verify:
         if bands is None:
@@ -398,7 +420,7 @@ def check_images(
         return bands, [], False, False
     if bands is not None:
         is_exact = options.bands == "all"
-        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact)
+        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact, options.nodata)
         upright = jpeg = False
     else:
         unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
@@ -436,14 +458,14 @@ def _report_ignored(ignored: Files) -> None:
 
 
 def _unused_class(
-    folder: Path, name: str, examples: Examples, trained: set[str]
+    folder: Path, name: str, examples: Examples, trained: set[str], purpose: str
 ) -> tuple[Path, str]:
     """The folder of a class that cannot be trained on, and the reason."""
     places = (folder / name, *(part / name for part in folders_in(folder)))
     path = next((place for place in places if place.is_dir()), folder / name)
     count = sum(c == name for part in examples.values() for _, c in part)
-    reason = f"a class without an image{'' if 'all' in examples else ' to train on'}"
-    reason += f", only {count} elsewhere" if count else ""
+    where = f", only {count} elsewhere" if count else ""
+    reason = f"a class without an image{purpose}{where}"
     if same := [c for c in trained if _folded(c) == _folded(name)]:
         return path, f"{reason}: {printable(same[0])} has some, is it the same class?"
     inner = [part.name for part in folders_in(path)] if path.is_dir() else []
@@ -471,12 +493,12 @@ def _folded(name: str) -> str:
 
 
 def _report_classes(
-    folder: Path, examples: Examples, unused: Files, on_bad_file: str, hint: str
+    folder: Path, examples: Examples, unused: Files, options: FileOptions, hint: str
 ) -> None:
     """Raises a ValueError for too few classes or images, or warns of classes that are left out."""
     lines, number = _lines(unused), counted(len(unused), "class", "classes")
-    whole = "all" in examples  # where an empty folder is not an error
-    if whole and not examples["all"]:
+    whole = options.whole  # where an empty folder is not an error
+    if not any(examples.values()):
         raise ValueError(f"{folder} does not hold an image in a class folder. {hint}{lines}")
     classes, validated = len({c for _, c in examples.get("train", ())}), examples.get("val")
     if not whole and (classes < 2 or not validated):
@@ -485,7 +507,7 @@ def _report_classes(
             f"{counted(len(validated or ()), 'image')} to validate on; a classifier needs two "
             f"classes and an image to validate on.{' ' if hint else ''}{hint}{lines}"
         )
-    if unused and on_bad_file == "raise" and not whole:
+    if unused and options.on_bad_file == "raise" and not whole:
         raise ValueError(
             f"{number} cannot be used:{lines}\n"
             "Add images or remove these folders, or load with on_bad_file='skip'."

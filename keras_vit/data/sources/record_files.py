@@ -40,7 +40,11 @@ def load_records(
 ) -> Splits:
     """Splits of the record files in a folder, or of those that match a pattern."""
     files = _find(source)
-    groups = {"all": files} if whole else _by_split(files, source)
+    groups = _by_split(files)
+    if whole and set(groups) == {"train"}:
+        groups = {"all": groups["train"]}
+    elif not whole and len(groups) > 1:
+        groups = _validated(groups, source)
     folder = Path(next(iter(groups.values()))[0]).parent
     class_names = _class_names([folder, folder.parent])
     parse = None
@@ -88,7 +92,7 @@ def _check_complete(files: Iterable[str]) -> None:
             )
 
 
-def _by_split(files: Sequence[str], source: str) -> dict[str, list[str]]:
+def _by_split(files: Sequence[str]) -> dict[str, list[str]]:
     """The files of each split; a single group is called "train"."""
     groups: dict[str, list[str]] = defaultdict(list)
     for file in files:
@@ -102,9 +106,14 @@ def _by_split(files: Sequence[str], source: str) -> dict[str, list[str]]:
             f"{printable(groups[''][0])} belongs neither to train, val nor test, as other files "
             f"do: {RECORD_LAYOUTS}"
         )
+    return dict(groups)
+
+
+def _validated(groups: dict[str, list[str]], source: str) -> dict[str, list[str]]:
     if "train" not in groups:
+        first = next(iter(groups.values()))[0]
         raise ValueError(
-            f"{printable(files[0])}: there are no files of a split train. {RECORD_LAYOUTS}"
+            f"{printable(first)}: there are no files of a split train. {RECORD_LAYOUTS}"
         )
     return with_validation(groups, source)
 

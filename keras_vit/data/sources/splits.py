@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from keras_vit.data.decode.image_files import unreadable_reason
 from keras_vit.tasks import Classification, Task
 
 GRAY = 127  # what replaces an image that cannot be decoded
+DIGEST_DIGITS = 32  # hexadecimal ones of an image's SHA-256: 128 bits tell any images apart
 _READ_AHEAD = 64  # images that are decoded at once
 
 
@@ -203,8 +205,9 @@ class IndexedSplit(Split):
     """A split whose examples can be read in any order; a subclass sets `_labels`."""
 
     _labels: np.ndarray
+    _digests: np.ndarray | None = None
     # Attributes with an entry per example, and those that are made from them when first asked for.
-    _per_example: tuple[str, ...] = ("_labels",)
+    _per_example: tuple[str, ...] = ("_labels", "_digests")
     _cached: tuple[str, ...] = ("_label_tensor",)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Self:
@@ -217,6 +220,14 @@ class IndexedSplit(Split):
             chosen = values[indices] if is_array else tuple(values[i] for i in indices)
             setattr(taken, name, chosen)
         return taken
+
+    def with_classes(self, names: Sequence[str]) -> Self:
+        """The same images with labels that count in these classes, which have all of their own."""
+        changed, place = self._copy(), {name: i for i, name in enumerate(names)}
+        # A class without an image here may be none of them.
+        table = np.array([place.get(name, -1) for name in self.class_names], np.int32)
+        changed._labels, changed.meaning = table[self._labels], tuple(names)
+        return changed
 
     def _copy(self) -> Self:
         """A copy without what was made from the examples."""
@@ -269,6 +280,24 @@ class IndexedSplit(Split):
 
     def labels(self) -> np.ndarray:
         return self._labels
+
+    def digests(self) -> np.ndarray:
+        """What tells an image from others, in the order of `labels()`, `(images,)` of bytes.
+
+        The first 32 hexadecimal digits of the SHA-256 of an image's file; of images in memory, of
+        their shape and pixels. The first call reads every file.
+        """
+        if self._digests is None:
+            with ThreadPoolExecutor(available_processors()) as pool:
+                read = pool.map(self._contents, range(len(self)))
+                digits = [hashlib.sha256(one).hexdigest()[:DIGEST_DIGITS] for one in read]
+            self._digests = np.array(digits, f"S{DIGEST_DIGITS}")
+        return self._digests
+
+    def _contents(self, index: int) -> bytes:
+        """The bytes that an image's digest is of."""
+        image = self.pixels(index, self.channels)
+        return f"{image.shape}".encode() + image.tobytes()
 
     @abstractmethod
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
@@ -362,6 +391,33 @@ class IndexedSplit(Split):
             return tf.constant(self._labels)
 
 
+def joined(splits: Sequence[Split]) -> Split:
+    """The images of all, one after the other, as one split "all".
+
+    Raises:
+        ValueError: They are records, which are read one split at a time.
+    """
+    if len(splits) == 1:
+        return splits[0]
+    parts = [split for split in splits if isinstance(split, IndexedSplit)]
+    if len(parts) < len(splits):
+        raise ValueError(
+            "Splits of records are not joined: give one of "
+            f"{', '.join(split.name for split in splits)}."
+        )
+    whole = parts[0]._copy()
+    whole.name = "all"
+    for name in whole._per_example:
+        values = [getattr(part, name) for part in parts]
+        if any(value is None for value in values):
+            setattr(whole, name, None)
+        elif isinstance(values[0], np.ndarray):
+            setattr(whole, name, np.concatenate(values))
+        else:
+            setattr(whole, name, tuple(one for value in values for one in value))
+    return whole
+
+
 def spread(count: int, most: int) -> range:
     """Up to `most` of so many places, evenly over them.
 
@@ -412,8 +468,8 @@ class Splits(Mapping[str, Split]):
     Attributes:
         source: the argument of `load`.
         class_names: the names of the task.
-        splits: the parts; "test" is there when the source has one beside "val". Data that were
-            loaded with `whole=True` have the part "all" alone.
+        splits: the parts; "test" is there when the source has one beside "val". Data without
+            splits that were loaded with `whole=True` have the part "all" alone.
         report: files, folders and rows that are not used.
         task_reason: why the labels of a table are taken as `task`, a sentence.
 

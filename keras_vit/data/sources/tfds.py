@@ -118,7 +118,7 @@ def load_tfds(
         )
     class_names = tuple(features[keys[1]].names)
     available = builder.info.splits
-    parts = {"all": "+".join(available)} if whole else _choose_splits(available, val_fraction)
+    parts = _choose_splits(available, None if whole else val_fraction)
     splits = {
         split: TFDSSplit(split, class_names, builder, source, **options)
         for split, source in parts.items()
@@ -142,11 +142,13 @@ def _builder(name: str, data_dir: str | None) -> Any:
         ) from None
 
 
-def _choose_splits(available: Any, val_fraction: float) -> dict[str, str]:
-    """From our names to their splits or slices."""
+def _choose_splits(available: Any, val_fraction: float | None) -> dict[str, str]:
+    """From our names to their splits or slices; without a fraction, a single one is "all"."""
     others = [name for name in ("validation", "test") if name in available]
     if others:
         return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
+    if val_fraction is None:
+        return {"all": "+".join(available)}
     percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
     whole = "train" if "train" in available else next(iter(available))  # ImageNet-21k: "full"
     return {"train": f"{whole}[:{percent}%]", "val": f"{whole}[{percent}%:]"}
