@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from keras.config import image_data_format
 
+from keras_vit._base.errors import accepted_arguments, printable
 from keras_vit.models import (
     MODEL_NAMES,
     BiTResNet,
@@ -48,7 +49,8 @@ def create(
         **arguments: Any argument of the model's class.
 
     Raises:
-        ValueError: The name or an argument is unknown, or out of range.
+        ValueError: The name or an argument is unknown, or out of range, or the weights are of
+            another kind of model.
 
     Example:
 
@@ -67,7 +69,14 @@ def create(
     if weights is not None:
         if sha256 is not None:
             check_file(Path(weights).expanduser(), sha256)
-        sizes |= arguments_for(weights, **{**sizes, **arguments})
+        of_file = arguments_for(weights, **{**sizes, **arguments})
+        if others := sorted({*of_file} - {*accepted_arguments(family_of(name).model)}):
+            raise ValueError(
+                f"{printable(weights)} holds the weights of another kind of model than {name}, "
+                f"with {', '.join(others)}. Leave the name out (--model): from_checkpoint builds "
+                "the model that the file is of."
+            )
+        sizes |= of_file
     label = re.sub(r"\W", "_", name.lower())
     model = family_of(name).model(**{"name": label, **sizes, **arguments})
     if weights is not None:

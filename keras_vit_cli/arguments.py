@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.config_file import besides, read_config, to_toml
-from keras_vit_cli.options.option import Command, UsageError
+from keras_vit_cli.options.option import Command, UsageError, escaped
 
 # From this ratio on (of `difflib`), a misspelled option is like another.
 SIMILAR = 0.75
@@ -97,7 +97,8 @@ def _unrecognized(command: str | None, words: Sequence[str]) -> str:
         elsewhere = NAMES_ELSEWHERE.get(word)
         near += [elsewhere] if elsewhere in names else _similar(word, names)
     proposal = f" Did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    return f"unrecognized arguments: {' '.join(words)} (see {program} --help).{proposal}"
+    shown = escaped(" ".join(words))
+    return f"unrecognized arguments: {shown} (see {program} --help).{proposal}"
 
 
 def _similar(word: str, names: Sequence[str]) -> list[str]:
@@ -116,10 +117,13 @@ class _Parser(argparse.ArgumentParser):
     """Reports a usage error in one line, without the usage of all options before it."""
 
     def error(self, message: str) -> NoReturn:
-        word = re.search(r"COMMAND: invalid choice: '(.*?)'", message)
-        near = difflib.get_close_matches(word[1], COMMANDS) if word else []
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        choices = re.findall(r"[\w-]+", wrong[2]) if wrong else []
+        near = difflib.get_close_matches(wrong[1], choices) if wrong else []
         proposal = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UsageError(f"{message.removesuffix('.')} (see {self.prog} --help).{proposal}")
+        raise UsageError(
+            f"{escaped(message.removesuffix('.'))} (see {self.prog} --help).{proposal}"
+        )
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -139,7 +143,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="environment:\n"
         "  KERAS_BACKEND=tensorflow|jax|torch  chooses the backend\n"
         "  KERAS_VIT_TRACEBACK=1               shows where an error came from\n"
-        "  KERAS_VIT_PLAIN=1                   shows TensorFlow's start-up notes",
+        "  KERAS_VIT_PLAIN=1                   shows what libraries write as well",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")

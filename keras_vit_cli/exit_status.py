@@ -1,13 +1,17 @@
-"""The end of a command: an error is one line, and an exit status."""
+"""The end of a command: an error is a message on standard error, and an exit status."""
 
 import os
 import re
+import select
 import sys
 from collections.abc import Callable
 
+from keras_vit_cli.options.option import escaped
+
 # Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
 EXPECTED = (ValueError, OSError, ImportError, RuntimeError, FloatingPointError)
-LONGEST_MESSAGE = 2000
+LONGEST_MESSAGE = 8000
+CLOSED_PIPE = 141  # as of other programs that `head` has read enough of: 128 and SIGPIPE
 
 # How the backends word that memory is exhausted; TensorFlow adds where each operation was defined.
 NO_MEMORY = (
@@ -17,32 +21,58 @@ STACK = r"^(?:\s*File \".*\", line \d+, in .*|Detected at node .*|\s*\[\[\{\{nod
 
 
 def exit_status(command: Callable[[], int]) -> int:
-    """Runs a command; an error is one line on standard error and status 2, Ctrl-C status 130."""
+    """Runs a command; an error is a message on standard error and status 2, Ctrl-C status 130.
+
+    Where what reads the output has closed it, such as `head`, nothing is printed.
+    """
     try:
-        return command()
+        status = command()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         print("keras-vit: stopped", file=sys.stderr)
         return 130
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            return CLOSED_PIPE
         if os.environ.get("KERAS_VIT_TRACEBACK"):
             raise
-        print(f"keras-vit: {one_line(error)}", file=sys.stderr)
+        print(f"keras-vit: {message_of(error)}", file=sys.stderr)
         return 2
 
 
-def one_line(error: Exception) -> str:
-    """An error in one line that is safe to print, whatever stands in it.
+def _is_output_closed() -> bool:
+    """Whether nobody reads standard output any more; then what is left is written nowhere."""
+    try:
+        number = sys.stdout.fileno()
+        poll = select.poll()
+        poll.register(number, 0)
+        if not any(event & select.POLLERR for _, event in poll.poll(0)):
+            return False  # of another pipe, such as that of a process which was started here
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)  # or Python reports it at its end
+    except (AttributeError, OSError, ValueError):  # not a file, or not on this system
+        return False
+    return True
+
+
+def message_of(error: Exception) -> str:
+    """An error as text that is safe to print, whatever stands in it.
+
+    Line breaks of a message stay, such as those of a list of files, and its further lines are
+    indented: none of them looks like another message.
 
     Example:
 
-    >>> from keras_vit_cli.exit_status import one_line
-    >>> one_line(ValueError("No class 'a\\x1b[2J'.\\n  Give another."))
-    "No class 'a\\\\x1b[2J'. Give another."
+    >>> from keras_vit_cli.exit_status import message_of
+    >>> print(message_of(ValueError("No class 'a\\x1b[2J'.\\nGive another.")))
+    No class 'a\\x1b[2J'.
+      Give another.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno is not None and error.strerror is not None:
         files = [os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str)]
-        text = ": ".join([error.strerror, *files])
+        text = ": ".join([error.strerror, *map(escaped, files)])
     text = re.sub(STACK, "", text, flags=re.MULTILINE)
     memory = re.search(NO_MEMORY, text)
     if memory or isinstance(error, MemoryError):
@@ -52,6 +82,5 @@ def one_line(error: Exception) -> str:
         name = type(error).__name__
         text = f"{name}: {text}" if text else name
         text += " (KERAS_VIT_TRACEBACK=1 shows where)"
-    text = re.sub(r"\s*\n\s*", " ", text.strip())[:LONGEST_MESSAGE]
-    # As keras_vit._base.errors.printable, which cannot be imported without Keras.
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    first, *more = (escaped(line.rstrip()) for line in text.strip()[:LONGEST_MESSAGE].split("\n"))
+    return "\n".join([first, *(f"  {line.removeprefix('  ')}" for line in more if line)])

@@ -7,21 +7,21 @@ from importlib.util import find_spec
 
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.exit_status import exit_status
+from keras_vit_cli.options.checks import check_needs
 from keras_vit_cli.quiet import without_noise
 
 # Commands that read their data by tf.data, unless `--reader grain` asks for another.
 DATA_COMMANDS = ("train", "evaluate", "augment")
-# Commands during which TensorFlow is imported, here or in a process of their own.
-LATE_COMMANDS = ("export",)
 
 
 def main() -> int:
-    """Runs the command line; `KERAS_VIT_PLAIN=1` shows all that native code writes."""
+    """Runs the command line; `KERAS_VIT_PLAIN=1` shows all that libraries write."""
     return exit_status(_start)
 
 
 def _start() -> int:
     options = parse()  # help and usage errors need none of what follows
+    check_needs(options)
     if options.get("compile") and find_spec("jax"):
         os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -35,9 +35,7 @@ def _start() -> int:
             from keras_vit.data._imports import require
 
             require("tensorflow", "")  # with any backend: it reads the data
-        if options["command"] in LATE_COMMANDS:
-            return run(options)
-    return run(options)
+        return run(options)
 
 
 if __name__ == "__main__":

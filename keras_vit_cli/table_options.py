@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_vit import tasks
 from keras_vit.tasks import Ordinal, Task
 
 
@@ -20,8 +21,8 @@ def table_options(options: Any, task: Task | None = None) -> dict[str, Any]:
     kind: str | Task | None = options.task or (task and task.kind)
     if options.order is not None:
         kind = Ordinal(tuple(name.strip() for name in options.order.split(",")))
-    elif kind == "ordinal" and task is not None and task.names:
-        kind = Ordinal(task.names)  # the table need not show their order again
+    elif task is not None and task.names and kind == task.kind:
+        kind = tasks.get(kind, names=task.names)  # which the table need not show again
     columns = options.label_columns
     return {
         "labels": options.labels,

@@ -179,6 +179,12 @@ class Ordinal(Task):
 
         return ("grade_mae", "accuracy", "quadratic_kappa"), score
 
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """The median and the most frequent grade; by kappa, any is worth 0."""
+        grades = np.sort(self.check_targets(targets))
+        median, most = np.eye(self.size)[[grades[len(grades) // 2], self.counts(grades).argmax()]]
+        return {"grade_mae": median, "accuracy": most, "quadratic_kappa": median}
+
     def explained(self, answers: Any) -> np.ndarray:
         """The median grade, which is the one predicted."""
         return self.grades(answers)

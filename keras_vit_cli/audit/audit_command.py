@@ -17,7 +17,14 @@ from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation.feature_index import KIND
 from keras_vit_cli.audit.audit_page import PAGE, write_audit_page
-from keras_vit_cli.audit.decisions import LISTINGS, TABLE, clean, read_decisions, write_lists
+from keras_vit_cli.audit.decisions import (
+    LISTINGS,
+    TABLE,
+    clean,
+    find_changes,
+    read_decisions,
+    write_lists,
+)
 from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
 from keras_vit_cli.embed_command import write_index
 from keras_vit_cli.options.audit import AuditOptions
@@ -34,6 +41,7 @@ def audit(options: AuditOptions) -> int:
     Raises:
         DamagedIndexError, IndexMismatchError: See `keras_vit.curation.embed`.
         FileExistsError: See `OutputFolder.check`.
+        FileNotFoundError: The images of an index are gone.
         ValueError: There is no model, or a decision cannot be read.
     """
     out = options.out
@@ -47,6 +55,7 @@ def audit(options: AuditOptions) -> int:
     )
     output.check(overwrite=options.overwrite)
     index = _index(options, is_index)
+    changes = find_changes(index)
     decisions = {}
     if options.decisions is not None:
         decisions = read_decisions(options.decisions, index)
@@ -61,8 +70,8 @@ def audit(options: AuditOptions) -> int:
             write_csv(workspace / RESULTS, COLUMNS, results.table())
             # Links lead from where the page will stand.
             write_audit_page(workspace / PAGE, output.place, index, results, options.most)
-        cleaned = clean(index, decisions)
-        remarks = list(write_lists(workspace, index, cleaned))
+        cleaned = clean(index, decisions, {*changes.gone, *changes.changed})
+        remarks = [*changes.remarks(index), *write_lists(workspace, index, cleaned)]
         output.finish()
     output.publish(print_text)
     if results is not None:

@@ -16,8 +16,9 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import atomic_write
 from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
-from keras_vit_cli.audit.decisions import COLUMNS
+from keras_vit_cli.audit.decisions import COLUMNS, DIGEST
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
+from keras_vit_cli.page_parts import breakable
 from keras_vit_cli.predict.schema import name_of
 from keras_vit_cli.search.result_page import Card, card_style, photo, thumbnail
 
@@ -65,17 +66,18 @@ def _shown(finding: Finding) -> tuple[int, ...]:
 
 
 def _data(index: FeatureIndex, audit: Audit, most: int) -> dict[str, Any]:
-    """What the script needs: classes, and the name and suggestion of each photograph shown."""
+    """What the script needs: classes; name, digest and suggestion of each image of a finding."""
     photos: dict[int, dict[str, str]] = {}
     for problem in audit.problems:
         for finding in problem.findings[:most]:
-            for row in _shown(finding):
-                photo = photos.setdefault(row, {"name": name_of(index.files[row])})
+            for row in finding.rows:
+                facts = {"name": name_of(index.files[row]), "digest": index.sums[row]}
+                photo = photos.setdefault(row, facts)
                 if finding.suggestion:
                     photo["suggestion"] = finding.suggestion
     return {
         "key": f"keras_vit audit {index.info['weights'][:12]} {index.photos.absolute()}",
-        "columns": COLUMNS,
+        "columns": (*COLUMNS, DIGEST),
         "classes": index.class_names,
         "photos": photos,
     }
@@ -92,7 +94,8 @@ def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> I
         for start in range(0, min(count, most), _AHEAD):
             part = problem.findings[start : min(start + _AHEAD, most)]
             rows = list(chain.from_iterable(map(_shown, part)))
-            sources = dict(zip(rows, threads.map(thumbnail, map(index.path, rows)), strict=True))
+            made = threads.map(lambda row: thumbnail(index.path(row), index.bands), rows)
+            sources = dict(zip(rows, made, strict=True))
             for finding in part:
                 yield _item(finding, index, place, sources)
     yield "</ul></section>\n"
@@ -103,7 +106,7 @@ def _item(
 ) -> str:
     shown = _shown(finding)
     cards = "".join(
-        _card(row, facts, index, place, sources[row])
+        _card(row, facts, finding, index, place, sources[row])
         for row, facts in zip(shown, finding.facts, strict=False)
     )
     if len(finding.rows) == 1:
@@ -111,10 +114,13 @@ def _item(
     hidden = len(finding.rows) - len(shown)
     more = f"<p class=facts>and {counted(hidden, 'other')}, in audit.csv</p>" if hidden else ""
     size = "pair" if len(finding.rows) == 2 else "group"
-    return f"<li class={size}><div class=together>{cards}</div>{more}</li>\n"
+    rows = " ".join(map(str, finding.rows))
+    return f'<li class={size} data-rows="{rows}"><div class=together>{cards}</div>{more}</li>\n'
 
 
-def _card(row: int, facts: str, index: FeatureIndex, place: Path, source: str | None) -> str:
+def _card(
+    row: int, facts: str, finding: Finding, index: FeatureIndex, place: Path, source: str | None
+) -> str:
     card = Card(index.files[row], index.path(row), facts)
     relabel = (
         '<select data-choice=relabel aria-label="another label"><option value="">relabel</option>'
@@ -122,11 +128,17 @@ def _card(row: int, facts: str, index: FeatureIndex, place: Path, source: str | 
         if index.class_names
         else ""
     )
+    one_tap = ""
+    if finding.suggestion:
+        label = breakable(printable(finding.suggestion))
+        one_tap = f"<button data-choice=relabel>accept: {label}</button>"
+    elif len(finding.rows) > 1:
+        one_tap = "<button data-choice=only>keep this, drop the rest</button>"
     return (
         f"<div class=photo data-row={row} tabindex=-1 role=group "
         f'aria-label="{escape(printable(card.name))}">{photo(card, source, place, "tabindex=-1 ")}'
         "<div class=choices><button data-choice=keep>keep</button>"
-        f"<button data-choice=drop>drop</button>{relabel}</div></div>"
+        f"<button data-choice=drop>drop</button>{one_tap}{relabel}</div></div>"
     )
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from keras_vit._base.errors import check_choice, counted, did_you_mean, printable
+from keras_vit._base.errors import check_choice, counted, did_you_mean, listed, printable
 from keras_vit._base.files import write_text
+from keras_vit._base.manifest import sha256
 from keras_vit.curation import FeatureIndex
+from keras_vit.curation.feature_index import modified_times
 from keras_vit.data.sources.listings import read_text
+from keras_vit_cli.predict.image_paths import image_paths
 from keras_vit_cli.predict.schema import name_of
 from keras_vit_cli.search.result_table import label_of, write_csv
 
 KEEP, RELABEL, DROP = DECISIONS = ("keep", "relabel", "drop")
 COLUMNS = ("file", "decision", "label")
+DIGEST = "sha256"  # of the image that was decided on; files of other programs may lack it
 TABLE, LISTINGS = "cleaned.csv", ("train.txt", "val.txt", "test.txt")
 # Of two copies the one that models are evaluated on stays: figures remain comparable.
 _FIRST = ("test", "val", "train", None)
@@ -37,8 +42,8 @@ def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
     """The decision on each row of an index, from a CSV file with the columns of the page's.
 
     Raises:
-        ValueError: A column is missing, a file or class is unknown, a word is not a decision, or a
-            file has two decisions.
+        ValueError: A column is missing, a file or class is unknown, a word is not a decision, a
+            file has two decisions, or its name is that of another image in the index.
     """
     reader = csv.DictReader(io.StringIO(read_text(path, "the decisions"), newline=""))
     if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
@@ -55,6 +60,12 @@ def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
         if counts[name] != 1:
             reason = "is the name of two files" if name in rows else did_you_mean(name, rows, [])
             raise ValueError(f"{place}: {printable(name)!r} is not a file of the index. {reason}")
+        if (cells.get(DIGEST) or index.sums[rows[name]]) != index.sums[rows[name]]:
+            raise ValueError(
+                f"{place}: {printable(name)!r} in {printable(index.folder)} is another image than "
+                "the one that was decided on. Give the decisions of the page that was made of this "
+                "index, or remove the line."
+            )
         try:
             check_choice(word, "decision", DECISIONS)
             if word == RELABEL:
@@ -86,17 +97,80 @@ class CleanedList:
     unused: int
 
 
-def clean(index: FeatureIndex, decisions: Mapping[int, Decision]) -> CleanedList:
+@dataclass(frozen=True)
+class Changes:
+    """What has become of the images of an index since it was made.
+
+    Attributes:
+        gone: Rows whose file is not there any more.
+        changed: Rows whose file has other bytes now.
+        new: Names of files that the index does not have.
+    """
+
+    gone: tuple[int, ...]
+    changed: tuple[int, ...]
+    new: tuple[str, ...]
+
+    def remarks(self, index: FeatureIndex) -> Iterator[str]:
+        """A sentence on those that are in no list, and what to do about them."""
+        if self.gone:
+            yield f"{_files([index.files[row] for row in self.gone])} gone since the index was made"
+        if unseen := [*(index.files[row] for row in self.changed), *self.new]:
+            yield (
+                f"{_files(unseen)} new or changed since the index was made, and in no list: run "
+                f"keras-vit audit {index.photos} --model MODEL again, and decide on them"
+            )
+
+
+def _files(names: Sequence[str]) -> str:
+    verb = "is" if len(names) == 1 else "are"
+    return f"{counted(len(names), 'file')} ({listed(sorted(names), 3)}) {verb}"
+
+
+def find_changes(index: FeatureIndex) -> Changes:
+    """Compares an index with the files; those of its size and time of change are not read.
+
+    Raises:
+        FileNotFoundError: The folder of the images is gone.
+    """
+    if not index.photos.is_dir():
+        raise FileNotFoundError(
+            f"The images of {printable(index.folder)} are not in {printable(index.photos)} any "
+            "more: move them back, or make another index of them."
+        )
+    gone, changed, times = [], [], modified_times(index)
+    for row, digest in enumerate(index.sums):
+        path = index.path(row)
+        try:
+            status = path.stat()
+            same = (status.st_size, status.st_mtime_ns) == (index.sizes[row], times[row])
+            if not same and sha256(path) != digest:
+                changed.append(row)
+        except OSError:
+            gone.append(row)
+    new: list[str] = []
+    known = {*index.files, *index.unreadable}
+    with suppress(ValueError):  # there is no image any more
+        if index.info.get("is_folder", True):  # and not a table, or a list of files
+            photos = image_paths([index.photos])
+            names = (photo.relative_to(index.photos).as_posix() for photo in photos)
+            new += (name for name in names if name not in known)
+    return Changes(tuple(gone), tuple(changed), tuple(new))
+
+
+def clean(
+    index: FeatureIndex, decisions: Mapping[int, Decision], absent: Container[int] = ()
+) -> CleanedList:
     """Applies decisions. Without one, of files with the same bytes and class one stays.
 
-    Everything else that an audit found is a person's to decide.
+    Everything else that an audit found is a person's to decide. Rows in `absent` are in no list.
     """
     labels = {
         row: decisions[row].label
         if row in decisions and decisions[row].decision == RELABEL
         else label_of(index, row)
         for row in range(len(index))
-        if row not in decisions or decisions[row].decision != DROP
+        if row not in absent and (row not in decisions or decisions[row].decision != DROP)
     }
     has_splits, has_labels = any(index.splits), any(labels.values())
     used = {
@@ -108,12 +182,14 @@ def clean(index: FeatureIndex, decisions: Mapping[int, Decision]) -> CleanedList
     for row, label in used.items():
         same.setdefault((index.sums[row], label), []).append(row)
     conflicting = Counter(key[0] for key in same)
+    # A new label is not a decision to keep this one of the copies that have it.
+    kept = {row for row, each in decisions.items() if each.decision == KEEP}
     copies = set()
     for (digest, _), rows in same.items():
         if conflicting[digest] > 1:  # two labels of one image: both stay until a person decides
             continue
-        first = min(rows, key=lambda row: (row not in decisions, _FIRST.index(index.splits[row])))
-        copies |= {row for row in rows if row != first and row not in decisions}
+        first = min(rows, key=lambda row: (row not in kept, _FIRST.index(index.splits[row])))
+        copies |= {row for row in rows if row != first and row not in kept}
     return CleanedList(
         {row: label for row, label in used.items() if row not in copies},
         sum(each.decision == DROP for each in decisions.values()),

@@ -97,7 +97,7 @@ def audit_photos(
         errors = find_label_errors(index, index.labels, duplicates.groups, seed=seed)
         problems.append(_wrong_labels(index, errors))
     problems += _repeated(index, duplicates)
-    problems += _single(index, measures)
+    problems += _single(index, measures, duplicates.groups)
     unreadable = {**index.unreadable, **{index.files[r]: t for r, t in measures.failed.items()}}
     return Audit([p for p in problems if p.findings], skipped, unreadable)
 
@@ -178,7 +178,8 @@ _REPEATED = {
 }
 
 
-def _single(index: FeatureIndex, measures: PhotoMeasures) -> list[Problem]:
+def _single(index: FeatureIndex, measures: PhotoMeasures, groups: np.ndarray) -> list[Problem]:
+    """Images that look odd; those of one group, such as blank pages, are one finding."""
     distances = outlier_distances(index)
     height, width = measures.height, measures.width
     looks: list[tuple[str, str, str, np.ndarray, Callable[[int], tuple[float, str]]]] = [
@@ -213,11 +214,17 @@ def _single(index: FeatureIndex, measures: PhotoMeasures) -> list[Problem]:
     ]
     problems = []
     for name, title, note, rows, measure in looks:
-        findings, table = [], []
+        together: dict[int, list[tuple[int, str]]] = {}
+        table = []
         for row in rows.tolist():
             score, text = measure(row)
-            findings.append(Finding((row,), (f"{text}{_place(index, row)}",)))
+            alike = together.setdefault(int(groups[row]), [])
+            alike.append((row, f"{text}{_place(index, row)}"))
             table.append(_table_row(index, row, name, round(score, 6)))
+        findings = [
+            Finding(tuple(row for row, _ in each), tuple(text for _, text in each))
+            for each in together.values()
+        ]
         problems.append(Problem(name, title, note, findings, table))
     return problems
 

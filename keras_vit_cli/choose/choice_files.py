@@ -29,6 +29,7 @@ class Choice:
 
     Attributes:
         weights: As the user gave them.
+        name: Of these, as short as tells them from the others: see `short_names`.
         image_size: Height and width.
         layer: Whose features these are.
         pooling: What became of its tokens; None for a layer with one vector per image.
@@ -40,6 +41,7 @@ class Choice:
     """
 
     weights: str
+    name: str
     image_size: tuple[int, int]
     layer: str
     pooling: str | None
@@ -77,11 +79,28 @@ class Choice:
     def __str__(self) -> str:
         probe = self.probe
         return (
-            f"{short_path(self.weights)}, {self.size_text} pixels, {self.layer_text}: "
+            f"{self.name}, {self.size_text} pixels, {self.layer_text}: "
             f"{self.scores.measure.replace('_', ' ')} of the probe {self.shown(probe.value)} "
             f"({self.shown(probe.low)} to {self.shown(probe.high)}), of k-NN "
             f"{self.shown(self.knn.value)}"
         )
+
+
+def short_names(weights: Sequence[str]) -> dict[str, str]:
+    """The name to show for each of the weights: the shortest end of its path that no other has.
+
+    >>> short_names(["/zoo/a/model.safetensors", "/zoo/b/model.safetensors"]).values()
+    dict_values(['a/model.safetensors', 'b/model.safetensors'])
+    """
+    parts = {each: Path(each).parts for each in weights}
+    names = {}
+    for each, its in parts.items():
+        others = [other for text, other in parts.items() if text != each]
+        n = len(Path(short_path(each)).parts)
+        while n < len(its) and any(other[-n:] == its[-n:] for other in others):
+            n += 1
+        names[each] = "/".join(its[-n:])
+    return names
 
 
 def table_of(choices: Sequence[Choice]) -> Table:
@@ -102,7 +121,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
     for choice in choices:
         probe = choice.probe
         cells = (
-            printable(short_path(choice.weights)),
+            printable(choice.name),
             choice.size_text,
             choice.layer_text,
             choice.shown(choice.knn.value),
@@ -160,7 +179,7 @@ def draw(choices: Sequence[Choice]) -> Any:
     labeled = set()
     for choice in choices:
         probe = choice.probe
-        name = printable(f"{short_path(choice.weights)}, {choice.layer_text}")
+        name = printable(f"{choice.name}, {choice.layer_text}")
         axes.errorbar(
             1000 / choice.images_per_second,
             probe.value,

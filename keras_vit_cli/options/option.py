@@ -17,6 +17,14 @@ class UsageError(ValueError):
     """Arguments that the command line does not accept."""
 
 
+def escaped(text: str) -> str:
+    """A text on one line, without control sequences.
+
+    As keras_vit._base.errors.printable, which cannot be imported without Keras.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 @dataclass(frozen=True)
 class Integers:
     """Integers from `low` to `high`, both included, as the type of an option."""
@@ -71,6 +79,19 @@ def band_numbers(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give 'all', or different numbers of bands from 1 on, such "
             "as 4,3,2."
+        )
+    return text
+
+
+def nodata_rule(text: str) -> str:
+    """The type of an option: "mean", "refuse", or a number."""
+    try:
+        fits = text in ("mean", "refuse") or math.isfinite(float(text))
+    except ValueError:
+        fits = False
+    if not fits:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted. Give mean, refuse, or a number, such as 0."
         )
     return text
 

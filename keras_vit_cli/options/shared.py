@@ -12,6 +12,7 @@ from keras_vit_cli.options.option import (
     in_data,
     in_model,
     in_recipe,
+    nodata_rule,
 )
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -117,6 +118,15 @@ bands = partial(
     None,
     type=band_numbers,
     metavar="NUMBERS",
+)
+nodata = partial(
+    in_data,
+    "what --bands does with pixels that do not have a value (GDAL_NODATA, masks, NaN, DICOM's "
+    "padding): mean writes that of each band over the training images, refuse leaves such files "
+    "out, a number is written there",
+    "mean",
+    type=nodata_rule,
+    metavar="RULE",
 )
 images = partial(in_data, "image files", metavar="IMAGE", name=POSITIONAL)
 decoder = partial(

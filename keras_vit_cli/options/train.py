@@ -59,6 +59,7 @@ class TrainOptions:
     max_pixels: int = shared.max_pixels()
     reader: str | None = shared.reader()
     bands: str | None = shared.bands()
+    nodata: str = shared.nodata()
     cache: int | None = in_data(
         "keep the training photographs decoded on the disk (in photographs of Keras's cache, "
         "KERAS_HOME), with a shorter side of at most so many pixels: twice the image size is "

@@ -66,8 +66,11 @@ def _check_combinations(job: Job) -> None:
             "freeze_backbone and lora need pretrained weights: give weights, or leave "
             "freeze_backbone and lora out."
         )
-    if job.freeze_backbone and job.augment is not None:
-        raise ValueError("freeze_backbone computes features once: give it or augment, not both.")
+    if job.freeze_backbone and job.augment not in (None, "none", ("none",), ["none"]):
+        raise ValueError(
+            "freeze_backbone computes features once, of images as they are: leave augment out, or "
+            "give 'none' (--augment none), or leave freeze_backbone out."
+        )
     if job.distillation is not None:
         check_choice(job.distillation, "distillation", DISTILLATION_KINDS)
         if job.teacher is None:
@@ -124,3 +127,16 @@ def check_processes(job: Job, recipe: Recipe) -> None:
             f"process, and there are {process_count()}: leave them out (--recipe finetune_small), "
             "or start one process."
         )
+
+
+def note_of_mirroring(job: Job, recipe: Recipe) -> str:
+    """A line where mirrored images may have another label, and what to give then; or ""."""
+    trains_on_mirrored = recipe.augmentation.flip and not job.freeze_backbone
+    if not trains_on_mirrored and recipe.views == "one":
+        return ""
+    fix = "--augment none or digits" if trains_on_mirrored else "--views one"
+    where = "training or prediction" if trains_on_mirrored else "prediction"
+    return (
+        f"note: images are mirrored in {where}; where a mirror image has another answer, as an "
+        f"angle has, give {fix}"
+    )

@@ -71,10 +71,10 @@ def stored_report(folder: Path) -> tuple[Report, dict[str, Any]]:
     return kind.from_dict(facts["report"]), facts
 
 
-def note_of_probe(report: Report, facts: dict[str, Any]) -> str:
+def note_of_probe(report: Report, facts: dict[str, Any], job: Job) -> str:
     """A line where the trained model is worse than a linear probe on what it started from."""
     probe, choice = facts.get("probe_accuracy"), facts.get("choice", {})
-    if probe is None or isinstance(report, TaskReport):
+    if probe is None or isinstance(report, TaskReport) or job.freeze_backbone:
         return ""
     if report.accuracy >= probe or choice.get("selected") == PROBE:
         return ""

@@ -27,7 +27,8 @@ class Command:
         if status != 2:
             return printed
         assert "Traceback" not in self.error
-        assert self.error.splitlines()[-1].startswith("keras-vit: ")
+        lines = [line for line in self.error.splitlines() if not line.startswith("  ")]
+        assert lines[-1].startswith("keras-vit: ")  # and further lines of it are indented
         return self.error
 
 

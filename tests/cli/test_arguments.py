@@ -16,7 +16,7 @@ from keras_vit._base import installation
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import make_parser, parse
-from keras_vit_cli.exit_status import one_line
+from keras_vit_cli.exit_status import CLOSED_PIPE, message_of
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.option import Integers, Numbers, UsageError
 from keras_vit_cli.options.shared import AUGMENTATIONS
@@ -121,7 +121,7 @@ USAGE = [
     *(("trian", reason) for reason in ("invalid choice: 'trian'", "Did you mean 'train'?")),
     ("train", "required: --data"),
     ("train --data x --sam\x1b[2J", "--sam\\x1b[2J"),
-    ("train --data x --two\nlines", "unrecognized arguments: --two lines"),
+    ("train --data x --two\nlines", "unrecognized arguments: --two\\nlines"),
     ("train --data x --epocs 3", "Did you mean --epochs?"),
     ("train --data x --lr=3", "(see keras-vit train --help). Did you mean --learni"),
     ("predict x y --lr=3", "(see keras-vit predict --help)."),
@@ -152,7 +152,7 @@ def test_usage_errors(words: str, reason: str, command: Command) -> None:
 @pytest.mark.usefixtures("here")
 def test_errors_of_values_and_backends(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, reason in (
-        ("train --data no/such/folder", "There is no no/such/folder"),
+        ("train --data no/such/folder", "There is no folder at no/such/folder"),
         ("train --data digits --recipe digit", "'digits'"),
         ("predict nowhere a.jpg", "There is no model at nowhere"),
         ("plan ViT-B", "ViT-B"),
@@ -213,6 +213,8 @@ def test_help_imports_no_backend_and_errors_name_it(tmp_path: Path, run_python: 
         ("train --epochs 0", 2, "argument --epochs: '0' is not accepted"),
         ("train --data x --print-config", 0, 'data = "x"\n'),
         ("predict", 2, "the following arguments are required: model, IMAGE"),
+        ("train --data no/such/folder", 2, "There is no folder at no/such/folder"),
+        ("predict no/such/run a.jpg", 2, "There is no model at no/such/run"),
         ("list", 1, "was imported"),  # the test's own check
     ):
         process = start(*words.split(), PYTHONPATH=path)
@@ -245,19 +247,19 @@ OOM when allocating tensor with shape[64,12,577,577] and type float
 """
 
 
-def test_any_error_is_one_line(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+def test_any_error_is_a_message(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     fix = "Out of memory. Give a smaller batch, image size or model. "
     tensor = "OOM when allocating tensor with shape[64,12,577,577] and type float"
-    assert one_line(RuntimeError(TENSORFLOW_ERROR)) == fix + tensor
-    other = one_line(RuntimeError(TENSORFLOW_ERROR.replace("OOM when", "No")))
-    assert other.startswith("Graph execution error: No allocating")
+    assert message_of(RuntimeError(TENSORFLOW_ERROR)) == fix + tensor
+    other = message_of(RuntimeError(TENSORFLOW_ERROR.replace("OOM when", "No")))
+    assert other.startswith("Graph execution error:\n  No allocating")
     for message in ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes", "CUDA out of memory."):
-        assert message in one_line(RuntimeError(message))
+        assert message in message_of(RuntimeError(message))
     for raised, line in (
         (KeyError("kernel"), "KeyError: 'kernel' (KERAS_VIT_TRACEBACK=1 shows where)"),
         (AssertionError(), "AssertionError (KERAS_VIT_TRACEBACK=1 shows where)"),
-        (ValueError("a\n  b\x1b[0m"), "a b\\x1b[0m"),
-        (OSError(28, "No space left on device", "a/b"), "No space left on device: a/b"),
+        (ValueError("a\n    b\x1b[0m\nc"), "a\n    b\\x1b[0m\n  c\n"),
+        (OSError(28, "No space left on device", "a\nb"), "No space left on device: a\\nb\n"),
         (FileNotFoundError("There is no model."), "There is no model."),
         (MemoryError(), "Out of memory. Give a smaller batch, image size or model."),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "'utf-8' codec can't decode"),
@@ -266,7 +268,7 @@ def test_any_error_is_one_line(monkeypatch: pytest.MonkeyPatch, command: Command
         monkeypatch.delenv("KERAS_VIT_TRACEBACK", raising=False)
         error = command("plan", "ViT-B/16", status=2)
         assert error.startswith(f"keras-vit: {line}")
-        assert error.count("\n") == 1
+        assert error.count("\n") == max(line.count("\n"), 1)
         monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
         with pytest.raises(type(raised)):
             cli.main(["plan", "ViT-B/16"])
@@ -306,6 +308,34 @@ def test_an_export_is_quiet_while_it_imports_tensorflow(backend: str, tmp_path: 
     printed, error = process.communicate(timeout=120)
     assert (process.returncode, error) == (0, ""), error
     assert printed.startswith("written to ")
+
+
+@pytest.mark.parametrize("text", ["'one line'", "'many' * 60_000"])
+def test_a_closed_pipe_is_not_an_error(text: str) -> None:
+    code = "import sys\nfrom keras_vit_cli.exit_status import exit_status\n"
+    code += f"sys.exit(exit_status(lambda: print({text}) or 0))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, cwd=ROOT)
+    process.stdout.close()  # as `head` does, which has read enough
+    assert process.stderr.read() == b""
+    assert process.wait() == CLOSED_PIPE
+
+
+LOUD = """
+import logging, os, sys
+from keras_vit_cli.quiet import without_noise
+with without_noise():
+    os.write(2, b"TIFFReadDirectory: Warning, Unknown field with tag 42113.\\nof another\\n")
+    from absl import logging as absl
+    absl.warning("Failed to load jax profiler")
+    logging.getLogger("tensorflow").warning("triggered tf.function retracing")
+    print("keras-vit: warning: ours", file=sys.stderr)
+"""
+
+
+def test_what_libraries_write_does_not_stand_between_ours() -> None:
+    command = [sys.executable, "-c", LOUD]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert sorted(done.stderr.splitlines()) == ["keras-vit: warning: ours", "of another"]
 
 
 def test_text_is_shown_at_once_while_importing(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """`keras-vit audit`: from photographs to a page, a table and lists that follow decisions."""
 
 import csv
+import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from keras_vit_cli.audit.findings import audit_photos
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of, sums
-from tests.curation.photos import blurred, grainy, index_of, picture, tiny_model
+from tests.curation.photos import blurred, grainy, in_memory, index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
 pytestmark = pytest.mark.usefixtures("inside")
@@ -143,6 +145,13 @@ def test_decisions_and_words_that_are_errors(command: Command) -> None:
         assert words in command(call, status=2)
         assert "decisions.csv, line 2" in command.error
         assert not Path("not_written").exists()
+    other = FeatureIndex.open("audit_index").sums[0]
+    with Path("decisions.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(
+            [(*lists.COLUMNS, lists.DIGEST), ("red/2.png", "drop", "", other)]
+        )
+    call = "audit audit_index --decisions decisions.csv --out not_written"
+    assert "line 2: 'red/2.png' in audit_index is another image" in command(call, status=2)
     decide(("red/1.png", "drop", ""), ("red/1.png", "keep", ""))
     with pytest.raises(ValueError, match="another decision before"):
         lists.read_decisions(Path("decisions.csv"), index)
@@ -152,10 +161,59 @@ def test_decisions_and_words_that_are_errors(command: Command) -> None:
         ("photos --model model.keras --out photos/audit", "which is read"),
         ("photos --model model.keras --out audit", "is not empty"),
         ("photos --out elsewhere", "give the --model"),
-        ("photos --decisions x.csv --out elsewhere", "the index that the page was made of"),
+        ("photos --decisions decisions.csv --out elsewhere", "the index that the page was made of"),
         ("audit_index --model model.keras --out elsewhere", "is an index already"),
     ):
         assert reason in command(f"audit {words}", status=2)
+
+
+def test_the_folder_has_changed_since(command: Command, tmp_path: Path) -> None:
+    photos, model = shutil.copytree("photos", tmp_path / "photos"), Path("model.keras").absolute()
+    (photos / "red/broken.jpg").unlink()
+    out = tmp_path / "audit"
+    command("audit", photos, "--model", model, "--out", out)
+    (photos / "red/1.png").unlink()  # listed in val.txt: the copy in train.txt stays now
+    shutil.copy(photos / "red/3.png", photos / "green/4.png")
+    shutil.copy(photos / "red/3.png", photos / "red/new.png")
+    decide(("green/4.png", "relabel", "red"))
+    words = ("--decisions", "decisions.csv", "--out", tmp_path / "cleaned")
+    command("audit", tmp_path / "audit_index", *words)
+    assert "1 file (red/1.png) is gone since the index was made" in command.error
+    assert "2 files (green/4.png, red/new.png) are new or changed since" in command.error
+    kept = {row["file"]: row["split"] for row in rows_of(tmp_path / "cleaned/cleaned.csv")}
+    assert kept["red/copy.png"] == "train"
+    assert not {"red/1.png", "green/4.png", "red/new.png"} & set(kept)
+
+
+def test_a_relabeled_copy_does_not_take_the_place_of_one_that_is_evaluated_on() -> None:
+    index = dataclasses.replace(
+        in_memory(np.zeros((3, 4))),
+        sums=("a", "a", "b"),
+        splits=("train", "val", "train"),
+        labels=np.array([0, 1, 1]),
+        class_names=("cat", "dog"),
+    )
+    relabeled = {0: lists.Decision("relabel", "dog")}
+    assert lists.clean(index, relabeled).rows == {1: "dog", 2: "dog"}
+    both = {**relabeled, 2: lists.Decision("keep")}
+    assert lists.clean(index, {**both, 0: lists.Decision("keep")}).rows == {
+        0: "cat",
+        1: "dog",
+        2: "dog",
+    }
+
+
+def test_a_class_of_one_scene_and_blank_pages(tmp_path: Path) -> None:
+    """A fold then has one class to train on; blank pages are one finding each time."""
+    for i in range(10):
+        for name, seed in (("burst", 0), ("other", i + 1)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            picture(seed).save(tmp_path / name / f"{i}.jpg", quality=70 + 2 * i)
+    for i in range(4):
+        image.new("RGB", (64, 48), (3, 3, 3 + i)).save(tmp_path / "other" / f"blank{i}.png")
+    found = {problem.name: problem for problem in audit_photos(index_of(tmp_path), seed=0).problems}
+    (dark,) = found["dark"].findings
+    assert (len(dark.rows), len(found["dark"].table)) == (4, 4)
 
 
 def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
@@ -233,6 +291,13 @@ def test_decisions_are_downloaded(page: Any, index: FeatureIndex, tmp_path: Path
     select = decided("red/copy.png").first.locator("select")
     select.focus()  # fills it
     select.select_option("green")
+    # One tap each: the suggestion, and one of a group with the rest dropped.
+    wrong.locator("text=accept: red").click()
+    assert wrong.get_attribute("data-decision") is None  # it was chosen by the key
+    wrong.locator("text=accept: red").click()
+    decided("green/other.png").first.locator("text=keep this, drop the rest").click()
+    assert decided("red/2.png").first.get_attribute("data-decision") == "drop"
+    decided("green/other.png").first.locator("text=keep this, drop the rest").click()
     for name, key in (("red/2.png", "k"), ("red/1.png", "d"), ("red/1.png", "u")):
         decided(name).first.focus()
         page.keyboard.press(key)
@@ -241,7 +306,7 @@ def test_decisions_are_downloaded(page: Any, index: FeatureIndex, tmp_path: Path
         page.click("#download")
     waiting.value.save_as(tmp_path / "decisions.csv")
     with (tmp_path / "decisions.csv").open(newline="") as file:
-        assert next(csv.reader(file)) == ["file", "decision", "label"]
+        assert next(csv.reader(file)) == ["file", "decision", "label", "sha256"]
     decisions = lists.read_decisions(tmp_path / "decisions.csv", index)
     assert {index.files[row]: decision for row, decision in decisions.items()} == {
         "green/wrong.png": lists.Decision("relabel", "red"),

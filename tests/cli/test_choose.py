@@ -1,6 +1,7 @@
 """`keras-vit choose`: from photographs and weights to a table and a plot."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import keras
@@ -71,6 +72,17 @@ def test_a_table_has_other_tasks(columns: str, task: str, measure: str, command:
     rows = rows_of(f"{task}/choice.csv")
     assert [row["measure"] for row in rows] == [measure]
     assert all(row[f"probe_{measure}"] for row in rows)
+
+
+def test_files_of_one_name_are_told_apart(command: Command, tmp_path: Path) -> None:
+    for folder, name in (("small", "one"), ("large", "other")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(f"{name}.keras", tmp_path / folder / "model.keras")
+    among = (tmp_path / "small/model.keras", tmp_path / "large/model.keras")
+    printed = command("choose photos --out alike --among", *among)
+    for name in ("small/model.keras", "large/model.keras"):
+        assert printed.count(f" {name} ") == 1  # in the table
+        assert f"\n{name}, 8 pixels" in f"\n{printed}"
 
 
 def test_drawn_images_and_errors(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

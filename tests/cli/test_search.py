@@ -43,7 +43,7 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
     assert "red/broken.jpg cannot be read" in command.error
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
     nowhere = EMBED.replace("photos", "nowhere")
-    assert "no folder or table nowhere" in command(nowhere, status=2)
+    assert "no folder or table at nowhere" in command(nowhere, status=2)
     error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
     # Its features are there; another one's need the model, and that of the index.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Splits, load, pipeline
+from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
 
@@ -349,12 +350,21 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     message = r"No column has files in .* one of 'id' \(as 'nowhere.* there is 00.png\."
     with pytest.raises(ValueError, match=message):
         table({"id": [f"nowhere/{f}" for f in FILES], **numbers})
-    names = [name for name in ("Training", "valid", "test") for _ in range(10)]
+    names = [name for name in ("Training", "dev", "testing") for _ in range(10)]
     splits = table(base(split=names, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 10, "val": 10, "test": 10}
     # As in folders: without "val", "test" is what is validated on.
-    splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
+    with pytest.warns(match="and not val: test is validated on"):
+        splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 20, "val": 10}
+    # All rows, as of images that a model is only evaluated on: of one class, and of one number.
+    animals = Classification(("cat", "dog", "owl"))
+    for columns, name in (({}, "all"), ({"split": ["test"] * COUNT}, "test")):
+        whole = table(base(label=["dog"] * COUNT, **columns), task=animals, whole=True)
+        assert (list(whole), whole.class_names) == ([name], animals.names)
+        assert whole[name].labels().tolist() == [1] * COUNT
+    number = table(base(age=["7.5"] * COUNT), task="regression", whole=True)["all"]
+    assert number.labels().tolist() == [[7.5]] * COUNT
     for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):
         splits = table({"file": FILES, **labels}, val_fraction=0.3)
         assert len(splits.train) + len(splits.val) == COUNT
@@ -441,7 +451,7 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     reasons = {
         3: f"'missing.png' is not a file in {photos}",
         5: "the cell of 'label' is empty",
-        7: "the split 'training set' is not one of train, val and test",
+        7: f"the split 'training set' is not one of {SHOWN_NAMES}",
         9: "'lynx' in 'label' is not a label of the task or of a row to train on",
         10: "the cell of 'file' is empty",
         11: f"'../secret.png' is not in {photos}",

@@ -478,13 +478,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each before the data are loaded: there are none of that name."""
+    """Each before the data are loaded: there are none."""
+    (tmp_path / "nothing").mkdir()
+    (weights := tmp_path / "x.npz").touch()
     teacher, out = tmp_path / "teacher", str(tmp_path / "out")
     teacher.mkdir()
     teacher_of(**SOFTMAX).save(teacher / "model.keras")
     vit(0).save(tmp_path / "other.keras")
     its = ["--teacher", str(teacher)]
-    frozen = [*its, "--weights", "x.npz", "--freeze-backbone"]
+    frozen = [*its, "--weights", str(weights), "--freeze-backbone"]
     for folder, arguments, error in (
         (out, ["--teacher", "nowhere"], "There is no model at nowhere"),
         (out, its, "returns probabilities"),

@@ -17,6 +17,7 @@ from keras_vit.training.probe_choice import accuracy, choose, hold_out_to_choose
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
 from keras_vit_cli import commands as cli
+from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.record import note_of_probe
 from tests.training.common import assert_equal
 
@@ -154,12 +155,14 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
 
 def test_a_run_below_a_probe_says_so() -> None:
     report = evaluation.classification_report([0, 0, 1, 1], [0, 0, 0, 0], ["a", "b"])
-    note = note_of_probe(report, {"probe_accuracy": 0.75})
+    facts, job = {"probe_accuracy": 0.75}, Job("photos")
+    note = note_of_probe(report, facts, job)
     assert "a linear probe on the frozen features reaches 75.00%" in note
     assert "the trained model 50.00%: try --freeze-backbone" in note
     kept = {"probe_accuracy": 0.75, "choice": {"selected": "linear probe"}}
+    assert not note_of_probe(report, facts, replace(job, freeze_backbone=True))  # it is that probe
     for facts in ({"probe_accuracy": 0.5}, {}, kept):
-        assert not note_of_probe(report, facts)
+        assert not note_of_probe(report, facts, job)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from keras_vit._base.errors import (
     warn_at_caller,
 )
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
+from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.table_cells import number, shown
 from keras_vit.data.sources.table_files import Cell, Table, read_table
@@ -29,6 +30,7 @@ from keras_vit.data.sources.table_labels import Labels, read_cells, read_labels
 from keras_vit.data.sources.table_paths import ImageFolder
 from keras_vit.tasks import Multilabel, Regression, Task
 
+_SPLITS = ("train", "val", "test", "all")
 _SAMPLE = 100  # cells from which the column of files is guessed
 _EXAMPLES = "row|image|img|file|photo|sample|record|case|patient|subject|study"
 # Names of columns that number the rows.
@@ -36,11 +38,6 @@ _INDEX = re.compile(
     r"unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|level_\d+|index|idx|id|uid|uuid|#"
     rf"|({_EXAMPLES})[\W_]?(id|idx|index|no|nr|number)"
 )
-_SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    "test": "test",
-}
 
 
 class TableOptions(NamedTuple):
@@ -84,7 +81,10 @@ def load_table(
     bad = dict(table.broken)
     files, note = images.find_all(table.columns[columns.file], columns.file, bad)
     splits = _read_splits(table, columns, bad)
-    trained = [row not in bad and split == "train" for row, split in enumerate(splits)]
+    if reading.whole and set(splits) == {"train"}:
+        splits = ["all"] * len(files)
+    known = set(splits) if reading.whole else {"train"}
+    trained = [row not in bad and split in known for row, split in enumerate(splits)]
     if bad and not any(trained):
         _report_bad(table, bad, "error")  # without a name, labels would raise another
     cells = {name: table.columns[name] for name in columns.labels}
@@ -94,14 +94,19 @@ def load_table(
     _report_bad(table, bad, options.on_bad_row)
     rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
-    parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
+    parts = {name: [row for row in rows if splits[row] == name] for name in _SPLITS}
+    parts = {name: part for name, part in parts.items() if part}
+    if not reading.whole:
+        parts = _validated(table, parts, groups, labels, val_fraction, seed)
+    elif not parts:
+        raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
     bands, unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
     broken = {file for file, _ in unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
         if not part:
             raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
-    task = labels.task.fitted(labels.targets[parts["train"]])
+    task = labels.task if reading.whole else labels.task.fitted(labels.targets[parts["train"]])
     made = {
         name: FileSplit(
             name,
@@ -114,6 +119,7 @@ def load_table(
             reading.max_pixels,
             reading.reader,
             bands,
+            reading.nodata,
         )
         for name, part in parts.items()
     }
@@ -268,9 +274,9 @@ def _read_splits(table: Table, columns: _Columns, bad: dict[int, str]) -> list[s
     splits = ["train"] * len(table.places)
     if columns.split:
         for row, cell in enumerate(table.columns[columns.split]):
-            splits[row] = _SPLIT_NAMES.get(str(cell).lower(), "")
+            splits[row] = split_of(str(cell)) or ""
             if not splits[row]:
-                bad.setdefault(row, f"the split {shown(cell)} is not one of train, val and test")
+                bad.setdefault(row, f"the split {shown(cell)} is not one of {SHOWN_NAMES}")
     first: dict[Cell, int] = {}
     for row, group in enumerate(table.columns[columns.group] if columns.group else ()):
         if not group:
@@ -328,28 +334,25 @@ def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:
     return np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
 
 
-def _parts(
+def _validated(
     table: Table,
-    rows: list[int],
-    splits: Sequence[str],
+    parts: dict[str, list[int]],
     groups: np.ndarray | None,
     labels: Labels,
     val_fraction: float,
     seed: int,
 ) -> dict[str, list[int]]:
-    """The rows of each split, in their order."""
-    parts = {name: [r for r in rows if splits[r] == name] for name in ("train", "val", "test")}
-    if not parts["train"]:
+    """The rows of each split, with some to validate on."""
+    if "train" not in parts:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
-    if not parts["val"]:
-        parts["val"] = parts.pop("test")  # as in folders of train and test
-    if not parts["val"]:
+    parts = with_validation(parts, table.path)
+    if "val" not in parts:
         train = np.array(parts["train"])
         of_row = None if groups is None else groups[train]
         held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
         parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
         _warn_of_untrained(labels, parts)
-    return {name: part for name, part in parts.items() if part}
+    return parts
 
 
 def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:

@@ -1,0 +1,205 @@
+"""What a command needs, looked for before Keras is imported: files that are there, and packages."""
+
+import difflib
+import glob
+import json
+import os
+import runpy
+import shlex
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_vit_cli.options.option import escaped
+from keras_vit_cli.options.shared import DATA_HELP
+
+ROOT = Path(__file__).parents[2]
+UNFINISHED = ".partial"  # ends the name of a run's folder until it is complete
+SIMILAR = 0.7  # of `difflib`, from which on a name may be meant
+WEIGHTS_SUFFIXES = (".keras", ".h5", ".safetensors", ".npz", ".pth", ".pt", ".bin", ".json")
+
+
+class Kind(NamedTuple):
+    """What an option names: a noun for the error, and what is accepted."""
+
+    noun: str
+    accepted: str
+
+
+MODEL = Kind(
+    "model",
+    "a .keras or weights file, the folder of a training run, or MODEL:TAG of released weights, "
+    "which keras-vit list --weights prints",
+)
+WEIGHTS = MODEL._replace(noun="file of weights")
+DATA = Kind(
+    "folder", f"{DATA_HELP.partition(': ')[2]}; of images in one folder also --labels, their table"
+)
+PHOTOS = Kind("folder or table", "a folder of images, a table of them, or for audit their index")
+TABLE = Kind("table", "a CSV, TSV, JSON lines or Parquet file, with a column of files")
+INDEX = Kind("index", "the folder that keras-vit embed wrote")
+IMAGES = Kind("image", "image files; predict takes folders, patterns and @list.txt as well")
+DECISIONS = Kind("file of decisions", "the CSV file that the page of keras-vit audit downloads")
+
+# The options of all commands that name what has to be there.
+EXISTING = {
+    **dict.fromkeys(("model", "models", "among", "teacher", "start"), MODEL),
+    **dict.fromkeys(("weights", "source"), WEIGHTS),
+    "data": DATA,
+    "photos": PHOTOS,
+    "labels": TABLE,
+    "index": INDEX,
+    "files": IMAGES,
+    "decisions": DECISIONS,
+}
+# Of these commands it is something else: a name, or what is written.
+OTHERWISE = {("train", "model"), ("plan", "model"), ("list", "weights"), ("audit", "index")}
+
+# The packages that a command imports at its end, or one of its options, and the extra that has
+# them. The backend and what reads the data are looked for where they are chosen.
+PLOTS, SEARCH = (("matplotlib",), "plots"), (("sklearn",), "search")
+PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
+    **dict.fromkeys(("train", "choose", "inspect", "augment"), PLOTS),
+    **dict.fromkeys(("audit", "cluster"), SEARCH),
+    "serve": (("uvicorn", "starlette", "python_multipart", "prometheus_client"), "serve"),
+}
+BY_SUFFIX: dict[str, tuple[tuple[str, ...], str]] = {
+    ".parquet": (("pyarrow",), ""),
+    **dict.fromkeys((".pth", ".pt", ".pt2", ".bin"), (("torch",), "torch")),
+    ".onnx": (("onnx", "onnxruntime"), "onnx"),
+    ".tflite": (("ai_edge_litert",), "litert"),
+}
+
+
+def check_needs(options: dict[str, Any]) -> None:
+    """Looks for the files and packages of a command, from the options that `parse` returns.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder; the message has what is accepted.
+        ImportError: A package is not installed that the command would need later.
+    """
+    for name, value in _paths(options):
+        kind = EXISTING[name]
+        if kind is not IMAGES:
+            _check_path(value, name, options)
+    words = [value for name, value in _paths(options) if EXISTING[name] is IMAGES]
+    if words and not any(map(_stands_for_images, words)):
+        _refuse(words[0], IMAGES)  # one that is missing among others is a row with a reason
+    _check_packages(options)
+
+
+def _paths(options: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in options.items():
+        if name in EXISTING and (options["command"], name) not in OTHERWISE:
+            for each in value if isinstance(value, tuple) else (value,):
+                if each is not None:
+                    yield name, str(each)
+
+
+def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
+    kind, path = EXISTING[name], Path(text).expanduser()
+    if kind is MODEL and path.name.endswith(UNFINISHED) and (path / "config.json").is_file():
+        _refuse_unfinished(path, text)
+    if path.exists() or ":" in text:  # MODEL:TAG, records:FOLDER, gs://BUCKET
+        return
+    folder = Path(options.get("data") or options.get("photos") or ".").expanduser()
+    if kind is TABLE and (folder / path).exists():  # it may lie among its images
+        return
+    if kind is WEIGHTS and not (_looks_like_path(text) or (path.suffix and near_paths(path))):
+        return
+    if kind is DATA and _may_be_data_set(text, options.get("data_dir")):
+        return
+    if kind is MODEL and (begun := path.with_name(path.name + UNFINISHED)).is_dir():
+        _refuse_unfinished(begun, text)
+    _refuse(text, kind, near_paths(folder / path) if kind is TABLE else [])
+
+
+def _refuse(text: str, kind: Kind, proposed: Sequence[str] = ()) -> None:
+    near = " or ".join([*near_paths(Path(text).expanduser()), *proposed])
+    hint = f" Did you mean {escaped(near)}?" if near else ""
+    raise FileNotFoundError(
+        f"There is no {kind.noun} at {escaped(text)}.{hint} Give {kind.accepted}."
+    )
+
+
+def _refuse_unfinished(folder: Path, text: str) -> None:
+    """The run of a model is not complete: says how to go on with it."""
+    try:
+        words = shlex.split(json.loads((folder / "config.json").read_text("utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        words = ["keras-vit", "train", "...", "--out", str(folder).removesuffix(UNFINISHED)]
+    command = shlex.join([word for word in words if word not in ("--overwrite", "--resume")])
+    raise FileNotFoundError(
+        f"There is no finished model at {escaped(text)}: its run lies in {escaped(str(folder))}, "
+        f"interrupted or still going on. Continue it: {escaped(command)} --resume"
+    )
+
+
+def near_paths(path: Path) -> list[str]:
+    """Paths that there are, of which the first part that is missing in `path` is similar."""
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    try:
+        names = [name for name in os.listdir(missing.parent) if not name.startswith(".")]
+    except OSError:
+        return []
+    near = [
+        missing.with_name(n) for n in difflib.get_close_matches(missing.name, names, cutoff=SIMILAR)
+    ]
+    whole = [other / path.relative_to(missing) for other in near]
+    return [str(p) for p in ([p for p in whole if p.exists()] or near)]
+
+
+def _looks_like_path(text: str) -> bool:
+    """Whether a name is that of a file, and not of released weights or a data set."""
+    path = Path(text)
+    if text.startswith((".", "~", os.sep)) or text.endswith("/"):
+        return True
+    is_inside = len(path.parts) > 2 or (len(path.parts) > 1 and path.parent.is_dir())
+    return is_inside or path.suffix.lower() in WEIGHTS_SUFFIXES
+
+
+def _may_be_data_set(text: str, data_dir: str | None) -> bool:
+    """Whether a name is not that of a folder: of the digits, or perhaps of TensorFlow Datasets.
+
+    To ask that package would take the seconds that are to be saved. It has a file or a folder for
+    each of its names.
+    """
+    if text in ("digits", "digits/half") or glob.has_magic(text):
+        return True
+    package = find_spec("tensorflow_datasets")
+    if _looks_like_path(text) or package is None or package.origin is None:
+        return False
+    name, folder = text.split("/")[0], Path(package.origin).parent
+    places = (folder / "datasets" / name, folder / "url_checksums" / f"{name}.txt")
+    if any(place.exists() for place in places) or data_dir is not None:
+        return True
+    return not near_paths(Path(text))
+
+
+def _stands_for_images(word: str) -> bool:
+    return (
+        word == "-"
+        or os.path.lexists(word)
+        or glob.has_magic(word)
+        or (word.startswith("@") and os.path.lexists(word[1:]))
+    )
+
+
+def _check_packages(options: dict[str, Any]) -> None:
+    command = options["command"]
+    needed = [PACKAGES[command]] if command in PACKAGES else []
+    if command == "predict" and options["format"] == "parquet":
+        needed.append(BY_SUFFIX[".parquet"])
+    if command == "audit" and options["decisions"] is not None:
+        needed.clear()
+    suffixes = [Path(text).suffix.lower() for _, text in _paths(options)]
+    needed += [BY_SUFFIX[suffix] for suffix in suffixes if suffix in BY_SUFFIX]
+    for packages, extra in needed:
+        for package in packages:
+            if find_spec(package) is None:
+                version = runpy.run_path(str(ROOT / "keras_vit" / "_base" / "version.py"))
+                install = version["install_command"](extra) if extra else f"pip install {package}"
+                raise ImportError(f"keras-vit {command} needs {package}: {install}", name=package)

@@ -1,0 +1,136 @@
+"""What a beginner gets wrong: each message names what was wrong, what is accepted, and the fix."""
+
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import keras_vit
+from tests.cli.conftest import Command
+from tests.cli.helpers import COLORS, color_photos, save_tiny
+from tests.data.image_fixtures import plain, write
+
+pytestmark = pytest.mark.usefixtures("inside")
+# The words, and what the message holds: what was wrong | what is accepted | the fix.
+MISTAKES = """
+trian --data photos -> 'trian' | choose from | Did you mean 'train'?
+train --data photos --epocs 3 -> --epocs | keras-vit train --help | Did you mean --epochs?
+train --data photos --lr 0.1 -> --lr | keras-vit train --help | Did you mean --learning-rate?
+train -> required: --data | --data | keras-vit train --help
+train --data phtos/ -> no folder at phtos/ | CLASS/*.jpg | Did you mean photos?
+train --data photos/gren/0.jpg -> photos/gren/0.jpg | CLASS/*.jpg | photos/green/0.jpg?
+train --data photos/red/0.jpg -> is a file | several of them | the folder around
+train --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
+train --data photos/red -> 0 class folders | FOLDER/<class>/*.jpg | give the folder around it
+train --data one -> 1 class folders | needs two or more | FOLDER/<class>/*.jpg
+train --data empty -> 0 class folders | two or more | Give FOLDER/<class>/*.jpg
+train --data photos.zip -> is an archive | the folder | unzip photos.zip -d DATA
+train --data scans -> 2 PDF files | JPEG, PNG | Convert to PNG first
+train --data photos --labels lables.csv -> no table at lables.csv | CSV, TSV | photos/labels.csv?
+train --data photos --labels nofile.csv -> No column has files | relative | --file-column
+train --data photos --labels labels.csv --label-columns colr -> 'colr' | a column | mean 'color'
+train --data photos --labels missing.csv -> 'red/99.jpg' is not | Correct | --on-bad-row
+train --data photos --labels labels.csv --task multi -> 'multi' | ordinal | mean 'multilabel'?
+train --data photos --task ordinal -> --task has no effect | without --labels | keras-vit train -h
+train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
+train --data photos --recipe fine_tune -> 'fine_tune' | No recipe | Did you mean 'finetune'
+train --data photos --freeze-backbone -> pretrained | give weights | leave
+train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras?
+train --data photos --model ViT-Ti/16 --weights mixer.npz -> than ViT-Ti/16 | tokens_mlp_dim | Leave
+train --data photos --image-size 0 -> '0' is not accepted | from 1 to 4,096 | Give an integer
+train --data photos --image-size -1 -> '-1' is not accepted | from 1 to 4,096 | Give an integer
+plan ViT-B/16 --image-size 15 -> 15 x 15 pixels | one patch | 16
+train --data photos --epochs 0 -> '0' is not accepted | from 1 to | Give an integer
+train --data photos --epochs three -> 'three' is not accepted | from 1 to | Give an integer
+train --data photos --out photos -> lies in photos | which is read | --out runs/run1
+train --data photos --out mine -> mine holds files | did not write | give another
+predict runs/nowhere photos/red/0.jpg -> at runs/nowhere | .keras or weights | list --weights
+predict run photos/red/0.jpg -> run.partial | no finished | photos --out run --resume
+predict run.partial photos/red/0.jpg -> no finished model | Continue | --resume
+predict photos photos/red/0.jpg -> no model.keras | in 'photos' | keras-vit train
+predict labels.txt photos/red/0.jpg -> does not have the suffix | .npz | give one that
+predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you mean
+predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
+predict m.keras photos --out answers.xlsx -> does not end in | .jsonl or .parquet | give --format
+predict m.keras empty -> No image is in the folder empty | .jpg | give one with
+export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
+export m.keras --format onnx --out x -> 'x' must end in .onnx | .onnx | 'x.onnx'
+search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS
+audit photos --out audit -> photos is not an index | sees the images | give the --model
+serve m.keras --port 99999 -> '99999' is not accepted | from 0 to 65,535 | Give an integer
+"""
+ROWS = [line.split(" -> ") for line in MISTAKES.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    photos = color_photos(folder / "photos", 3)
+    rows = [f"{color}/{i}.jpg,{color},{i}" for color in COLORS for i in range(3)]
+    rows.insert(0, "file,color,size")
+    (photos / "labels.csv").write_text("\n".join(rows))
+    lines = [row.rpartition(",")[0] for row in rows]
+    (photos / "missing.csv").write_text("\n".join([*lines, "red/99.jpg,red"]))
+    (photos / "nofile.csv").write_text("name,color\nanna,green\nben,red\n")
+    write(folder / "flat", {"a.png": plain(1), "b.png": plain(2)})
+    write(folder / "one", {"red/a.png": plain(1)})
+    write(folder / "scans", {"a/1.pdf": b"%PDF", "b/1.pdf": b"%PDF"})
+    write(folder, {"mine/notes.txt": b"mine", "labels.txt": b"red", "broken.jpg": b"\xff\xd8\xff"})
+    (folder / "empty").mkdir()
+    with zipfile.ZipFile(folder / "photos.zip", "w") as archive:
+        archive.writestr("red/0.jpg", b"")
+    command = ["keras-vit", "train", "--data", "photos", "--out", "run", "--overwrite"]
+    config = json.dumps({"command": " ".join(command)})
+    write(folder, {"run.partial/config.json": config.encode()})
+    save_tiny(folder / "m.keras")
+    sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (32, 32, 3)}
+    keras_vit.save_weights(keras_vit.MLPMixer(**sizes), folder / "mixer.npz", layout="google")
+    return folder
+
+
+@pytest.mark.parametrize(("words", "reasons"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_mistake_is_explained(words: str, reasons: str, command: Command) -> None:
+    error = command(words, status=2)
+    for part in reasons.split(" | "):
+        assert part.strip() in error
+    assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
+
+
+def test_an_image_that_is_none_is_a_row_with_the_reason(command: Command) -> None:
+    printed = command("predict m.keras broken.jpg labels.txt photos/red/0.jpg", status=1)
+    assert printed.count("cannot be read: ") == 2
+    assert "JPEG file is damaged or incomplete" in printed
+    assert "green" in printed
+
+
+def test_lists_of_rows_keep_their_lines(command: Command) -> None:
+    error = command("train --data photos --labels missing.csv", status=2)
+    first, row, fix = error.splitlines()
+    assert first == "keras-vit: 1 row of photos/missing.csv cannot be used:"
+    assert row == "    line 8: 'red/99.jpg' is not a file in photos"
+    assert fix.startswith("  Correct or remove them")
+
+
+def test_packages_are_named_before_any_work(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(Path("tiles"), {"a/1.dcm": b"", "b/1.npy": b""})
+    shutil.copy("photos/labels.csv", "labels.parquet")
+    for package, words in (
+        ("matplotlib", "train --data photos"),
+        ("pyarrow", "train --data photos --labels labels.parquet"),
+        ("pyarrow", "predict m.keras photos --out answers.parquet"),
+        ("sklearn", "audit photos --model m.keras --out audit"),
+        ("openvino", "export m.keras --format openvino --out exported"),
+        ("pydicom", "train --data tiles --bands all"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            patch.setattr("keras_vit_cli.commands.load_model", None)
+            error = command(words, status=2)
+        assert package in error
+        assert "pip install" in error
+        assert not Path("audit_index").exists()
