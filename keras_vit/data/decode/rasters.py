@@ -22,7 +22,7 @@ import numpy as np
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import PNG, BadImageError, too_large
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
-from keras_vit.data.decode.image_kinds import kind_of_contents
+from keras_vit.data.decode.image_kinds import BANDS, kind_of_contents, kinds_of
 from keras_vit.data.decode.pillow import exif_orientation, turn_upright
 
 _DNG = 50706
@@ -476,8 +476,9 @@ RASTER_FORMATS = (
 def require_readers(suffixes: Iterable[str]) -> None:
     """Raises an ImportError where what reads files of these suffixes is not installed."""
     wanted = set(suffixes)
+    names = {kind.name for kind in kinds_of(BANDS) if wanted.intersection(kind.suffixes)}
     for kind in RASTER_FORMATS:
-        if wanted.intersection(kind.suffixes) and find_spec(kind.package) is None:
+        if kind.name in names and find_spec(kind.package) is None:
             raise ImportError(
                 f"{kind.name} files are read by {kind.package}: {install_command('bands')}",
                 name=kind.package,

@@ -21,6 +21,7 @@ from keras_vit._base.errors import (
     printable,
     warn_at_caller,
 )
+from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
@@ -76,7 +77,7 @@ def load_table(
         )
     path = Path(options.labels).expanduser()
     table = read_table(path if path.exists() else folder / path)
-    images = ImageFolder(folder, reading.suffixes)
+    images = ImageFolder(folder, suffixes_of(reading.read_by))
     columns = _choose_columns(table, images, options)
     bad = dict(table.broken)
     files, note = images.find_all(table.columns[columns.file], columns.file, bad)
@@ -162,7 +163,7 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     >>> read_file_table(folder / "photos.csv")
     [('a.jpg', 'daisy', None)]
     """
-    table, images = read_table(path), ImageFolder(path.parent, FileOptions().suffixes)
+    table, images = read_table(path), ImageFolder(path.parent, suffixes_of(FileOptions().read_by))
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
     names = [name for name in table.columns if name not in (split, group)]
