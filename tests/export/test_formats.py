@@ -23,6 +23,7 @@ from keras_vit.export.openvino_folder import quietly_imported
 from keras_vit.tasks import Classification
 from keras_vit.weights import CheckpointError
 from keras_vit_cli import commands as cli
+from keras_vit_cli.model_files import keep_decoder
 from tests import bank
 from tests.data.image_fixtures import encode, write
 from tests.export.artifacts import (
@@ -332,6 +333,11 @@ def test_a_saved_model_that_decodes_files_otherwise(artifacts: Artifacts, tmp_pa
     compared = compare(model, file, split)
     assert (compared.files, compared.other_files) == (100, other)
     assert f"{other} of 100 images not: it decodes JPEG files" in str(compared)
+    # A run by Grain's reader, which is Pillow's, notes it, and its file decodes so, too.
+    model.eval_transform = EvalTransform()
+    keep_decoder(model, keras_vit.data.load(tmp_path / "photos", reader="grain").train)
+    again = exported(tmp_path / "again", model)
+    assert (again.eval_transform.decoder, compare(model, again, split).other_files) == ("pillow", 0)
 
 
 def test_comparison_and_calibration(artifacts: Artifacts) -> None:
