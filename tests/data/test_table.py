@@ -135,7 +135,10 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "empty": (b"", "does not have a row of labels"),
         "a header alone": (b"file,label\n", "does not have a row of labels"),
         "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
-        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
+        "missing cells": (
+            CSV + b"01.png\n",
+            "line 3: the row has 1 cells, and the header 2: 01.png",
+        ),
     },
     "t.jsonl": {
         "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
