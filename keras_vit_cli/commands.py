@@ -29,8 +29,8 @@ from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
-from keras_vit_cli.options.checks import check_needs
 from keras_vit_cli.options.convert import ConvertOptions
+from keras_vit_cli.options.early_checks import check_needs
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.options.list import ListOptions

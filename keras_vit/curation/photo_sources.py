@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.image_kinds import PILLOW, kind_of, suffixes_of
+from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
 from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.listings import read_listing
 from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
@@ -168,7 +168,7 @@ def _image_names(
             entry.name
             + ("/" if entry.is_dir(follow_symlinks=prefix + entry.name in places) else "")
             for entry in entries
-            if not entry.name.startswith(".")
+            if not is_hidden(entry.name)
         )
     for name in names:
         if name.endswith("/"):

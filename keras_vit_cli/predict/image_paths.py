@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.image_kinds import PILLOW, kind_of, suffixes_of
+from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
 from keras_vit.data.sources.listings import marked_encoding
 from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
 
@@ -119,7 +119,7 @@ def _images_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
         for part in (first, entries):
             for entry in part:
                 path = folder / entry.name
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     yield from _images_in(path, left_out)

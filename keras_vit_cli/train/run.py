@@ -34,6 +34,7 @@ from keras_vit.ops import (
     wait_for_processes,
 )
 from keras_vit.tasks.balance import describe_counts, differs_much
+from keras_vit.training.apart import digests_of, unseen, without_copies
 from keras_vit.training.callbacks import check_tensorboard
 from keras_vit.training.compile_model import loss_name, recipe_loss
 from keras_vit.training.distillation import Distillation, check_classifier
@@ -56,13 +57,7 @@ from keras_vit_cli.report.results import Results, results_of_classes, results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
-from keras_vit_cli.train.image_record import (
-    IMAGES,
-    digests_of,
-    unseen,
-    without_copies,
-    write_images,
-)
+from keras_vit_cli.train.image_record import IMAGES, write_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,

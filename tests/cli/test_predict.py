@@ -304,7 +304,7 @@ def test_words_that_name_files(photographs: Path, monkeypatch: Any, predict: Pre
 def test_images_of_a_folder_by_suffix_or_first_bytes(predict: Predict, command: Command) -> None:
     jpeg = encode(IMAGE, "JPEG")
     images = {"1.2.840": jpeg, "IMG_1": plain(1), "a.jfif": jpeg, "b.JPE": jpeg, "c.dib": plain(1)}
-    others = {"IMG_2": b"x", "a.txt": b"x", "b.txt": b"x", "c.jpg~": jpeg}
+    others = {"IMG_2": b"x", "a.txt": b"x", "b.txt": b"x", "c.jpg~": jpeg, "@eaDir/a.jpg": jpeg}
     write(Path("photos"), images | others)
     predict("ordinal", "photos --out a.csv")
     assert [row["file"] for row in rows_of("a.csv")] == [f"photos/{name}" for name in images]

@@ -193,7 +193,8 @@ def test_suffixes_links_what_is_ignored_and_lists_in_every_unicode_encoding(tmp_
     kinds |= {"d41d8c": "WEBP", "3e25": "GIF", "1.2.840": "JPEG", "bmp": "BMP", "IMG_1": "PNG"}
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
-    write(tmp_path, {"a/deeper/six.png": plain(6), ".cache/x.png": plain(1)})
+    hidden = ("a/@eaDir/x.png", "__MACOSX/a/x.png", ".cache/x.png")
+    write(tmp_path, {"a/deeper/six.png": plain(6), **dict.fromkeys(hidden, plain(1))})
     write(tmp_path, {"a/IMG_2": b"x", "a/copy.jpg~": encode(IMAGE, "JPEG")})
     (tmp_path / "a" / "link.png").symlink_to(tmp_path / "b" / "001.png")
     for reader in ("tensorflow", "grain"):

@@ -117,6 +117,19 @@ _BY_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
 _BYTES = 132  # as many as DICOM needs to be known
 
 
+# Folders that a Mac's archives, disk stations and Windows leave behind, with thumbnails.
+_SYSTEM_FOLDERS = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "lost+found"}
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or the system's own.
+
+    >>> is_hidden(".DS_Store"), is_hidden("@eaDir"), is_hidden("daisy")
+    (True, True, False)
+    """
+    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
+
+
 def kinds_of(reader: str) -> tuple[ImageKind, ...]:
     """The kinds that a reader reads.
 

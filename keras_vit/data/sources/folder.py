@@ -29,7 +29,14 @@ from keras_vit.data.decode.image_files import (
     read_contents,
     sixteen_bit_files,
 )
-from keras_vit.data.decode.image_kinds import BANDS, PILLOW, TENSORFLOW, kind_of, suffixes_of
+from keras_vit.data.decode.image_kinds import (
+    BANDS,
+    PILLOW,
+    TENSORFLOW,
+    is_hidden,
+    kind_of,
+    suffixes_of,
+)
 from keras_vit.data.decode.rasters import fill_missing, read_raster, require_readers
 from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
@@ -354,14 +361,14 @@ def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files,
     ignored: Files = [
         (path, "an image beside the class folders")
         for path in sorted(folder.iterdir())
-        if path.is_file() and not path.name.startswith(".") and kind_of(path)
+        if path.is_file() and not is_hidden(path.name) and kind_of(path)
     ]
     for name in class_names:
         class_folder = folder / name
         if not class_folder.is_dir():
             continue  # a class need not occur among the validation images
         for path in sorted(class_folder.iterdir()):
-            if path.name.startswith("."):
+            if is_hidden(path.name):
                 continue
             if path.is_dir():
                 ignored.append((path, "a folder within a class folder"))

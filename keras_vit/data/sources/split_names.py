@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from keras_vit._base.errors import printable, warn_at_caller
+from keras_vit.data.decode.image_kinds import is_hidden
 
 # Of several folders or lists of one split, the first name is the one that is used.
 SPLIT_NAMES = {
@@ -36,9 +37,7 @@ def folders_in(folder: Path) -> list[Path]:
     """The folders in a folder but hidden ones, sorted; links to folders are among them."""
     with os.scandir(folder) as entries:
         return sorted(
-            folder / entry.name
-            for entry in entries
-            if not entry.name.startswith(".") and entry.is_dir()
+            folder / entry.name for entry in entries if not is_hidden(entry.name) and entry.is_dir()
         )
 
 

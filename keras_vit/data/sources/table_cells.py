@@ -73,7 +73,7 @@ def _read_item(text: str) -> str:
 
 def clean_name(text: str) -> str:
     """A name in composed Unicode, with one blank between words and none around them."""
-    return " ".join(unicodedata.normalize("NFC", text).split())
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
 
 
 def lookalike(name: str) -> str:
@@ -98,12 +98,16 @@ def split_cell(cell: Cell, separator: str | None) -> tuple[str, ...]:
 def rows_of_flags(cells: Sequence[Cell], separator: str | None) -> list[tuple[str, ...]] | None:
     """The rows of a column whose cells hold 0 or 1 for each label; None for other columns."""
     for between in (separator,) if separator else f"{SEPARATORS} ":
-        rows = [split_cell(cell, between) for cell in cells]
-        sizes = {len(row) for row in rows if row}
-        are_flags = all(flag(item) is not None for row in rows for item in row)
-        # Of the names "0" and "1", a set has two at most, and some sets have fewer.
-        if are_flags and (sizes == {2} or max(sizes, default=0) > 2):
-            return rows
+        rows = []
+        for cell in cells:
+            rows.append(split_cell(cell, between))
+            if not all(flag(item) is not None for item in rows[-1]):
+                break  # almost always at the first cell
+        else:
+            sizes = {len(row) for row in rows if row}
+            # Of the names "0" and "1", a set has two at most, and some sets have fewer.
+            if sizes == {2} or max(sizes, default=0) > 2:
+                return rows
     return None
 
 

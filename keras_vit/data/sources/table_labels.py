@@ -128,19 +128,18 @@ def read_cells(
     bad: dict[int, str],
 ) -> list[Cell]:
     """The cells of a column as names or lists of names; empty where they are neither."""
-    read: list[Cell] = []
-    wrong = []
-    names = set(known)
-    for row, cell in enumerate(cells):
+    read: dict[Cell, Cell] = {cell: cell for cell in known}
+    reasons: dict[Cell, str] = {}
+    for cell in set(cells) - set(known):
         try:
-            read.append(cell if cell in names else read_cell(cell))
+            read[cell] = read_cell(cell)
         except ValueError as error:
-            read.append("")
-            wrong.append(row)
-            bad.setdefault(row, f"{shown(cell)} in {name!r} {error}")
+            read[cell], reasons[cell] = "", f"{shown(cell)} in {name!r} {error}"
+    wrong = [row for row, cell in enumerate(cells) if cell in reasons] if reasons else []
+    bad |= {row: reasons[cells[row]] for row in wrong if row not in bad}
     if 2 * len(wrong) > len(cells):
         raise ValueError(f"{places[wrong[0]]}: {bad[wrong[0]]} ({counted(len(wrong), 'row')}).")
-    return read
+    return [read[cell] for cell in cells]
 
 
 def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> tuple[str, str]:
