@@ -32,6 +32,11 @@ waits for its result. On TensorFlow's CPUs, keras_vit computes with XLA here, as
 `predict` do when many steps are ahead.
 """
 
+GPU = (
+    "One process per contestant, all in the memory of one GPU, bfloat16 with weights in float32: "
+    "`mixed_bfloat16` of Keras, `torch.autocast` for timm."
+)
+
 # Of each measurement: its title, and what to know before reading its table.
 SECTIONS: dict[str, tuple[str, str]] = {
     "s16": ("ViT-S/16 beside its peers", ""),
@@ -89,6 +94,11 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "ViT-L/16: `remat`, trained by SGD with momentum",
         "As above, by the optimizer with which the paper fine-tunes: one moment instead of two.",
     ),
+    **{
+        f"gpu_{short}_{task}": (f"{model} on a GPU, {task}", GPU)
+        for short, model in (("b16", "ViT-B/16"), ("l16", "ViT-L/16"))
+        for task in ("inference", "training")
+    },
     "tpu": (
         "On a TPU, by its compiler",
         "No TPU took part: these are counts of the program that XLA compiles for it. `GiB moved` "
@@ -125,9 +135,17 @@ def page(folder: Path, measurements: Mapping[str, Sequence[str]]) -> str:
 def _machine(folder: Path, measured: Mapping[str, Results]) -> str:
     if not measured:
         return "Nothing is measured yet.\n"
-    facts = json.loads((folder / next(iter(measured)) / "compare.json").read_text())
+    return _measured_on(folder / next(iter(measured)))
+
+
+def _measured_on(measurement: Path) -> str:
+    """The machine and the versions of its packages, in a sentence."""
+    facts = json.loads((measurement / "compare.json").read_text())
+    starts = [start for task in facts["tasks"].values() for r in task for start in r["starts"]]
+    cards = sorted({start.get("accelerator") or "" for start in starts} - {""})
+    machine = ", ".join([*cards, facts["machine"]["processor"]])
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    return f"Measured on {facts['machine']['processor']}; {versions}.\n"
+    return f"Measured on {machine}; {versions}.\n"
 
 
 def _section(
@@ -161,6 +179,8 @@ def _section(
         lines.append(f"```text\n{tpu.table(counted)}\n```\n")
         return "\n".join(lines)
     lines.append(f"{_indented(command(measurements[name]))}\n")
+    if introduction == GPU:
+        lines.append(_measured_on(folder / name))
     for task, results in measured[name].items():
         lines.append(f"```text\n{_report.table(task, results)}\n```\n")
         lines += [f"{line}\n" for line in conclusions(task, results)]

@@ -97,6 +97,22 @@ MEASUREMENTS: dict[str, list[str]] = {
     ],
 }
 
+# On one GPU, beside timm in automatic mixed precision, with and without compiling.
+GPU = {
+    f"gpu_{short}_{task}": [
+        *("--model", model, "--tasks", task, "--batch-size", str(batch), "--dtype", "bfloat16"),
+        *("--rounds", "3", "--seconds", "1"),
+        *_contest(JAX, TORCH, "timm", "limit/torch"),
+    ]
+    for short, model, task, batch in (
+        ("b16", "ViT-B/16", "inference", 256),
+        ("b16", "ViT-B/16", "training", 128),
+        ("l16", "ViT-L/16", "inference", 128),
+        ("l16", "ViT-L/16", "training", 64),
+    )
+}
+MEASUREMENTS |= GPU
+
 # How cost grows around ViT-S/16: on TensorFlow, the fastest, and on torch, whose memory holds what
 # a step keeps and next to nothing of a compiler's.
 VARIED = {
@@ -146,6 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = folder / f"{name}.partial"
         if name in MERGING and not (options.run and options.data):
             print(f"{name}: not measured; give --run and --data")
+            continue
+        if name in GPU and not shutil.which("nvidia-smi"):
+            print(f"{name}: not measured; there is no GPU")
             continue
         if name == "tpu" and not find_spec("libtpu"):
             print(f"{name}: not compiled; pip install libtpu")

@@ -1,6 +1,5 @@
 """`keras-vit calibrate`: prediction sets or intervals, from images that were not trained on."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,24 +8,27 @@ import numpy as np
 
 from keras_vit import load_model, save_weights
 from keras_vit._base.errors import counted, listed
-from keras_vit.data import Split, Splits, load
+from keras_vit.data import Split
+from keras_vit.data.seen_images import CALIBRATED, SeenImages
 from keras_vit.evaluation import features, fit_novelty
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_split
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
 from keras_vit_cli.evaluate.tables import check_same_task
+from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.calibrate import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
-from keras_vit_cli.table_options import table_options
+from keras_vit_cli.scored_images import scored_images
 
 
 def calibrate(options: CalibrateOptions) -> None:
     """Writes the model with prediction sets or intervals in its task.
 
     Raises:
-        ValueError: There are too few images, they are those of the model's training, or its task
-            has neither sets nor intervals; or `out` is not a .keras file.
+        ValueError: There are too few images that the model was not made with, or its task has
+            neither sets nor intervals; or `out` is not a .keras file.
         FileExistsError: `out` is there, and `overwrite` is False.
     """
     out = options.out or _beside(options.model)
@@ -34,25 +36,25 @@ def calibrate(options: CalibrateOptions) -> None:
         raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
     if out.exists() and not options.overwrite:
         raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
-    _check_unseen(options)
-    model = load_model(options.model)
+    model = load_model(options.model).uncalibrated()
     check_takes_pixels_to_answers(model)
-    splits = load(
-        options.data,
-        **table_options(options, task_of(model).kind),
-        data_dir=options.data_dir,
-        max_pixels=options.max_pixels,
-        bands=model.eval_transform.bands,
-    )
-    parts = _parts(splits, options)
-    targets, answers = _targets_and_answers(model, parts, options)
+    images = scored_images(model, options, wanted=options.split)
+    check_same_task(model, images.split)
+    print_text(f"{model.name} on {images.source}\n{images.line}")
+    keep_decoder(model, images.split)
+    labels, outputs = predict_split(model, images.split, options.batch_size)
+    targets, answers = images.split.task.to_targets(labels), answers_of(model, outputs)
     task = _calibrated(task_of(model), targets, answers, options)
     model.task = task
     print_text(
         f"calibrated on {counted(len(answers), 'image')} for a coverage of {options.coverage:.4g}"
     )
     print_text(_described(task))
-    print_text(_fit_novelty(model, parts, options))
+    print_text(_fit_novelty(model, images.split, options))
+    if images.digests is not None:
+        # From now on, a score of these images promises too much.
+        calibrated = SeenImages.of({CALIBRATED: images.digests})
+        model.seen_images = calibrated | model.seen_images
     save_weights(model, out, overwrite=options.overwrite)
     print_text(f"written to {out}")
     print_next("predict", out, "photo.jpg")
@@ -64,49 +66,14 @@ def _beside(model: Path) -> Path:
     return path.with_name(f"{path.stem if path.is_file() else path.name}-calibrated.keras")
 
 
-def _check_unseen(options: CalibrateOptions) -> None:
-    """Refuses the images that a run was trained on, as far as its folder says so."""
-    path = options.model if options.model.is_dir() else options.model.parent
-    try:
-        job = json.loads((path / "config.json").read_text("utf-8"))["job"]
-        trained_on = str(job["data"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # not a run
-    same = trained_on == options.data or Path(trained_on).resolve() == Path(options.data).resolve()
-    if same and options.split == "all":
-        raise ValueError(
-            f"{options.model} was trained on images of {options.data}, and thresholds of images "
-            "that a model has seen promise too much: give other images, or --split val."
-        )
-
-
-def _parts(splits: Splits, options: CalibrateOptions) -> list[Split]:
-    names = tuple(splits) if options.split == "all" else (options.split,)
-    if missing := set(names) - set(splits):
-        raise ValueError(f"{options.data} does not have {listed(sorted(missing))}.")
-    return [splits[name] for name in names]
-
-
-def _targets_and_answers(
-    model: Any, splits: list[Split], options: CalibrateOptions
-) -> tuple[np.ndarray, np.ndarray]:
-    parts = []
-    for split in splits:
-        check_same_task(model, split)
-        labels, outputs = predict_split(model, split, options.batch_size)
-        parts.append((split.task.to_targets(labels), answers_of(model, outputs)))
-    targets, answers = map(np.concatenate, zip(*parts, strict=True))
-    return targets, answers
-
-
-def _fit_novelty(model: Any, splits: list[Split], options: CalibrateOptions) -> str:
+def _fit_novelty(model: Any, split: Split, options: CalibrateOptions) -> str:
     """Fits the novelty on half of the images, and its threshold on the others; what it did."""
-    rows = np.concatenate([features(model, split, None, options.batch_size)[0] for split in splits])
+    rows = features(model, split, None, options.batch_size)[0]
     alarms = 1 - options.coverage
     least = 2 * fewest_examples(options.coverage)
     if len(rows) < least:
         return f"novelty: left out, as it takes {least} images"
-    model.set_novelty(fit_novelty(rows[::2], rows[1::2], alarms))
+    model.set_novelty(fit_novelty(rows[::2], rows[1::2], alarms, classifier_head(model)))
     return f"novelty: above 1 for at most {alarms:.4g} of new images like these"
 
 

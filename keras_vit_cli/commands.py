@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
-from keras_vit_cli.options.checks import check_needs
 from keras_vit_cli.options.convert import ConvertOptions
+from keras_vit_cli.options.early_checks import check_needs
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.options.list import ListOptions
@@ -45,6 +46,7 @@ from keras_vit_cli.printing import (
     print_text,
     short_warnings,
 )
+from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.search.cluster_command import cluster
 from keras_vit_cli.search.search_command import search
 from keras_vit_cli.serve import serve
@@ -119,17 +121,19 @@ def _inspect(options: InspectOptions) -> int:
 def _export(options: ExportOptions) -> None:
     check_format(options.format, options.quantize)  # names missing packages before any work
     model, out = load_model(options.model), options.out
-    splits = None
+    if options.decoder is not None:
+        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    images = None
     if options.data is not None:
-        bands = model.eval_transform.bands
-        splits = load(options.data, data_dir=options.data_dir, bands=bands)
-    more = _without(options, "model", "data", "data_dir", "out")
-    if splits and options.quantize:
-        more["calibration"] = calibration_images(model, splits.train)
+        images = scored_images(model, options, fits=options.quantize is not None)
+    more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
+    if images and images.train is not None and options.quantize:
+        more["calibration"] = calibration_images(model, images.train)
     export_model(model, out, **more)
     print_text(f"written to {out}")
-    if splits:
-        print_text(compare(model, load_exported(out), splits.val))
+    if images:
+        print_text(f"{model.name} on {images.source}\n{images.line}")
+        print_text(compare(model, load_exported(out), images.split))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import TextColumn
 
 from keras_vit import load_model
@@ -15,6 +16,8 @@ from keras_vit._base.files import path_from
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
+from keras_vit.data.seen_images import USED
+from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
 
@@ -57,10 +60,19 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
             report=report,
         )
     print_unreadable(index.unreadable, f"{options.out}/files.jsonl")
+    if model.seen_images is not None:
+        known = np.isin(model.seen_images.uses(np.array(index.sums, "S")), USED).sum()
+        if known:
+            print_text(
+                f"note: {model.name} was made with {counted(int(known), 'image')} of these: what "
+                "is found in them by its features, such as wrong labels, may look right to it"
+            )
     seconds = time.monotonic() - began
     images = counted(len(index), "image")
     rate = f", {last.computed / seconds:.1f}/s" if last.computed else ""
     failed = f", {len(index.unreadable):,} cannot be read" if index.unreadable else ""
+    if left_out := index.info.get("left_out"):
+        print_text(f"left out: {shown_left_out(left_out)}")
     print_text(
         f"written to {options.out}: {images} of {index.dimension} numbers, {last.computed:,} "
         f"read now{rate}{failed}"

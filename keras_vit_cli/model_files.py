@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+from keras_vit.data import Split
 from keras_vit.export import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
 
@@ -33,6 +34,16 @@ def open_classifier(
         )
     model.eval_transform = replace(model.eval_transform, views=views)
     return model
+
+
+def keep_decoder(model: ImageModel, split: Split) -> None:
+    """Notes in a model that the images it was trained or calibrated on are Pillow's pixels.
+
+    Otherwise a SavedModel of it would decode JPEG files by TensorFlow, and answer a few otherwise.
+    """
+    by_pillow = split.reader == "grain" and split.bands is None and hasattr(split, "files")
+    if by_pillow and model.eval_transform.decoder is None:
+        model.eval_transform = replace(model.eval_transform, decoder="pillow")
 
 
 def _warn_of_other_images(

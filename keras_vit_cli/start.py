@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.exit_status import exit_status
-from keras_vit_cli.options.checks import check_needs
+from keras_vit_cli.options.early_checks import check_needs
 from keras_vit_cli.quiet import without_noise
 
 # Commands that read their data by tf.data, unless `--reader grain` asks for another.

@@ -197,7 +197,7 @@ def embed(
     with output.opened(overwrite=True, resume=is_begun) as workspace:
         write_text(workspace / INFO, _as_json({**info, "rows": 0, "class_names": []}))
         _write_rows(workspace, encoder, listed, former, info, report)
-        _write_tables(workspace, info)
+        _write_tables(workspace, {**info, "left_out": dict(listed.left_out)})
         output.finish()
         output.publish()
     return FeatureIndex.open(out)

@@ -154,6 +154,11 @@ class FeatureIndex:
         """The folder that the names of files are relative to."""
         return Path(os.path.normpath(self.folder / self.info["photos"]))
 
+    @property
+    def bands(self) -> tuple[int, ...] | None:
+        """The bands of raster files that the model saw; None for photographs."""
+        return tuple(self.info["preparation"].get("bands") or ()) or None
+
     def path(self, row: int) -> Path:
         """The file of a row."""
         return self.photos / self.files[row]

@@ -20,8 +20,7 @@ from keras_vit.curation.kept_measures import KeptMeasures
 from keras_vit.curation.nearest import nearest_neighbors
 from keras_vit.curation.perceptual_hash import perceptual_hash
 from keras_vit.data import BadImageError
-from keras_vit.data.decode.image_files import read_contents, unreadable_reason
-from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.image_files import displayed_image, read_contents, unreadable_reason
 
 DARK, BLURRED, TINY = 60.0, 40.0, 32
 # The longer side that sharpness is measured at: a model does not see the grain of a large file.
@@ -87,7 +86,8 @@ def measure_image(pixels: np.ndarray) -> ImageMeasures:
     """Measures one image.
 
     Args:
-        pixels: uint8 `(height, width, 3)`, as `keras_vit.data` decodes it.
+        pixels: uint8 `(height, width, 3)`, as `keras_vit.data` decodes it. Of raster files their
+            bands stretched to 0..255, so that none of them is dark.
 
     Source: the variance of the Laplacian is LAPV of Pech-Pacheco et al., "Diatom Autofocusing in
         Brightfield Microscopy" (2000), with the kernel of four adjacent pixels, as OpenCV's.
@@ -197,7 +197,7 @@ def _measured(index: FeatureIndex, records: KeptMeasures | None) -> Iterator[_Me
             digest = hashlib.sha256(contents).digest()
             if measures := known(digest):
                 return measures, None
-            return measure_image(decode_with_pillow(contents, 3, pixels)), digest
+            return measure_image(displayed_image(contents, index.bands, pixels)), digest
         except (OSError, BadImageError) as error:
             return unreadable_reason(error), None
 

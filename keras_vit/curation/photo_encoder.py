@@ -110,6 +110,7 @@ class Encoder:
                 "decoder": transform.decoder
                 or ("tensorflow" if backend.is_tensorflow() else "pillow"),
                 "max_pixels": self.max_pixels,
+                **{k: v for k, v in transform.to_dict().items() if k in ("bands", "nodata")},
             },
         }
 

@@ -1,20 +1,25 @@
 """Which image files a folder, a table or a list has, with their labels and splits where known."""
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.decoder import IMAGE_SUFFIXES
+from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
 from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.listings import read_listing
-from keras_vit.data.sources.other_formats import other_format
+from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
+from keras_vit.data.sources.split_names import (
+    are_splits,
+    folders_in,
+    split_folders,
+    split_lists,
+    split_of,
+)
 from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
-
-# Folders and listings of each split, as `keras_vit.data.load` names them.
-_SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 
 PhotoSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -41,11 +46,13 @@ class PhotoList:
         root: The folder that names are relative to.
         walk: Lists them anew, sorted by name, without repetitions.
         is_folder: Whether all that lies in `root` belongs to it.
+        left_out: How many files are not images, by their suffix, once `walk` is done.
     """
 
     root: Path
     walk: Callable[[], Iterator[Photo]]
     is_folder: bool = False
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
 def find_photos(source: PhotoSource) -> PhotoList:
@@ -55,7 +62,8 @@ def find_photos(source: PhotoSource) -> PhotoList:
         source: One of
 
             - a folder, with all folders in it but hidden ones. Files of `FOLDER/<class>/*` and of
-              `FOLDER/train/<class>/*` are labeled by their folder; `train.txt` and `val.txt` are
+              `FOLDER/train/<class>/*` are labeled by their folder; names of splits, `train.txt` and
+              `val.txt` are
               read as `keras_vit.data.load` reads them;
             - a table, CSV, TSV, JSON lines or Parquet, with a column of files relative to its
               folder, and perhaps one of labels, and `split`;
@@ -89,7 +97,10 @@ def find_photos(source: PhotoSource) -> PhotoList:
             raise FileNotFoundError(f"There is no folder or table {printable(path)}.")
     if next(photos.walk(), None) is None:
         shown = printable(source) if isinstance(source, str | os.PathLike) else "the list"
-        raise ValueError(f"No image is in {shown}: give some with {', '.join(IMAGE_SUFFIXES)}.")
+        others = f"There are {shown_left_out(photos.left_out)}. " if photos.left_out else ""
+        raise ValueError(
+            f"No image is in {shown}. {others}Give some with {', '.join(suffixes_of(PILLOW))}."
+        )
     return photos
 
 
@@ -102,47 +113,49 @@ def _of_files(files: Sequence[str | os.PathLike[str]]) -> PhotoList:
 
 def _of_folder(folder: Path) -> PhotoList:
     places = _class_places(folder)
-    split_of = _listed_splits(folder, places)
+    split_of_file = _listed_splits(folder, places)
+    left_out: Counter[str] = Counter()
 
     def walk() -> Iterator[Photo]:
-        for name in _image_names(folder, places):
+        left_out.clear()
+        for name in _image_names(folder, places, left_out):
             parent = name.rpartition("/")[0]
             label, split = places.get(parent, (None, None))
-            yield Photo(name, label, split or split_of.get(name))
+            yield Photo(name, label, split or split_of_file.get(name))
 
-    return PhotoList(folder, walk, is_folder=True)
-
-
-def _class_places(folder: Path) -> dict[str, tuple[str, str | None]]:
-    """The class and the split of the images in each folder that stands for a class."""
-    inner = _folders(folder)
-    if "train" in inner and _folders(folder / "train"):
-        splits = {name: _SPLITS[name] for name in inner if name in _SPLITS}
-        return {
-            f"{part}/{name}": (name, split)
-            for part, split in splits.items()
-            for name in _folders(folder / part)
-        }
-    return {name: (name, None) for name in inner} if len(inner) > 1 else {}
+    return PhotoList(folder, walk, is_folder=True, left_out=left_out)
 
 
-def _listed_splits(folder: Path, places: Iterable[str]) -> dict[str, str]:
-    listings = {_SPLITS[p.stem]: p for p in sorted(folder.glob("*.txt")) if p.stem in _SPLITS}
-    if "train" not in listings:
+def _class_places(folder: Path) -> dict[str, tuple[str | None, str | None]]:
+    """The class and the split of the images in each folder that stands for one of them."""
+    inner = folders_in(folder)
+    if not (split_folders(folder)[0] or are_splits(inner)):
+        return {path.name: (path.name, None) for path in inner} if len(inner) > 1 else {}
+    places: dict[str, tuple[str | None, str | None]] = {}
+    for part in inner:
+        if split := split_of(part.name):
+            places[part.name] = (None, split)
+            places |= {f"{part.name}/{c.name}": (c.name, split) for c in folders_in(part)}
+    return places
+
+
+def _listed_splits(
+    folder: Path, places: Mapping[str, tuple[str | None, str | None]]
+) -> dict[str, str]:
+    """The split of each file by the lists of a folder of classes."""
+    lists, _ = split_lists(folder)
+    if "train" not in lists or not places or any(split for _, split in places.values()):
         return {}
     return {
         file.relative_to(folder).as_posix(): split
-        for split, listing in listings.items()
-        for file, _ in read_listing(listing, list(places))
+        for split, path in lists.items()
+        for file, _ in read_listing(path, list(places))
     }
 
 
-def _folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-
-
-def _image_names(folder: Path, places: Container[str], prefix: str = "") -> Iterator[str]:
+def _image_names(
+    folder: Path, places: Collection[str], left_out: Counter[str], prefix: str = ""
+) -> Iterator[str]:
     """The images below a folder in the order of their names, one folder in memory at a time.
 
     Links to folders are followed where they stand for a class, as `keras_vit.data.load` does:
@@ -155,10 +168,12 @@ def _image_names(folder: Path, places: Container[str], prefix: str = "") -> Iter
             entry.name
             + ("/" if entry.is_dir(follow_symlinks=prefix + entry.name in places) else "")
             for entry in entries
-            if not entry.name.startswith(".")
+            if not is_hidden(entry.name)
         )
     for name in names:
         if name.endswith("/"):
-            yield from _image_names(folder, places, prefix + name)
-        elif Path(name).suffix.lower() in IMAGE_SUFFIXES or other_format(Path(name)):
+            yield from _image_names(folder, places, left_out, prefix + name)
+        elif kind_of(path := folder / prefix / name):
             yield prefix + name
+        else:
+            note_left_out(path, left_out)

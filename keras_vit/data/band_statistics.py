@@ -15,14 +15,16 @@ Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 def band_statistics(split: Split) -> Statistics:
     """The means and standard deviations of the bands over all pixels of all images of a split.
 
-    In the files' own range: what `normalization=` of a model takes. Every file is read once.
+    In the files' own range: what `normalization=` of a model takes. Every file is read once. Pixels
+    without a value do not count, unless `load(nodata=)` wrote a number there.
 
     Args:
         split: One that was loaded with `bands`, mostly `splits.train`: a model must not know
             anything of validation images.
 
     Raises:
-        ValueError: The split has photographs, no image can be read, or a band has one value alone.
+        ValueError: The split has photographs, no image can be read, or a band has one value alone
+            or none.
 
     Example:
         >>> import tempfile, pathlib
@@ -39,17 +41,25 @@ def band_statistics(split: Split) -> Statistics:
     """
     if split.bands is None:
         raise ValueError(f"{split!r} has photographs, 0..255: load rasters with bands='all'.")
-    count, mean, squares = 0, np.zeros(split.channels), np.zeros(split.channels)
+    images, (count, mean, squares) = 0, np.zeros((3, split.channels))
     for image, _ in split.decoded(split.channels):
         pixels = image.reshape(-1, split.channels).astype("float64")
+        values, images = np.isfinite(pixels), images + 1
         # Chan, Golub and LeVeque (1979): as exact for large values as two passes.
-        new, total = pixels.mean(axis=0), count + len(pixels)
-        squares += ((pixels - new) ** 2).sum(axis=0)
-        squares += (new - mean) ** 2 * (count * len(pixels) / total)
-        mean += (new - mean) * (len(pixels) / total)
-        count = total
-    if not count:
+        added = values.sum(axis=0)
+        total = np.maximum(count + added, 1)
+        new = np.where(values, pixels, 0).sum(axis=0) / np.maximum(added, 1)
+        squares += (np.where(values, pixels - new, 0) ** 2).sum(axis=0)
+        squares += (new - mean) ** 2 * (count * added / total)
+        mean += (new - mean) * (added / total)
+        count += added
+    if not images:
         raise ValueError(f"No image of {split!r} can be read: see its report.")
+    if not count.all():
+        raise ValueError(
+            f"Band {split.bands[int(count.argmin())]} does not have a value in any pixel of "
+            f"{split!r}: leave it out of bands."
+        )
     stds = np.sqrt(squares / count)
     for band, value, std in zip(split.bands, mean, stds, strict=True):
         if not std > 1e-6 * abs(value):

@@ -2,6 +2,8 @@
 
 import re
 
+from keras_vit.data.decode.image_kinds import PILLOW, kind_of_contents
+
 # How files of each format begin.
 JPEG, PNG, BMP, GIF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8", b"RIFF"
 _FORMATS = {JPEG: "JPEG", PNG: "PNG", BMP: "BMP", GIF: "GIF", WEBP: "WebP"}
@@ -37,4 +39,8 @@ def undecodable_reason(contents: bytes, error: Exception) -> str:
     for magic, name in _FORMATS.items():
         if contents.startswith(magic):
             return f"the {name} file is damaged or incomplete"
-    return "not a JPEG, PNG, BMP, GIF or WebP file"
+    read = "JPEG, PNG, BMP, GIF or WebP file"
+    if (kind := kind_of_contents(contents)) is None:
+        return f"not a {read}"
+    advice = "; Grain reads it (reader='grain', --reader grain)" if PILLOW in kind.readers else ""
+    return f"a {kind.name} file, not a {read}{advice}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from numbers import Integral
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from keras_vit._base.errors import check_choice
@@ -36,6 +37,7 @@ PILLOW_MODES = {
 MODES = ("crop", "stretch", "stretch_bicubic", "big_vision", *PILLOW_MODES)
 BAND_MODES = ("crop", "stretch")  # the others round to 0..255, or clip
 MOST_BANDS = 1024
+NODATA = ("mean", "refuse")  # besides numbers
 # Pillow's filters -> TensorFlow's methods.
 INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos3"}
 
@@ -56,6 +58,31 @@ def check_bands(bands: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(int, listed))
 
 
+def check_nodata(nodata: Any, bands: Sequence[int] | str | None) -> Any:
+    """What is done with pixels without a value, as it is stored; a ValueError for other things.
+
+    >>> check_nodata("mean", None), check_nodata("-1", "all"), check_nodata([2, 3], (4, 1))
+    ('mean', -1.0, (2.0, 3.0))
+    """
+    if bands is None and nodata != "mean":
+        raise ValueError(f"nodata={nodata!r} is for raster files: give bands (--bands), too.")
+    if nodata in NODATA:
+        return nodata
+    try:
+        one = isinstance(nodata, str | Real)
+        numbers = tuple(float(value) for value in ([nodata] if one else nodata))
+    except (TypeError, ValueError):
+        numbers = ()
+    fits = one or bands is None or bands == "all" or len(numbers) == len(bands)
+    if not numbers or not fits or not all(map(isfinite, numbers)):
+        raise ValueError(
+            f"nodata={nodata!r} must be 'mean', which is that of each band over the training "
+            "images, 'refuse', or the number to write where a raster file does not have a value, "
+            "such as 0."
+        )
+    return numbers[0] if one else numbers
+
+
 @dataclass(frozen=True)
 class EvalTransform:
     """How an image file becomes the input of a model in evaluation and prediction.
@@ -71,6 +98,9 @@ class EvalTransform:
         views: What predictions are averaged over: `"one"`, `"flip"` or `"crops"`; None for one.
         bands: The bands of a raster file, counted from 1, that are the channels, in the file's own
             range: see `keras_vit.data.load`. None for photographs, gray or RGB, 0..255.
+        nodata: What a model sees where a raster file does not have a value: `"mean"`, that of each
+            band, which `model.eval_transform` has as numbers from the model's `normalization`;
+            `"refuse"` for an error; or a number, or one for each band.
 
     Raises:
         ValueError: A name is unknown, the fraction out of range, or a band is not a number from 1
@@ -90,6 +120,7 @@ class EvalTransform:
     decoder: str | None = None
     views: str | None = None
     bands: tuple[int, ...] | None = None
+    nodata: str | float | tuple[float, ...] = "mean"
 
     def __post_init__(self) -> None:
         check_choice(self.mode, "mode", MODES)
@@ -105,6 +136,7 @@ class EvalTransform:
         if self.bands is not None:
             object.__setattr__(self, "bands", check_bands(self.bands))
             check_choice(self.mode, "mode beside bands", BAND_MODES)
+        object.__setattr__(self, "nodata", check_nodata(self.nodata, self.bands))
 
     @classmethod
     def of(cls, value: EvalTransform | str | Mapping[str, Any] | None) -> EvalTransform:
@@ -127,5 +159,6 @@ class EvalTransform:
     def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as it is saved."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["bands"] = self.bands and list(self.bands)  # as JSON has it
+        for name in ("bands", "nodata"):  # as JSON has it
+            values[name] = list(values[name]) if isinstance(values[name], tuple) else values[name]
         return {k: v for k, v in values.items() if v != getattr(EvalTransform, k)}

@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit._base.processors import available_processors
 from keras_vit.data.augment.mixtures import mixup_or_cutmix
 from keras_vit.data.batch_plan import BatchPlan
+from keras_vit.data.decode.rasters import fill_missing
 from keras_vit.data.preprocessing import augment_crop, evaluation_image, training_crop
 from keras_vit.data.random_numbers import stateless_fold_in
 from keras_vit.data.sources.splits import IndexedSplit
@@ -162,6 +163,8 @@ class _Examples:
         image, valid = split.pixels_or_replace(index, plan.channels, crop)
         if not valid and split.skips:
             return None
+        if split.bands is not None:
+            image = fill_missing(image, plan.transform.nodata)
         if plan.training and split.bands is not None:
             # Black comes in at the border: of bands, the lowest value in the image.
             lowest = image.min(axis=(0, 1)).astype("float32")

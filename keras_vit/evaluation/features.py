@@ -19,8 +19,12 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.models.layer_state import weights_digest
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
-_ARGUMENTS_OF_THE_HEAD = ("num_classes", "task", "class_names", "classifier_activation")
-_OTHER_ARGUMENTS = ("name", "frozen", "thawed", "trainable", "weights", "remat", "novelty")
+_ARGUMENTS_OF_THE_HEAD = (
+    *("num_classes", "task", "task_from", "class_names", "classifier_activation"),
+)
+_OTHER_ARGUMENTS = (
+    *("name", "frozen", "thawed", "trainable", "weights", "remat", "novelty", "targets_seen"),
+)
 
 
 def features(

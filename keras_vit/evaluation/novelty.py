@@ -1,35 +1,47 @@
 """Novelty: how far an image is from the training images, by its features.
 
-`fit_novelty` is what models use. `knn_scores` and `energy_scores` are what it was compared with
-(docs/coverage.md): they need all training features, or find less.
+`fit_novelty` is what models use. `knn_scores` is what it was compared with (docs/coverage.md): it
+needs all training features.
 """
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from keras import ops
 from scipy.special import logsumexp
 
 from keras_vit._base.errors import check_positive, counted
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
+from keras_vit.models.head import HEADS
 from keras_vit.tasks.conformal import conformal_rank, fewest_examples
 
 FALSE_ALARMS = 0.05
+SLACK = 1e-4  # of a threshold
+MOST_CLASSES = 2048  # whose head is stored once more: 6 MB for ViT-B
 # Rows whose distances to all training features are held at once.
 BLOCK = 1024
 
 
-def fit_novelty(features: Any, held_out: Any, false_alarms: float = FALSE_ALARMS) -> NoveltyScore:
+def fit_novelty(
+    features: Any, held_out: Any, false_alarms: float = FALSE_ALARMS, head: Any = None
+) -> NoveltyScore:
     """The score of how far images are from the training images; above 1 they are taken for others.
 
-    Labels are not needed. Of new images like those held out, at most the given part is above 1
-    (split conformal prediction, as for `keras_vit.tasks.PredictionSets`).
+    Labels are not needed. With the `head` of a classifier it is the larger of the distance of the
+    features and the energy of the logits, each above its threshold for half of the false alarms: it
+    finds more of the images that are like the training images and of none of their classes, and as
+    many of other ones (docs/coverage.md). Of new images like those held out, at most the given part
+    is above 1 (split conformal prediction, as for `keras_vit.tasks.PredictionSets`).
 
     Args:
         features: Of training images `(images, dimension)`, as `keras_vit.evaluation.features`
             returns them.
         held_out: Of images that neither the model nor the score was fitted on.
         false_alarms: That part, in (0, 1).
+        head: Kernel `(dimension, classes)` and bias `(classes,)` from features to logits, as
+            `classifier_head` returns them; None, or too few held-out images for half of the false
+            alarms: the distance alone.
 
     Returns:
         A layer from features `(batch, dimension)` to scores `(batch,)`, for a model's graph;
@@ -65,15 +77,57 @@ def fit_novelty(features: Any, held_out: Any, false_alarms: float = FALSE_ALARMS
             f"A false alarm for {false_alarms:.4g} of new images takes at least {least} held-out "
             f"images, and there are {len(others)}: give more, or another false_alarms."
         )
+    half = false_alarms / 2
+    if len(others) < fewest_examples(1 - half):
+        head = None
     rows = unit_rows(train)
     mean, factor = rows.mean(axis=0), _inverse_factor(shrunk_covariance(rows))
     distances = np.square((unit_rows(others) - mean) @ factor).sum(axis=1)
-    threshold = np.sort(distances)[conformal_rank(len(others), 1 - false_alarms) - 1]
-    layer = NoveltyScore(name="novelty")
+    threshold = _threshold(distances, false_alarms if head is None else half)
+    weights = [mean, factor / np.sqrt(threshold)]
+    if head is not None:
+        kernel, bias = (np.asarray(array, np.float64) for array in head)
+        energies = energy_scores(others @ kernel + bias)
+        limit, middle = _threshold(energies, half), np.median(energies)
+        # Between the middle of the held-out images and the threshold, both scores rise alike.
+        rise = np.log(threshold / np.median(distances)) / max(limit - middle, 1e-6)
+        weights += [kernel, bias + limit, rise]
+    layer = NoveltyScore(0 if head is None else len(bias), name="novelty")
     layer.build((None, train.shape[1]))
-    # The image that sets the threshold stays below 1 where another engine rounds it differently.
-    layer.set_weights([mean, factor / np.sqrt(threshold * (1 + 1e-4))])
+    layer.set_weights(weights)
     return layer
+
+
+def _threshold(scores: np.ndarray, false_alarms: float) -> float:
+    """The score that the given part of new images is above."""
+    value = np.sort(scores)[conformal_rank(len(scores), 1 - false_alarms) - 1]
+    # The image that sets it stays below where another engine rounds it differently.
+    return float(value + SLACK * abs(value))
+
+
+def classifier_head(model: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """The kernel and bias from a classifier's features to its logits, for `fit_novelty`.
+
+    None for a model of another task, with two heads, a quantized one, or very many classes.
+
+    Example:
+
+    >>> import keras_vit
+    >>> from keras_vit.evaluation.novelty import classifier_head
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
+    >>> kernel, bias = classifier_head(model)
+    >>> kernel.shape == (16, model.num_classes), bias.shape == (model.num_classes,)
+    (True, True)
+    """
+    task = getattr(model, "task", None)
+    heads = [layer for layer in model.layers if layer.name in HEADS]
+    if task is None or task.kind != "classification" or task.size > MOST_CLASSES:
+        return None
+    if len(heads) != 1 or heads[0].quantization_mode is not None:
+        return None
+    kernel, bias = (ops.convert_to_numpy(w) for w in (heads[0].kernel, heads[0].bias))
+    return kernel, bias
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class ClassificationReport:
     Attributes:
         accuracy: Share of correct predictions.
         classes: Scores per class, in the order of the labels.
-        macro: Mean of the scores over classes.
+        macro: Mean of the scores over the classes that have examples.
         weighted: Mean of the scores over examples.
         pairs: `(pairs, 3)`: label, prediction and how many examples have both, for those that
             occur. It grows with the examples, and not with the square of the classes.
@@ -100,6 +100,11 @@ class ClassificationReport:
         if self.differs_much:
             scores["accuracy"] = scores.pop("accuracy")
         return scores
+
+    @property
+    def constant_of(self) -> str:
+        """Whose labels `constant` is of, as in `TaskReport`."""
+        return "evaluated"
 
     @property
     def constant(self) -> dict[str, Score]:
@@ -317,9 +322,13 @@ def classification_report(
         raise ValueError(f"Class {highest} does not have a name: there are {classes} class names.")
     check_labels(labels, classes)
     check_labels(predictions, classes)
-    scores = metrics.classification_report(
-        labels, predictions, labels=range(classes), output_dict=True, zero_division=0
+    scores, tested = (
+        metrics.classification_report(
+            labels, predictions, labels=of, output_dict=True, zero_division=0
+        )
+        for of in (range(classes), np.unique(labels))
     )
+    scores["macro avg"] = tested["macro avg"]
 
     def scores_of(name: str, key: str) -> ClassScores:
         row = scores[key]

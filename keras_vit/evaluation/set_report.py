@@ -10,7 +10,12 @@ import numpy as np
 
 from keras_vit._base.errors import counted
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.tasks.conformal import PredictionSets
+from keras_vit.tasks.conformal import (
+    PredictionSets,
+    calibration_text,
+    examples_within,
+    fewest_examples,
+)
 from keras_vit.tasks.scores import wilson_interval
 
 
@@ -29,6 +34,8 @@ class SetReport:
         answered: How many images have a set of one class.
         right: How many of those are of that class.
         empty: How many images have an empty set.
+        classes: How many classes there are; 0 where that is not known.
+        own_thresholds: How many of them have a threshold of their own, from their own images.
     """
 
     coverage: float
@@ -39,6 +46,8 @@ class SetReport:
     answered: int
     right: int
     empty: int
+    classes: int = 0
+    own_thresholds: int = 0
 
     def __str__(self) -> str:
         low, high = wilson_interval(self.covered / self.images, self.images)
@@ -50,7 +59,24 @@ class SetReport:
             f"{counted(self.images, 'image')} have their class in the set (95 % interval "
             f"{low:.2%} to {high:.2%}), which has {self.mean_size:.2f} classes on average. "
             f"Answered with one class: {self.answered / self.images:.2%}{right}; several classes "
-            f"{several / self.images:.2%}, none {self.empty / self.images:.2%}."
+            f"{several / self.images:.2%}, none {self.empty / self.images:.2%}. {self._evidence}"
+        ).strip()
+
+    @property
+    def _evidence(self) -> str:
+        """What so many calibration images promise, of all classes together and of each."""
+        least = fewest_examples(self.coverage)
+        if self.calibrated_on < least:
+            return ""
+        text = calibration_text(self.calibrated_on, self.coverage)
+        if not self.classes:
+            return text
+        if not self.own_thresholds:
+            return f"{text} One threshold for all classes promises nothing of a single one."
+        return (
+            f"{text} That is of all classes together; {self.own_thresholds} of {self.classes:,} "
+            f"have a threshold of their own, which takes {least:,} images of the class or more, "
+            f"and {examples_within(0.05, self.coverage):,} for 5 points."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +125,8 @@ def set_report(sets: PredictionSets, sizes: Any, covered: Any) -> SetReport:
         int(single.sum()),
         int((single & covered).sum()),
         int((sizes == 0).sum()),
+        len(sets.thresholds),
+        len(sets.conditional),
     )
 
 

@@ -12,7 +12,7 @@ from keras.ops import convert_to_numpy
 
 from keras_vit import data
 from keras_vit._base.errors import counted
-from keras_vit.evaluation.prediction import pipeline_arguments, predict_split
+from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
 from keras_vit.export.exported import ExportedModel, format_of
 from keras_vit.export.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
@@ -37,6 +37,10 @@ class Comparison:
         noun: What that is.
         size: Bytes of the file.
         weights: Bytes of the model's weights.
+        files: How many image files a SavedModel also decoded itself; 0 for other formats, and
+            where the images are not files.
+        other_files: To how many of these it gives another class, labels, grade or numbers than
+            `predict_files` of the model, whose JPEG decoder may be another.
     """
 
     images: int
@@ -47,6 +51,8 @@ class Comparison:
     noun: str
     size: int
     weights: int
+    files: int = 0
+    other_files: int = 0
 
     def __str__(self) -> str:
         numbers = "8.2%" if self.score_name == "accuracy" else "8.4g"
@@ -55,8 +61,21 @@ class Comparison:
                 f"on {counted(self.images, 'image')}{'':12}model      file",
                 f"  {self.score_name:24}{self.score:{numbers}}  {self.exported_score:{numbers}}",
                 f"  {'the same ' + self.noun:34}{self.agreement:8.2%}",
+                *([self._of_files] if self.files else []),
                 f"  size{'':20}{self.weights / 1e6:5.1f} MB  {self.size / 1e6:5.1f} MB",
             )
+        )
+
+    @property
+    def _of_files(self) -> str:
+        same = 1 - self.other_files / self.files
+        line = f"  {'and where it decodes the files':34}{same:8.2%}"
+        if not self.other_files:
+            return line
+        return (
+            f"{line} ({self.other_files} of {counted(self.files, 'image')} not: it decodes JPEG "
+            "files as its eval_transform says, with TensorFlow's fast transform by default; export "
+            "it with --decoder pillow for Pillow's pixels)"
         )
 
 
@@ -88,7 +107,24 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
         task.nouns[targets.ndim > 1],
         size_of(exported.path),
         4 * model.count_params(),
+        *_decoded_otherwise(model, exported, split),
     )
+
+
+def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -> tuple[int, int]:
+    """How many files a SavedModel decodes itself, and to how many it gives another answer."""
+    files, contract = getattr(split, "files", ()), exported.contract
+    if not (files and contract.format == "tf_saved_model" and contract.reads_files):
+        return 0, 0
+    run = FORMATS[contract.format].implementation().file_runner(exported.path, contract.outputs[0])
+    task, total, others = task_of(model), 0, 0
+    predicted = predict_files(model, files)
+    readable = ((file, row) for file, row in predicted if not isinstance(row, str))
+    while batch := list(islice(readable, 32)):
+        answers = np.stack([row[: task.size] for _, row in batch])
+        same = _decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch]))
+        total, others = total + len(batch), others + int((~same).sum())
+    return total, others
 
 
 def _decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:

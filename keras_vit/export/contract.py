@@ -10,6 +10,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit._base.version import __version__
 from keras_vit.data.band_statistics import Statistics
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.models.answers import NOVELTY, RAW_OUTPUTS
 from keras_vit.models.config import check_statistics
 from keras_vit.tasks import Task
@@ -45,6 +46,7 @@ class Contract:
         raw_shape: Without a task, the shape of the outputs for one image.
         novelty: Whether the last output is `novelty`.
         statistics: The means and standard deviations of channels that are not 0..255, or None.
+        seen_images: Which images the model was made with, or None.
         version: Of the package that wrote the file.
     """
 
@@ -59,6 +61,7 @@ class Contract:
     raw_shape: tuple[int, ...] = ()
     novelty: bool = False
     statistics: Statistics | None = None
+    seen_images: SeenImages | None = None
     version: str = __version__
 
     @property
@@ -84,8 +87,12 @@ class Contract:
 
     def to_text(self) -> str:
         """JSON in ASCII, whatever characters the names have."""
-        task = self.task and self.task.get_config()
-        return json.dumps({**vars(self), "task": task, "evaluation": self.evaluation.to_dict()})
+        written = {
+            "task": self.task and self.task.get_config(),
+            "evaluation": self.evaluation.to_dict(),
+            "seen_images": self.seen_images and self.seen_images.to_dict(),
+        }
+        return json.dumps({**vars(self), **written})
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Contract:
@@ -103,6 +110,7 @@ class Contract:
             values["raw_shape"] = tuple(map(int, values.get("raw_shape", ())))
             values["image_size"] = tuple(map(int, values["image_size"]))
             values["evaluation"] = EvalTransform.of(values.get("evaluation"))
+            values["seen_images"] = SeenImages.from_dict(values.get("seen_images"))
             if values.get("statistics") is not None:
                 values["statistics"] = check_statistics(values["statistics"], values["channels"])
             contract = cls(**values)

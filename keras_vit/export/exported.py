@@ -36,6 +36,7 @@ class ExportedModel:
         eval_transform: How photographs are prepared.
         normalization: The means and standard deviations of bands; None for photographs.
         image_size: Height and width.
+        seen_images: Which images the model was made with, or None.
         input_shape: `(None, height, width, channels)`.
     """
 
@@ -53,7 +54,7 @@ class ExportedModel:
         self.num_classes = contract.answer_shape[-1]
         self.classifier_activation = contract.task and "exported"
         self.eval_transform, self.normalization = contract.evaluation, contract.statistics
-        self.image_size = contract.image_size
+        self.image_size, self.seen_images = contract.image_size, contract.seen_images
         self.input_shape = (None, *contract.image_size, contract.channels)
         self._looks = True  # until a batch of `predict_on_batch` has shown its range
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import ops as backend
-from keras_vit._base.errors import as_pair, check_positive, warn_at_caller
+from keras_vit._base.errors import as_pair, check_positive
 from keras_vit._base.files import atomic_write
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
@@ -31,7 +31,7 @@ from keras_vit.export.writer_process import (
     write_and_check,
 )
 from keras_vit.models import ImageModel
-from keras_vit.models.answers import answers_of
+from keras_vit.models.answers import answers_of, unknown_task
 from keras_vit.models.views import average_views
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
@@ -67,8 +67,8 @@ def export_model(
     | | 1 from the label's threshold on |
     | regression | `values`, float32 `(batch, numbers)`, in their units |
     | ordinal | `probabilities`, float32 `(batch, grades)`; `grade`, int32 `(batch,)` |
-    | none | `outputs`, float32, as the model returns them: features, tokens, or what nobody said |
-    | | the meaning of, with a warning |
+    | none | `outputs`, float32, as the model returns them: features, tokens, or of a head |
+    | | with `model.task = None` |
 
     A classifier with prediction sets also returns `in_set`, int32 `(batch, classes)`, 1 for the
     classes that the image may be of; a model with a `novelty` returns `novelty`, float32
@@ -121,8 +121,9 @@ def export_model(
         The path.
 
     Raises:
-        ValueError: The model takes normalized pixels or is quantized, names do not match the task,
-            or the image size is missing; or the path has another suffix or is a link, a mount
+        ValueError: Neither `model.task` nor the compiled loss says what the outputs mean, the model
+            takes normalized pixels or is quantized, names do not match the task, or the image size
+            is missing; or the path has another suffix or is a link, a mount
             point, a home or the working directory.
         FileExistsError: Something is there, and `overwrite` is False or it is something else than
             an exported model.
@@ -159,6 +160,7 @@ def export_model(
         quantize=quantize,
         novelty=model.novelty is not None,
         statistics=own_statistics(model),
+        seen_images=model.seen_images,
     )
     _check_calibration(calibration, contract)
     if row.suffix is None:
@@ -298,6 +300,11 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
 
 def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:
     """The task of the file, with these names."""
+    if model.is_task_unknown:
+        raise ValueError(
+            f"{unknown_task(model)} Or model.task = None: the file then returns them as "
+            "they are, as `outputs`, and predict and serve refuse it."
+        )
     task = model.task
     if task is not None and names:
         if len(names) != task.size:
@@ -305,14 +312,9 @@ def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:
                 f"{len(names)} class_names for {task.kind} of {task.size}: give one for each."
             )
         return task.with_names(names)
-    if task is None and names:
+    if names and task is None:
         raise ValueError(
             f"class_names are of a task, and {model.name} does not have one. {_SAY_IT}"
-        )
-    if task is None and model.num_classes and len(model.output_shape) == 2:
-        warn_at_caller(
-            f"Nobody said what the outputs {model.output_shape} of {model.name} mean: the file "
-            f"returns them as they are, as `outputs`, and predict and serve refuse it. {_SAY_IT}"
         )
     return task
 

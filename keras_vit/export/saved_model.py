@@ -106,6 +106,20 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
 
 
+def file_runner(path: Path, output: str) -> Callable[[Sequence[bytes]], np.ndarray]:
+    """From the bytes of image files to an output, as whoever serves the SavedModel has it."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+    signature = loaded.signatures["serving_default"]
+
+    def run(contents: Sequence[bytes]) -> np.ndarray:
+        assert loaded  # what owns the variables
+        return np.asarray(signature(contents=tf.constant(list(contents)))[output])
+
+    return run
+
+
 def runner(
     path: Path, outputs: Sequence[str], dtype: str = "uint8"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:

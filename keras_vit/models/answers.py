@@ -23,12 +23,24 @@ def task_of(model: keras.Model) -> Task:
     """
     task = getattr(model, "task", None)
     if task is None:
-        raise ValueError(
-            f"What the outputs of {model.name}, {tuple(model.output_shape)}, mean is not known: a "
-            "single output may be a number or a label. Say it: model.task = "
-            'keras_vit.tasks.Regression(("weight",)), or task="multilabel" when it is built.'
-        )
+        raise ValueError(unknown_task(model))
     return task
+
+
+def unknown_task(model: keras.Model) -> str:
+    """What to say of a model without a task, and what to do."""
+    outputs, loss = model.output_shape[-1], getattr(model, "loss", None)
+    why = "a single output may be a number or a label"
+    if loss is not None:
+        why = f"{getattr(loss, '__name__', type(loss).__name__)} may be a loss of any task"
+    elif outputs != 1:
+        why = "neither its task nor a softmax says it"
+    example = '("weight",)' if outputs == 1 else f"size={outputs}"
+    return (
+        f"What the outputs of {model.name}, {tuple(model.output_shape)}, mean is not known: {why}. "
+        f'Say it: model.task = keras_vit.tasks.Regression({example}), "multilabel" or '
+        '"classification", or task=... when it is built.'
+    )
 
 
 def answers_of(model: keras.Model, outputs: Any) -> np.ndarray:

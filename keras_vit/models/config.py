@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import keras
 
@@ -87,7 +87,7 @@ class ModelConfig:
         task: What the outputs mean: a `keras_vit.tasks.Task`, whose width of the head replaces
             `num_classes`, or a kind such as `"multilabel"` of `num_classes`. None: classification
             of several classes; a single output, or an activation other than softmax, is nobody's
-            guess.
+            guess. Where it is None, `compile` takes the task of its loss.
     """
 
     num_classes: int = 1000
@@ -99,6 +99,8 @@ class ModelConfig:
     name: str | None = None
     dtype: Any = None
     task: Task | str | Mapping[str, Any] | None = None
+    # Who says what the outputs mean: the "user", or the "head" alone, as `tasks.of_head` reads it.
+    task_from: ClassVar[str] = "user"
 
     def __post_init__(self) -> None:
         check_non_negative(num_classes=self.num_classes)
@@ -132,7 +134,7 @@ class ModelConfig:
         size, task = self.num_classes, self.task
         if task is None:
             head = tasks.of_head(size, self.classifier_activation) if self.is_pooled else None
-            self._set(task=head)
+            self._set(task=head, task_from="head")
             return
         task = tasks.get(task, size=size) if isinstance(task, str) else tasks.get(task)
         if not self.is_pooled or size not in (task.outputs, task.size, ModelConfig.num_classes):

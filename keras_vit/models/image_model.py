@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import keras
@@ -17,9 +17,11 @@ from keras_vit._base.errors import (
     did_you_mean,
     listed,
     warn_at_caller,
+    warn_of_data,
 )
 from keras_vit.data.band_statistics import Statistics
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
 from keras_vit.models.config import ModelConfig, of_earlier_files
@@ -37,6 +39,8 @@ from keras_vit.models.layer_state import (
 from keras_vit.models.shared_model import SharedModel
 from keras_vit.ops import whole_values
 from keras_vit.tasks import Task
+from keras_vit.tasks.loss_kinds import kind_of_loss
+from keras_vit.tasks.task import Seen
 from keras_vit.trainer.compiled_model import CompiledModel
 
 Arguments = dict[str, Any]
@@ -49,8 +53,11 @@ class ImageModel(CompiledModel):
     intermediate by name. The fields of the configuration are read-only attributes of the model.
 
     Attributes:
-        task: What the outputs mean, a `keras_vit.tasks.Task`: by default classification of several
-            classes; None where nobody said it. Saved with the model.
+        task: What the outputs mean, a `keras_vit.tasks.Task`; saved with the model. Where nobody
+            gave one, what the compiled loss is for, as `BinaryCrossentropy` is for labels; before
+            `compile`, classification of several classes. None where it is not known, as under a
+            loss of your own: set it, to a task, a kind such as `"multilabel"`, or None for raw
+            outputs.
         class_names: The task's names, or None; may be assigned.
         eval_transform: How images are resized for evaluation: a `keras_vit.data.EvalTransform`, to
             which its mode or its arguments as a dictionary may be assigned. Saved with the model,
@@ -58,6 +65,8 @@ class ImageModel(CompiledModel):
         novelty: How far features are from those of the training images, a
             `keras_vit.layers.novelty_score.NoveltyScore` of `keras_vit.evaluation.fit_novelty`, or
             None; `set_novelty` gives it one. Saved with the model.
+        seen_images: Which images it was made with, a `keras_vit.data.seen_images.SeenImages`, so
+            that a score leaves them out; None where nobody noted them. Saved with the model.
         load_report: How each tensor of the weights that it was made with was handled, or None.
     """
 
@@ -97,24 +106,64 @@ class ImageModel(CompiledModel):
         # After the graph: Keras does not pass a policy on to functional models. What they take is
         # converted to the dtype of `images`, float32, whatever the policy.
         self._dtype_policy = config.dtype
-        self._task = config.task
+        self._task, self._task_from = config.task, config.task_from
+        self._targets_seen: Seen = ()  # in training: see `Task.not_scaled`
         self.eval_transform = EvalTransform()
+        self.seen_images: SeenImages | None = None
         self.load_report = None
 
     @property
     def task(self) -> Task | None:
-        return self._task
+        return None if self._task_from == "nothing" else self._task
 
     @task.setter
-    def task(self, task: Task | str | Mapping[str, Any]) -> None:
-        is_kind = isinstance(task, str)
-        task = tasks.get(task, size=self.num_classes) if is_kind else tasks.get(task)
-        if task.outputs != self.num_classes or not self._config.is_pooled:
-            raise ValueError(
-                f"{task.kind} of {task.size} does not fit {self.name}, which returns "
-                f"{self.output_shape}: give model.with_classifier(task=...) for a new head."
-            )
-        self._task = task
+    def task(self, task: Task | str | Mapping[str, Any] | None) -> None:
+        if task is not None:
+            task = self._task_of_kind(task) if isinstance(task, str) else tasks.get(task)
+            if task.outputs != self.num_classes or not self._config.is_pooled:
+                raise ValueError(
+                    f"{task.kind} of {task.size} does not fit {self.name}, which returns "
+                    f"{self.output_shape}: give model.with_classifier(task=...) for a new head."
+                )
+            if wrong := task.not_scaled(self._targets_seen):
+                warn_of_data(f"{self.name} was trained on targets with {wrong}")
+        self._task, self._task_from = task, "user"
+
+    def _task_of_kind(self, kind: str) -> Task:
+        """The task of a kind that fits the head, with the names where there are as many."""
+        size = self.num_classes + (kind == "ordinal")  # whose head has one output fewer
+        names = self._task.names if self._task is not None else ()
+        if len(set(names)) == size:
+            return tasks.get(kind, names=names)
+        return tasks.get(kind, size=size)
+
+    def _compile(self, *args: Any, **options: Any) -> Arguments:
+        """As `CompiledModel`; where nobody said what the outputs mean, the loss says it."""
+        arguments = super()._compile(*args, **options)
+        has_head = self.num_classes and self._config.is_pooled
+        if self._task_from != "user" and has_head and self.loss is not None:
+            kind = self._trained_kind()
+            self._task_from = "nothing" if kind is None else "loss"
+            if kind is not None:
+                self._task = self._task_of_kind(kind)
+        return arguments
+
+    def _trained_kind(self) -> str | None:
+        """The kind of task that the loss is for, by the head's activation; None for any."""
+        activation = keras.activations.get(self.classifier_activation)
+        kind = kind_of_loss(self.loss)
+        if activation is keras.activations.softmax:
+            kind = "classification"
+        elif activation is not keras.activations.linear:
+            is_sigmoid = activation is keras.activations.sigmoid
+            kind = kind if kind == "regression" or (is_sigmoid and kind == "multilabel") else None
+        return None if kind == "classification" and self.num_classes == 1 else kind
+
+    @property
+    def is_task_unknown(self) -> bool:
+        """Whether neither the user nor the loss says what the outputs of the head mean."""
+        has_head = bool(self.num_classes) and self._config.is_pooled
+        return has_head and self.task is None and self._task_from != "user"
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -145,14 +194,21 @@ class ImageModel(CompiledModel):
             ValueError: It is of features of another length, or the model does not pool its tokens.
         """
         shape = self._features["pre_logits"].shape
-        if len(shape) != 2 or layer.mean.shape != shape[1:]:
+        fits = len(shape) == 2 and layer.mean.shape == shape[1:]
+        if not fits or layer.classes not in (0, self.num_classes):
             raise ValueError(
-                f"{self.name} has features of shape {tuple(shape[1:])} per image, which a novelty "
-                f"of {tuple(layer.mean.shape)} does not fit: fit it on features of this model."
+                f"{self.name} has features of shape {tuple(shape[1:])} per image and "
+                f"{self.num_classes} classes, which a novelty of {tuple(layer.mean.shape)} and "
+                f"{layer.classes} does not fit: fit it on features of this model."
             )
         if self.novelty is None:
-            self._novelty = NoveltyScore(name="novelty")
+            self._novelty = NoveltyScore(layer.classes, name="novelty")
             self._novelty.build(shape)
+        elif self.novelty.classes != layer.classes:
+            raise ValueError(
+                f"{self.name} has a novelty of {self.novelty.classes} classes, and the new one is "
+                f"of {layer.classes}: give the new one to model.uncalibrated()."
+            )
         self._novelty.set_weights(layer.get_weights())
 
     def uncalibrated(self) -> Self:
@@ -191,7 +247,10 @@ class ImageModel(CompiledModel):
 
     @property
     def eval_transform(self) -> EvalTransform:
-        return self._eval_transform
+        transform, statistics = self._eval_transform, self.normalization
+        if transform.bands is None or transform.nodata != "mean" or isinstance(statistics, str):
+            return transform
+        return replace(transform, nodata=statistics[0])
 
     @eval_transform.setter
     def eval_transform(self, value: EvalTransform | str | Mapping[str, Any]) -> None:
@@ -208,19 +267,25 @@ class ImageModel(CompiledModel):
         return "stem" in self._features
 
     def get_config(self) -> Arguments:
+        of_argument = "head" if self._task is None else "user"
         config = {
             **self._config.get_config(),
             "name": self.name,
             "dtype": self._policy_config(),
-            "task": self.task and self.task.get_config(),
-            "evaluation": self.eval_transform.to_dict(),
+            "task": self._task and self._task.get_config(),
+            "evaluation": self._eval_transform.to_dict(),
             "frozen": [path for path, trainable in trainable_changes(self) if not trainable],
         }
         optional = {
             "thawed": [path for path, trainable in trainable_changes(self) if trainable],
             "trainable": None if self.trainable else False,
             "quantizers": self._quantizers_config(),
-            "novelty": True if self.novelty is not None else None,
+            # True for the distance alone, as in earlier files.
+            "novelty": self.novelty and ("energy" if self.novelty.classes else True),
+            "seen_images": self.seen_images and self.seen_images.to_dict(),
+            # Where the argument `task` does not say it.
+            "task_from": None if self._task_from == of_argument else self._task_from,
+            "targets_seen": list(self._targets_seen),
         }
         return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
 
@@ -269,9 +334,14 @@ class ImageModel(CompiledModel):
                 layer.inputs_quantizer = quantizer.activation_quantizer
         if state.get("class_names") and model.task is not None:  # of a file before there were tasks
             model.class_names = state["class_names"]
+        if state.get("task_from"):
+            model._task, model._task_from = config.get("task") and model._task, state["task_from"]
+        model._targets_seen = tuple(state.get("targets_seen") or ())
         model.eval_transform = EvalTransform.of(state.get("evaluation"))
+        model.seen_images = SeenImages.from_dict(state.get("seen_images"))
         if state.get("novelty"):  # its weights follow
-            layer = NoveltyScore(name="novelty")
+            classes = model.num_classes if state["novelty"] == "energy" else 0
+            layer = NoveltyScore(classes, name="novelty")
             layer.build(model._features["pre_logits"].shape)
             model.set_novelty(layer)
         return model
@@ -504,7 +574,7 @@ class ImageModel(CompiledModel):
             "trainable": True,
             "frozen": [path for path in config["frozen"] if path.split("/")[0] not in HEADS],
             "dtype": self._policy_config(new_head=True),
-            "novelty": None,  # other classes, other training images
+            **dict.fromkeys(("novelty", "task_from", "targets_seen")),  # of other training images
         }
         self._check_overrides(overrides)
         return self._copy_with({**changes, **overrides}, fresh=HEADS)
@@ -553,7 +623,10 @@ class ImageModel(CompiledModel):
 
 
 # What `get_config` has besides the constructor's arguments.
-STATE = ("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation", "novelty")
+STATE = (
+    *("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation", "novelty"),
+    *("seen_images", "task_from", "targets_seen"),
+)
 EMPTY: tuple[Any, ...] = (None, [], {})
 # Arguments whose names are attributes of every functional model.
 OF_KERAS = ("name", "input_shape", "task")

@@ -4,8 +4,8 @@ Thresholds come from images that the model was not trained on. Of new images lik
 class is in the set for at least the chosen part, whatever the model is (Vovk et al. 2005;
 Angelopoulos and Bates 2021, "A Gentle Introduction to Conformal Prediction", theorem 1).
 
-Nothing here is random: an image has the same set each time. Scores that are not randomized cost a
-little in size and keep the guarantee.
+An image has the same set each time. Where a method of the literature draws a random number, this
+one takes it from the image's own probabilities (`dither`), which keeps the guarantee.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, Self
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import check_arguments, check_choice, check_non_negative
+from keras_vit._base.errors import check_arguments, check_choice, check_non_negative, counted
 
-METHODS = ("lac", "aps", "raps")
+METHODS = ("lac", "aps", "aps_inclusive", "aps_randomized", "raps")
+ALWAYS_BEST = ("aps", "raps")  # whose sets have the most probable class whatever its evidence is
 COVERAGE = 0.95
 # What RAPS takes off from the second class on. Fixed: to choose it takes images of its own.
 PENALTY, FREE_RANKS = 0.1, 1
@@ -28,6 +29,8 @@ PENALTY, FREE_RANKS = 0.1, 1
 # differently: softmax in float32 differs by 1e-5 of a small probability.
 SLACK = 1e-4
 MOST_COMPARED = 2048  # classes whose pairs a graph compares: 16 MB per image
+PERIODS = 5  # of `dither` per unit of log-odds: an error of 1e-5 in these moves it by 1e-4
+SMALLEST = 1e-30  # probability of `dither`: float32 has it on every engine
 
 
 def conformal_rank(examples: int, coverage: float) -> int:
@@ -50,6 +53,41 @@ def fewest_examples(coverage: float) -> int:
     return _rounded_up(coverage / (1 - coverage))
 
 
+def realized_coverage(examples: int, coverage: float) -> tuple[float, float]:
+    """Within which limits 95 of 100 calibrations by so many examples cover new ones.
+
+    The coverage that a threshold has is Beta(rank, examples + 1 - rank): Vovk 2012, "Conditional
+    validity of inductive conformal predictors", proposition 2a.
+
+    >>> [round(limit, 3) for limit in realized_coverage(60, 0.9)]
+    [0.812, 0.963]
+    """
+    from scipy.special import betaincinv
+
+    rank = min(conformal_rank(examples, coverage), examples)
+    low, high = betaincinv(rank, examples + 1 - rank, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def examples_within(points: float, coverage: float) -> int:
+    """About how many calibration examples realize a coverage within so many points, as above.
+
+    >>> examples_within(0.05, 0.9), examples_within(0.05, 0.95)
+    (139, 73)
+    """
+    return math.ceil(coverage * (1 - coverage) * (1.96 / points) ** 2)
+
+
+def calibration_text(examples: int, coverage: float) -> str:
+    """What a calibration by so many examples promises, for a report."""
+    low, high = realized_coverage(examples, coverage)
+    return (
+        f"95 of 100 calibrations on {counted(examples, 'image')} realize a coverage from "
+        f"{low:.1%} to {high:.1%}; within 5 points of {coverage:.4g} takes about "
+        f"{examples_within(0.05, coverage):,}."
+    )
+
+
 def check_coverage(coverage: float) -> float:
     """The coverage; a ValueError where it is not in (0, 1)."""
     if not 0 < coverage < 1:
@@ -66,12 +104,20 @@ class PredictionSets:
     | method | evidence | source |
     |---|---|---|
     | `"lac"` | its probability | Sadinle et al. 2019: the smallest sets on average |
-    | `"aps"` | the sum of the probabilities below its own | Romano et al. 2020 |
+    | `"aps"` | the sum of the probabilities below its own | Romano et al. 2020, not randomized |
+    | `"aps_randomized"` | that, and a random part of its own | Romano et al. 2020 |
+    | `"aps_inclusive"` | that, and all of its own | the class that reaches the sum is inside |
     | `"raps"` | that, less `penalty` per rank after `free_ranks` | Angelopoulos et al. 2021 |
 
-    A set of `"lac"` is empty where no class is probable enough. Those of the other two always have
-    the most probable class, as in the code of Angelopoulos et al. (`allow_zero_sets=False`): their
-    evidence, not randomized, is least where a model is surest, and would leave out its only class.
+    A set of `"lac"` is empty where no class is probable enough, and one of `"aps_randomized"` where
+    the random part leaves out the only class. Sets of `"aps"` and `"raps"` always have the most
+    probable class, as in the code of Angelopoulos et al. (`allow_zero_sets=False`): their evidence,
+    not randomized, is least where a model is surest, and would leave out its only class. So they
+    cover more than is asked for. The thresholds of `"aps_inclusive"` are those of
+    `"aps_randomized"`, whose sets its sets contain; they are never empty.
+
+    `"aps_randomized"` is what torchcp computes by default, and `"aps_inclusive"` what MAPIE does,
+    up to the random part: see `dither`.
 
     Attributes:
         method: One of `METHODS`.
@@ -172,7 +218,9 @@ class PredictionSets:
             )
         if not np.isfinite(rows).all():
             raise ValueError("probabilities are not finite: the model's weights are damaged.")
-        draft = cls(method, coverage, (0.0,) * size, len(labels), (), penalty, free_ranks)
+        # Sets up to a sum have the thresholds of those that stop at random within the last class.
+        scored = "aps_randomized" if method == "aps_inclusive" else method
+        draft = cls(scored, coverage, (0.0,) * size, len(labels), (), penalty, free_ranks)
         of_label = draft.evidence(rows)[np.arange(len(labels)), labels]
         counts = np.bincount(labels, minlength=size)
         alone = counts >= least if conditional else np.zeros(size, bool)
@@ -199,7 +247,9 @@ class PredictionSets:
         below = np.cumsum(ordered[:, ::-1], 1)[:, ::-1] - ordered
         evidence = np.empty_like(rows)
         np.put_along_axis(evidence, order, below - self._penalties(rows.shape[1]), 1)
-        return evidence
+        if self.method == "aps_randomized":
+            return evidence + dither(ordered[:, 0], ordered[:, 1], np)[:, None] * rows
+        return evidence + rows if self.method == "aps_inclusive" else evidence
 
     def contains(self, probabilities: Any) -> np.ndarray:
         """Which classes are in the set of each image, bool `(images, classes)`.
@@ -208,7 +258,7 @@ class PredictionSets:
             probabilities: `(images, classes)`.
         """
         inside = np.asarray(self.evidence(probabilities) >= np.array(self.thresholds))
-        if self.method != "lac":
+        if self.method in ALWAYS_BEST:
             inside[np.arange(len(inside)), np.argmax(probabilities, axis=1)] = True
         return inside
 
@@ -237,6 +287,12 @@ class PredictionSets:
         evidence = ops.sum(is_below * second, axis=-1) - self._weight * ops.maximum(
             rank - self.free_ranks, 0.0
         )
+        if self.method == "aps_inclusive":
+            return evidence + probabilities >= thresholds
+        if self.method == "aps_randomized":
+            largest = ops.top_k(probabilities, 2)[0]
+            part = dither(largest[:, :1], largest[:, 1:], ops)
+            return evidence + part * probabilities >= thresholds
         return ops.logical_or(evidence >= thresholds, ops.equal(rank, 1.0))
 
     def _penalties(self, size: int) -> np.ndarray:
@@ -267,6 +323,22 @@ class PredictionSets:
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"{dict(config)} are not prediction sets: {error}") from error
+
+
+def dither(first: Any, second: Any, xp: Any) -> Any:
+    """The random part of a set, in [0, 1]: from the two largest probabilities of an image.
+
+    A triangle wave of the logarithm of their ratio. It differs from image to image as a uniform
+    random number does, is the same for the same image on every engine, as it does not jump, and is
+    a part of the score: the guarantee is that of any score.
+
+    Args:
+        first: The largest probabilities, of any shape.
+        second: The next ones.
+        xp: `numpy` or `keras.ops`, whose arrays they are.
+    """
+    periods = PERIODS * (xp.log(first) - xp.log(xp.maximum(second, SMALLEST)))
+    return xp.abs(2 * (periods - xp.floor(periods)) - 1)
 
 
 def _threshold(evidence: np.ndarray, coverage: float) -> float:

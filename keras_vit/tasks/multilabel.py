@@ -13,14 +13,9 @@ from keras_vit._base.errors import listed, printable
 from keras_vit.tasks.balance import positive_weights
 from keras_vit.tasks.distillation_losses import label_distillation
 from keras_vit.tasks.losses import AsymmetricLoss, BinaryCrossentropy, ZLPRLoss
-from keras_vit.tasks.scores import (
-    AveragePrecision,
-    NamedScores,
-    best_threshold,
-    f1_scores,
-    mean,
-)
+from keras_vit.tasks.scores import AveragePrecision, NamedScores, f1_scores, mean
 from keras_vit.tasks.task import Task, percentages
+from keras_vit.tasks.thresholds import shrunk_thresholds
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -34,9 +29,11 @@ class Multilabel(Task):
     Attributes:
         thresholds: Per label, the probability from which it is predicted; 0.5 by default.
             `calibrated` chooses them.
+        positives: Per label, how many images have it of those that its threshold was chosen by;
+            empty where it was not.
 
     Raises:
-        ValueError: There is not a threshold in [0, 1] per label.
+        ValueError: There is not a threshold in [0, 1] per label, or counts are not as many.
 
     Example:
 
@@ -65,14 +62,20 @@ class Multilabel(Task):
     tensor_names = ("probabilities", "labels")
 
     thresholds: tuple[float, ...] = ()
+    positives: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(thresholds=tuple(map(float, self.thresholds)) or (0.5,) * self.size)
+        self._set(positives=tuple(map(int, self.positives)))
         if len(self.thresholds) != self.size or not all(0 <= t <= 1 for t in self.thresholds):
             raise ValueError(
                 f"thresholds={self.thresholds} must be {self.size} numbers in [0, 1], one per "
                 "label; leave them out for 0.5."
+            )
+        if self.positives and (len(self.positives) != self.size or min(self.positives) < 0):
+            raise ValueError(
+                f"positives={self.positives} must be {self.size} numbers of images, one per label."
             )
 
     def check_targets(self, targets: Any) -> np.ndarray:
@@ -145,17 +148,28 @@ class Multilabel(Task):
         return dict(zip(self.answer_names, (answers, labels), strict=True))
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
-        """The task with the threshold per label that is best for F1.
+        """The task with a threshold per label for F1, near 0.5 where few targets have the label.
 
-        A label that none of the targets has keeps its threshold.
+        See `keras_vit.tasks.thresholds`. A label that none of the targets has keeps its threshold.
         """
-        present, rows = self._pairs(targets, answers)
-        columns = zip(present.T >= 0.5, rows.T, self.thresholds, strict=True)
-        best = (best_threshold(y, p) if y.any() else old for y, p, old in columns)
-        return replace(self, thresholds=tuple(best))
+        targets, rows = self._pairs(targets, answers)
+        present = targets >= 0.5
+        chosen = np.where(present.any(axis=0), shrunk_thresholds(present, rows), self.thresholds)
+        counts = present.sum(axis=0)
+        return replace(self, thresholds=tuple(chosen.tolist()), positives=tuple(counts.tolist()))
+
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """Every label, without which F1 is 0; the precision of any is the share of the label."""
+        share = self.check_targets(targets).mean(axis=0)
+        return {"mean_average_precision": share, "macro_f1": np.ones(self.size)}
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        counts = config.pop("positives")  # left out, so that earlier versions read what they know
+        return {**config, "positives": counts} if counts else config
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        present, predicted = targets >= 0.5, self._predicted(answers)
+        present, predicted = targets >= 0.5, self.predicted(answers)
         precision = AveragePrecision(present, answers)
         cells = [np.nonzero(x) for x in (present & predicted, present, predicted)]
 
@@ -170,12 +184,13 @@ class Multilabel(Task):
 
         return ("mean_average_precision", "macro_f1"), score
 
-    def _predicted(self, answers: np.ndarray) -> np.ndarray:
+    def predicted(self, answers: np.ndarray) -> np.ndarray:
+        """Which labels answers predict, bool of the same shape: those from their threshold on."""
         return answers.astype(np.float32) >= np.array(self.thresholds, np.float32)
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         names = self.shown_names
-        predicted = np.flatnonzero(self._predicted(np.asarray(answer)))
+        predicted = np.flatnonzero(self.predicted(np.asarray(answer)))
         rows = self._most_probable("label", answer, top)
         for row in rows:
             row["threshold"] = self.thresholds[names.index(row["label"])]

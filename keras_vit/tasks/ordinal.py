@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,12 +11,65 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import printable
+from keras_vit._base.errors import listed, printable
 from keras_vit.tasks.distillation_losses import grade_distillation
 from keras_vit.tasks.losses import CumulativeCrossentropy, GradeError
 from keras_vit.tasks.multilabel import log_odds, sigmoid
 from keras_vit.tasks.scores import NamedScores, quadratic_kappa
 from keras_vit.tasks.task import Task, as_array, percentages
+
+# Words of usual scales from the lowest grade on, with slashes between words for one grade.
+_KNOWN_ORDERS = (
+    "none, very low, low, medium/moderate/mid/middle, high, very high",
+    "none/normal, minimal, mild, moderate, severe, very severe",
+    "very small, small, medium, large, very large",
+    "short, medium, long",
+    "xxs, xs, s, m, l, xl, xxl, xxxl",
+    "never, rarely/seldom, sometimes, often/frequently, always",
+    "very bad/very poor, bad/poor, fair/average, good, very good, excellent",
+    "strongly disagree, disagree, neutral, agree, strongly agree",
+    "beginner, intermediate, advanced, expert",
+    "i, ii, iii, iv, v, vi",
+)
+
+
+def known_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Grades with the words of a usual scale from the lowest on; empty where they are others.
+
+    >>> known_order(["High", "low", "very_high"])
+    ('low', 'High', 'very_high')
+    """
+    words = {" ".join(re.split(r"[\W_]+", name.lower())): name for name in names}
+    for line in _KNOWN_ORDERS:
+        ranks = {word: i for i, grade in enumerate(line.split(", ")) for word in grade.split("/")}
+        if words and len({ranks.get(word, -1) for word in words} - {-1}) == len(words):
+            return tuple(words[word] for word in sorted(words, key=ranks.__getitem__))
+    return ()
+
+
+def grade_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Grades from the lowest on, by the words of a known scale or by the numbers that they have.
+
+    Raises:
+        ValueError: The names do not show their order.
+
+    >>> grade_order(["severe", "mild", "none"]), grade_order(["stage 10", "stage 9"])
+    (('none', 'mild', 'severe'), ('stage 9', 'stage 10'))
+    """
+    texts = sorted(names)
+    if len(order := known_order(texts)) == len(texts):
+        return order
+    numbered = [re.match(r"(\D*)(\d+(?:\.\d+)?)", text) for text in texts]
+    parts = {m[1]: None for m in numbered if m}
+    values = {float(m[2]): m.string for m in numbered if m}
+    if len(parts) == 1 and len(values) == len(texts):
+        return tuple(values[value] for value in sorted(values))
+    example = printable(",".join(texts[:5]))
+    raise ValueError(
+        f"The texts {printable(listed(texts))} do not show the order of the grades: give all of "
+        f"them from the lowest on, as --order {example} (in Python, "
+        "task=keras_vit.tasks.Ordinal(names)), or write them with numbers, as '1 low' and '2 high'."
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -123,6 +178,12 @@ class Ordinal(Task):
             return [error, accuracy, quadratic_kappa(targets, predicted, weights)]
 
         return ("grade_mae", "accuracy", "quadratic_kappa"), score
+
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """The median and the most frequent grade; by kappa, any is worth 0."""
+        grades = np.sort(self.check_targets(targets))
+        median, most = np.eye(self.size)[[grades[len(grades) // 2], self.counts(grades).argmax()]]
+        return {"grade_mae": median, "accuracy": most, "quadratic_kappa": median}
 
     def explained(self, answers: Any) -> np.ndarray:
         """The median grade, which is the one predicted."""

@@ -9,16 +9,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import listed, printable, warn_at_caller
+from keras_vit._base.errors import check_non_negative, listed, printable, warn_at_caller
 from keras_vit.tasks.conformal import check_coverage, conformal_rank, fewest_examples
 from keras_vit.tasks.distillation_losses import number_distillation
 from keras_vit.tasks.losses import QuantileLoss, UnitError
 from keras_vit.tasks.scores import NamedScores, NumberScores
 from keras_vit.tasks.splitting import quantile_bins
-from keras_vit.tasks.task import Task
+from keras_vit.tasks.task import Seen, Task
 
 COVERAGE = 0.9
 MIN_EXAMPLES = 9  # of which the largest error is the interval of that coverage
+# How much more probable numbers must be in their units than scaled, as a logarithm, and for how
+# many of them it counts: more would betray the smallest difference.
+EVIDENCE, MOST_SEEN = 10.0, 32
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -36,6 +39,7 @@ class Regression(Task):
         margins: Per number, half the width of its prediction interval, in its unit; empty where
             there are none. `with_intervals` computes them.
         coverage: The part of new images whose number lies in its interval.
+        calibrated_on: How many images the margins come from; 0 where that is not known.
 
     Raises:
         ValueError: There is not a unit, a finite offset and a scale above 0 per number, or margins
@@ -67,6 +71,7 @@ class Regression(Task):
     scale: tuple[float, ...] = ()
     margins: tuple[float, ...] = ()
     coverage: float = COVERAGE
+    calibrated_on: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,6 +81,7 @@ class Regression(Task):
             scale=tuple(map(float, self.scale)) or (1.0,) * self.size,
             margins=tuple(map(float, self.margins)),
         )
+        check_non_negative(calibrated_on=self.calibrated_on)
         fits = all(len(v) == self.size for v in (self.units, self.offset, self.scale))
         numbers = (*self.offset, *self.scale)
         if not fits or not np.isfinite(numbers).all() or min(self.scale) <= 0:
@@ -126,6 +132,34 @@ class Regression(Task):
             )
         mean, deviation = rows.mean(axis=0), rows.std(axis=0)
         return replace(self, offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
+
+    def not_scaled(self, seen: Seen) -> str:
+        """What is wrong with numbers that look as if they were not scaled; "" if they do not.
+
+        They do where the offset and the scale, as mean and standard deviation, explain them far
+        better than 0 and 1, those of scaled numbers.
+
+        >>> task = Regression(("weight",), offset=(70,), scale=(15,))
+        >>> task.not_scaled((32, 0.2, 1.1)), task.not_scaled((32, 68.0, 12.0))[:44]
+        ('', 'mean 68 and standard deviation 12, as weight')
+        """
+        if len(seen) != 1 + 2 * self.size:
+            return ""
+        mean, std = np.reshape(seen[1:], (2, -1))
+        offset, scale = np.array(self.offset), np.array(self.scale)
+        # The logarithm of how much more probable an example is, on average, in units than scaled.
+        gains = (mean**2 + std**2) / 2 - ((mean - offset) ** 2 + std**2) / (2 * scale**2)
+        gains -= np.log(scale)
+        if min(seen[0], MOST_SEEN) * gains.sum() < EVIDENCE:
+            return ""
+        i, names = int(gains.argmax()), repr(self.names) if self.names else f"size={self.size}"
+        return (
+            f"mean {mean[i]:.4g} and standard deviation {std[i]:.4g}, as "
+            f"{printable(self.shown_names[i])} in its unit, and the task scales: its answer is the "
+            f"output times {scale[i]:.4g} plus {offset[i]:.4g}, so that {mean[i]:.4g} would become "
+            f"{mean[i] * scale[i] + offset[i]:.4g}. Train on model.task.check_targets(targets), or "
+            f"take a task that does not scale: model.task = keras_vit.tasks.Regression({names})."
+        )
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
         """The mean of the scaled targets, 0 where the task is `fitted` to them."""
@@ -178,7 +212,7 @@ class Regression(Task):
         return self.with_intervals(targets, answers)
 
     def uncalibrated(self) -> Self:
-        return replace(self, margins=())
+        return replace(self, margins=(), calibrated_on=0)
 
     def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
         return self.with_intervals(targets, answers, coverage)
@@ -208,7 +242,8 @@ class Regression(Task):
                 f"Prediction intervals of {coverage:.0%} need at least "
                 f"{fewest_examples(coverage)} examples, and there are {len(rows)}."
             )
-        return replace(self, margins=tuple(errors[rank - 1].tolist()), coverage=coverage)
+        margins = tuple(errors[rank - 1].tolist())
+        return replace(self, margins=margins, coverage=coverage, calibrated_on=len(rows))
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         """MAE and RMSE in units; the scores of several numbers are called `mae_NAME` and so on."""
@@ -217,6 +252,19 @@ class Regression(Task):
         ends = [f"_{name}" for name in self.shown_names] if self.size > 1 else [""]
         names = [f"{score}{end}" for end in ends for score in NumberScores.names]
         return names, lambda weights: scores(weights).ravel().tolist()
+
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """The median by MAE, the mean by squared errors; ranks do not have any."""
+        rows = self.values(targets)
+        mean = rows.mean(axis=0)
+        return {"mae": np.median(rows, axis=0), "rmse": mean, "r2": mean, "spearman": mean}
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        count = config.pop(
+            "calibrated_on"
+        )  # left out, so that earlier versions read what they know
+        return {**config, "calibrated_on": count} if count else config
 
     def explained(self, answers: Any) -> np.ndarray:
         if self.size > 1:

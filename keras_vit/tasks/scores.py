@@ -110,8 +110,8 @@ def f1_scores(both: Any, present: Any, predicted: Any) -> np.ndarray:
 def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedScores:
     """Accuracy, balanced accuracy (the mean recall) and macro F1 of `size` classes.
 
-    Recall is averaged over the classes that have examples, F1 over all. A class that a resample
-    happens not to have says nothing of the model: it does not count there.
+    Both means are over the classes that have examples: of another, whether the data or a resample
+    happens not to have it, nothing is known.
 
     Args:
         labels: Integer classes `(examples,)`.
@@ -123,7 +123,6 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedS
     >>> dict(zip(names, np.round(score(np.ones(4)), 3).tolist()))
     {'accuracy': 0.75, 'balanced_accuracy': 0.5, 'macro_f1': 0.429}
     """
-    tested = len(np.unique(labels)) / size
 
     def score(weights: np.ndarray) -> list[float]:
         right = weights * (predicted == labels)
@@ -131,7 +130,7 @@ def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedS
         both, present, answered = (np.bincount(x, w, size) for x, w in cases)
         has = present > 0
         recall = (both[has] / present[has]).mean()
-        macro_f1 = f1_scores(both, present, answered)[has].mean() * tested
+        macro_f1 = f1_scores(both, present, answered)[has].mean()
         return [right.sum() / weights.sum(), recall, macro_f1]
 
     return ("accuracy", "balanced_accuracy", "macro_f1"), score
@@ -206,27 +205,6 @@ def _joined(pieces: Sequence[Sequence[np.ndarray]]) -> Pieces:
 def _sums(weights: np.ndarray, places: np.ndarray, starts: np.ndarray) -> np.ndarray:
     # `reduceat` does not take an empty array.
     return np.add.reduceat(weights[places], starts) if len(starts) else np.zeros(0)
-
-
-def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
-    """The threshold, from which on a label is predicted, with the largest F1.
-
-    Halfway between the two scores it separates, so that it does not hang on one example; of several
-    the one nearest to 0.5.
-
-    >>> import numpy as np
-    >>> best_threshold(np.array([True, True, False]), np.array([0.6, 0.3, 0.1]))
-    0.20000000298023224
-    """
-    values, inverse = np.unique(scores.astype(np.float64), return_inverse=True)
-    true = np.bincount(inverse, present)[::-1].cumsum()[::-1]  # from each value on
-    predicted = np.bincount(inverse)[::-1].cumsum()[::-1]
-    f1 = f1_scores(true, present.sum(), predicted)
-    below = np.concatenate([[0.0], values[:-1]])
-    middles = ((values + below) / 2).astype(np.float32)  # as answers are
-    middles = np.where(middles > below, middles, values)
-    best = np.flatnonzero(np.isclose(f1, f1.max(), rtol=0, atol=1e-12))
-    return float(middles[best[np.abs(middles[best] - 0.5).argmin()]])
 
 
 class NumberScores:

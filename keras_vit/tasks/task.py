@@ -17,6 +17,9 @@ from keras_vit.tasks.balance import BALANCES
 from keras_vit.tasks.scores import NamedScores, Score, scores_with_intervals
 from keras_vit.tasks.splitting import held_out
 
+# Of targets in rows: how many, the means and the standard deviations of the columns; or nothing.
+Seen = tuple[float, ...]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -160,6 +163,10 @@ class Task:
     def fitted(self, targets: Any) -> Self:
         """The task with what it takes from the training targets: the scale of `Regression`."""
         return self
+
+    def not_scaled(self, seen: Seen) -> str:
+        """What is wrong with targets that look as if `check_targets` had not scaled them; or ""."""
+        return ""
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
         """The bias of a zero head that predicts the mean target, `(outputs,)`; None for zeros."""
@@ -310,6 +317,16 @@ class Task:
         """
         named = self._scores(*self._pairs(targets, answers))
         return scores_with_intervals(named, len(answers), resamples, seed)
+
+    def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
+        """By each score, the best single answer for all images `(size,)`, which needs no model.
+
+        Where any is as good as another, one of them.
+
+        Args:
+            targets: As `check_targets` takes them, by which they are the best.
+        """
+        raise NotImplementedError
 
     def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
         """The names of the scores, and what computes them for weights of the examples."""

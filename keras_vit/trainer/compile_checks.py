@@ -1,4 +1,4 @@
-"""Compares what is compiled with a model's outputs: logits or probabilities.
+"""Compares what is compiled with a model's outputs: logits or probabilities, and of which task.
 
 Unnecessary from Keras: none yet. It does not compare `from_logits` with the last activation.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.trainer.data_checks import crossentropy_of
+from keras_vit.tasks.loss_kinds import CROSSENTROPY, crossentropy_of, kind_of_loss
 
 # Metrics of Keras that take logits with `from_logits=True` alone.
 FROM_LOGITS = (
@@ -41,12 +41,14 @@ PROBABILITIES = (
     "SensitivityAtSpecificity",
     "SpecificityAtSensitivity",
 )
-# Names for which Keras chooses among metrics by the shape of the outputs.
-ACCURACY, CROSSENTROPY = ("accuracy", "acc"), ("crossentropy", "ce")
+# And CROSSENTROPY: names for which Keras chooses among metrics by the shape of the outputs.
+ACCURACY = ("accuracy", "acc")
 
 
 def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
-    """Warns when loss or metrics take logits for probabilities, or probabilities for logits.
+    """Warns when loss or metrics take logits for probabilities, or the other way round.
+
+    And when the loss is for another task than the model's.
 
     Args:
         model: A model that has just been compiled; only classifiers of this package are checked.
@@ -60,6 +62,13 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
     fitting = "sigmoid" if binary else "softmax"
     messages: list[str] = []
     if activation is keras.activations.linear:
+        task, kind = getattr(model, "task", None), kind_of_loss(model.loss)
+        if task is not None and kind not in (None, task.kind):
+            messages.append(
+                f"The model answers {task.kind}, as its task says, and the loss is for {kind}: the "
+                f"answers of {model.name} would be other numbers than it learns. Compile it with "
+                f"model.task.loss(), or set the task of the loss: model.task = {kind!r}."
+            )
         if loss is not None and not loss.from_logits:
             messages.append(
                 f"{loss.name} expects probabilities, and {model.name} returns logits: the loss "

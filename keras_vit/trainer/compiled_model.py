@@ -191,13 +191,16 @@ class CompiledModel(keras.Model):
             super()._symbolic_build(iterator, data_batch)
         self._is_prepared = True
 
-    def _check_batch(self, step: str, x: Any, y: Any = None) -> None:
+    def _check_batch(self, step: str, x: Any, y: Any = None, class_weight: Any = None) -> None:
         """Checks shapes, and the values of the first batch that a kind of step is given."""
         check = DataCheck(self, labels=step != "predict")
+        check.class_weight(class_weight)
         if step in self._steps_looked_at:
             check.shapes(x, y)
             return
         check.arrays(x, y)
+        if step == "train" and check.seen:
+            self._targets_seen = check.seen
         if not check.looks:
             self._steps_looked_at += (step,)
 
@@ -212,10 +215,17 @@ class CompiledModel(keras.Model):
         return results
 
     @functools.wraps(keras.Model.train_on_batch)
-    def train_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
-        self._check_batch("train", x, y)
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        self._check_batch("train", x, y, class_weight)
         with self._turn("train_on_batch"), batches_on_host():
-            return super().train_on_batch(x, y, *args, **options)
+            return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
     @functools.wraps(keras.Model.test_on_batch)
     def test_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:

@@ -8,17 +8,17 @@ Unnecessary from Keras: none yet. It trains labels of the wrong kind to NaN, wit
 """
 
 import copy
-import functools
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import keras
 import numpy as np
 
 from keras_vit.ops import is_tensorflow
+from keras_vit.tasks.loss_kinds import Crossentropy, crossentropy_of, kind_of_loss
+from keras_vit.tasks.task import Seen
 from keras_vit.trainer.pixel_ranges import (
     MOST_IMAGES,
     check_label_rows,
@@ -26,78 +26,9 @@ from keras_vit.trainer.pixel_ranges import (
     own_statistics,
 )
 from keras_vit.trainer.strategies import strategy_replicas
+from keras_vit.trainer.target_checks import check_class_weight, check_numbers, check_several
 
 USUAL_SIZE = 224  # pixels, proposed where a model takes any
-
-
-@dataclass(frozen=True)
-class Crossentropy:
-    """What a loss expects of labels and predictions.
-
-    Attributes:
-        name: The name used in messages.
-        kind: The class in `keras.losses`, or the one to propose instead.
-        labels: `"integer"`, `"one-hot"`, `"binary"` (a 0 or 1 per class), or `"any"`.
-        from_logits: Whether it takes logits; otherwise probabilities.
-        ignore_class: The label that it ignores, or None.
-    """
-
-    name: str
-    kind: str = "SparseCategoricalCrossentropy"
-    labels: str = "any"
-    from_logits: bool = False
-    ignore_class: int | None = None
-
-
-# Keras's classes and their functions, with the labels that they take.
-_LABELS = {
-    ("SparseCategoricalCrossentropy", "sparse_categorical_crossentropy"): "integer",
-    ("CategoricalCrossentropy", "categorical_crossentropy"): "one-hot",
-    ("CategoricalFocalCrossentropy", "categorical_focal_crossentropy"): "one-hot",
-    ("BinaryCrossentropy", "binary_crossentropy"): "binary",
-    ("BinaryFocalCrossentropy", "binary_focal_crossentropy"): "binary",
-}
-
-
-def crossentropy_of(loss: Any) -> Crossentropy | None:
-    """What a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
-
-    Raises:
-        ValueError: Keras does not have a loss of that name.
-
-    Example:
-
-    >>> from keras_vit.trainer.data_checks import crossentropy_of
-    >>> crossentropy_of(["sparse_categorical_crossentropy"]).labels
-    'integer'
-    >>> crossentropy_of("mse") is None
-    True
-    """
-    losses = [one for one in keras.tree.flatten(loss) if one is not None]
-    if len(losses) != 1:
-        return None
-    loss, options = losses[0], {}
-    if isinstance(loss, functools.partial):
-        loss, options = loss.func, loss.keywords
-    class_name = getattr(loss, "__name__", type(loss).__name__)
-    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {class_name}"
-    if loss in ("crossentropy", "ce"):  # Keras chooses among three, by the shape of the labels
-        return Crossentropy(name)
-    loss = keras.losses.get(loss)
-    row = next((row for row in _LABELS if _is_crossentropy(loss, *row)), None)
-    if row is not None and isinstance(loss, keras.losses.Loss):
-        # That of Keras's class: a subclass may leave options out of its own.
-        options = getattr(keras.losses, row[0]).get_config(loss)
-    from_logits = bool(getattr(loss, "from_logits", options.get("from_logits")))
-    known = Crossentropy(name, from_logits=from_logits, ignore_class=options.get("ignore_class"))
-    if getattr(loss, "takes_integer_labels", False):
-        return known
-    return None if row is None else replace(known, kind=row[0], labels=_LABELS[row])
-
-
-def _is_crossentropy(loss: Any, kind: str, function: str) -> bool:
-    """Whether a loss is Keras's class of that name, a subclass of it, or the function."""
-    return isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function)
 
 
 class DataCheck:
@@ -116,6 +47,7 @@ class DataCheck:
         self.warned: set[str] = set() if warned is None else warned
         self.model_name = model.name
         self.is_for_fit = labels  # or for `evaluate`
+        self.seen: Seen = ()  # of the first batch of numbers
         classes = getattr(model, "num_classes", None)
         self.off = classes is None
         self.classes: int = classes or 0
@@ -125,9 +57,17 @@ class DataCheck:
         self.axis = 1 if model.data_format == "channels_first" else 3
         self.input_shape = model.input_shape
         self.output_rank = len(model.output_shape)
-        self.loss = None
+        self.task, self.names = getattr(model, "task", None), getattr(model, "class_names", None)
+        self.loss: Crossentropy | None = None
+        self.kind = kind = None  # of the task that is trained, and what the loss alone says
         if labels and self.classes:
-            self.loss = crossentropy_of(getattr(model, "loss", None))
+            loss = getattr(model, "loss", None)
+            self.loss, kind = crossentropy_of(loss), kind_of_loss(loss)
+            self.kind = kind or getattr(self.task, "kind", None)
+            if kind == "ordinal":  # integers, of one grade more than there are outputs
+                self.loss = Crossentropy("the loss of grades", labels="integer", from_logits=True)
+                self.classes += 1
+        self.repeats_numbers = kind == "regression"  # where targets are of another width
         self.normalized = not getattr(model, "include_preprocessing", True)
         self.statistics = own_statistics(model)
         self.replicas = strategy_replicas(model)
@@ -248,15 +188,18 @@ class DataCheck:
 
     def _check_label_shape(self, shape: tuple[int | None, ...]) -> None:
         loss, classes = self.loss, self.classes
+        if self.repeats_numbers:
+            self._check_numbers_shape(shape)
         if loss is None or classes == 1:
             return
         rows = len(shape) == self.output_rank and shape[-1] != 1
         subject = f"Labels of shape {shape}"
         if loss.labels == "integer" and rows and shape[-1] is not None:
+            other = f"keras.losses.CategoricalCrossentropy(from_logits={loss.from_logits})"
+            other = "" if self.kind == "ordinal" else f", or compile with {other}"
             self._fail(
                 f"{subject} are one-hot rows, and {loss.name} expects integers. Give "
-                "labels.argmax(-1), or compile with "
-                f"keras.losses.CategoricalCrossentropy(from_logits={loss.from_logits})."
+                f"labels.argmax(-1){other}."
             )
         if loss.labels in ("one-hot", "binary") and not rows:
             self._fail(
@@ -270,6 +213,21 @@ class DataCheck:
                 f"num_classes={classes}. Give rows of {classes}, or a model of {shape[-1]} "
                 f"classes, such as model.with_classifier({shape[-1]})."
             )
+
+    def _check_numbers_shape(self, shape: tuple[int | None, ...]) -> None:
+        """Refuses another number of numbers than of outputs, which Keras would repeat."""
+        numbers = shape[-1] if len(shape) >= self.output_rank else 1
+        if numbers not in (None, self.classes):
+            self._fail(
+                f"Targets of shape {shape} have {numbers} numbers per image, and {self.model_name} "
+                f"returns {self.classes}. Give rows of {self.classes}, or a model of {numbers}: "
+                f"model.with_classifier(task=keras_vit.tasks.Regression(size={numbers}))."
+            )
+
+    def class_weight(self, class_weight: Any) -> None:
+        """Checks the argument of `fit` and `train_on_batch`."""
+        if class_weight is not None and not self.off and self.classes:
+            check_class_weight(class_weight, self.kind, self.classes, self.names)
 
     def _fail(self, message: str) -> NoReturn:
         self.error = self.error or ValueError(message)  # the first: batches are read ahead
@@ -287,7 +245,7 @@ class DataCheck:
         if outside.size:
             self._fail(
                 f"Label {outside.flat[0]} is not a class of {self.model_name}: with "
-                f"num_classes={self.classes}, labels are integers from 0 to {self.classes - 1}. "
+                f"{self.classes} classes, labels are integers from 0 to {self.classes - 1}. "
                 "Number the classes from 0, or build the model with more classes."
             )
 
@@ -316,8 +274,8 @@ class DataCheck:
             return
         images, labels = _leaf(x), _leaf(y)
         try:
-            if self.loss is not None and labels is not None and self._rows(labels):
-                check_label_rows(_to_numpy(labels), self.loss.name, self.warned)
+            if labels is not None and (self.kind == "regression" or self._rows(labels)):
+                self._first_targets(_to_numpy(labels))
             if images is None or len(images.shape) != 4:
                 return
             pixels = _to_numpy(images[:MOST_IMAGES])
@@ -332,6 +290,15 @@ class DataCheck:
         except (ValueError, Warning) as error:  # a warning that the user has made an error
             self.error = self.error or error
             raise
+
+    def _first_targets(self, targets: np.ndarray) -> None:
+        """Looks at numbers, or at rows of labels."""
+        if self.kind == "regression":
+            self.seen = check_numbers(targets, self.task, self.warned)
+        elif self.loss is not None:
+            check_label_rows(targets, self.loss.name, self.warned)
+            if self.kind == "classification":
+                check_several(targets, self.loss.name, self.warned)
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
@@ -349,7 +316,9 @@ class DataCheck:
         # Of bytes, nothing can be said but to a model of other images.
         of_others = self.normalized or self.statistics is not None
         of_pixels = images is not None and (of_others or images.dtype != tf.uint8)
-        of_rows = labels is not None and (labels not in known or self._rows(labels))
+        of_rows = labels is not None and (
+            labels not in known or self.kind == "regression" or self._rows(labels)
+        )
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
         if not (of_labels or of_rows or of_pixels) or self.replicas > 1:
             return dataset
@@ -409,6 +378,7 @@ def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -
     """
     training = DataCheck(model, labels=function != "predict_function")
     validation = DataCheck(model, training.is_for_fit, training.warned)
+    training.class_weight(arguments.get("class_weight"))
     arguments["x"] = training.data(arguments.get("x"), arguments.get("y"))
     in_order = isinstance(arguments["x"], _InOrder) or _is_a(arguments["x"], "grain", "IterDataset")
     if in_order and function == "train_function":
@@ -426,6 +396,9 @@ def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -
         if cause in (None, error):
             raise
         raise cause from None  # TensorFlow reports it as an error of its own
+    finally:
+        if function == "train_function" and training.seen:
+            model._targets_seen = training.seen
 
 
 class _CheckedDataset(keras.utils.PyDataset):

@@ -192,7 +192,7 @@ def check_pixels(
     if statistics is not None:
         images = np.moveaxis(images, axis, -1)
         if channels := _not_in_own_range(images, colorful, statistics):
-            _warn(
+            warn_once(
                 f"The images range from {_number(low)} to {_number(high)}, and the channels of the "
                 f"images that {model_name} is for have these means and standard deviations: "
                 f"{channels}. Give the images in the range of their files, neither scaled nor "
@@ -202,7 +202,7 @@ def check_pixels(
             )
     elif (row := _not_as_taken(low, high, colorful, images.dtype, normalized)) is not None:
         takes = "normalized images, about -3 to 3" if normalized else "pixels from 0 to 255"
-        _warn(
+        warn_once(
             f"The images range from {_number(low)} to {_number(high)}, and {model_name} takes "
             f"{takes}. They look {row.name}: {row.fix}.",
             row.name,
@@ -295,7 +295,7 @@ def check_label_rows(labels: Any, loss_name: str, warned: set[str] | None = None
             "sample_weight of 0."
         )
     if low < -LABEL_TOLERANCE or high > 1 + LABEL_TOLERANCE:
-        _warn(
+        warn_once(
             f"The labels range from {low:.3g} to {high:.3g}, and {loss_name} takes 0 to 1 for each "
             "class: give (labels + 1) / 2 for labels -1 and 1, labels > 0 for counts, and a "
             "sample_weight of 0 for labels that are not known.",
@@ -304,7 +304,7 @@ def check_label_rows(labels: Any, loss_name: str, warned: set[str] | None = None
         )
 
 
-def _warn(message: str, kind: str, warned: set[str] | None) -> None:
+def warn_once(message: str, kind: str, warned: set[str] | None) -> None:
     """Warns of data, once per kind."""
     if warned is not None:
         if kind in warned:

@@ -1,11 +1,14 @@
 """Averages of weights: with those that training started from, and across runs."""
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
 
 from keras_vit._base.errors import check_finite
+from keras_vit.data.seen_images import SeenImages
 
 Arrays = list[np.ndarray]
 
@@ -53,6 +56,7 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
         )
     average = models[0].copy()
     average.set_weights(mean_of([model.get_weights() for model in models], shares))
+    average.seen_images = _seen_by(models)
     return average
 
 
@@ -87,6 +91,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
     start, *models = (model.uncalibrated() for model in (start, *models))
     _check_alike([start, *models])
     stock = models[0].copy()
+    stock.seen_images = _seen_by([start, *models])
     tuned = [model.get_weights() for model in models]
     stock.set_weights(
         [
@@ -95,6 +100,12 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
         ]
     )
     return stock
+
+
+def _seen_by(models: Sequence[Any]) -> SeenImages | None:
+    """The images that any of them was made with; None where nobody noted any."""
+    known = [model.seen_images for model in models if model.seen_images is not None]
+    return reduce(or_, known) if known else None
 
 
 def mean_of(weights: Sequence[Arrays], shares: Sequence[float]) -> Arrays:

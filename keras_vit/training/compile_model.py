@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._base.errors import accepted_arguments, check_positive
+from keras_vit._base.errors import accepted_arguments, check_positive, listed, printable
 from keras_vit.models.answers import task_of
 from keras_vit.models.head import HEADS
 from keras_vit.tasks import Classification, Task
@@ -153,6 +153,39 @@ def _task(network: keras.Model) -> Task:
         classes = shape[-1] if isinstance(shape, tuple) and isinstance(shape[-1], int) else 2
         return Classification(size=max(classes, 2))
     return task_of(network)
+
+
+def check_task(network: keras.Model, asked: Task) -> None:
+    """Raises a ValueError where a model answers something else than the labels of data mean.
+
+    A head without names may have more classes than there are.
+    """
+    task = _task(network)
+    is_wider = task.kind == "classification" and task.size > asked.size and not task.names
+    fits = task.kind == asked.kind and (task.size == asked.size or is_wider)
+    same_names = not (task.names and asked.names) or task.names == asked.names
+    if fits and same_names and _scale(task) == _scale(asked):
+        return
+    fix = "Give model.with_classifier(task=splits.task)"
+    if not hasattr(network, "task"):
+        fix = (
+            "A Keras model is trained as a classifier: give one of keras_vit with task=splits.task"
+        )
+    elif task.outputs == asked.outputs:
+        fix += ", or set model.task = splits.task where the head is to be trained on"
+    raise ValueError(
+        f"{network.name} answers {_in_words(task)}, and the data has {_in_words(asked)}. {fix}."
+    )
+
+
+def _scale(task: Task) -> tuple[Any, ...]:
+    return (*getattr(task, "offset", ()), *getattr(task, "scale", ()))
+
+
+def _in_words(task: Task) -> str:
+    names = f" ({printable(listed(task.names, 5))})" if task.names else ""
+    scale = f" with offset and scale {_scale(task)}" if _scale(task) else ""
+    return f"{task.kind} of {task.size}{names}{scale}"
 
 
 def loss_name(task: Task, loss: str) -> str:

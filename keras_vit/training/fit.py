@@ -19,7 +19,7 @@ from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channel
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training.callbacks import default_callbacks
-from keras_vit.training.compile_model import compile_model, loss_name, set_head_bias
+from keras_vit.training.compile_model import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
@@ -73,7 +73,8 @@ def fit(
 
     Raises:
         FloatingPointError: The loss is not finite; the message names the step.
-        ValueError: `augment` is unknown, or does not suit the images; `recipe.balance` does not
+        ValueError: The model answers something else than the labels mean, by kind, names or scale;
+            `augment` is unknown, or does not suit the images; `recipe.balance` does not
             suit the task or the source of the images; `cache` is below the image size, or the
             images are not photographs in files; or `checkpoint_seconds` is below 0.
 
@@ -99,7 +100,7 @@ def fit(
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
-    _start_at_mean(network, recipe, labels)
+    _prepare_head(network, recipe, splits.task, labels)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
@@ -146,8 +147,12 @@ def fit(
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
-def _start_at_mean(network: Any, recipe: Recipe, labels: np.ndarray) -> None:
-    """The bias of a head that does not answer classes: many steps would go into the mean alone."""
+def _prepare_head(network: Any, recipe: Recipe, asked: Task, labels: np.ndarray) -> None:
+    """Checks what the head answers, and sets its bias where that is not classes.
+
+    Many steps would go into the mean alone.
+    """
+    check_task(network, asked)
     task = getattr(network, "task", None)
     # `recipe.head_bias` is for classes, too.
     if task is not None and task.kind != "classification" and not recipe.head_bias:

@@ -35,7 +35,9 @@ def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any)
 
     def config(part: Any) -> Any:
         try:
-            return [type(part).__name__, part.get_config()]
+            values = part.get_config()
+            values.pop("targets_seen", None)  # of the training, which is to be continued
+            return [type(part).__name__, values]
         except (AttributeError, NotImplementedError):  # a name, a function, a subclassed model
             return getattr(part, "__name__", part if isinstance(part, str) else None)
 

@@ -125,14 +125,19 @@ def load_checkpoint(
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
     if model.eval_transform == EvalTransform():
         model.eval_transform = eval_transform
+    seen = checkpoint.arguments.get("seen_images")
+    model.seen_images = seen if model.seen_images is None else model.seen_images | seen
     return report
 
 
 def _take_task(model: ImageModel, checkpoint: Checkpoint) -> None:
     """Gives the model the task of its new head, and the names."""
     task, names = checkpoint.arguments.get("task"), checkpoint.class_names
-    if task is not None and task.outputs == model.num_classes and len(model.output_shape) == 2:
+    task_from = checkpoint.arguments.get("keras", {}).get("task_from")  # None: the user
+    fits = len(model.output_shape) == 2 and (task is None or task.outputs == model.num_classes)
+    if fits and (task is not None or task_from is not None):
         model.task = task
+        model._task_from = task_from or "user"
     if model.task is None:
         return
     if names is None and model.task.kind == "classification":

@@ -9,8 +9,9 @@ from typing import Any
 
 import keras
 
-from keras_vit._base.errors import printable
+from keras_vit._base.errors import printable, warn_at_caller
 from keras_vit._base.files import atomic_write
+from keras_vit.models.answers import unknown_task
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
@@ -56,7 +57,8 @@ def save_weights(
             `overwrite` is False.
         CheckpointError: The layout cannot hold a weight of the model, or the other package does not
             have what the model computes.
-        ValueError: The layout is unknown, or has another suffix.
+        ValueError: The layout is unknown, or has another suffix; or neither `model.task` nor the
+            compiled loss says what the outputs mean, and others would take them for classes.
 
     Example:
 
@@ -84,8 +86,12 @@ def save_weights(
             "layout='google', 'big_vision', 'timm' or 'huggingface'."
         )
     chosen = layout_for(layout, model, stored_family(model))
-    if layout in CONFIGS and (not path.suffix or _is_folder(path)):
+    is_folder = layout in CONFIGS and (not path.suffix or _is_folder(path))
+    if model.is_task_unknown and (is_folder or model.num_classes > 1):
+        raise ValueError(unknown_task(model))  # it would be read as classes
+    if is_folder:
         check_folder(path, layout, overwrite)
+        _warn_of_novelty(model, path)
         model = _in_units(model)
 
         def write_weights(file: Path, stack: ExitStack) -> None:
@@ -98,8 +104,18 @@ def save_weights(
         raise ValueError(
             f"{str(file)!r} should end in {chosen.suffix!r} for the {chosen.name!r} layout."
         )
+    _warn_of_novelty(model, path)
     with _replacing(path) as temporary:
         _write(model, temporary, chosen)
+
+
+def _warn_of_novelty(model: ImageModel, path: Path) -> None:
+    if model.novelty is not None:
+        warn_at_caller(
+            f"{model.name} has a novelty score, which weights in the layouts of other packages do "
+            f"not have: {printable(path)} is without it. Keep the .keras file too, or export the "
+            "model (keras-vit export)."
+        )
 
 
 def _in_units(model: ImageModel) -> Any:

@@ -94,7 +94,8 @@ def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> I
         for start in range(0, min(count, most), _AHEAD):
             part = problem.findings[start : min(start + _AHEAD, most)]
             rows = list(chain.from_iterable(map(_shown, part)))
-            sources = dict(zip(rows, threads.map(thumbnail, map(index.path, rows)), strict=True))
+            made = threads.map(lambda row: thumbnail(index.path(row), index.bands), rows)
+            sources = dict(zip(rows, made, strict=True))
             for finding in part:
                 yield _item(finding, index, place, sources)
     yield "</ul></section>\n"

@@ -20,6 +20,8 @@ from keras_vit.curation import FeatureIndex, index_of, judge_features
 from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.data import load
 from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.seen_images import USED, SeenImages, described, none_left
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.models import ImageModel
 from keras_vit.models.cost import cost_of
 from keras_vit.tasks import Task
@@ -84,8 +86,7 @@ def choose(options: ChooseOptions) -> int:
         protected=[options.photos],
     )
     output.check(overwrite=options.overwrite)
-    _check_candidates(options)
-    labeled = _labeled_images(options)
+    labeled = _labeled_images(options, _check_candidates(options))
     choices: list[Choice] = []
     unreadable: dict[str, str] = {}
     for weights in options.among:
@@ -110,22 +111,27 @@ def choose(options: ChooseOptions) -> int:
     return 1 if unreadable else 0
 
 
-def _check_candidates(options: ChooseOptions) -> None:
-    """Raises an error for what does not suit a model, before any work."""
-    pooled = False
+def _check_candidates(options: ChooseOptions) -> SeenImages:
+    """Raises an error for what does not suit a model, before any work; what they were made with."""
+    pooled, seen = False, SeenImages()
     for weights in options.among:
         for _, model, layer, pooling in _candidates(weights, options):
             Encoder(model, layer, pooling, options.batch_size)
             pooled |= pooling is not None
+            seen |= model.seen_images
     if options.poolings is not None and not pooled:
         raise ValueError(
             "--poolings has no effect: every one of --layers has one vector per image. Leave it "
             "out, or give a layer such as block_8."
         )
+    return seen
 
 
-def _labeled_images(options: ChooseOptions) -> Labeled:
-    """The images that `keras-vit train` trains on, or as many of them as are asked for."""
+def _labeled_images(options: ChooseOptions, seen: SeenImages) -> Labeled:
+    """The images that `keras-vit train` trains on, or as many of them as are asked for.
+
+    Those that a candidate was made with are left out: its features know them.
+    """
     table = table_options(options)
     splits = load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
     split = splits.train
@@ -134,9 +140,19 @@ def _labeled_images(options: ChooseOptions) -> Labeled:
             f"{printable(options.photos)} is not a folder of image files: give one, with "
             "CLASS/*.jpg or with --labels."
         )
-    task, files = split.task, list(map(Path, split.files))
+    if seen.used and isinstance(split, IndexedSplit):
+        uses = seen.uses(split.digests())
+        is_used = np.isin(uses, USED)
+        if is_used.all():
+            raise none_left(uses, printable(options.photos))
+        if is_used.any():
+            print_text(f"left out, of the images: {described(uses[is_used])}")
+            split = split.take(np.flatnonzero(~is_used))
+    task, files = split.task, list(map(Path, split.files or ()))
     targets = task.to_targets(split.labels())
     source: Path | list[Path] = options.photos
+    if len(files) < len(splits.train):
+        source = files
     shown = f"{len(files):,} training images of {options.photos}"
     if len(files) > options.images:
         sample = np.flatnonzero(task.split(targets, options.images / len(files)))

@@ -1,30 +1,38 @@
 """`keras-vit evaluate`: which of the tables is printed, and of what."""
 
+import time
+from pathlib import Path
+
 from rich.table import Table
 
-from keras_vit._base.errors import check_choice
-from keras_vit.data import load
+from keras_vit._base.output_folder import OutputFolder
 from keras_vit.export import ExportedModel
-from keras_vit.models.views import eval_transform_of
 from keras_vit.weights import load_model
-from keras_vit_cli.evaluate.tables import own_answers, own_classes, transfer_rows, vtab_report
+from keras_vit_cli.evaluate.tables import own_results, transfer_rows, vtab_report
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.printing import print_table, print_text
-from keras_vit_cli.table_options import table_options
+from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.scored_images import scored_images
 
 
 def evaluate(options: EvaluateOptions) -> int:
     """Prints how good a model or its features are; returns 1 where VTAB tasks are missing.
 
+    Images that the model was made with are left out, as far as it has a record of them.
+
     Raises:
-        ValueError: The split is unknown, or an exported file does not have features.
+        ValueError: The split is unknown, no image is left, or an exported file does not have
+            features.
     """
     if options.vtab:
         report = vtab_report(load_model(options.model), options)
         print_text(report)
         return 1 if report.missing else 0
-    assert options.data is not None  # `parse` has seen to it
+    began = time.time()
+    if options.out is not None:
+        output = _output(options)
+        output.check(overwrite=options.overwrite)
     classifier = open_classifier(options.model, options.decoder, options.views)
     on_features = options.probe or options.knn is not None or options.fewshot is not None
     if on_features and isinstance(classifier, ExportedModel):
@@ -32,26 +40,39 @@ def evaluate(options: EvaluateOptions) -> int:
             f"{classifier.name} is an exported file, which returns classes alone: give the model "
             "it was made from for --probe, --knn and --fewshot."
         )
-    task = getattr(classifier, "task", None)
-    table = table_options(options, task and task.kind)
-    splits = load(
-        options.data,
-        **table,
-        data_dir=options.data_dir,
-        max_pixels=options.max_pixels,
-        reader=options.reader,
-        bands=eval_transform_of(classifier).bands,
+    images = scored_images(
+        classifier,
+        options,
+        wanted=options.split,
+        fits=on_features,
+        own_classes=not on_features,
     )
-    check_choice(options.split, "split", splits)
-    print_text(f"{classifier.name} on {splits!r}")
-    if not on_features:
-        is_classifier = task is None or task.kind == "classification"
-        reports_of = own_classes if is_classifier else own_answers
-        reports = reports_of(classifier, splits[options.split], options.batch_size)
-        print_text("\n\n".join(str(report) for report in reports if report is not None))
+    print_text(f"{classifier.name} on {images.source}\n{images.line}")
+    if on_features:
+        assert images.train is not None  # `scored_images` has seen to it
+        rows = Table("on frozen features", "accuracy", "")
+        for row in transfer_rows(classifier, images.train, images.split, options):
+            rows.add_row(*row)
+        print_table(rows)
         return 0
-    rows = Table("on frozen features", "accuracy", "")
-    for row in transfer_rows(classifier, splits, options):
-        rows.add_row(*row)
-    print_table(rows)
+    results = own_results(classifier, images.split, options.batch_size)
+    print_text("\n\n".join([str(results.report), *map(str, results.promises)]))
+    if options.out is not None:
+        facts = {"seconds": round(time.time() - began, 1), "scored": images.line}
+        with output.opened(overwrite=options.overwrite) as workspace:
+            write_report(workspace, results, facts, name=output.place.name, run=options.model)
+            output.finish()
+        output.publish(print_text)
+        print_text(f"written to {options.out}: report.json, report.md")
     return 0
+
+
+def _output(options: EvaluateOptions) -> OutputFolder:
+    assert options.out is not None
+    source = [] if options.data is None else [Path(options.data)]
+    return OutputFolder(
+        options.out,
+        "evaluation",
+        results=("report.json", "report.md", "*.png"),
+        protected=[Path(options.model), *source],
+    )

@@ -8,32 +8,35 @@ from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features, features_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
-from keras_vit.evaluation.novelty import NoveltyReport, novelty_report_of
 from keras_vit.evaluation.prediction import predict_outcomes, predict_with_novelty
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
-from keras_vit.evaluation.report import ClassificationReport, classification_report
-from keras_vit.evaluation.set_report import SetReport, set_report_of
-from keras_vit.evaluation.task_report import TaskReport, task_report
+from keras_vit.evaluation.report import classification_report
+from keras_vit.evaluation.task_report import task_report
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
 from keras_vit_cli.options.evaluate import EvaluateOptions
+from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
 
 Row = tuple[str, str, str]
 
 
-def own_classes(
-    model: Any, split: data.Split, batch_size: int = 32
-) -> tuple[ClassificationReport, SetReport | None, NoveltyReport | None]:
-    """The report of a classifier on a split with the same classes, of its sets and its novelty.
+def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
+    """The scores of a model on images with labels of its own task, of its sets and its novelty.
 
     Raises:
-        ValueError: The model does not have the classes of the split.
+        ValueError: The labels mean something else than the model answers.
     """
-    check_same_classes(model, split)
-    outcomes = predict_outcomes(model, split, batch_size)
-    report = classification_report(outcomes.labels, outcomes.predictions, split.class_names)
-    return report, set_report_of(outcomes, task_of(model)), novelty_report_of(outcomes.novelty)
+    check_same_task(model, split)
+    task = getattr(model, "task", None)
+    if task is None or task.kind == "classification":
+        outcomes = predict_outcomes(model, split, batch_size)
+        report = classification_report(outcomes.labels, outcomes.predictions, split.class_names)
+        return results_of_classes(report, outcomes, split, task_of(model))
+    labels, outputs, novelty = predict_with_novelty(model, split, batch_size)
+    # The scale of numbers is that of the model's training images, and not of these.
+    targets, answers = split.task.to_targets(labels), answers_of(model, outputs)
+    return results_of_task(task_report(task, targets, answers), targets, answers, split, novelty)
 
 
 def check_same_classes(model: Any, split: data.Split) -> None:
@@ -49,28 +52,13 @@ def check_same_classes(model: Any, split: data.Split) -> None:
         )
 
 
-def own_answers(
-    model: Any, split: data.Split, batch_size: int = 32
-) -> tuple[TaskReport, NoveltyReport | None]:
-    """The report of a model on a split of its own task that is not classification, and of novelty.
-
-    Raises:
-        ValueError: The labels of the split mean something else.
-    """
-    task, asked = task_of(model), split.task
-    check_same_task(model, split)
-    labels, outputs, novelty = predict_with_novelty(model, split, batch_size)
-    # The scale of numbers is that of the model's training images, and not of these.
-    report = task_report(task, asked.to_targets(labels), answers_of(model, outputs))
-    return report, novelty_report_of(novelty)
-
-
 def check_same_task(model: Any, split: data.Split) -> None:
     """Raises a ValueError where the labels of a split mean something else than a model answers."""
-    task, asked = task_of(model), split.task
-    if task.kind == asked.kind == "classification":
+    task, asked = getattr(model, "task", None), split.task
+    if asked.kind == "classification" and (task is None or task.kind == "classification"):
         check_same_classes(model, split)
         return
+    task = task_of(model)
     if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
         raise ValueError(
             f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
@@ -79,10 +67,16 @@ def check_same_task(model: Any, split: data.Split) -> None:
         )
 
 
-def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> list[Row]:
+def transfer_rows(
+    model: Any, fitted: data.Split, scored: data.Split, options: EvaluateOptions
+) -> list[Row]:
     """Accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
-    Classifiers are trained on `splits.train` and evaluated on the split of the options.
+    Args:
+        model: Its features are taken.
+        fitted: What the classifiers are fitted on.
+        scored: What they are scored on.
+        options: Which measures, and how.
 
     Returns:
         Rows of measure, accuracy in per cent, and details.
@@ -91,7 +85,7 @@ def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> 
         ValueError: There are too few images for a measure.
     """
     # Errors that the labels alone reveal come before hours of features.
-    labels, shots = splits.train.labels(), options.fewshot
+    labels, shots = fitted.labels(), options.fewshot
     if options.probe:
         check_classes(labels)
     if options.knn is not None:
@@ -101,8 +95,8 @@ def transfer_rows(model: Any, splits: data.Splits, options: EvaluateOptions) -> 
     for count in shots or ():
         check_shots(labels, count, "--fewshot: ")
     cache = options.cache_dir or cache_folder() / "features"
-    train = features(model, splits.train, cache, options.batch_size)
-    test = features(model, splits[options.split], cache, options.batch_size)
+    train = features(model, fitted, cache, options.batch_size)
+    test = features(model, scored, cache, options.batch_size)
     rows: list[Row] = []
     if options.probe:
         result = linear_probe(*train, *test)

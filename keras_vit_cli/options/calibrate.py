@@ -8,7 +8,13 @@ from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import Command, in_data, in_run
 from keras_vit_cli.options.shared import BATCH, COVERAGE, DATA_HELP
 
-METHODS = ("lac", "aps", "raps")  # as in keras_vit.tasks.conformal
+METHODS = (
+    "lac",
+    "aps",
+    "aps_inclusive",
+    "aps_randomized",
+    "raps",
+)  # as in keras_vit.tasks.conformal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +22,24 @@ class CalibrateOptions:
     """The options of `keras-vit calibrate`."""
 
     model: Path = shared.model()
-    data: str = in_data(f"images that the model was not trained on; {DATA_HELP}")
+    data: str | None = in_data(
+        f"images that the model was not trained on; {DATA_HELP} (default: the images that the run "
+        "validated on)",
+        None,
+    )
     labels: str | None = shared.labels()
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()
     on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
-    split: str = in_data(
-        "all images of --data, or one of its splits: val for the validation images of the data "
-        "that the model was trained on",
-        "all",
+    split: str | None = in_data(
+        "images to calibrate on; those that the model was made with are left out (default: val, or "
+        "all of a folder that is not split)",
+        None,
         choices=("all", "val", "test"),
     )
     coverage: float = in_run(
@@ -38,7 +49,9 @@ class CalibrateOptions:
     )
     method: str = in_run(
         "which classes are in a set: those that are probable enough (lac, the smallest sets), or "
-        "the most probable ones up to a sum of probabilities (aps; raps, with a penalty on many)",
+        "the most probable ones up to a sum of probabilities: aps_randomized (as torchcp), "
+        "aps_inclusive (as MAPIE, never empty), aps (covers far more than asked for) and raps "
+        "(with a penalty on many)",
         METHODS[0],
         choices=METHODS,
     )
@@ -57,6 +70,6 @@ CALIBRATE = Command(
     CalibrateOptions,
     "make a model answer with sets of classes, or intervals, that hold the truth for a chosen part "
     "of new images",
-    "keras-vit calibrate runs/photos --data photos/ --split val --coverage 0.95",
+    "keras-vit calibrate runs/photos --coverage 0.95",
     partial(shared.check_table, "calibrate"),
 )

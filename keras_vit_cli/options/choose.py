@@ -33,6 +33,7 @@ class ChooseOptions:
         metavar="FILE",
     )
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = in_data(
         "column of --labels with the files (default: the one that names files in PHOTOS)",
         None,

@@ -28,9 +28,10 @@ class EvaluateOptions:
         "released weights MODEL:TAG",
         name=POSITIONAL,
     )
-    data: str | None = in_data(DATA_HELP, None)
+    data: str | None = in_data(f"{DATA_HELP} (default: the images that the run validated on)", None)
     labels: str | None = shared.labels()
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()
@@ -40,7 +41,12 @@ class EvaluateOptions:
     reader: str | None = shared.reader()
     decoder: str | None = shared.decoder()
     views: str | None = shared.views()
-    split: str = in_data("split to evaluate on: val or test", "val")
+    split: str | None = in_data(
+        "images to evaluate on; those that the model was made with are left out but of train "
+        "(default: val, or all of a folder that is not split)",
+        None,
+        choices=("val", "test", "train", "all"),
+    )
     batch_size: int = in_data(
         "number of images per batch (default: 32; 512 with --vtab)", MISSING, BATCH, optional=True
     )
@@ -85,8 +91,12 @@ class EvaluateOptions:
     )
     vtab: bool = in_run("fine-tune on the 19 tasks of VTAB, from --data-dir", False)
     out: Path | None = in_run(
-        "folder of the VTAB results; a second run continues there", None, metavar="FOLDER"
+        "folder for the report as JSON and as a page; of VTAB, for its results, where a second run "
+        "continues",
+        None,
+        metavar="FOLDER",
     )
+    overwrite: bool = in_run("replace an earlier report in --out", False)
     tasks: tuple[str, ...] | None = in_run(
         "VTAB tasks to run, such as svhn dtd (default: all 19)", None, metavar="TASK"
     )
@@ -94,7 +104,6 @@ class EvaluateOptions:
 
 # Options that have an effect only beside others, and only with or without --vtab.
 VTAB_DEFAULTS: dict[str, Any] = {
-    "out": None,
     "tasks": None,
     "steps": 2500,
     "image_size": 384,
@@ -121,13 +130,18 @@ def _check(options: dict[str, Any]) -> None:
         refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
     if options["fewshot"] is None:
         refuse(("seeds",), "has no effect without --fewshot")
-    if all(options[name] in (None, False) for name in FEATURE_OPTIONS):
+    on_features = any(options[name] not in (None, False) for name in FEATURE_OPTIONS)
+    if not on_features:
         refuse(("cache_dir",), "has no effect without --probe, --knn or --fewshot")
     defaults = {"seeds": 3, "batch_size": 512 if options["vtab"] else 32, **VTAB_DEFAULTS}
     options |= {name: value for name, value in defaults.items() if options[name] is None}
+    if options["overwrite"] and (options["vtab"] or options["out"] is None):
+        raise UsageError("--overwrite is about the report in --out: give --out, without --vtab.")
     if not options["vtab"]:
-        if options["data"] is None:
-            raise UsageError("evaluate needs --data: a folder of images, or a data set's name.")
+        if options["out"] is not None and on_features:
+            raise UsageError("--out keeps a report on the model's own answers, not on features.")
+        if options["split"] in ("train", "all") and on_features:
+            raise UsageError("--probe, --knn and --fewshot are fitted on train: give val or test.")
     elif options["out"] is None:
         raise UsageError("--vtab needs --out, the folder of its results.")
     elif options["batch_size"] % options["accumulate"]:

@@ -20,6 +20,7 @@ class ExportOptions:
         None,
     )
     data_dir: str | None = shared.data_dir()
+    decoder: str | None = shared.decoder()
     model: Path = shared.model()
     image_size: int | None = in_model(
         "resize images to this height and width (default: the model's)", None, PIXELS

@@ -83,6 +83,19 @@ def band_numbers(text: str) -> str:
     return text
 
 
+def nodata_rule(text: str) -> str:
+    """The type of an option: "mean", "refuse", or a number."""
+    try:
+        fits = text in ("mean", "refuse") or math.isfinite(float(text))
+    except ValueError:
+        fits = False
+    if not fits:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted. Give mean, refuse, or a number, such as 0."
+        )
+    return text
+
+
 @dataclass(frozen=True)
 class Option:
     """What a parser has to know of a field besides its name, type and default.

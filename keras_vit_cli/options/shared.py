@@ -12,6 +12,7 @@ from keras_vit_cli.options.option import (
     in_data,
     in_model,
     in_recipe,
+    nodata_rule,
 )
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -22,7 +23,8 @@ AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none
 READERS = ("tensorflow", "grain")  # likewise
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
-OF_TABLE = ("task", "file_column", "label_columns", "separator")  # what is said of --labels
+# What is said of --labels.
+OF_TABLE = ("task", "order", "file_column", "label_columns", "separator")
 # Upper ends are far above what anyone trains and below what a slip of the keyboard would allocate.
 BATCH = Integers(1, 65_536)
 COVERAGE = Numbers(0, 1, metavar="PART")
@@ -62,6 +64,13 @@ task = partial(
     "an order (default: guessed from --labels, and printed with the reason)",
     None,
     choices=TASKS,
+)
+order = partial(
+    in_data,
+    "the grades in --labels from the lowest on, separated by commas, such as low,medium,high "
+    "(default: by their numbers, or by the words of a usual scale)",
+    None,
+    metavar="GRADES",
 )
 file_column = partial(
     in_data,
@@ -110,6 +119,15 @@ bands = partial(
     type=band_numbers,
     metavar="NUMBERS",
 )
+nodata = partial(
+    in_data,
+    "what --bands does with pixels that do not have a value (GDAL_NODATA, masks, NaN, DICOM's "
+    "padding): mean writes that of each band over the training images, refuse leaves such files "
+    "out, a number is written there",
+    "mean",
+    type=nodata_rule,
+    metavar="RULE",
+)
 images = partial(in_data, "image files", metavar="IMAGE", name=POSITIONAL)
 decoder = partial(
     in_data,
@@ -145,3 +163,8 @@ def check_table(command: str, options: dict[str, Any]) -> None:
                 f"--{name.replace('_', '-')} has no effect without --labels (see keras-vit "
                 f"{command} -h)."
             )
+    if options["order"] is not None and options["task"] not in (None, "ordinal"):
+        raise UsageError(
+            f"--order is for the grades of --task ordinal, not for {options['task']}: leave one "
+            "of them out."
+        )

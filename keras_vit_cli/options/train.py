@@ -42,6 +42,7 @@ class TrainOptions:
     out: Path = in_run("folder to write (default: runs/DATA)", metavar="FOLDER", optional=True)
     labels: str | None = shared.labels()
     task: str | None = shared.task()
+    order: str | None = shared.order()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()
@@ -58,6 +59,7 @@ class TrainOptions:
     max_pixels: int = shared.max_pixels()
     reader: str | None = shared.reader()
     bands: str | None = shared.bands()
+    nodata: str = shared.nodata()
     cache: int | None = in_data(
         "keep the training photographs decoded on the disk (in photographs of Keras's cache, "
         "KERAS_HOME), with a shorter side of at most so many pixels: twice the image size is "

@@ -1,16 +1,19 @@
 """The image files that the words of a command line stand for, one after another."""
 
+import codecs
 import glob
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.decoder import IMAGE_SUFFIXES
-from keras_vit.data.sources.other_formats import other_format
+from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
+from keras_vit.data.sources.listings import marked_encoding
+from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
 
 STANDARD_INPUT = "-"
 LIST = "@"
@@ -19,23 +22,25 @@ MOST_SORTED = 10_000
 _BLOCK = 2**16
 
 
-def image_paths(words: Iterable[Path]) -> Iterator[Path]:
+def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> Iterator[Path]:
     """The files that are meant, one at a time: there may be more than memory holds names of.
 
     Args:
         words: Files; folders, of which every image at any depth is taken, but hidden ones, sorted
             within a folder of up to 10,000 entries; patterns such as `photos/**/*.jpg`;
             `@list.txt`, a file with a path per line; and `-` for such a list on standard input.
+        left_out: Where files of folders that are not images are counted by their suffix.
 
     Raises:
-        ValueError: A folder is without images, or a pattern does not match any file. Raised before
-            the first path.
+        ValueError: A folder is without images, a pattern does not match any file, or a list is in
+            UTF-16 without a byte order mark. Raised before the first path.
         OSError: A folder or list cannot be read.
     """
     words = list(words)
     for word in words:
         _check(word)
-    return (path for word in words for path in _paths(word))
+    counts = Counter() if left_out is None else left_out
+    return (path for word in words for path in _paths(word, counts))
 
 
 def is_one_file(word: Path) -> bool:
@@ -43,7 +48,7 @@ def is_one_file(word: Path) -> bool:
     return not (_is_list(word) or str(word) == STANDARD_INPUT or word.is_dir() or _is_pattern(word))
 
 
-def _paths(word: Path) -> Iterator[Path]:
+def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
     if is_one_file(word):
         yield word
     elif str(word) == STANDARD_INPUT:
@@ -52,22 +57,27 @@ def _paths(word: Path) -> Iterator[Path]:
         with _list_file(word).open("rb") as file:
             yield from _names(file)
     elif word.is_dir():
-        yield from _images_in(word)
+        yield from _images_in(word, left_out)
     else:
         yield from _matches(word)
 
 
 def _check(word: Path) -> None:
     """Raises an error for a word that does not stand for any file, which is a slip."""
+    left_out: Counter[str] = Counter()
     if _is_list(word):
-        _list_file(word).open("rb").close()
+        with _list_file(word).open("rb") as file:
+            next(_blocks(file), None)
     elif is_one_file(word) or str(word) == STANDARD_INPUT:
         pass
     elif word.is_dir():
         os.scandir(word).close()
-        if next(_images_in(word), None) is None:
-            kinds = ", ".join(IMAGE_SUFFIXES)
-            raise ValueError(f"No image is in the folder {printable(word)}: give one with {kinds}.")
+        if next(_images_in(word, left_out), None) is None:
+            others = f"It has {shown_left_out(left_out)}. " if left_out else ""
+            raise ValueError(
+                f"No image is in the folder {printable(word)}. {others}Give one with files such "
+                f"as {', '.join(suffixes_of(PILLOW))}."
+            )
     elif next(_matches(word), None) is None:
         raise ValueError(
             f"The pattern {printable(word)} does not match any file. * stands for a part of a "
@@ -92,7 +102,7 @@ def _matches(pattern: Path) -> Iterator[Path]:
     return (path for path in paths if not path.is_dir())
 
 
-def _images_in(folder: Path) -> Iterator[Path]:
+def _images_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
     """Every image below a folder; links to folders are not followed, as they may lead in circles.
 
     A folder that cannot be opened is among them, so that it becomes a row with a reason.
@@ -109,18 +119,20 @@ def _images_in(folder: Path) -> Iterator[Path]:
         for part in (first, entries):
             for entry in part:
                 path = folder / entry.name
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    yield from _images_in(path)
-                elif path.suffix.lower() in IMAGE_SUFFIXES or other_format(path):
+                    yield from _images_in(path, left_out)
+                elif kind_of(path):
                     yield path
+                else:
+                    note_left_out(path, left_out)
 
 
 def _names(file: BinaryIO) -> Iterator[Path]:
     """The paths in a list: one per line, or ended by NUL bytes as `find -print0` writes them."""
     rest, end = b"", b""
-    while block := file.read1(_BLOCK) if hasattr(file, "read1") else file.read(_BLOCK):
+    for block in _blocks(file):
         end = end or (b"\0" if b"\0" in block else b"\n" if b"\n" in block else b"")
         rest += block
         if end:
@@ -129,7 +141,44 @@ def _names(file: BinaryIO) -> Iterator[Path]:
     yield from _as_paths([rest], end)
 
 
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """The contents of a list, a block at a time: names in bytes, whatever a mark says it is in."""
+    read = getattr(file, "read1", file.read)
+    first = read(_BLOCK)
+    while 0 < len(first) < 4 and (more := read(_BLOCK)):  # a pipe may give a byte at a time
+        first += more
+    encoding = marked_encoding(first)
+    if encoding is None:
+        _check_is_bytes(first)
+    errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
+    decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)(errors)
+    for block in chain([first], iter(lambda: read(_BLOCK), b"")):
+        yield os.fsencode(decoder.decode(block)) if decoder else block
+
+
+def _check_is_bytes(first: bytes) -> None:
+    """Raises a ValueError for UTF-16 without its mark, whose NUL bytes would end names."""
+    for names, others in ((first[::2], first[1::2]), (first[1::2], first[::2])):
+        if others and not others.strip(b"\0") and b"." in names:
+            raise ValueError(
+                "The list of images is UTF-16 text without a byte order mark. Save it as UTF-8, or "
+                "as UTF-16 with a byte order mark."
+            )
+
+
 def _as_paths(names: Iterable[bytes], end: bytes) -> Iterator[Path]:
     for name in names:
-        if name := name if end == b"\0" else name.removesuffix(b"\r"):
+        if name := name if end == b"\0" else _without_quotes(name.removesuffix(b"\r")):
             yield Path(os.fsdecode(name))
+
+
+def _without_quotes(line: bytes) -> bytes:
+    """The name in a line without blanks and quotes around it, unless the file has them itself.
+
+    >>> _without_quotes(b'"a b.jpg" ')
+    b'a b.jpg'
+    """
+    name = line.strip()
+    if len(name) > 1 and name[:1] == name[-1:] and name[:1] in (b'"', b"'"):
+        name = name[1:-1]
+    return line if name != line and os.path.lexists(line) else name

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_vit._base.errors import counted, printable
+from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import task_of
 from keras_vit.models.scoring import has_novelty
@@ -46,7 +48,8 @@ def predict(options: PredictOptions) -> int:
     if out is not None and out.exists() and not options.resume:
         more = " --resume to go on with it," if options.format != "parquet" else ""
         raise FileExistsError(f"{printable(out)} exists. Give{more} another --out, or delete it.")
-    paths = image_paths(options.files)
+    left_out: Counter[str] = Counter()
+    paths = image_paths(options.files, left_out)
     model = open_classifier(options.model, options.decoder, options.views)
     schema = Schema(task_of(model), options.top, has_novelty(model))
     done = None
@@ -69,6 +72,8 @@ def predict(options: PredictOptions) -> int:
     if out is not None:
         earlier = f", besides {len(done):,} that were there" if done else ""
         print_text(f"written to {out}: {counted(count, 'image')}{failed}{earlier}")
+    if left_out:
+        print(f"keras-vit: left out {shown_left_out(left_out)}", file=sys.stderr)
     if infinite:
         reason = (
             f"{printable(options.model)} predicts NaN or infinity for {infinite:,} of "

@@ -10,7 +10,7 @@ from typing import Any
 from keras_vit._base.errors import accepted_arguments, counted, printable
 from keras_vit.data import Augmentation
 from keras_vit.evaluation.markdown import code, inline, table
-from keras_vit.evaluation.task_report import HEADING, score_rows
+from keras_vit.evaluation.task_report import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
 from keras_vit.training.compile_model import loss_name
 from keras_vit.training.recipes import Recipe
@@ -84,7 +84,8 @@ def report_page(
             channels), `seconds`, `epochs`, `data` (split name to size), `targets` (split name to
             its description), `bad_files` (pairs of file and reason), `recipe` (its name),
             `held_out` (how many training images set thresholds or the `temperature`), `choice`,
-            `calibrated_on` (how many set prediction sets or intervals).
+            `calibrated_on` (how many set prediction sets or intervals), `scored` (which images
+            the scores are of, where they are not the run's validation images).
             All optional, as are the keys of `config`.
         plots: PNG files beside the page.
         run: The folder of the run as a reader would type it; None for the folder `name`.
@@ -112,25 +113,27 @@ def report_page(
     others = [plot for plot in plots if plot != "mistakes.png"]
     sections = {
         "What was trained": _trained(results.task, facts, job),
-        "Results": _scores(results, job),
+        "Results": _scores(results, job, facts),
         "Plots": "\n\n".join(map(_plot, others)),
         "Worst mistakes": _plot("mistakes.png") if "mistakes.png" in plots else "",
         f"Per {results.task.nouns[0]}": results.report.to_markdown(),
         "Recipe": _recipe(results.task, facts, config),
-        "Use and repeat": _commands(run or Path(name), config, beside),
+        "Use and repeat": _commands(run or Path(name), config, beside, facts),
     }
-    parts = [f"# {inline(name)}", _summary(results)]
+    parts = [f"# {inline(name)}", _summary(results, facts)]
     parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(results: Results) -> str:
+def _summary(results: Results, facts: Mapping[str, Any]) -> str:
     score, value, interval, _ = score_rows(results.report.scores, results.report.constant)[0]
     task = describe_task(results.task)
+    images = f"{counted(results.examples, 'validation image')}, which it was not trained on"
+    if "scored" in facts:
+        images = f"{counted(results.examples, 'image')}: {inline(facts['scored'])}"
     return (
         f"{inline(task[0].upper() + task[1:])}.\n\n**{inline(score)} {value}** (95 % interval "
-        f"{interval}) on {counted(results.examples, 'validation image')}, which it was not trained "
-        "on."
+        f"{interval}) on {images}."
     )
 
 
@@ -179,7 +182,7 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
     return "\n\n".join(parts)
 
 
-def _scores(results: Results, job: Mapping[str, Any]) -> str:
+def _scores(results: Results, job: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     rows = score_rows(results.report.scores, results.report.constant)
     shown = rows[:MOST_SCORES]
     parts = [table(HEADING, shown, "lrrr")]
@@ -190,7 +193,9 @@ def _scores(results: Results, job: Mapping[str, Any]) -> str:
         for score, meaning in MEANINGS.items()
         if any(row[0] == score or row[0].startswith(f"{score}_") for row in shown)
     ]
-    constant = "The best constant is one answer for all images, which needs no model."
+    constant = (
+        f"The best constant is, {constant_text(results.report.constant_of)}; it needs no model."
+    )
     parts.append("; ".join(meanings) + f". {constant}" if meanings else constant)
     notes = list(results.notes)
     if job.get("patience") is not None:
@@ -198,12 +203,13 @@ def _scores(results: Results, job: Mapping[str, Any]) -> str:
             "The epoch was chosen by the loss on the validation images: the scores are a little "
             "better than on images that chose nothing."
         )
-    notes.append(
-        "The validation images come from the same source as the training images: on others the "
-        "scores may be lower."
-    )
+    if "scored" not in facts:
+        notes.append(
+            "The validation images come from the same source as the training images: on others the "
+            "scores may be lower."
+        )
     parts.append("\n".join(f"- {note}" for note in notes))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def _plot(file: str) -> str:
@@ -272,7 +278,7 @@ def _defaults(options: type) -> dict[str, Any]:
     }
 
 
-def _commands(run: Path, config: Mapping[str, Any], beside: str) -> str:
+def _commands(run: Path, config: Mapping[str, Any], beside: str, facts: Mapping[str, Any]) -> str:
     folder = short_path(str(run))
     image = "tile.tif" if config.get("job", {}).get("bands") else "photo.jpg"
     commands = [f"keras-vit predict {shlex.quote(folder)} {image}"]
@@ -289,6 +295,8 @@ def _commands(run: Path, config: Mapping[str, Any], beside: str) -> str:
         f"model = keras_vit.load_model({file})  # takes pixels 0..255\n"
         "answers = keras_vit.models.answers.answers_of(model, model.predict(images))\n```",
     )
+    if note := facts.get("note_of_best", ""):
+        parts.append(f"Note: {note}.")
     versions = config.get("versions", {})
     if versions:
         parts.append(", ".join(f"{inline(k)} {inline(v)}" for k, v in versions.items()) + ".")

@@ -37,6 +37,7 @@ class Results:
         plots: From the name of a file to what draws its figure; the images of the worst mistakes
             are in `mistakes.png`.
         record: What `report.json` has beside the facts and the history.
+        promises: Reports of how prediction sets and the novelty score held, to print.
     """
 
     task: Task
@@ -45,6 +46,7 @@ class Results:
     notes: tuple[str, ...]
     plots: Mapping[str, Callable[[], Any]]
     record: Mapping[str, Any]
+    promises: tuple[Any, ...] = ()
 
 
 def results_of_classes(
@@ -80,13 +82,15 @@ def results_of_classes(
         "mistakes": [asdict(mistake) for mistake in mistakes],
     }
     notes = _notes_of_classes(report, calibration, mistakes)
-    novel, sets = novelty_report_of(outcomes.novelty), set_report_of(outcomes, task)
-    for name, promise in (("novelty", novel), ("sets", sets)):
-        if promise is not None:
-            record[name] = promise.to_dict()
-            notes.insert(0, str(promise))
-    task = Classification(names)
-    return Results(task, report.macro.support, report, tuple(notes), plots, record)
+    sets, novel = set_report_of(outcomes, task), novelty_report_of(outcomes.novelty)
+    promises: dict[str, Any] = {} if sets is None else {"sets": sets}
+    promises |= {} if novel is None else {"novelty": novel}
+    record |= {name: promise.to_dict() for name, promise in promises.items()}
+    notes = [*map(str, promises.values()), *notes]
+    shown = tuple(promises.values())
+    return Results(
+        Classification(names), report.macro.support, report, tuple(notes), plots, record, shown
+    )
 
 
 def _notes_of_classes(
@@ -160,8 +164,9 @@ def results_of_task(
 
     plots["mistakes.png"] = draw_worst
     record = {"report": report.to_dict(), "mistakes": mistakes}
-    notes = []
-    if (novel := novelty_report_of(novelty)) is not None:
+    novel = novelty_report_of(novelty)
+    promises = () if novel is None else (novel,)
+    if novel is not None:
         record["novelty"] = novel.to_dict()
-        notes.append(str(novel))
-    return Results(task, report.examples, report, tuple(notes), plots, record)
+    notes = (*report.notes, *map(str, promises))
+    return Results(task, report.examples, report, notes, plots, record, promises)

@@ -68,9 +68,20 @@ def write_report(
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
     # A file name may hold bytes that are not UTF-8: JSON's escapes preserve them.
     write_bytes(folder / "report.json", text.encode("utf-8", "backslashreplace"))
-    facts = {"epochs": max(map(len, history.values()), default=0), **facts}
+    epochs = max(map(len, history.values()), default=0)
+    facts = {"epochs": epochs, "note_of_best": note_of_best(folder, facts), **facts}
     page = report_page(name or run.resolve().name, results, facts, config, tuple(plots), run)
     write_text(folder / "report.md", page)
+
+
+def note_of_best(folder: Path, facts: Mapping[str, Any]) -> str:
+    """What `best.keras` lacks of what was learned after training; empty where it lacks nothing."""
+    if not {"held_out", "calibrated_on"} & facts.keys() or not (folder / "best.keras").is_file():
+        return ""
+    return (
+        "best.keras is the model of the best epoch as training left it: the temperature, "
+        "thresholds, prediction sets or intervals and the novelty are in model.keras alone"
+    )
 
 
 def _check_history(history: Mapping[str, Sequence[float]]) -> None:

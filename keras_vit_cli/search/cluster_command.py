@@ -37,7 +37,8 @@ def cluster(options: ClusterOptions) -> None:
         facts += f" The {MOST_SHOWN} largest clusters are shown, and all are in the CSV file."
     out.parent.mkdir(parents=True, exist_ok=True)
     title = f"{count} of {index.photos.name}"
-    write_result_page(out, title, facts, _sections(index, groups, options.examples), {})
+    sections = _sections(index, groups, options.examples)
+    write_result_page(out, title, facts, sections, {}, index.bands)
     table = out.with_suffix(".csv")
     rows = (
         (

@@ -16,8 +16,7 @@ from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write, begins_with_mark, path_from
 from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
-from keras_vit.data.decode.image_files import read_contents
-from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.image_files import displayed_image, read_contents
 from keras_vit_cli.page_parts import base_style, breakable, jpeg_uri
 
 MARK = b'content="keras_vit search"'
@@ -75,9 +74,11 @@ def write_result_page(
     facts: str,
     sections: Iterable[Section],
     failed: Mapping[Path, str],
+    bands: tuple[int, ...] | None = None,
 ) -> None:
     """Writes the page from the template `results.html` beside this file, a thumbnail at a time.
 
+    Thumbnails of raster files are of these `bands`.
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
     template = Template(files("keras_vit_cli.search").joinpath("results.html").read_text("utf-8"))
@@ -92,7 +93,7 @@ def write_result_page(
     with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(begin)
         for section in sections:
-            file.writelines(_section(section, out.parent))
+            file.writelines(_section(section, out.parent, bands))
         file.write(end)
 
 
@@ -101,10 +102,10 @@ def card_style() -> str:
     return base_style() + files("keras_vit_cli.search").joinpath("cards.css").read_text("utf-8")
 
 
-def _section(section: Section, folder: Path) -> Iterator[str]:
+def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> Iterator[str]:
     yield "<section><div class=head>"
     if section.query is not None:
-        source = thumbnail(section.query)
+        source = thumbnail(section.query, bands)
         yield (
             f'<img class=query src="{source}" alt="The photograph searched for">' if source else ""
         )
@@ -114,7 +115,7 @@ def _section(section: Section, folder: Path) -> Iterator[str]:
     with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for start in range(0, len(section.cards), _AHEAD):
             cards = section.cards[start : start + _AHEAD]
-            sources = threads.map(thumbnail, (card.path for card in cards))
+            sources = threads.map(lambda card: thumbnail(card.path, bands), cards)
             for card, source in zip(cards, sources, strict=True):
                 yield _card(card, source, folder)
     yield "</ul></section>\n"
@@ -143,12 +144,15 @@ def link_to(path: Path, folder: Path) -> str:
     return quote(os.fsencode(path_from(folder, path)))
 
 
-def thumbnail(path: Path) -> str | None:
-    """A small JPEG file as a URI; None for a file that is gone or cannot be read."""
+def thumbnail(path: Path, bands: tuple[int, ...] | None = None) -> str | None:
+    """A small JPEG file as a URI; None for a file that is gone or cannot be read.
+
+    Of a raster file it shows the first three of `bands`, or the first one.
+    """
     from PIL import Image
 
     try:
-        image = Image.fromarray(decode_with_pillow(read_contents(path)))
+        image = Image.fromarray(displayed_image(read_contents(path), bands))
     except (OSError, BadImageError):
         return None
     image.thumbnail((SIDE, SIDE))

@@ -41,7 +41,8 @@ def search(options: SearchOptions) -> int:
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         title = f"Like {result.files[0].name}" if len(result.files) == 1 else "Similar photographs"
-        write_result_page(out, title, facts_of(index), sections_of(index, result), result.failed)
+        sections = sections_of(index, result)
+        write_result_page(out, title, facts_of(index), sections, result.failed, index.bands)
         table = out.with_suffix(".csv")
         write_csv(table, ("query", "rank", "file", "similarity", "label"), _rows(index, result))
         print_text(f"written to {out} and {table}\nnext: open {out} in a browser")

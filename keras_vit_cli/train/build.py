@@ -51,9 +51,9 @@ def build(
         model = model.with_token_merging(job.token_merging)
     if recipe.augmentation.crop == "resize":
         # Tiny images do not have a border to crop in evaluation.
-        model.eval_transform = EvalTransform("stretch", bands=bands)
+        model.eval_transform = EvalTransform("stretch", bands=bands, nodata=job.nodata)
     elif bands is not None:
-        model.eval_transform = EvalTransform(bands=bands)
+        model.eval_transform = EvalTransform(bands=bands, nodata=job.nodata)
     return model
 
 

@@ -10,7 +10,7 @@ from keras_vit_cli.options.train import TrainOptions
 # The files of a complete run, and those that are needed only until it is complete.
 RUN_FILES = (
     *("model.keras", "best.keras", "saved_models/*", "tensorboard/*"),
-    *("config.json", "history.csv", "report.json", "report.md"),
+    *("config.json", "history.csv", "images.csv", "report.json", "report.md"),
     *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
     *("precision_recall.png", "numbers.png", "grades.png"),
 )

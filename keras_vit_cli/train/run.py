@@ -18,6 +18,9 @@ from keras_vit import data, evaluation
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
+from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, SeenImages
+from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split, predict_with_novelty
 from keras_vit.evaluation.probes import LinearProbe
@@ -31,6 +34,7 @@ from keras_vit.ops import (
     wait_for_processes,
 )
 from keras_vit.tasks.balance import describe_counts, differs_much
+from keras_vit.training.apart import digests_of, unseen, without_copies
 from keras_vit.training.callbacks import check_tensorboard
 from keras_vit.training.compile_model import loss_name, recipe_loss
 from keras_vit.training.distillation import Distillation, check_classifier
@@ -47,11 +51,13 @@ from keras_vit.training.refinement import (
     some_of,
 )
 from keras_vit.weights import load_model
+from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
-from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
+from keras_vit_cli.train.image_record import IMAGES, write_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
@@ -73,10 +79,10 @@ def train(job: Job, print_fn: Callable[[str], None] = print) -> Report | None:
     one writes and prints; the others return None where nothing was left to train.
 
     The folder appears when it is complete: `model.keras`, `saved_models/NAME/1/`, `report.json`,
-    `report.md` with its images, `history.csv`, `config.json`, and `SHA256SUMS` of them all; without
-    TensorFlow there is no SavedModel. Until then the run is in `OUT.partial`, from which
-    `job.resume` continues it as if it had not stopped. Only files that a run has written are ever
-    deleted (`keras_vit._base.output_folder`).
+    `report.md` with its images, `history.csv`, `images.csv`, `config.json`, and `SHA256SUMS` of
+    them all; without TensorFlow there is no SavedModel. Until then the run is in `OUT.partial`,
+    from which `job.resume` continues it as if it had not stopped. Only files that a run has written
+    are ever deleted (`keras_vit._base.output_folder`).
 
     Raises:
         FileExistsError: `job.out` is not empty, or there is an interrupted run of it, and neither
@@ -112,7 +118,8 @@ class Run:
         folder: Where checkpoints and results are written until the run is complete.
         facts: What `report.json` records besides the scores.
         history: From the name of a metric to its values by epoch.
-        splits: The images and labels, after `load`.
+        splits: The images and labels, after `load`, without those that were kept for intervals.
+        seen: Which images are used for what, after `keep_apart`; None of records.
         model: The classifier; each step of `train_on` may put another in its place.
         outcomes: Labels and predictions of the validation split, after `predict`, of classes.
         targets: The targets of other tasks, and their `answers`, likewise.
@@ -123,6 +130,8 @@ class Run:
 
     splits: data.Splits
     model: Any
+    seen: SeenImages | None = None
+    calibrating: data.Split | None
     outcomes: Outcomes
     targets: np.ndarray
     answers: np.ndarray
@@ -175,6 +184,8 @@ class Run:
         self.print(f"\n{report}\n")
         if note := note_of_probe(report, facts, job):
             self.print(note)
+        if note := note_of_best(job.out, facts):
+            self.print(f"note: {note}")
         if "sets" in facts:
             self.print(str(evaluation.SetReport.from_dict(facts["sets"])))
         if "novelty" in facts:
@@ -225,10 +236,12 @@ class Run:
     def train_on(self, splits: data.Splits) -> None:
         """From the splits to the trained `model`, its `history` and `facts`."""
         keras.utils.set_random_seed(self.job.seed)
-        self.splits = splits
+        self.splits = self.loaded = splits
         self.hold_out()
         rasters = None if splits.train.bands is None else splits.train
         self.model = build(self.job, self.recipe, splits.task, splits.train.channels, rasters)
+        keep_decoder(self.model, splits.train)
+        self.keep_apart()
         self.look_first()
         self.fit()
         self.choose()
@@ -238,6 +251,7 @@ class Run:
     def hold_out(self) -> None:
         """Keeps images from training: to set the temperature, and to decide about the probe."""
         job, recipe = self.job, self.recipe
+        self.calibrating = None
         if job.coverage is not None:
             self.splits, self.calibrating = hold_out_for_coverage(
                 self.splits, job.coverage, job.seed
@@ -250,6 +264,36 @@ class Run:
         self.chooses, self.deciding = probes and not job.freeze_backbone, self.held_out
         if self.chooses and job.held_out is None and self.held_out is None:
             self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
+
+    def keep_apart(self) -> None:
+        """Leaves what is trained on out of every score, and notes in the model who saw which image.
+
+        Copies of training images are left out of what is held out and of the validation images; of
+        these, also those that the weights it starts from, or its teacher, were made with.
+        """
+        train = self.trained_on.train
+        before = SeenImages() | self.model.seen_images | getattr(self.teacher, "seen_images", None)
+        if not isinstance(train, IndexedSplit):
+            if before.used:
+                self.print("note: scores may count records that the first weights were made with")
+            return
+        self.held_out, self.deciding, self.calibrating = (
+            without_copies(part, train) for part in (self.held_out, self.deciding, self.calibrating)
+        )
+        own = {
+            TRAINED: train.digests(),
+            TUNED: digests_of(self.held_out, self.deciding),
+            CALIBRATED: digests_of(self.calibrating),
+        }
+        val, line = unseen(self.splits.val, SeenImages.of(own), before, self.splits.source)
+        if line:
+            self.print(line)
+            self.splits, self.trained_on = (
+                replace(splits, splits={**splits.splits, "val": val})
+                for splits in (self.splits, self.trained_on)
+            )
+        self.seen = SeenImages.of({**own, VALIDATED: digests_of(val)}) | before
+        self.model.seen_images = self.seen
 
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
@@ -354,8 +398,9 @@ class Run:
 
     def calibrate(self) -> None:
         """Prediction sets or intervals, from training images that were used for nothing else."""
-        if self.job.coverage is None:
+        if self.calibrating is None:
             return
+        assert self.job.coverage is not None
         images = some_images(self.calibrating)
         labels, outputs = predict_split(self.model, images, self.recipe.batch_size)
         task, answers = self.model.task, answers_of(self.model, outputs)
@@ -370,7 +415,8 @@ class Run:
         """
         seen = evaluation.features(self.model, some_of(self.trained_on.train, MOST_FITTED))[0]
         held_out = evaluation.features(self.model, images)[0]
-        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms))
+        head = classifier_head(self.model)
+        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms, head))
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
@@ -390,7 +436,9 @@ class Run:
     def report(self) -> Report:
         """The scores on the validation split."""
         if not self.classifies:
-            return evaluation.task_report(self.model.task, self.targets, self.answers)
+            of_training = self.splits.task.to_targets(self.splits.train.labels())
+            task = self.model.task
+            return evaluation.task_report(task, self.targets, self.answers, of_training)
         return evaluation.classification_report(
             self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
         )
@@ -418,7 +466,10 @@ class Run:
             "bad_files": [[str(path), reason] for path, reason in report],
             "ignored": [[str(path), reason] for path, reason in report.ignored],
         }
+        self.model.seen_images = self.seen
         with single_process() if current_processes() is not None else nullcontext():
+            if self.seen is not None:
+                write_images(self.folder / IMAGES, self.loaded, self.seen)
             config = config_of(self.job, self.recipe, self.model, self.folder)
             with atomic_write(self.folder / "model.keras") as temporary:
                 self.model.save(temporary)
@@ -458,6 +509,7 @@ def load_splits(job: Job) -> data.Splits:
             max_pixels=job.max_pixels,
             reader=job.reader,
             bands=bands,
+            nodata=job.nodata,
             on_bad_file=job.on_bad_file,
         )
 

@@ -107,6 +107,7 @@ USAGE = [
     ("train --data x --task ordinal", "--task has no effect without --labels"),
     *((f"train --data x --bands {bad}", "--bands") for bad in ("0", "4,4", "red", "1,,2", "")),
     ("calibrate m --data x --separator ;", "--separator has no effect"),
+    ("train --data x --labels l --order a,b --task regression", "--order is for the grades of"),
     ("evaluate m", "evaluate needs --data"),
     ("evaluate m --vtab", "--vtab needs --out"),
     ("evaluate m --vtab --out x --accumulate 3", "--accumulate 3 does not"),

@@ -11,6 +11,7 @@ import pytest
 
 from keras_vit import load_model, recipes
 from tests.cli.conftest import Command
+from tests.cli.helpers import rows_of
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("grain")
@@ -19,14 +20,16 @@ pytest.importorskip("tensorflow")
 
 @pytest.fixture
 def tiles(tmp_path: Path) -> Path:
-    """Five bands of 16 bits, of which the fourth shows the class."""
+    """Five bands of 16 bits, of which the fourth shows the class; a few images end in nodata."""
     random = np.random.default_rng(0)
     for i in range(60):
         image = random.integers(200, 4000, (12, 12, 5)).astype("uint16")
         image[..., 3] = 1500 + 400 * (i % 2) + random.integers(0, 200, (12, 12))
+        image[6:] *= i % 4 > 0
         file = tmp_path / "tiles" / ("forest", "water")[i % 2] / f"{i}.tif"
         file.parent.mkdir(parents=True, exist_ok=True)
-        tifffile.imwrite(file, image, photometric="minisblack", planarconfig="contig")
+        options = {"photometric": "minisblack", "planarconfig": "contig"}
+        tifffile.imwrite(file, image, **options, extratags=[(42113, "s", 0, "0", True)])
     return tmp_path / "tiles"
 
 
@@ -53,6 +56,17 @@ def test_from_training_to_the_exported_file(
         command("predict", each, *files, "--out", answers)
         assert answers.read_text().count("water") >= 4
     command("inspect", run, files[0], "--out", tmp_path / "look")
+    # An index shows its tiles, and an audit can read them.
+    index, pages = tmp_path / "index", [tmp_path / "like.html", tmp_path / "audit" / "index.html"]
+    command("embed", tiles, "--model", run, "--out", index)
+    command("search", index, files[0], "--out", pages[0])
+    command("audit", tiles, "--model", run, "--index", index, "--out", pages[1].parent)
+    for page in pages:
+        text = page.read_text("utf-8")
+        assert "data:image/jpeg" in text
+        assert "cannot be read" not in text
+    assert "unreadable" not in {row["problem"] for row in rows_of(tmp_path / "audit/audit.csv")}
+    assert len(rows_of(tmp_path / "audit/cleaned.csv")) == 60
     assert "the server takes photographs" in command("serve", run, status=2)
 
 
@@ -61,6 +75,8 @@ def test_from_training_to_the_exported_file(
     [
         ("", "--bands all"),
         ("--bands 7", "the file has 5 bands, and band 7 was asked for"),
+        ("--bands all --nodata median", "Give mean, refuse, or a number"),
+        ("--nodata 0", "is for raster files: give bands (--bands)"),
         ("--bands all --augment randaugment --image-size 12", "bands have a range of their own"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import keras_vit
 from examples import label_tables
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.models.answers import answers_of
+from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train import run
+from keras_vit_cli.train.job import Job
 from tests import bank
 from tests.cli.conftest import Command
 
@@ -96,6 +99,22 @@ def test_a_frozen_backbone_and_a_teacher(
             np.testing.assert_array_equal(actual, expected)
     words = ["--teacher", frozen, "--out", tmp_path / "taught"]
     assert "learns from " in command(f"train --batch-size 16 {SHORT}", *data, *words)
+
+
+def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
+    words, file = table("counts"), tmp_path / "counts" / "labels.csv"
+    text = file.read_text("utf-8")
+    for number, word in enumerate(("nil", "one", "two", "three", "four", "five")):
+        text = text.replace(f",{number},", f",{word},")
+    file.write_text(text, "utf-8")
+    job = Job(data=words[1], labels=words[3], out=tmp_path / "run", task="ordinal")
+    with pytest.raises(ValueError, match="--order five,four,nil"):
+        run.load_splits(job)
+    order = "nil, one,two,three,four,five"
+    task = run.load_splits(replace(job, order=order)).task
+    assert task.names == ("nil", "one", "two", "three", "four", "five")
+    # The table is read for a model by the order of the model.
+    assert table_options(job, task)["task"] == task
 
 
 def test_the_loss_of_another_task(table: Table, tmp_path: Path, command: Command) -> None:

@@ -27,7 +27,7 @@ from keras_vit_cli.predict.schema import Schema
 from tests import bank, processes
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of, save_tiny
-from tests.data.image_fixtures import plain, write
+from tests.data.image_fixtures import IMAGE, encode, plain, write
 from tests.hostile import NAMES
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -270,6 +270,7 @@ def test_words_that_name_files(photographs: Path, monkeypatch: Any, predict: Pre
     Path("odd[1].png").write_bytes(plain(3))
     Path("list.txt").write_bytes("a.png\r\n\nno such.png\r\nblüte.png".encode())
     monkeypatch.chdir(photographs)
+    Path("'q'").touch()  # its quotes are its own
 
     def paths(*words: str) -> list[str]:
         return [str(path) for path in image_paths.image_paths(map(Path, words))]
@@ -285,14 +286,32 @@ def test_words_that_name_files(photographs: Path, monkeypatch: Any, predict: Pre
         (b"with\nbreak.png\0b.png\0", ["with\nbreak.png", "b.png"]),
         (b"x" * 70_000 + b"\nb.png", ["x" * 70_000, "b.png"]),
         (b"", []),
+        ("a.png\r\nblüte.png\r\n".encode("utf-8-sig"), ["a.png", "blüte.png"]),
+        ("a.png\r\nblüte.png\r\n".encode("utf-16"), ["a.png", "blüte.png"]),
+        (b"\"a b.png\"\r\n'b.png' \n'q'\n\"odd\n \n", ["a b.png", "b.png", "'q'", '"odd']),
     ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert paths("-") == expected
     # Those that stand for nothing are errors before the first answer.
     Path("empty").mkdir()
+    Path("unmarked.txt").write_bytes("a.png\n".encode("utf-16-le"))
     refused = {"empty": "No image is in the folder", "*.tiff": "does not match any"}
+    refused |= {"@unmarked.txt": "UTF-16 text without a byte order mark. Save it as UTF-8"}
     for word, message in (refused | {"@no.txt": "such file"}).items():
         assert message in predict("ordinal", f"a.png {word}", status=2)
+
+
+def test_images_of_a_folder_by_suffix_or_first_bytes(predict: Predict, command: Command) -> None:
+    jpeg = encode(IMAGE, "JPEG")
+    images = {"1.2.840": jpeg, "IMG_1": plain(1), "a.jfif": jpeg, "b.JPE": jpeg, "c.dib": plain(1)}
+    others = {"IMG_2": b"x", "a.txt": b"x", "b.txt": b"x", "c.jpg~": jpeg, "@eaDir/a.jpg": jpeg}
+    write(Path("photos"), images | others)
+    predict("ordinal", "photos --out a.csv")
+    assert [row["file"] for row in rows_of("a.csv")] == [f"photos/{name}" for name in images]
+    shown = "left out 4 files that are not images (.txt 2, without a suffix 1, .jpg~ 1)"
+    assert shown in command.error
+    write(Path("texts"), {"a.txt": b"x"})
+    assert "It has 1 file that is not an image (.txt 1)" in predict("ordinal", "texts", status=2)
 
 
 def test_large_and_linked_folders(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

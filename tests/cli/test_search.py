@@ -30,6 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for color in COLORS:
         (photos / color / "5.png").rename(photos / color / NAME)
     (photos / "red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
+    (photos / "red/notes.txt").touch()
     keras_vit.save_weights(tiny_model(), folder / "model.keras")
     image.new("RGB", (24, 20), (180, 30, 30)).save(folder / "new.png")
     with pytest.MonkeyPatch.context() as patch:
@@ -41,6 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) -> None:
     assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
     assert "red/broken.jpg cannot be read" in command.error
+    assert "left out: 1 file that is not an image (.txt 1)" in command(EMBED, status=1)
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
     nowhere = EMBED.replace("photos", "nowhere")
     assert "no folder or table at nowhere" in command(nowhere, status=2)

@@ -90,6 +90,7 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
     names.remove("rose/04.png")
     assert (list(index.files), list(index.unreadable)) == (names, ["rose/04.png"])
     assert index.class_names == ("daisy", "rose")
+    assert index.info["left_out"] == {".txt": 1}
     assert [index.class_names[label] for label in index.labels] == [n.split("/")[0] for n in names]
     images, failed = read_images(model, [index.path(i) for i in range(len(index))])
     assert not failed
@@ -245,7 +246,7 @@ def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path)
     index = embed(model, table, out / "of_table")
     assert (index.files, index.splits) == (("daisy/01.png", "rose/00.png"), ("train", "val"))
     assert (index.labels.tolist(), index.class_names) == ([-1, 0], ("tulip",))
-    names = ("train/a/1.png", "train/b/1.png", "val/a/1.png")
+    names = ("train/a/1.png", "train/b/1.png", "valid/a/IMG_1")
     write(parts, dict.fromkeys(names, (photos / "rose/00.png").read_bytes()))
     index = embed(model, parts, out / "of_parts")
     assert (index.labels.tolist(), index.splits) == ([0, 1, 0], ("train", "train", "val"))

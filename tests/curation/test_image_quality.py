@@ -82,7 +82,7 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         np.testing.assert_equal(kept, vars(measure_photos(index)))
         return counts
 
-    for name, calls in (("read_contents", read), ("decode_with_pillow", decoded)):
+    for name, calls in (("read_contents", read), ("displayed_image", decoded)):
         monkeypatch.setattr(image_quality, name, counted(getattr(image_quality, name), calls))
     assert measured() == (5, 5)
     assert measured() == (5, 0)  # nobody knows when they were changed

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 import struct
 import zlib
 
@@ -42,6 +43,32 @@ FILES = {
     "webp": encode(IMAGE, "WEBP"),
     "webp, lossless": encode(IMAGE, "WEBP", lossless=True),
     "webp, RGBA": encode(TRANSPARENT, "WEBP", lossless=True),
+}
+
+
+def bmp(bits: int, indices: np.ndarray, downwards: bool = False, compression: int = 0) -> bytes:
+    """A BMP file of a palette of gray levels, as Pillow does not write it."""
+    height, width = indices.shape
+    levels = np.linspace(0, 255, 2**bits).astype(np.uint8)[:, None]
+    palette = np.hstack([levels, levels[::-1], levels // 2, levels * 0])
+    bit = np.unpackbits(indices[..., None].astype(np.uint8), axis=2)[..., 8 - bits :]
+    rows = np.packbits(bit.reshape(height, -1), axis=1)
+    rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
+    header = (40, width, -height if downwards else height, 1, bits, compression, 0, 0, 0, 0, 0)
+    place = 54 + palette.size
+    start = b"BM" + struct.pack("<IHHI", place + rows.size, 0, 0, place)
+    pixels = (rows if downwards else rows[::-1]).tobytes()
+    return start + struct.pack("<IiiHHIIiiII", *header) + palette.tobytes() + pixels
+
+
+FILES |= {
+    "jpeg, CMYK without Adobe's marker": re.sub(
+        rb"\xff\xee\0\x0eAdobe.{7}", b"", FILES["jpeg, CMYK"], flags=re.DOTALL
+    ),
+    "bmp, black and white": encode(IMAGE.convert("1"), "BMP"),
+    "bmp, 2 colors": bmp(1, PIXELS[..., 0] // 128),
+    "bmp, 16 colors": bmp(4, PIXELS[..., 0] // 16, downwards=True),
+    "bmp, 256 colors": bmp(8, PIXELS[..., 0], downwards=True),
 }
 BOX = (3, 5, 11, 17)  # top, left, height, width
 
@@ -199,6 +226,7 @@ BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
 MORE_BROKEN = {
     "empty": b"",
     "text": b"a list of photographs",
+    "half a bmp of 2 colors": FILES["bmp, 2 colors"][:-40],
     "jpeg without its end": FILES["jpeg"][:-40],
     "tiff": encode(IMAGE, "TIFF"),
 }
@@ -220,6 +248,8 @@ def test_bounds_on_pixels_other_channels_and_batches_in_a_graph() -> None:
         for channels in (0, 2, 4):
             with pytest.raises(ValueError, match=rf"channels={channels} .* 3 \(RGB\) or 1"):
                 decode(FILES["png"], channels)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="compressed, which TensorFlow does"):
+        decode_image(bmp(8, PIXELS[..., 0], compression=1))
     # As the exported SavedModel decodes.
     files = [FILES[name] for name in ("png, RGBA", "png, gray", "bmp, palette", "gif, animated")]
 

@@ -58,7 +58,7 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
         ("t.csv", r"is a table\. Give the folder of its images.*--labels labels\.csv"),
         ("i.png", r"is a file, not a folder of images: give the folder around"),
         ("s.tif", r"is a TIFF file, which is not read here \(Pillow"),
-        ("notes", r"is a file, not a folder of images\. Give FOLDER/<class>"),
+        ("notes", r"is a file, not a folder of images: give the folder around"),
     ):
         with pytest.raises(FileNotFoundError, match=r"There is no .*"):
             load(tmp_path / file)

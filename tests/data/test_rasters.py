@@ -7,18 +7,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import BadImageError, EvalTransform, band_statistics, load, pipeline, read_image
 from keras_vit.data.decode.rasters import read_raster, shown
-from tests.data.image_fixtures import one_quick, write
+from tests.data.image_fixtures import encode, one_quick, orientation, write
 
 pytestmark = pytest.mark.backends("torch")  # Grain and NumPy read them
 pytest.importorskip("grain")
@@ -118,6 +119,7 @@ def test_png_of_sixteen_bits_pictures_of_bands_and_dicom() -> None:
         (dicom(stored, **inverted), 4095 - stored),
         (dicom(stored, **slope), (2.0 * stored - 1024).astype("float32")),  # of tomography
         (dicom(signed, **inverted), -1 - signed),
+        (dicom(stored, **inverted, **slope), (2.0 * stored - 1024).astype("float32")),
         (dicom(stored, **empty), stored),
     ):
         read = read_raster(contents)
@@ -176,6 +178,150 @@ def several_sizes() -> bytes:
     return file.getvalue()
 
 
+def with_mask(image: np.ndarray, mask: np.ndarray, number: int = 1) -> bytes:
+    """A TIFF file with the internal mask that GDAL writes: True where there is a value."""
+    options = {"planarconfig": "contig", "extratags": [(274, "H", 1, number, True)]}
+    with tifffile.TiffWriter(file := io.BytesIO()) as writer:
+        writer.write(image, photometric="rgb" if image.shape[2] == 3 else "minisblack", **options)
+        writer.write(mask, subfiletype=4, compression="deflate")
+    return file.getvalue()
+
+
+def sparse(image: np.ndarray, empty: int) -> bytes:
+    """A TIFF file of tiles of 16 x 16, of which the one of this number is left out."""
+    padded = np.pad(image, ((0, 8), (0, 14), (0, 0)))
+    tiles: list[Any] = [
+        padded[i : i + 16, j : j + 16] for i in (0, 16, 32) for j in range(0, 64, 16)
+    ]
+    tiles[empty] = None
+    options = {"shape": image.shape, "dtype": image.dtype, "tile": (16, 16)}
+    return tiff(iter(tiles), planarconfig="contig", compression="deflate", **options)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_an_orientation_is_undone(number: int) -> None:
+    colors = with_hole((FIVE[..., :3] >> 8).astype("uint8") | 1, 0)
+    png = encode(Image.fromarray(colors), "PNG", exif=orientation(number))
+    theirs = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(png))))
+    np.testing.assert_array_equal(read_raster(png), theirs)
+    turned = with_mask(colors, colors[..., 0] > 0, number)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(turned))), theirs)
+    np.testing.assert_array_equal(read_raster(turned), np.where(theirs > 0, theirs, np.nan))
+
+
+HOLE = np.s_[32:, 16:32]  # a tile of 16 x 16, cut by the border
+
+
+def with_hole(values: np.ndarray, value: float) -> np.ndarray:
+    changed = values.copy()
+    changed[HOLE] = value
+    return changed
+
+
+def nodata(values: np.ndarray, value: float, text: str) -> bytes:
+    tags = [(42113, "s", 0, text, True)]
+    return tiff(with_hole(values, value), planarconfig="contig", extratags=tags)
+
+
+def relabeled(contents: bytes, padding: int) -> bytes:
+    """Padding as some scanners write it, without a sign where pixels have one."""
+    file = pydicom.dcmread(io.BytesIO(contents))
+    file.add_new(0x00280120, "US", padding)
+    return written(partial(file.save_as, enforce_file_format=True))
+
+
+TWELVE = np.minimum(FIVE[..., :1] >> 4, 4000)
+HOUNSFIELD = (TWELVE.astype("int16") - 2048)[..., 0]
+FLOATS = FIVE.astype("float32") / 7
+LOWEST = float(np.finfo("float32").min)
+CT = {"RescaleSlope": "2", "RescaleIntercept": "-10"}
+PADDED = {"bits": 16, "PixelPaddingValue": -3000}
+# Files of which the hole does not have a value, and their other values.
+WITH_HOLES: dict[str, tuple[Callable[[], bytes], np.ndarray]] = {
+    "GDAL_NODATA": (lambda: nodata(FIVE >> 4, 65535, "65535"), FIVE >> 4),
+    "GDAL_NODATA of 0": (lambda: nodata((FIVE >> 4) + 1, 0, "0"), (FIVE >> 4) + 1),
+    "GDAL_NODATA of floats": (lambda: nodata(FLOATS, -9999, "-9999"), FLOATS),
+    "GDAL_NODATA, the lowest float": (lambda: nodata(FLOATS, LOWEST, "-3.40282e+38"), FLOATS),
+    "GDAL_NODATA of doubles": (
+        lambda: nodata(FLOATS.astype("float64"), np.finfo("float64").min, "-1.79769313486e+308"),
+        FLOATS,
+    ),
+    "mask of GDAL": (lambda: with_mask(FIVE, with_hole(np.ones((40, 50), bool), 0)), FIVE),
+    "sparse tile": (lambda: sparse(FIVE, 9), FIVE),
+    "NaN": (lambda: npy(with_hole(FLOATS, np.nan)), FLOATS),
+    "padding": (lambda: dicom(with_hole(HOUNSFIELD, -3000), **PADDED), HOUNSFIELD),
+    "padding, the other sign": (
+        lambda: relabeled(dicom(with_hole(HOUNSFIELD, -3000), bits=16, **CT), 2**16 - 3000),
+        2.0 * HOUNSFIELD - 10,
+    ),
+    "padding, a range": (
+        lambda: dicom(with_hole(HOUNSFIELD, -3200), **PADDED, PixelPaddingRangeLimit=-3300),
+        HOUNSFIELD,
+    ),
+    "padding of MONOCHROME1": (
+        lambda: dicom(
+            with_hole(TWELVE[..., 0], 4095),
+            PixelPaddingValue=4095,
+            PhotometricInterpretation="MONOCHROME1",
+        ),
+        4095 - TWELVE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_HOLES)
+def test_pixels_without_a_value_are_nan(name: str) -> None:
+    make, values = WITH_HOLES[name]
+    expected = with_hole(values.reshape(40, 50, -1).astype("float32"), np.nan)
+    with warnings.catch_warnings(action="error"):
+        read = read_raster(make())
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, expected)
+    assert (shown(read)[HOLE] == 0).all()
+
+
+def test_one_rule_for_pixels_without_a_value(tmp_path: Path) -> None:
+    """In the statistics as in what a model sees, in training, evaluation and prediction."""
+    images = IMAGES[..., :2].astype("float32")
+    images[::3, :4, :, 1] = np.nan
+    folder, means = tiles(tmp_path / "a", images, ".npy"), np.nanmean(images, axis=(0, 1, 2))
+    splits = load(folder, bands="all")  # of several depths, and not warned of
+    train = np.stack([images[int(f.stem)] for f in splits.train.files]).astype("float64")
+    statistics = band_statistics(splits.train)
+    np.testing.assert_allclose(statistics, [f(train, (0, 1, 2)) for f in (np.nanmean, np.nanstd)])
+    filled = EvalTransform(bands=(1, 2), nodata=tuple(means))
+    assert EvalTransform.of(filled.to_dict()) == filled
+    expected = np.where(np.isnan(images), means, images).astype("float32")
+    for options in ({}, {"training": True, "augment": "none"}):
+        batches = pipeline(splits.val, 8, 32, eval_transform=filled, **options)
+        seen = sorted(map(bytes, next(iter(batches))[0]))
+        assert seen == sorted(bytes(expected[int(f.stem)]) for f in splits.val.files)
+    read, reason = (
+        partial(read_image, folder / "a/0.npy", 8, 2),
+        "32 of 64 pixels do not have a value",
+    )
+    one = read(transform=replace(filled, nodata=0))
+    np.testing.assert_array_equal(one, np.nan_to_num(images[0]))
+    assert reason in read(transform=replace(filled, nodata="refuse"))
+    with pytest.raises(ValueError, match="eval_transform=model"):
+        next(iter(pipeline(splits.val, 8, 32)))
+    # The band that has all values, of the same files.
+    first = load(folder, bands=(1,), nodata="refuse")
+    assert next(iter(pipeline(first.val, 8, 4)))[0].shape == (4, 8, 8, 1)
+    written = load(folder, bands="all", nodata=-1).train
+    np.testing.assert_allclose(
+        band_statistics(written)[1], np.nan_to_num(train, nan=-1).std((0, 1, 2))
+    )
+    with pytest.warns(UserWarning, match="7 of 20 files cannot be decoded"):
+        refused = load(folder, bands="all", nodata="refuse")
+    assert all(reason in why for _, why in refused.report)
+    for wrong in ("median", (1, 2, 3), float("nan"), None):
+        with pytest.raises(ValueError, match="must be 'mean'"):
+            load(folder, bands=(1, 2), nodata=wrong)
+    with pytest.raises(ValueError, match="give bands"):
+        load(folder, nodata=0)
+
+
 Refusal = tuple[Callable[[], bytes], str]
 # Of the fifth band, and of at most 100,000 pixels.
 FIFTH: list[Refusal] = [
@@ -185,8 +331,7 @@ FIFTH: list[Refusal] = [
     (lambda: npy(np.moveaxis(FIVE, -1, 0)), "np.moveaxis"),
     (lambda: npy(np.array([[None]])), "write numbers"),
     (lambda: npy(np.zeros((4, 4, 5), "complex64")), "complex64"),
-    (lambda: npy(np.full((4, 4, 5), np.nan)), "band 5 holds NaN"),
-    (lambda: tiff(FIVE, extratags=[(42113, "s", 0, str(FIVE[0, 0, 0]))]), "calls missing"),
+    (lambda: npy(np.full((4, 4, 5), np.nan)), "not one pixel of these bands"),
     (lambda: npy(np.zeros((400, 400, 5))), "160000|400 x 400"),
     (lambda: npy(np.zeros((100, 100, 99))), "99 bands"),
     (lambda: b"\xff\xd8\xff\xe0 a JPEG file", "read of TIFF, PNG, NumPy, DICOM"),
@@ -211,7 +356,8 @@ SILENTLY_WRONG: list[Refusal] = [
     (lambda: dicom(FIVE[..., 0] >> 4, RescaleSlope="0"), "rescale slope 0.0"),
     (lambda: dicom(FIVE[..., 0], ModalityLUTSequence=[]), "modality lookup table"),
     (lambda: dicom(FIVE[..., 0], SharedFunctionalGroupsSequence=[]), "enhanced DICOM"),
-    (lambda: npy(np.full((3, 3), 1e300)), "band 1 holds NaN or infinity"),
+    (lambda: npy(np.full((3, 3), 1e300)), "band 1 holds infinity"),
+    (lambda: with_mask(FIVE, FIVE[:9, :9, 0] > 0), r"mask \(9, 9\) is not of its size"),
 ]
 
 
@@ -278,7 +424,10 @@ def numbered(files: Iterable[Path]) -> np.ndarray:
 
 def test_a_folder_of_bands_and_what_it_refuses(tmp_path: Path) -> None:
     """The bands arrive as they are in the files, in training as in evaluation."""
-    splits = load(tiles(tmp_path / "tiles", IMAGES), bands=(4, 1))
+    folder = tiles(tmp_path / "tiles", IMAGES)
+    for name, other in (("a/0.tif", "a/0"), ("b/1.tif", "b/1.gtiff")):
+        (folder / name).rename(folder / other)
+    splits = load(folder, bands=(4, 1))
     assert (splits.train.bands, splits.train.channels, splits.train.reader) == ((4, 1), 2, "grain")
     expected = numbered(splits.val.files)[..., [3, 0]].astype("float32")
     for training, augment in ((False, None), (True, "none")):

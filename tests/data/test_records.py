@@ -145,13 +145,17 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
 
 
 def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
-    for name in ("train", "val", "test"):
+    for name in ("Train", "dev", "testing"):
         (tmp_path / name).mkdir()
         write_examples(tmp_path / name / "0.tfrecords", examples(count=4), "image", "label")
     (tmp_path / "label.labels.txt").write_text(NAMES)
     splits = load(tmp_path)
     assert (list(splits), labels(splits["test"])) == (["train", "val", "test"], [0, 1, 2, 3])
-    for source in ("val/*", "val/0.tfrecords", "val"):
+    assert list(load(tmp_path, whole=True)) == ["train", "val", "test"]
+    assert len(load(f"records:{tmp_path}/Train/*", whole=True)["all"]) == 4
+    with pytest.warns(match="and not val: test is validated on"):
+        assert list(load(f"records:{tmp_path}/[Tt]*/*")) == ["train", "val"]
+    for source in ("dev/*", "dev/0.tfrecords", "dev"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
     # TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`.

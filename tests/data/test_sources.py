@@ -13,7 +13,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data import Augmentation, BadImageError, load, pipeline, read_image
+from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.splits import FileReport
 from tests.data import image_fixtures
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
@@ -29,6 +31,11 @@ BAD = {
     "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
     "a/cut.png": (encode(IMAGE, "PNG")[:60], "the PNG file is damaged or incomplete"),
     "a/empty.jpg": (b"", "the file is empty"),
+    "b/phone.jpg": (
+        b"\0\0\0\x18ftypheic" + bytes(90),
+        "a HEIC file, not a JPEG, PNG, BMP, GIF or WebP file"
+        "; Grain reads it (reader='grain', --reader grain)",
+    ),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
 }
@@ -78,7 +85,8 @@ def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> N
     folder = shared / "photos" / "cifar10"
     with warnings.catch_warnings(action="error"):
         splits = load(folder / "test")  # one folder for each class: split here
-        both = load(folder, verify=False)
+        with pytest.warns(match=BY_TEST):
+            both = load(folder, verify=False)
     assert (len(splits.train), len(splits.val)) == (800, 200)
     assert (np.bincount(splits.val.labels()) == 20).all()
     assert (len(both.train), len(both.val), len(splits.report)) == (4000, 1000, 0)
@@ -86,7 +94,7 @@ def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> N
     assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
-def test_folders_of_classes_split_stratified_and_folders_of_splits(tmp_path: Path) -> None:
+def test_folders_of_classes_split_stratified(tmp_path: Path) -> None:
     folder = flat_folder(tmp_path / "classes")
     splits, again = (load(str(folder), val_fraction=0.3) for _ in range(2))
     assert splits.class_names == ("a", "b")
@@ -100,42 +108,106 @@ def test_folders_of_classes_split_stratified_and_folders_of_splits(tmp_path: Pat
     write(folder, {"b/more.png": plain(1)})
     before, after = names(splits.val), names(load(folder, val_fraction=0.3).val)
     assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
-    for val in ("val", "validation", "test"):
-        files = {f"{part}/{c}/1.png": plain(1) for part in ("train", val) for c in ("b", "a")}
-        folder = write(tmp_path / f"with {val}", files)
-        splits = load(folder)
-        assert (list(splits), splits.class_names) == (["train", "val"], ("a", "b"))
-        assert splits.val.files == tuple(folder / val / c / "1.png" for c in "ab")
-        assert splits.val.labels().tolist() == [0, 1]
-    parts = ("train", "val", "test")
-    three = {f"three/{p}/{c}/1.png": plain(1) for p in parts for c in "ab"}
-    bus = {f"bus/{c}/{i}.png": plain(i) for c in ("train", "bus") for i in range(5)}
-    write(tmp_path, three | bus)
-    splits = load(tmp_path / "three")
-    assert list(splits) == list(parts)
-    assert splits["test"].files[0] == tmp_path / "three" / "test" / "a" / "1.png"
-    with pytest.raises(KeyError, match="does not have a split 'tests': it has train, val, test"):
-        splits["tests"]
-    alone = load(flat_folder(tmp_path / "one" / "train").parent)  # without val, it is split
-    assert (len(alone.train), len(alone.val)) == (16, 4)
-    splits = load(tmp_path / "bus")  # a class may be called train
+    bus = {f"{c}/{i}.png": plain(i) for c in ("train", "bus") for i in range(5)}
+    splits = load(write(tmp_path / "bus", bus))  # a class may be called train
     assert (splits.class_names, len(splits.val)) == (("bus", "train"), 2)
+
+
+BY_TEST = "has the splits train and test, and not val: test is validated on"
+NOT_A_SPLIT = r"1 folder is ignored:\n.*more: a folder beside train that is not a split"
+UNLABELED = "test: without class folders: its labels are not known"
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected", "warning"),
+    [
+        ("train/ valid/ test/", "train valid test", None),  # as Roboflow writes it
+        ("train/ val/ test/", "train val test", None),
+        ("train/ validation/", "train validation", None),
+        ("TRAIN/ Dev/", "TRAIN Dev", None),
+        ("train/ eval/ testing/", "train eval testing", None),
+        ("Training/ Testing/", "Training Testing", BY_TEST),
+        ("train/ val/ valid/", "train val", "valid: val is used as val"),
+        ("train/ val/ more/", "train val", NOT_A_SPLIT),
+        ("train/ more/", "train train", NOT_A_SPLIT),
+        ("train/", "train train", None),
+        ("train/ val/ train/1.png", "train val", "1.png: an image beside the class folders"),
+        ("train/ val/ test", "train val", UNLABELED),  # as Kaggle gives it
+        ("train/ test", "train train", UNLABELED),
+        ("train/ val/ val.txt", "train val", "val.txt: a list beside the folders of splits"),
+    ],
+)
+def test_names_of_splits(folders: str, expected: str, warning: str | None, tmp_path: Path) -> None:
+    """By `load`, and by the index of `embed`, whose splits are the same."""
+    of_classes = [name for name in folders.split() if name.endswith("/")]
+    images = [f"{name}{c}/{i}.png" for name in of_classes for c in "ab" for i in range(5)]
+    write(tmp_path, dict.fromkeys(images, plain(1)))
+    for name in set(folders.split()) - set(of_classes):
+        write(tmp_path, {name if "." in name else f"{name}/1.png": plain(1)})
+    with pytest.warns(match=warning) if warning else warnings.catch_warnings(action="error"):
+        splits = load(tmp_path)
+    where = [{file.parent.parent.name for file in split.files} for split in splits.values()]
+    assert where == [{name} for name in expected.split()]
+    assert list(splits) == ["train", "val", "test"][: len(where)]
+    assert splits.class_names == ("a", "b")
+    for photo in find_photos(tmp_path).walk():
+        part, *inner, _ = photo.name.split("/")
+        assert (photo.split is None) == (part == "more")
+        assert photo.label == (inner[0] if inner and photo.split else None)
+    with pytest.raises(KeyError, match="does not have a split 'tests': it has train, val"):
+        splits["tests"]
+
+
+def test_a_folder_that_is_only_evaluated_is_one_split(tmp_path: Path) -> None:
+    flat_folder(tmp_path / "flat")
+    write(tmp_path, {f"one/a/{i}.png": plain(i) for i in range(3)})
+    write(tmp_path, {f"parts/{part}/{part}/1.png": plain(1) for part in ("train", "val", "test")})
+    write(flat_folder(tmp_path / "lists"), {"train.txt": b"a/000.png", "val.txt": b"b/001.png"})
+    (tmp_path / "flat" / "empty").mkdir()
+    with pytest.warns(match=r"1 class is left out:\n.*empty: a class without an image$"):
+        flat = load(tmp_path / "flat", whole=True, on_bad_file="raise")
+    assert repr(flat) == f"Splits('{tmp_path / 'flat'}', 2 classes: all 20)"
+    assert np.bincount(flat["all"].labels()).tolist() == [10, 10]
+    one = load(tmp_path / "one", whole=True)["all"]
+    assert (one.class_names, one.labels().tolist()) == (("a",), [0, 0, 0])
+    parts = load(tmp_path / "parts", whole=True)  # what the data says of splits stays
+    assert {name: names(part) for name, part in parts.items()} == {
+        part: [f"{part}/1.png"] for part in ("train", "val", "test")
+    }
+    assert parts.class_names == ("test", "train", "val")
+    assert names(load(tmp_path / "lists", whole=True)["val"]) == ["b/001.png"]
+    assert repr(load("digits", whole=True)) == "Splits('digits', 10 classes: all 1797)"
+    with pytest.raises(KeyError, match="does not have a split 'val': it has all"):
+        _ = flat.val
+    (tmp_path / "none" / "a").mkdir(parents=True)
+    with pytest.raises(ValueError, match="none does not hold an image in a class folder"):
+        load(tmp_path / "none", whole=True)
+    with pytest.raises(ValueError, match="0 class folders and one or more are needed"):
+        load(tmp_path / "none" / "a", whole=True)
 
 
 def test_suffixes_links_what_is_ignored_and_lists_in_every_unicode_encoding(tmp_path) -> None:
     kinds = {"1.JPG": "JPEG", "2.jpeg": "JPEG", "3.WebP": "WEBP", "4.bmp": "BMP", "5.gif": "GIF"}
+    kinds |= {"6.jfif": "JPEG", "7.JPE": "JPEG", "8.dib": "BMP"}
+    # By their first bytes: names that are a digest, or a number at the end.
+    kinds |= {"d41d8c": "WEBP", "3e25": "GIF", "1.2.840": "JPEG", "bmp": "BMP", "IMG_1": "PNG"}
     write(flat_folder(tmp_path), {f"a/{f}": encode(IMAGE, k) for f, k in kinds.items()})
     write(tmp_path, {f"a/{name}": b"" for name in (".hidden.jpg", "notes.txt", "../readme.md")})
-    write(tmp_path, {"a/deeper/six.png": plain(6), ".cache/x.png": plain(1)})
+    hidden = ("a/@eaDir/x.png", "__MACOSX/a/x.png", ".cache/x.png")
+    write(tmp_path, {"a/deeper/six.png": plain(6), **dict.fromkeys(hidden, plain(1))})
+    write(tmp_path, {"a/IMG_2": b"x", "a/copy.jpg~": encode(IMAGE, "JPEG")})
     (tmp_path / "a" / "link.png").symlink_to(tmp_path / "b" / "001.png")
-    splits = load(tmp_path)
-    assert (splits.class_names, len(splits.report)) == (("a", "b"), 0)
-    assert len(splits.train) + len(splits.val) == 20 + 6
-    assert [path.name for path, _ in splits.report.ignored] == ["deeper", "notes.txt"]
-    assert "notes.txt: not one of .bmp .gif" in str(splits.report)
+    for reader in ("tensorflow", "grain"):
+        splits = load(tmp_path, reader=reader)
+        assert (splits.class_names, len(splits.report)) == (("a", "b"), 0)
+        assert len(splits.train) + len(splits.val) == 20 + len(kinds) + 1
+        ignored = {path.name: reason for path, reason in splits.report.ignored}
+        assert list(ignored) == ["IMG_2", "copy.jpg~", "deeper", "notes.txt"]
+        assert "its first bytes are JPEG's: rename it to .jpg" in ignored["copy.jpg~"]
+        assert "notes.txt: not one of ." in str(splits.report)
     write(tmp_path, {"a/é 木.png": plain(1), "test.txt": b"b/003.png"})
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
-        train = "b/001.png\r\n\na/é 木.png\r\n".encode(encoding)
+        train = "b\\001.png\r\n\na/é 木.png\r\n".encode(encoding)  # a backslash of Windows
         splits = load(write(flat_folder(tmp_path), {"train.txt": train, "val.txt": b"a/002.png\n"}))
         assert names(splits.train) == ["b/001.png", "a/é 木.png"]
         assert (names(splits.val), names(splits["test"])) == (["a/002.png"], ["b/003.png"])
@@ -206,7 +278,7 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     contents = {name: contents for name, (contents, _) in BAD.items()}
     folder = write(flat_folder(tmp_path / "bad"), contents)
     (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
-    bad = "6 of 26 files cannot be decoded"
+    bad = "7 of 27 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped") as warned:
         splits = load(folder)
     assert "see splits.report" in str(warned[0].message)
@@ -273,6 +345,7 @@ NO_IMAGE = "a class without an image to train on"
 NONE_IN_VAL = "val does not hold an image in a class folder"
 ONLY_IN_VAL = rf"val.c: {NO_IMAGE}, only 1 elsewhere\nAdd images"
 ONE_EMPTY = rf"1 class cannot be used:\n.*b: {NO_IMAGE}"
+NESTED = "animals: a class without an image to train on: it holds folders, cat, dog; move them up"
 ONE_LEFT = "1 class with images to train on and 1 image to validate on; a classifier"
 UNKNOWN = r"train.txt, line 1: 'c/1.png' does not start with a class folder .*\(a, b\)"
 
@@ -288,6 +361,11 @@ def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
         "unknown class": ({**AB, "train.txt": b"c/1.png", "val.txt": b"b/1.png"}, UNKNOWN),
         "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
         "empty val": (images("train/a/1 train/b/1") | VAL_NOTES, NONE_IN_VAL),
+        "nested": (images("animals/cat/1 animals/dog/1 plants/rose/1"), NESTED),
+        "another case": (
+            images("train/a/1 train/b/1 val/a/1 val/B/1"),
+            "B: .* elsewhere: b has some",
+        ),
         "only in val": (images("train/a/1 train/b/1 val/a/1 val/c/1"), ONLY_IN_VAL),
     }
     for name, (files, message) in rows.items():
@@ -309,19 +387,21 @@ def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
 def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd) -> None:
     disorder = image_fixtures.disorderly_folder(tmp_path / "wüst")
     empty = pytest.warns(UserWarning, match="(?s)2 classes are left out:.*only here")
-    with pytest.warns(UserWarning, match="4 of 72 files cannot be decoded and are skipped"), empty:
+    with pytest.warns(UserWarning, match="4 of 73 files cannot be decoded and are skipped"), empty:
         splits = checked = load(disorder)
     assert splits.class_names == image_fixtures.CLASSES
-    assert (len(splits.train), len(splits.val)) == (3 * 19 + 2, 8)
+    assert (len(splits.train), len(splits.val)) == (3 * 19 + 3, 8)
     assert set(splits.val.labels()) == {0, 1}
     broken = {f"train/{name}/broken.jpg" for name in splits.class_names} | {"val/лютик/text.jpg"}
     unreadable = {str(path.relative_to(disorder)): reason for path, reason in splits.report}
     assert set(unreadable) == broken
     assert all(unreadable.values())
     ignored = {str(path.relative_to(disorder)): reason for path, reason in splits.report.ignored}
-    others = (f"train/лютик/{name}" for name in ("photo.jpgx", "without extension", "Thumbs.db"))
+    known = f"not one of {' '.join(suffixes_of('tensorflow'))}"
+    renamed = f"{known}; its first bytes are JPEG's: rename it to .jpg"
+    others = {"train/лютик/photo.jpgx": renamed, "train/лютик/Thumbs.db": known}
     empty = {"train/empty": NO_IMAGE, "val/only here": f"{NO_IMAGE}, only 1 elsewhere"}
-    assert ignored == dict.fromkeys(others, "not one of .bmp .gif .jpeg .jpg .png .webp") | empty
+    assert ignored == others | empty
     assert all(name in str(splits.report) for name in (*unreadable, *ignored))
     mixing = {"augment": Augmentation(mixup=0.2), "num_classes": 3}
     for splits in (checked, load(disorder, verify=False)):
@@ -331,7 +411,7 @@ def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd
             model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
             assert np.isfinite(model.fit(training, epochs=1, verbose=0).history["loss"]).all()
         else:
-            assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 2
+            assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 3
         assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8
         # Without a check beforehand, the files are named as they are met.
         met = "cannot be decoded and is skipped" in capfd.readouterr().err

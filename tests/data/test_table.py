@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Splits, load, pipeline
+from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
 
@@ -50,6 +51,11 @@ def table(photos: Path, tmp_path: Path) -> Table:
         return load(photos, labels=tmp_path / name, verify=False, **options)
 
     return load_table
+
+
+def cycled(*values: Any) -> list[Any]:
+    """A column in which each value occurs in both splits."""
+    return [values[i // 2 % len(values)] for i in range(COUNT)]
 
 
 def base(**columns: list[Any]) -> Columns:
@@ -93,6 +99,26 @@ ELEVEN = "holds 11 distinct integers; the task ordinal is for grades, and regres
 DOGS = [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]
 COMMAS = [("a, b", "b, c", "a", "c, a")[i % 4] for i in range(COUNT)]
 BOOLEANS = {name: [str(bool(c)) for c in cells] for name, cells in FLAGS.items()}
+SETS = [["sea", "sun"][: (i // 2 % 3)] for i in range(COUNT)]
+WRITTEN: dict[str, Callable[[list[str]], str]] = {
+    "separated": "|".join,
+    "Python": str,
+    "or an empty cell": lambda labels: str(labels or ""),
+    "JSON": json.dumps,
+    "Label Studio": lambda labels: json.dumps({"choices": labels}),
+    "a tuple": lambda labels: str(tuple(labels)),
+    "a set": lambda labels: str(set(labels)),
+    "NumPy": lambda labels: str(np.array(labels)),
+}
+ORDERS = (
+    (("medium", "High", "low"), ("low", "medium", "High")),
+    (("severe", "none", "mild"), ("none", "mild", "severe")),
+    (("M", "XL", "S", "XS"), ("XS", "S", "M", "XL")),
+    (("sometimes", "never", "often"), ("never", "sometimes", "often")),
+    (("moderate", "very_high", "low"), ("low", "moderate", "very_high")),
+    (("stage 10", "stage 9"), ("stage 9", "stage 10")),
+    (("2 high", "1 low"), ("1 low", "2 high")),
+)
 CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
 LONG = b"x" * 10**7
 NOT_AN_OBJECT = "line 2 has what is not an object"
@@ -120,7 +146,6 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
         "half a character": (JSON + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
         "very many names": (b"{%b}" % NAMES, "line 1 has 1,000,000 columns"),
-        "numbers in a list": (JSON + b'{"label": [0.5]}', "line 2 has .*a column per number"),
     },
 }
 ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
@@ -158,6 +183,27 @@ def test_values_of_json_and_parquet(table: Table, name: str) -> None:
         splits = table(numbers, name, on_bad_row="skip")
     assert (splits.task.names, splits.task.kind) == (("a", "b"), "regression")
 
+    named = Multilabel(("a", "b", "c"))
+    for one, two in (([1, 0, 1], [0, 1, 0]), ([1.0, 0.0, 1.0], [0.0, 1.0, 0.0])):
+        with pytest.raises(ValueError, match=r"(line|row) 1: .* of 3 labels, of which the table"):
+            table(base(labels=cycled(one, two)), name)
+        splits = table(base(labels=cycled(one, two)), name, task=named)
+        assert (splits.task, of(splits)["00.png"]) == (named, [1, 0, 1])
+    for value in ([0.5, 0.25], [["cat"]], [{"x": 1}]):
+        with pytest.raises(ValueError, match=r"(line|row) 1: .* is not a label: .* \(30 rows\)"):
+            table(base(labels=[value] * COUNT), name)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_lists_as_tables_hold_them(table: Table, name: str) -> None:
+    for task in ("multilabel", None):
+        splits = table(base(tags=list(map(WRITTEN[name], SETS))), task=task)
+        assert splits.task == Multilabel(("sea", "sun"))
+        assert [of(splits)[FILES[i]] for i in (0, 2, 4)] == [[0, 0], [1, 0], [1, 1]]
+        assert "10 images without any of the labels" in splits.task_reason
+    one = table(base(label=[WRITTEN[name]([a]) for a in ANIMALS]), task="classification")
+    assert one.task == ANIMAL
+
 
 def test_a_table_in_the_folder_of_subfolders(tmp_path: Path) -> None:
     pairs = list(zip(SPLITS, FILES, strict=True))
@@ -185,6 +231,12 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"age": list(range(COUNT))}, Regression, "'age' holds 30 distinct numbers"),
         ({"age": [i % 4 + 0.5 for i in range(COUNT)]}, Regression, "4 distinct numbers"),
         ({"a": NUMBERS, "b": NUMBERS}, Regression, "columns 'a', 'b' hold num"),
+        ({"a": cycled("yes", "no"), "b": FLAGS["x"]}, Multilabel, "hold 0 and 1; 7 images without"),
+        ({"a": cycled("0,5", "1,25"), "b": NUMBERS}, Regression, "'b' hold numbers"),
+        ({"Unnamed: 0": FLAGS["x"], "age": NUMBERS}, Regression, "numbers the rows: 'Unnamed: 0'"),
+        ({"n": range(1, COUNT + 1), "age": NUMBERS}, Regression, "it numbers the rows: 'n'"),
+        ({"label": cycled("caf\u00e9", "cafe\u0301 ", "tea")}, Classification, "2 distinct texts"),
+        ({"label": cycled("A", "a")}, Classification, "letter differ in case: 'A' and 'a'"),
     ):
         splits = table(base(**columns))
         assert type(splits.task) is kind
@@ -205,7 +257,19 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
         ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
         ({}, {}, "does not have a column of labels"),
-        ({**FLAGS, "x": [*FLAGS["x"][:-1], "yes"]}, {}, "line 31: 'yes' in 'x' is not 0 or 1"),
+        ({"id": cycled(1, 2)}, {}, "label_columns .* where what numbers the rows is meant"),
+        ({"label": cycled("cat", "Cat", "dog")}, {}, r"'cat' \(10 rows\) and 'Cat' \(10 rows\)"),
+        ({"label": cycled("cat", "cat\u200b")}, {}, "in what cannot be seen: .*u200b"),
+        ({"label": cycled("cat", "Cat")}, {"task": ANIMAL}, "row to train on, as 'cat' is"),
+        ({"label": ANIMALS}, {"task": "ordinal"}, "--order cat,dog,owl"),
+        ({"label": [i % 21 for i in range(COUNT)]}, {}, "classification.* or .*--task regression"),
+        ({"a": cycled(-1, 1), "b": cycled(1, -1, 1)}, {}, "task multilabel.* or .*task regression"),
+        ({"tags": cycled("1 0 1", "0 1 0")}, {}, "line 2: '1 0 1' in 'tags' is 0 or 1 for each"),
+        ({"tags": cycled("[1, 0]", "[0, 1]")}, {"task": "multilabel"}, "does not have the names"),
+        ({"tags": cycled("sea", "sun", "sea sun")}, {}, "--separator ' '.*--task classification"),
+        ({"tags": cycled("[sea, sun]", "[sea]")}, {}, r"line 2: '\[sea, sun\]' .* in quotes"),
+        ({"price": cycled("980", "1,010")}, {"task": "regression"}, "'1,010' in 'price' is 1010"),
+        ({**FLAGS, "x": [*FLAGS["x"][:-1], "?"]}, {}, r"line 31: '\?' in 'x' is not 0 or 1"),
         ({"tags": TAGS}, {"task": Multilabel(("x",))}, f"'y' in 'tags' is {NO_LABEL}"),
         ({"label": [*ANIMALS[:2], "\x1b[31m", *ANIMALS[3:]]}, {}, NO_LABEL),
         ({"label": ANIMALS, "group": GROUPS}, {}, f"the group 'p0' {OTHER_SIDE}"),
@@ -235,11 +299,12 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     grades = base(grade=[i // 2 % 12 + 1 for i in range(COUNT)])
     splits = table(grades, task="ordinal")
     assert splits.task == Ordinal(tuple(map(str, range(1, 13))))
-    assert "as given, in the order of their numbers: 1, 2, 3" in splits.task_reason
+    assert "as given, in the order 1, 2, 3" in splits.task_reason
     assert table(grades, task="regression").task.names == ("grade",)
-    splits = table(base(label=ANIMALS), task="ordinal")
-    assert splits.class_names == ("cat", "dog", "owl")
-    assert "in the order of their texts; write '1 low'" in splits.task_reason
+    for texts, order in ORDERS:
+        assert table(base(grade=cycled(*texts)), task="ordinal").class_names == order
+    sizes = table(base(size=cycled("S", "M", "XL")))
+    assert "3 distinct texts; the task ordinal is for grades" in sizes.task_reason
     named = Ordinal(("owl", "dog", "cat"))
     splits = table(base(label=ANIMALS), task=named)
     assert (splits.task, of(splits)["00.png"]) == (named, 2)
@@ -249,6 +314,16 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
     assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
     assert table(base(tags=TAGS), task=Multilabel(("x", "y", "z"))).train.labels().shape == (20, 3)
+    signs = table(base(a=cycled(-1, 1), b=cycled(1, -1, 1)), task="multilabel")
+    assert [of(signs)[FILES[i]] for i in (0, 2, 4)] == [[0, 1], [1, 0], [0, 1]]
+    for cells, values in (
+        (("0,5", "1.234,5"), (0.5, 1234.5)),
+        (("1,234.5", "1,010"), (1234.5, 1010)),
+        (("1 234,5", "7"), (1234.5, 7)),
+    ):
+        splits = table(base(price=cycled(*cells)), task="regression")
+        units = splits.task.answers(splits.train.labels())
+        np.testing.assert_allclose(sorted(set(units[:, 0].tolist())), sorted(values), rtol=1e-5)
 
 
 def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch) -> None:
@@ -272,15 +347,25 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
 def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     numbers: Columns = {"label": [i % 2 for i in range(COUNT)], "split": SPLITS}
     assert len(table({"id": [str(photos / f) for f in FILES], **numbers}).train) == 20
-    assert len(table(base(**MASKS), file_column="mask", label_columns="label").train) == 20
-    with pytest.raises(ValueError, match=r"No column has files in .* one of 'id' \(as 'nowhere"):
+    message = r"No column has files in .* one of 'id' \(as 'nowhere.* there is 00.png\."
+    with pytest.raises(ValueError, match=message):
         table({"id": [f"nowhere/{f}" for f in FILES], **numbers})
-    names = [name for name in ("Training", "valid", "test") for _ in range(10)]
+    names = [name for name in ("Training", "dev", "testing") for _ in range(10)]
     splits = table(base(split=names, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 10, "val": 10, "test": 10}
     # As in folders: without "val", "test" is what is validated on.
-    splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
+    with pytest.warns(match="and not val: test is validated on"):
+        splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 20, "val": 10}
+    # All rows, as of images that a model is only evaluated on: of one class, and of one number.
+    animals = Classification(("cat", "dog", "owl"))
+    for columns, name in (({}, "all"), ({"split": ["test"] * COUNT}, "test")):
+        rows = {"file": FILES, "label": ["dog"] * COUNT, **columns}
+        whole = table(rows, task=animals, whole=True)
+        assert (list(whole), whole.class_names) == ([name], animals.names)
+        assert whole[name].labels().tolist() == [1] * COUNT
+    number = table({"file": FILES, "age": ["7.5"] * COUNT}, task="regression", whole=True)["all"]
+    assert number.labels().tolist() == [[7.5]] * COUNT
     for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):
         splits = table({"file": FILES, **labels}, val_fraction=0.3)
         assert len(splits.train) + len(splits.val) == COUNT
@@ -302,6 +387,57 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
         table({**columns, "group": ANIMALS}, val_fraction=0.34)
 
 
+WAYS: dict[str, Callable[[str, str], str]] = {
+    "an id": lambda kind, i: i,
+    "a name": lambda kind, i: f"{i}.jpg",
+    "upper case": lambda kind, i: f"{kind}/{i}.JPG",
+    "backslashes": lambda kind, i: rf"{kind}\{i}.jpg",
+    "of Windows": lambda kind, i: rf"C:\data\photos\{kind}\{i}.jpg",
+    "of another home": lambda kind, i: f"/home/other/photos/{kind}/{i}",
+    "from above": lambda kind, i: f"photos/{kind}/{i}.jpg",
+}
+REFUSED: dict[str, tuple[Callable[[str, str], str], str]] = {
+    "two roots": (lambda kind, i: f"/home/{kind}/{kind}/{i}.jpg", "where there is cat/0.jpg\n"),
+    "another folder": (lambda kind, i: f"val/{i}.jpg", "where there is cat/0.jpg\n"),
+    "two files": (lambda kind, i: "x", "where there is cat/x.jpg and dog/x.jpg\n"),
+}
+
+
+def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
+    photos, path = tmp_path / "photos", tmp_path / "t.csv"
+    pairs = [(("cat", "dog")[i % 2], str(i)) for i in range(8)]
+    names = [f"{kind}/{i}.jpg" for kind, i in pairs]
+    write(photos, dict.fromkeys([*names, "cat/x.jpg", "dog/x.jpg"], plain(0)))
+
+    def load_rows(way: Callable[[str, str], str]) -> Splits:
+        path.write_text("\n".join(["file,label", *(f"{way(*pair)},{pair[0]}" for pair in pairs)]))
+        return load(photos, labels=path, verify=False, file_column="file")
+
+    for way in WAYS.values():
+        with pytest.warns(UserWarning, match="8 paths of 'file' taken for the only file that fits"):
+            splits = load_rows(way)
+        assert sorted(of(splits)) == sorted(f"{i}.jpg" for i in range(8))
+    assert "such as 'photos/cat/0.jpg' as cat/0.jpg" in splits.task_reason
+    for way, message in REFUSED.values():
+        with pytest.raises(ValueError, match=r"8 rows .* cannot be used") as caught:
+            load_rows(way)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [("sep=;\r\nfile;label\r\n", "{};{}\r\n"), ('"file", "label"\n', '"{}", "{}"\n')],
+)
+def test_csv_of_spreadsheets(header: str, row: str, photos: Path, tmp_path: Path) -> None:
+    rows = [row.format(*pair) for pair in zip(FILES, DOGS, strict=True)]
+    (tmp_path / "t.csv").write_text("".join([header, *rows]))
+    splits = load(photos, labels=tmp_path / "t.csv", verify=False)
+    assert splits.task == Classification(tuple(sorted(set(DOGS))))
+    (tmp_path / "t.csv").write_text("".join(rows).replace(", golden", "").replace(", small", ""))
+    with pytest.raises(ValueError, match="begins with the row of the image"):
+        load(photos, labels=tmp_path / "t.csv")
+
+
 def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path: Path) -> None:
     bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
     for name, wrong in (
@@ -316,7 +452,7 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     reasons = {
         3: f"'missing.png' is not a file in {photos}",
         5: "the cell of 'label' is empty",
-        7: "the split 'training set' is not one of train, val and test",
+        7: f"the split 'training set' is not one of {SHOWN_NAMES}",
         9: "'lynx' in 'label' is not a label of the task or of a row to train on",
         10: "the cell of 'file' is empty",
         11: f"'../secret.png' is not in {photos}",
@@ -337,7 +473,7 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     with pytest.raises(ValueError, match="cannot be used") as caught:
         table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
     reasons = {row + 2: f"'{cell}' in 'age' is not a finite number" for row, cell in wrong.items()}
-    assert errors(caught) == {**reasons, 14: "the cell of 'age' is empty"}
+    assert errors(caught) == {**reasons, 14: "the cell of 'age' is empty, and not a finite number"}
     columns = {name: [*cells, cells[4]] for name, cells in base(label=ANIMALS).items()}
     splits = table(columns)
     assert len(splits.train) + len(splits.val) == COUNT

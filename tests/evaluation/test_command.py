@@ -39,8 +39,11 @@ def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsy
         line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)
         assert f"{row.mean:.2%}" in line
         assert f"± {100 * row.spread:.2f} over 4 seeds" in line
-    # Its own classes.
+    # Its own classes; nothing says which images it has seen, and all are scored.
     assert run(file, "--data", images) == 0
+    printed = capsys.readouterr().out
+    assert "40 images; model has no record of those that it was made with" in printed
+    assert run(file, "--data", images, "--split", "val") == 0
     labels, scores = predict_split(model, splits.val)
     expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))
     np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -53,7 +56,7 @@ def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsy
     of_images = (file, "--data", images)
     other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"
     for arguments, words in (
-        ((file,), "evaluate needs --data"),
+        ((file,), "does not say what it was trained on: give --data"),
         ((file, "--data", others), other_names),
         ((*of_images, "--split", "test"), "split='test' is not known"),
         ((*of_images, "--knn", 99), "--knn: k=99 is more than the 32"),

@@ -19,7 +19,12 @@ from sklearn.covariance import ledoit_wolf
 
 import keras_vit
 from keras_vit.evaluation import fit_novelty
-from keras_vit.evaluation.novelty import energy_scores, knn_scores, shrunk_covariance
+from keras_vit.evaluation.novelty import (
+    classifier_head,
+    energy_scores,
+    knn_scores,
+    shrunk_covariance,
+)
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
 from keras_vit.tasks import Classification
 from keras_vit_cli.model_files import open_classifier
@@ -56,11 +61,32 @@ def test_false_alarms_of_new_images() -> None:
     assert 0.08 < np.mean(above) < 0.1 + 3 * np.std(above) / np.sqrt(60)
 
 
+def test_images_between_the_classes_are_found_by_their_energy() -> None:
+    """At no more false alarms, and with those that are far from all training images."""
+    centers, alarms, between = 4 * np.eye(3, 8), [], []
+    head = centers.T, -np.square(centers).sum(1) / 2
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = centers[np.arange(600) % 3] + rng.normal(0, 1, (600, 8))
+        like = centers.mean(axis=0) + rng.normal(0, 0.7, (200, 8))
+        for each in (None, head):
+            novelty = fit_novelty(rows[:200], rows[200:300], 0.1, each)
+            alarms.append((novelty.scores(rows[300:]) > 1).mean())
+            between.append((novelty.scores(like) > 1).mean())
+            assert (novelty.scores(-5 * np.ones((9, 8))) > 1).all()
+            found = keras.ops.convert_to_numpy(novelty(like.astype("float32")))
+            np.testing.assert_allclose(found, novelty.scores(like), rtol=1e-3)
+    assert max(np.mean(alarms[::2]), np.mean(alarms[1::2])) < 0.11
+    assert np.mean(between[::2]) < 0.2 < 0.6 < np.mean(between[1::2])
+    assert not fit_novelty(rows[:200], rows[200:218], 0.1, head).classes  # half of it takes 19
+
+
 def calibrated() -> Any:
     model = fresh(**TINY | {"hidden_dim": 8, "input_shape": (8, 8, 3)})
     answers = [[0.9, 0.1], [0.3, 0.7]] * 10
     model.task = Classification(("cat", "dog")).with_coverage(["cat", "dog"] * 10, answers, 0.9)
-    model.set_novelty(fit_novelty(TRAIN[:150], TRAIN[150:]))
+    model.set_novelty(fit_novelty(TRAIN[:150], TRAIN[150:], head=classifier_head(model)))
+    assert model.novelty.classes == 2
     return model
 
 

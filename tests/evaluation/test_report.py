@@ -1,12 +1,22 @@
 """The report's numbers are scikit-learn's, and its table shows them."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn import metrics
+from sklearn.dummy import DummyClassifier, DummyRegressor
 
-from keras_vit.evaluation import ClassificationReport, classification_report
+from keras_vit.evaluation import (
+    ClassificationReport,
+    TaskReport,
+    classification_report,
+    task_report,
+)
+from keras_vit.evaluation.set_report import set_report
+from keras_vit.tasks import Classification, Multilabel, Ordinal, PredictionSets, Regression, Task
 from keras_vit.tasks.scores import wilson_interval
 
 NAMES = ("daisy", "rose", "tulip")
@@ -67,3 +77,70 @@ def test_scores_are_scikit_learns_beside_the_most_frequent_class() -> None:
     fewer = classification_report(labels[50:], labels[50:], ["cat", "dog"])
     assert next(iter(fewer.scores)) == "accuracy"
     assert str(fewer).split()[0] == "class"
+
+
+LABELED = np.array([[1, 0, 1], [0, 0, 1], [1, 0, 0], [1, 0, 1], [0, 1, 1], [1, 0, 1]], float)
+NUMBERS, GRADES = np.array([3.0, 1, 9, 2, 2, 8, 40]), np.array([0, 3, 3, 3, 1, 1, 0, 2, 0, 0])
+
+
+@pytest.mark.parametrize(("task", "targets", "constants"), [
+    (Classification(size=4), GRADES, np.eye(4)),
+    (Ordinal(size=4), GRADES, np.eye(4)),
+    (Multilabel(size=3), LABELED, np.array([*itertools.product((0, 1), repeat=3)])),
+    (Regression(("x",)), NUMBERS, np.append(NUMBERS.mean(), np.arange(0, 41, 0.5))[:, None]),
+])  # fmt: skip
+def test_the_best_constant_of_each_score_is_that_of_brute_force(
+    task: Task, targets: np.ndarray, constants: np.ndarray
+) -> None:
+    report = task_report(task, targets, np.tile(constants[0], (len(targets), 1)))
+    tried = [task.scores(targets, np.tile(c, (len(targets), 1)), 0) for c in constants]
+    for name, score in report.constant.items():
+        values = [scores[name].value for scores in tried]
+        best = min(values) if name in ("mae", "rmse", "grade_mae") else max(values)
+        assert score.value == pytest.approx(best, nan_ok=True), name
+    assert "the labels of the evaluated images" in str(report)
+    # Those of scikit-learn, which are fitted to the training labels.
+    if isinstance(task, Regression):
+        x, train = np.zeros((7, 1)), np.array([1.0, 2, 3, 30, 5, 6, 7])
+        report = task_report(task, targets, targets[:, None], train)
+        for name, way, error in (
+            ("mae", "median", metrics.mean_absolute_error),
+            ("rmse", "mean", metrics.root_mean_squared_error),
+            ("r2", "mean", metrics.r2_score),
+        ):
+            dummy = DummyRegressor(strategy=way).fit(x, train).predict(x)
+            assert report.constant[name].value == pytest.approx(error(targets, dummy))
+        assert "the labels of the training images" in str(report)
+        assert TaskReport.from_dict(json.loads(json.dumps(report.to_dict()))).notes == report.notes
+    if isinstance(task, Multilabel):  # every label, whose F1 is not that of none
+        dummy = DummyClassifier(strategy="constant", constant=[1, 1, 1]).fit(LABELED, LABELED)
+        f1 = metrics.f1_score(LABELED, dummy.predict(LABELED), average="macro")
+        assert report.constant["macro_f1"].value == pytest.approx(f1)
+
+
+def test_reports_show_what_thresholds_and_intervals_stand_on() -> None:
+    present = LABELED.astype(bool)
+    task = Multilabel(("a", "b", "c"), thresholds=(0.1, 0.5, 0.5), positives=(9, 2, 8))
+    report = task_report(task, present, 0.2 + 0.6 * present)
+    assert "macro F1 0.933 and exactly the labels of 66.7% of images; at 0.5 for every l" in str(
+        report
+    )
+    assert report.names[1] == ("a", "1.000", "0.800", "0.100", "9", "1.000", "4")
+    assert "macro F1 1.000 and exactly the labels of 100.0% of images." in report.notes[0]
+    # Numbers: 60 images set the margin, and the interval is SciPy's.
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(50, 10, 140)
+    answers = numbers[:, None] + rng.normal(0, 4, (140, 1))
+    task = Regression(("weight",), units=("kg",)).with_intervals(numbers[:60], answers[:60], 0.9)
+    report = task_report(task, numbers[60:], answers[60:])
+    inside = int((np.abs(numbers - answers[:, 0])[60:] <= task.margins[0]).sum())
+    low, high = stats.binomtest(inside, 80).proportion_ci(method="wilson")
+    row = ("weight", f"± {task.margins[0]:.4g} kg", f"{inside / 80:.4f}")
+    assert report.names[1] == (*row, f"{low:.4f} to {high:.4f}", "80")
+    beta = stats.beta(55, 6).ppf([0.025, 0.975])
+    promise = f"calibrations on 60 images realize a coverage from {beta[0]:.1%} to {beta[1]:.1%};"
+    assert promise in str(report)
+    sets = PredictionSets("lac", 0.9, (0.4, 0.4, 0.3), 60, (0, 2))
+    text = str(set_report(sets, [1, 2, 0, 1], [True, True, False, False]))
+    assert promise in text
+    assert "2 of 3 have a threshold of their own, which takes 9 images of the class or mo" in text

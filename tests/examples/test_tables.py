@@ -316,12 +316,12 @@ def test_coverage_and_novelty() -> None:
     for line in lines[2:]:
         promised, covered = (float(cells(line)[i].rstrip("%")) for i in (0, 2))
         assert covered > promised - 5
-    with patch.multiple(script, FITTED=250, THRESHOLD=100, DRAWS=2):
+    with patch.multiple(script, DRAWS=2):
         lines = script.table_of_novelty(*flowers(), {"far": -4 * np.ones((50, 6))}).splitlines()
-    assert cells(lines[0]) == ["score", "false alarms", "far"]
-    assert len(lines) == 2 + 5
-    for line in lines[2:5]:  # the last two are of a probe, which may be sure of anything
-        assert cells(line)[2] == "1.000, 100%"
+    assert cells(lines[0]) == ["score", "false alarms", script.UNKNOWN, "far"]
+    assert len(lines) == 2 + 6
+    for line in (*lines[2:4], *lines[5:7]):  # two are of a probe, which may be sure of anything
+        assert cells(line)[3] == "1.000, 100%"
     train, new = unit_rows(GOLDEN["train"]), unit_rows(GOLDEN["new"])
     score = script.mahalanobis_per_class(train, np.zeros(len(train), int))
     np.testing.assert_allclose(score(new) / 2, GOLDEN["mahalanobis"], rtol=1e-5)

@@ -148,6 +148,7 @@ def test_statistics_are_kept(untrained: VisionTransformer, tmp_path: Path) -> No
         same = keras_vit.from_checkpoint(tmp_path / name)
         assert same.normalization == untrained.normalization
         assert same.eval_transform == untrained.eval_transform
+        assert same.eval_transform.nodata == (2050.0,)  # the mean, which prediction writes
         np.testing.assert_allclose(bank.outputs(same, images), expected, atol=1e-4)
     # Normalized in the graph as NumPy does it.
     means, stds = untrained.normalization

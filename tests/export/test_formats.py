@@ -12,8 +12,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
+from keras_vit.data import EvalTransform, read_image
 from keras_vit.export import FORMATS, ExportedModel, load_exported
 from keras_vit.export.agreement import check_agreement, check_images, check_novelty
 from keras_vit.export.comparison import calibration_images, compare, size_of
@@ -21,7 +23,9 @@ from keras_vit.export.openvino_folder import quietly_imported
 from keras_vit.tasks import Classification
 from keras_vit.weights import CheckpointError
 from keras_vit_cli import commands as cli
+from keras_vit_cli.model_files import keep_decoder
 from tests import bank
+from tests.data.image_fixtures import encode, write
 from tests.export.artifacts import (
     IMAGES,
     NAMES,
@@ -304,6 +308,36 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert cli.main(words) == status
         text = getattr(capsys.readouterr(), output)
         assert printed in text.replace("overwrite=True", "--overwrite")
+
+
+def test_a_saved_model_that_decodes_files_otherwise(artifacts: Artifacts, tmp_path: Path) -> None:
+    """It was calibrated on Pillow's pixels, and JPEG files have other ones by TensorFlow."""
+    random, model = np.random.default_rng(0), build("token", num_classes=5)
+    noise = random.integers(0, 256, (200, 32, 32, 3)).astype("uint8")
+    jpegs = {
+        f"{i % 5}/{i}.jpg": encode(Image.fromarray(pixels), "JPEG", quality=20)
+        for i, pixels in enumerate(noise)
+    }
+    split = keras_vit.data.load(write(tmp_path / "photos", jpegs), val_fraction=0.5).val
+    file = exported(tmp_path, model, "tf_saved_model")
+    assert (compare(model, file, split).files, compare(model, file, split).other_files) == (100, 0)
+    model.eval_transform = EvalTransform(decoder="pillow")
+
+    def classes(decoder: str) -> np.ndarray:
+        transform = EvalTransform(decoder=decoder)
+        images = [read_image(file, 32, transform=transform) for file in split.files]
+        return model.predict(np.stack(images), verbose=0).argmax(-1)
+
+    other = int((classes("tensorflow") != classes("pillow")).sum())
+    assert other > 0
+    compared = compare(model, file, split)
+    assert (compared.files, compared.other_files) == (100, other)
+    assert f"{other} of 100 images not: it decodes JPEG files" in str(compared)
+    # A run by Grain's reader, which is Pillow's, notes it, and its file decodes so, too.
+    model.eval_transform = EvalTransform()
+    keep_decoder(model, keras_vit.data.load(tmp_path / "photos", reader="grain").train)
+    again = exported(tmp_path / "again", model)
+    assert (again.eval_transform.decoder, compare(model, again, split).other_files) == ("pillow", 0)
 
 
 def test_comparison_and_calibration(artifacts: Artifacts) -> None:

@@ -11,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.export import FORMATS, load_exported
 from keras_vit.export.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
@@ -106,12 +107,14 @@ def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -
 
 @formats("tf_saved_model")  # what three others are made from
 def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path) -> None:
-    """RAPS, whose graph compares classes in pairs; LAC compares each with a number."""
+    """RAPS and APS, whose graphs compare classes in pairs; LAC compares each with a number."""
     thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
-    sets = PredictionSets("raps", 0.9, thresholds, 100, penalty=0.05)
+    method = "aps_randomized" if format in ("tf_saved_model", "onnx") else "raps"
+    sets = PredictionSets(method, 0.9, thresholds, 100, penalty=0.05)
     model = vit(task=tasks.Classification(tuple("abcdef"), sets=sets))
     rows = bank.outputs(model.feature_model("pre_logits"), PIXELS)
-    model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4))
+    model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4, classifier_head(model)))
+    assert model.novelty.classes
     novelty, inside = model.novelty.scores(rows), sets.contains(answers(model))
     assert 8 < inside.sum() < 40
     file = exported(tmp_path, model, format)
@@ -141,9 +144,10 @@ def test_activation_is_applied_once(activation: str, artifacts: Artifacts, tmp_p
 @formats("onnx", of=("onnx", "torch"))
 def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     model = vit(num_classes=1)
-    with pytest.warns(UserWarning, match=r"Nobody said .*model\.task = keras_vit\.tasks") as caught:
-        path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
-    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match=r"model\.task = keras_vit\.tasks.*model\.task = None"):
+        keras_vit.export_model(model, tmp_path / PATHS[format], format)
+    model.task = None
+    path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
     file = load_exported(path)
     assert (file.task, file.class_names, file.contract.outputs) == (None, None, ("outputs",))
     raw = bank.outputs(model, PIXELS)
@@ -160,13 +164,12 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", one_quick([{}, {"pooling": None}]))
-def test_features_and_tokens_do_not_warn(options: Any, tmp_path: Path, recwarn: Any) -> None:
+def test_features_and_tokens_are_raw(options: Any, tmp_path: Path) -> None:
     model = bank.small(num_classes=0, **options)
     file = exported(tmp_path, model, "litert")
     assert file.output_shape == model.output_shape
     expected = bank.outputs(model, PIXELS)
     np.testing.assert_allclose(file.predict(PIXELS), expected, atol=1e-4, rtol=1e-4)
-    assert not [w for w in recwarn if "Nobody said" in str(w.message)]
 
 
 def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:

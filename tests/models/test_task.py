@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
+from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.models.answers import answers_in_graph, answers_of, task_of
 from keras_vit.models.scoring import scoring_model
 from tests.backend import numpy, reloaded
@@ -113,12 +114,14 @@ def test_the_task_and_its_names_may_be_set_where_they_fit() -> None:
 
 
 @pytest.mark.every_backend
-def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("false_alarms", [0.05, 0.2])  # one takes too many images for the energy
+def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alarms: float) -> None:
     model = vit(num_classes=3)
     assert model.novelty is None
     assert "novelty" not in model.get_config()
     rows = outputs(model.feature_model("pre_logits"), images(40))
-    model.set_novelty(fit_novelty(rows[:20], rows[20:]))
+    model.set_novelty(fit_novelty(rows[:20], rows[20:], false_alarms, classifier_head(model)))
+    assert model.get_config()["novelty"] == ("energy" if false_alarms == 0.2 else True)
     expected, loaded = model.novelty.scores(rows[:3]), reloaded(model, tmp_path)
     model.save_weights(tmp_path / "model.weights.h5")
     of_weights = model.copy()
@@ -133,8 +136,10 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, outputs(model, images()), atol=1e-5)
     assert model.with_classifier(5).novelty is None
     assert outputs(model, images()).shape == (3, 3)  # the model itself is as it was
-    keras_vit.save_weights(model, tmp_path / "model.safetensors", layout="timm")
-    assert keras_vit.from_checkpoint(tmp_path / "model.safetensors").novelty is None
+    for file, layout in (("model.safetensors", "timm"), ("folder", "huggingface")):
+        with pytest.warns(UserWarning, match=rf"has a novelty score, .*{file} is without it"):
+            keras_vit.save_weights(model, tmp_path / file, layout=layout)
+        assert keras_vit.from_checkpoint(tmp_path / file).novelty is None
     with pytest.raises(ValueError, match="does not fit: fit it on features of this model"):
         model.set_novelty(fit_novelty(rows[:20, :5], rows[20:, :5]))
     model.eval_transform = {"views": "flip"}

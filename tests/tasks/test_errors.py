@@ -92,7 +92,7 @@ def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **opt
     ("beta=2", lambda: class_weights([1, 2], 2)),
     ("coverage=1.0 must lie in", lambda: calibrate(coverage=1.0)),
     ("need at least 99 images .* there are 98", lambda: calibrate(LABELS[:98], ROWS[:98], 0.99)),
-    ("'lac', 'aps', 'raps'", lambda: calibrate(method="abc")),
+    ("'lac', 'aps', 'aps_inclusive', 'aps_randomized', 'raps'", lambda: calibrate(method="abc")),
     ("labels range from 1 to 6, and there are 6", lambda: calibrate(LABELS + 1)),
     (r"\(3,\) do not go with probabilities \(300, 6\)", lambda: calibrate(LABELS[:3])),
     ("not finite", lambda: calibrate(rows=ROWS * np.nan)),

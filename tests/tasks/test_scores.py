@@ -1,5 +1,6 @@
 """Scores against scikit-learn and SciPy; thresholds, prediction intervals, the bootstrap."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ from scipy import stats
 from sklearn import metrics
 
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from keras_vit.tasks.multilabel import sigmoid
 from keras_vit.tasks.scores import AveragePrecision, NumberScores, bootstrap, quadratic_kappa
+from keras_vit.tasks.thresholds import best_threshold
 
 EXAMPLES = 120
 
@@ -37,7 +40,7 @@ def test_classes_grades_and_numbers() -> None:
     expected = {
         "accuracy": metrics.accuracy_score(*both),
         "balanced_accuracy": metrics.recall_score(*both, labels=range(4), **macro),
-        "macro_f1": metrics.f1_score(*both, labels=range(5), **macro),
+        "macro_f1": metrics.f1_score(*both, labels=range(4), **macro),
     }
     for labels in (targets, np.eye(5)[targets]):
         assert values_of(Classification(size=5), labels, answers) == pytest.approx(expected)
@@ -81,22 +84,49 @@ def test_labels_and_their_thresholds() -> None:
     targets[:, 2] = False  # does not count
     expected = metrics.average_precision_score(targets[:, [0, 1, 3]], answers[:, [0, 1, 3]])
     assert values_of(task, targets, answers)["mean_average_precision"] == pytest.approx(expected)
-    # Calibrated thresholds are the best for F1.
-    task = Multilabel(("a", "b", "c", "d"), thresholds=(0.5, 0.5, 0.9, 0.5))
-    chosen = task.calibrated(targets, answers)
-    assert chosen.names == task.names
-    assert chosen.thresholds[2] == 0.9  # nothing to choose by
+    # The best for F1, where many images show it; of probabilities without a number between, too.
     for i in (0, 1, 3):
         at = [metrics.f1_score(targets[:, i], answers[:, i] >= t) for t in np.arange(0, 1, 0.005)]
-        predicted = answers[:, i] >= np.float32(chosen.thresholds[i])
+        predicted = answers[:, i] >= np.float32(best_threshold(targets[:, i], answers[:, i]))
         assert metrics.f1_score(targets[:, i], predicted) == pytest.approx(max(at))
-    before, after = (t.scores(targets, answers, 0)["macro_f1"].value for t in (task, chosen))
-    assert after > before
-    # Of probabilities without a number between.
     low = np.float32(0.9999999)
     high = np.nextafter(low, np.float32(2))
-    given = [[0], [1], [1]], np.array([[low], [high], [high]])
-    assert Multilabel(size=1).calibrated(*given).scores(*given, 0)["macro_f1"].value == 1
+    assert np.float32(best_threshold(np.array([0, 1, 1]), np.array([low, high, high]))) == high
+
+
+def sure(count: int, seed: int, low: float = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three labels with probabilities near 0 and 1, also where they are wrong; one may be low."""
+    targets = rng(seed).random((count, 3)) < [0.5, 0.3, 0.4]
+    noise = 3 * rng(seed + 1000).standard_t(2, (count, 3))
+    return targets, sigmoid(6 * targets - 3 + noise - [0, low, 0]).astype("float32")
+
+
+@pytest.mark.parametrize(("count", "low"), [(32, 0.0), (1000, 6.0)])
+def test_thresholds_of_few_images_stay_near_one_half(count: int, low: float) -> None:
+    """They lose nothing of what 0.5 has; many images move one that is far from the best one."""
+    new = sure(4000, 99, low)
+
+    def worth(task: Multilabel) -> tuple[float, float]:
+        exact = (task.predicted(new[1]) == new[0]).all(axis=1).mean()
+        return task.scores(*new, resamples=0)["macro_f1"].value, exact
+
+    half, draws = Multilabel(size=3), [sure(count, seed, low) for seed in range(8)]
+    greedy = [tuple(map(best_threshold, y.T, x.T)) for y, x in draws]
+    chosen = np.mean([worth(half.calibrated(*draw)) for draw in draws], axis=0)
+    best = np.mean([worth(Multilabel(size=3, thresholds=t)) for t in greedy], axis=0)
+    if count < 100:
+        assert (chosen > np.array(worth(half)) - 0.005).all()
+        assert (chosen > best + 0.01).all()
+    else:
+        assert chosen[0] > max(worth(half)[0] + 0.05, best[0] - 0.01)
+    task = replace(half, thresholds=(0.5, 0.9, 0.5))
+    targets, answers = draws[0]
+    targets[:, 1] = False  # nothing to choose by
+    calibrated = task.calibrated(targets, answers)
+    assert calibrated.thresholds[1] == 0.9
+    assert calibrated.positives == tuple(targets.sum(axis=0))
+    assert Multilabel.from_config(calibrated.get_config()) == calibrated
+    assert "positives" not in task.get_config()
 
 
 def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:

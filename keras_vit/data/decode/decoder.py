@@ -2,9 +2,9 @@
 
 The training pipeline, the evaluation and the exported SavedModel all decode with this function. It
 can decode a part alone, which is less work for a JPEG file. TensorFlow's own decoder needs help in
-six places: palettes of BMP files, animated WebP files (it writes past its buffer), four-channel
-WebP files, GIF frames smaller than their canvas (it also decodes all further frames), EXIF
-orientation, and the size of images, which it does not limit.
+seven places: BMP files of a palette, CMYK without Adobe's marker, animated WebP files (it writes
+past its buffer), four-channel WebP files, GIF frames smaller than their canvas (it also decodes all
+further frames), EXIF orientation, and the size of images, which it does not limit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BMP, GIF, JPEG
 from keras_vit.data.decode.headers import (
     MAX_PIXELS,
+    bmp_header,
     check_pixel_count,
     chunk_orientation,
     first_frame,
@@ -35,8 +36,8 @@ Crop = Callable[[Any], Any]
 # the fast transform; "pillow" is the accurate one, which gives Pillow's pixels bit for bit.
 DECODERS = {"tensorflow": "", "pillow": "INTEGER_ACCURATE"}
 
-# Suffixes of files that hold what TensorFlow 2.21 decodes.
-IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
+# The segment that says, before one of the file's own: CMYK by Adobe's rule, 255 without any ink.
+_ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
 
 def decode_image(
@@ -139,11 +140,37 @@ def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
     return tf.debugging.Assert(~animated, ["an animated WebP file, which is not supported"])
 
 
-def _apply_bmp_palette(indices: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
-    """TensorFlow returns the palette's indices; looks up their colors (blue, green, red, 0)."""
-    header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
-    palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 1024), tf.uint8)
-    return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices[..., 0], tf.int32))
+def _refuse_other_bmp(contents: tf.Tensor) -> tf.Tensor:
+    """Asserts that a BMP file is not of an old kind, of which TensorFlow makes something else."""
+    _, size, _, bits, compression = tf.unstack(bmp_header(contents), 5)
+    is_known = (size >= 40) & ((bits > 16) | ((bits < 16) & (compression == 0)))
+    reason = "a BMP file of 16 bits, of OS/2 or compressed, which TensorFlow does not read"
+    fix = "save it as PNG with Pillow"
+    return tf.debugging.Assert(is_known | ~starts_with(contents, BMP), [f"{reason}: {fix}"])
+
+
+def _decode_bmp_palette(contents: tf.Tensor) -> tf.Tensor:
+    """A BMP file of 1, 4 or 8 bits; of 8 TensorFlow returns the indices, and refuses the others."""
+    place, size, rows, bits, _ = tf.unstack(bmp_header(contents), 5)
+    height, width = tf.unstack(header_shape(contents), 2)
+    length = (width * bits + 31) // 32 * 4
+    pixels = tf.io.decode_raw(tf.strings.substr(contents, place, height * length), tf.uint8)
+    shifts = tf.cast(tf.range(8 - bits, -1, -bits), tf.uint8)
+    indices = tf.bitwise.right_shift(tf.reshape(pixels, (height, length, 1)), shifts)
+    indices = tf.bitwise.bitwise_and(indices, tf.cast(2**bits - 1, tf.uint8))
+    indices = tf.reshape(indices, (height, -1))[:, :width]
+    indices = tf.cond(rows < 2**31, lambda: indices[::-1], lambda: indices)
+    # Of each color blue, green, red and 0.
+    colors = tf.clip_by_value((place - 14 - size) // 4, 0, 256)
+    palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + size, 4 * colors), tf.uint8)
+    return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices, tf.int32))
+
+
+def _as_adobe(contents: tf.Tensor) -> tf.Tensor:
+    """Puts Adobe's marker into a CMYK file, as Pillow and browsers read those without one."""
+    marker = tf.where(tf.io.extract_jpeg_shape(contents)[2] == 4, _ADOBE, b"")
+    rest = tf.strings.substr(contents, 2, -1)
+    return tf.strings.join([tf.strings.substr(contents, 0, 2), marker, rest])
 
 
 def decode_upright_jpeg(
@@ -160,6 +187,7 @@ def decode_upright_jpeg(
     # libjpeg turns gray and CMYK into RGB; gray we compute ourselves, as for all other formats.
     stored = 3 if channels == 3 else 0
     dct_method = DECODERS[check_choice(decoder, "decoder", DECODERS)]
+    contents = _as_adobe(contents)
     if crop is None:
         image = tf.io.decode_jpeg(contents, stored, dct_method=dct_method)
     else:
@@ -203,21 +231,21 @@ def _decode_other(
 @traced_once
 def _other_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
     """All pixels of a file that is not JPEG, with the channels that it has."""
-    checks = [_refuse_animated_webp(contents)]
+    checks = [_refuse_animated_webp(contents), _refuse_other_bmp(contents)]
     if max_pixels is not None:
         checks.append(check_pixel_count(header_shape(contents), max_pixels))
     with tf.control_dependencies(checks):
         contents = tf.identity(contents)
-    image = tf.cond(
+    has_palette = starts_with(contents, BMP) & (bmp_header(contents)[3] <= 8)
+    return tf.cond(
         starts_with(contents, GIF),
         lambda: _decode_gif(contents, max_pixels),
-        # channels=0 keeps what the file has; asking for 3 fails on BMP, GIF or WebP variants.
-        lambda: tf.io.decode_image(contents, channels=0, expand_animations=False),
-    )
-    return tf.cond(
-        starts_with(contents, BMP) & (tf.shape(image)[-1] == 1),
-        lambda: _apply_bmp_palette(image, contents),
-        lambda: image,
+        lambda: tf.cond(
+            has_palette,
+            lambda: _decode_bmp_palette(contents),
+            # channels=0 keeps what the file has; asking for 3 fails on GIF or WebP variants.
+            lambda: tf.io.decode_image(contents, channels=0, expand_animations=False),
+        ),
     )
 
 

@@ -59,6 +59,17 @@ def header_shape(contents: tf.Tensor) -> tf.Tensor:
     return shape
 
 
+def bmp_header(contents: tf.Tensor) -> tf.Tensor:
+    """int64 (place of the pixels, size of the header, height, bits per pixel, compression) of BMP.
+
+    The height is 2**31 or more where the rows run downwards.
+    """
+    head = _padded(contents)
+    place = _numbers(head, 10, 8, tf.int32)
+    height, bits = _numbers(head, 22, 4, tf.int32), _numbers(head, 28, 2, tf.uint16)
+    return tf.concat([place, height, bits, _numbers(head, 30, 4, tf.int32)], 0)
+
+
 @traced_once
 def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
     """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) by default."""

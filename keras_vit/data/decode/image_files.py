@@ -18,9 +18,9 @@ from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.pillow import array_to_channels, decode_with_pillow
 from keras_vit.data.decode.pillow_formats import pillow_format
-from keras_vit.data.decode.rasters import read_raster
+from keras_vit.data.decode.rasters import fill_missing, read_raster, shown
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
 
@@ -149,6 +149,20 @@ def decode_array(
     return read_raster(contents, bands, max_pixels)
 
 
+def displayed_image(
+    contents: bytes,
+    bands: tuple[int, ...] | None = None,
+    max_pixels: int | None = MAX_PIXELS,
+) -> np.ndarray:
+    """An image file as people see it: uint8 `(height, width, 3)`, of bands as `shown` has them.
+
+    Raises:
+        BadImageError: As in `decode_array`.
+    """
+    image = decode_array(contents, 3, max_pixels, bands)
+    return image if bands is None else array_to_channels(shown(image), 3)
+
+
 def unreadable_reason(error: OSError | BadImageError) -> str:
     """Why a file cannot be opened or decoded, without its name."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
@@ -182,6 +196,8 @@ def prepare_contents(
     by_pillow = decoder == "pillow" and not backend.is_tensorflow()
     if by_pillow or transform.bands is not None or pillow_format(contents) is not None:
         pixels = decode_array(contents, channels, max_pixels, transform.bands)
+        if transform.bands is not None:
+            pixels = fill_missing(pixels, transform.nodata)
         return evaluation_image(pixels, size, transform)
     prepare = _in_a_graph(size, channels, max_pixels, decoder, transform)
     try:

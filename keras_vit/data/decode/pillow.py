@@ -54,7 +54,7 @@ def decode_with_pillow(
             with Image.open(io.BytesIO(contents), formats=formats) as image:
                 _check(image, max_pixels)
                 pixels = array_to_channels(_pixels(image), channels)
-                return _upright(pixels, _orientation(image))
+                return turn_upright(pixels, exif_orientation(image.info.get("exif", b"")))
     except Image.DecompressionBombError as error:  # Pillow's own limit, checked before ours
         count = int(re.findall(r"\d+", str(error))[0])
         if max_pixels is None or count <= max_pixels:
@@ -116,20 +116,26 @@ def array_to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     return gray.astype("uint8")[..., None]
 
 
-def _orientation(image: Any) -> int:
-    """The EXIF orientation, 1..8; `getexif` of Pillow also reads XMP, which TensorFlow cannot."""
+def exif_orientation(block: bytes) -> int:
+    """The orientation of an EXIF block, 1..8; 1 (upright) by default.
+
+    `getexif` of Pillow also reads XMP, which TensorFlow cannot.
+    """
     from PIL.Image import Exif
 
     exif = Exif()
     try:
-        exif.load(image.info.get("exif", b""))
+        exif.load(block)
         value: Any = exif.get(ORIENTATION_TAG)
     except _DAMAGED:
         return 1
     return value if value in range(1, 9) else 1
 
 
-def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+def turn_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Undoes the turn of an EXIF orientation, 1..8, of an array `(height, width, channels)`."""
+    if orientation not in range(1, 9):
+        return pixels
     if orientation > 4:
         pixels = pixels.swapaxes(0, 1)
     if orientation in MIRRORED:

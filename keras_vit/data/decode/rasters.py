@@ -1,11 +1,14 @@
-"""Files of bands, of any bit depth: TIFF and GeoTIFF, PNG, NumPy and DICOM, in their own range."""
+"""Files of bands, of any bit depth: TIFF and GeoTIFF, PNG, NumPy and DICOM, in their own range.
+
+Some pixels do not have a value, such as those beyond the edge of a satellite's scene. They are NaN
+here, whatever says so in the file, and `fill_missing` writes what a model is to see instead.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
 import math
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -18,10 +21,14 @@ import numpy as np
 
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import PNG, BadImageError, too_large
-from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
+from keras_vit.data.decode.image_kinds import BANDS, kind_of_contents, kinds_of
+from keras_vit.data.decode.pillow import exif_orientation, turn_upright
 
 _DNG = 50706
 _NODATA, _RAW_TAGS = 42113, {330, _DNG}  # of GDAL; as in `pillow`
+# How near floats are to GDAL_NODATA, which is text of few digits. The largest floats have fewer.
+_NEAR, _NEAR_LARGEST, _LARGE = 1e-6, 1e-5, 1e38
 _VALUES = 4  # times `max_pixels`: how many values all bands of a file may have together
 _FEW = 16  # bands, at most, of an array that has them in front
 _BAND_AXES = "SCQIZ"  # of tifffile: samples, channels, pages, and what an image of many has
@@ -33,16 +40,13 @@ class RasterFormat(NamedTuple):
     """A format of bands.
 
     Attributes:
-        name: What its users call it.
-        suffixes: Of its files, in lower case.
-        begins: A regular expression for the first bytes of a file.
+        name: Of its `ImageKind`.
         package: What reads it.
-        read: From the bytes and a check of the shape to an array `(height, width, bands)`.
+        read: From the bytes and a check of the shape to an array `(height, width, bands)`, upright,
+            with a mask of `numpy.ma` where pixels do not have a value.
     """
 
     name: str
-    suffixes: tuple[str, ...]
-    begins: bytes
     package: str
     read: Callable[[bytes, Callable[..., None]], np.ndarray]
 
@@ -53,10 +57,14 @@ def read_raster(
     """The bands of a file, in its own range.
 
     - TIFF, GeoTIFF: one image, whose bands are samples, planes or pages of one size.
+      GDAL_NODATA, internal masks and sparse tiles are what does not have a value.
     - PNG of 8 or 16 bits: gray or RGB; alpha counts as a band. A palette's colors are bands.
     - NumPy's `.npy`: `(height, width)` or `(height, width, bands)`.
     - DICOM of one frame: with its rescale slope and intercept, so CT is in Hounsfield units; what
-      has white for 0 (MONOCHROME1) is inverted, as collections mix both.
+      has white for 0 (MONOCHROME1) and is not rescaled is inverted, as collections mix both.
+      Padding (PixelPaddingValue, PixelPaddingRangeLimit) is what does not have a value.
+
+    An orientation, in TIFF's tag or PNG's EXIF, is undone.
 
     Args:
         contents: The bytes of the file.
@@ -66,13 +74,15 @@ def read_raster(
     Returns:
         `(height, width, bands)` in the file's dtype, native byte order: integers of up to 32 bits
         or float32. Floats of 16 and 64 bits and integers of 64 become float32, which holds
-        integers up to 2**24 exactly; truth values become uint8, 0 and 1.
+        integers up to 2**24 exactly, and so do images of which some pixels do not have a value:
+        these are NaN. Truth values become uint8, 0 and 1.
 
     Raises:
-        BadImageError: The file is damaged, of another format, lacks a band, holds NaN, infinity or
-            what its header calls missing; or what reads it is not installed.
+        BadImageError: The file is damaged, of another format, lacks a band, holds infinity, or
+            does not have a value in any pixel of these bands; or what reads it is not installed.
     """
-    kind = next((k for k in RASTER_FORMATS if re.match(k.begins, contents[:132], re.DOTALL)), None)
+    known = kind_of_contents(contents)
+    kind = next((k for k in RASTER_FORMATS if known and k.name == known.name), None)
     if kind is None:
         names = ", ".join(k.name for k in RASTER_FORMATS)
         raise BadImageError(f"not a file of bands, which are read of {names}")
@@ -108,23 +118,58 @@ def _of_bands(image: np.ndarray, bands: tuple[int, ...] | None) -> np.ndarray:
         raise BadImageError(f"values of {image.dtype}: write integers or floats")
     count = image.shape[-1]
     if bands is not None:
-        if missing := [band for band in bands if not 1 <= band <= count]:
+        if absent := [band for band in bands if not 1 <= band <= count]:
             have = "1 band" if count == 1 else f"{count} bands"
-            raise BadImageError(f"the file has {have}, and band {missing[0]} was asked for")
+            raise BadImageError(f"the file has {have}, and band {absent[0]} was asked for")
         image = image[..., [band - 1 for band in bands]]
-    if image.dtype.kind == "b":
-        return image.astype("uint8")
-    if image.dtype.kind == "f" or image.dtype.itemsize == 8:
+    missing, image = np.ma.getmaskarray(image), np.ma.getdata(image)
+    if image.dtype.kind == "f":
+        missing = missing | np.isnan(image)
+    if missing.all():
+        raise BadImageError("not one pixel of these bands has a value: leave such files out")
+    if image.dtype.kind == "f" or image.dtype.itemsize == 8 or missing.any():
         with np.errstate(over="ignore"):  # it becomes infinity, which is refused
             image = image.astype("float32")
-        if not np.isfinite(image).all():
-            number = int(np.argwhere(~np.isfinite(image))[0, 2])
+        image[missing] = np.nan
+        if (infinite := np.isinf(image)).any():
+            number = int(np.argwhere(infinite)[0, 2])
             band = number + 1 if bands is None else bands[number]
             raise BadImageError(
-                f"band {band} holds NaN or infinity: fill it first, such as np.nan_to_num(band)"
+                f"band {band} holds infinity, or numbers beyond float32: replace them first, such "
+                "as by np.where(np.abs(band) < 1e38, band, np.nan)"
             )
         return image
+    if image.dtype.kind == "b":
+        return image.astype("uint8")
     return image.astype(image.dtype.newbyteorder("="), copy=False)
+
+
+def fill_missing(image: np.ndarray, nodata: Any) -> np.ndarray:
+    """Writes what a model is to see where an image of bands is NaN.
+
+    Args:
+        image: `(height, width, bands)`, as from `read_raster`.
+        nodata: The number to write, or one for each band; or "refuse"; or "mean", where the means
+            of the bands are not known.
+
+    Raises:
+        BadImageError: A pixel is NaN, and `nodata` is not a number.
+
+    >>> fill_missing(np.array([[[1, np.nan]]], "float32"), (7, 8)).tolist()
+    [[[1.0, 8.0]]]
+    """
+    if image.dtype.kind != "f" or not (missing := np.isnan(image)).any():
+        return image
+    if isinstance(nodata, str):
+        count, size = int(missing.any(axis=-1).sum()), missing[..., 0].size
+        fix = {
+            "refuse": "leave such files out, or fill them by nodata='mean' or a number (--nodata)",
+            "mean": "give eval_transform=model.eval_transform of a model with "
+            "normalization=band_statistics(splits.train), whose means are put there, or a number "
+            "as nodata",
+        }
+        raise BadImageError(f"{count:,} of {size:,} pixels do not have a value: {fix[nodata]}")
+    return np.where(missing, np.array(nodata, "float32"), image)
 
 
 class _Quiet:
@@ -196,14 +241,18 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     with _log("tifffile").heard("TIFF"), tifffile.TiffFile(io.BytesIO(contents)) as file:
         if not file.series:
             raise BadImageError("a TIFF file without an image")
-        series, page = file.series[0], file.pages.first
-        raw = _RAW_TAGS.intersection(page.tags.keys())
+        images = [series for series in file.series if not series.keyframe.is_mask]
+        masks = [series for series in file.series if series.keyframe.is_mask]
+        if not images:
+            raise BadImageError("a TIFF file of a mask alone")
+        series, page = images[0], images[0].keyframe
+        raw = _RAW_TAGS.intersection(file.pages.first.tags.keys())
         if _DNG in raw or (raw and not series.is_pyramidal):
             raise BadImageError("a raw camera file or one of several images: write one of them")
-        if len(file.series) > 1:
+        if len(images) > 1:
             raise BadImageError(
-                f"a TIFF file of {len(file.series)} images of several sizes: write each to a file "
-                "of its own"
+                f"a TIFF file of {len(images)} images of several sizes: write each to a file of "
+                "its own"
             )
         axes, shape = series.axes, series.shape
         others = [place for place, axis in enumerate(axes) if axis not in "YX"]
@@ -220,19 +269,28 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
             )
         if page.dtype is None:
             raise BadImageError(f"a TIFF file of {page.bitspersample} bits per value")
-        _check_segments(file, contents, check)
+        _check_segments(series, contents, check)
         image = series.asarray(maxworkers=1)  # what other threads log would not be heard
-        _check_nodata(page, image)
-    order = [axes.index("Y"), axes.index("X"), *others]
-    return image.transpose(order)
+        missing = _is_nodata(page, image) | _is_sparse(series)
+        order = [axes.index("Y"), axes.index("X"), *others]
+        image, missing = (array.transpose(order) for array in (image, missing))
+        if masks:  # of GDAL: all others are the smaller ones of overviews
+            if masks[0].shape != image.shape[:2]:
+                raise BadImageError(f"a TIFF file whose mask {masks[0].shape} is not of its size")
+            _check_segments(masks[0], contents, check)
+            inside = masks[0].asarray(maxworkers=1) != 0
+            missing = missing | ~inside.reshape(inside.shape + (1,) * (image.ndim - 2))
+    image = np.ma.array(image, mask=missing)
+    return turn_upright(image, page.tags.valueof(ORIENTATION_TAG, 1))
 
 
-def _check_segments(file: Any, contents: bytes, check: Callable[..., None]) -> None:
+def _check_segments(series: Any, contents: bytes, check: Callable[..., None]) -> None:
     """Raises for strips and tiles beyond the end, which tifffile may fill with zeros, or too large.
 
-    A tile may be much larger than its image, and has the size of its own header in JPEG.
+    A tile may be much larger than its image, and has the size of its own header in JPEG. What GDAL
+    leaves out as empty, at 0 and of no bytes, is not missing.
     """
-    for page in file.series[0].pages:
+    for page in series.pages:
         if page is None:
             raise BadImageError("the TIFF file lacks a page")
         key = page.keyframe  # pages like the first one have fewer attributes
@@ -242,7 +300,7 @@ def _check_segments(file: Any, contents: bytes, check: Callable[..., None]) -> N
         if key.is_tiled:
             samples = key.samplesperpixel if key.planarconfig == 1 else 1
             check(key.tilelength * key.tiledepth, key.tilewidth, samples)
-        segments = list(zip(page.dataoffsets, page.databytecounts, strict=True))
+        segments = [s for s in zip(page.dataoffsets, page.databytecounts, strict=True) if any(s)]
         if any(offset + count > len(contents) or not count for offset, count in segments):
             raise BadImageError("the TIFF file is incomplete: pixels are missing")
         for offset, count in segments if kind == "JPEG" else ():
@@ -266,20 +324,37 @@ def _jpeg_size(jpeg: bytes) -> tuple[int, int, int]:
     raise BadImageError("the TIFF file is damaged: a part in JPEG does not say its size")
 
 
-def _check_nodata(page: Any, image: np.ndarray) -> None:
-    tag = page.tags.get(_NODATA)
-    if tag is None:
-        return
+def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray:
+    """Which values of an image are those that GDAL_NODATA calls missing."""
     try:
-        value = float(str(tag.value).strip("\0 "))
-    except ValueError:
-        return
-    # 0 is the usual edge of a satellite's tiles, and NaN is refused anyway.
-    if value and not np.isnan(value) and (count := int((image == value).sum())):
-        raise BadImageError(
-            f"{count:,} values are {value:g}, which the file calls missing: fill them first, or "
-            "leave such files out"
-        )
+        value = float(str(page.tags.valueof(_NODATA)).strip("\0 ").replace(",", "."))
+    except ValueError:  # there is none, or text that is not a number
+        return np.zeros(image.shape, bool)
+    if image.dtype.kind != "f":
+        return np.asarray(image == value)
+    near = _NEAR if abs(value) < _LARGE else _NEAR_LARGEST
+    with np.errstate(over="ignore", invalid="ignore"):  # of other missing values, and of infinity
+        number = image.dtype.type(value)
+        if not np.isfinite(number):
+            return np.asarray(image == number)
+        return np.asarray(np.abs(image - number) <= near * np.abs(number))
+
+
+def _is_sparse(series: Any) -> np.ndarray:
+    """Which pixels lie in the strips and tiles that a file leaves out."""
+    pages, shape = series.pages, series.shape
+    if all(all(page.databytecounts) for page in pages):
+        return np.zeros(shape, bool)
+    # One sample plane, or several; depth, which is 1; height, width and samples in each pixel.
+    missing = np.zeros((len(pages), *pages[0].keyframe.shaped), bool)
+    for page, planes in zip(pages, missing, strict=True):
+        for number, count in enumerate(page.databytecounts):
+            if not count:
+                _, (plane, _, top, left, _), (_, height, width, _) = page.keyframe.decode(
+                    None, number
+                )
+                planes[plane, :, top : top + height, left : left + width] = True
+    return missing.reshape(shape)
 
 
 def _read_png(contents: bytes, check: Callable[..., None]) -> np.ndarray:
@@ -289,7 +364,18 @@ def _read_png(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     check(height, width, 4)
     if b"IEND" not in contents[-12:]:
         raise BadImageError("the PNG file is incomplete")
-    return imagecodecs.png_decode(contents)
+    return turn_upright(imagecodecs.png_decode(contents), exif_orientation(_png_exif(contents)))
+
+
+def _png_exif(contents: bytes) -> bytes:
+    """The EXIF block of a PNG file, wherever it stands; or nothing."""
+    place = len(PNG)
+    while place + 8 <= len(contents):
+        length, kind = int.from_bytes(contents[place : place + 4]), contents[place + 4 : place + 8]
+        if kind == b"eXIf":
+            return contents[place + 8 : place + 8 + length]
+        place += 12 + length
+    return b""
 
 
 def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
@@ -334,14 +420,31 @@ def _read_dicom(contents: bytes, check: Callable[..., None]) -> np.ndarray:
         image = file.pixel_array
     if image.shape not in (shape, shape[:2]):  # longer than the header says
         raise BadImageError(f"a DICOM file of pixels {image.shape} whose header says {shape}")
-    if file.PhotometricInterpretation == "MONOCHROME1":
+    missing = _is_padding(file, image)
+    if (slope, intercept) != (1, 0):
+        # MONOCHROME1 says how values are shown: what is rescaled is in a unit, and stays in it.
+        image = image.astype("float32") * np.float32(slope) + np.float32(intercept)
+    elif file.PhotometricInterpretation == "MONOCHROME1":
         if image.dtype.kind == "f":
             raise BadImageError("a DICOM file of MONOCHROME1 in floats: write it as MONOCHROME2")
         # Of bits without a sign 0 becomes the largest value; of others -1 does.
         image = (2**file.BitsStored - 1 if image.dtype.kind == "u" else -1) - image
-    if (slope, intercept) == (1, 0):
-        return image
-    return image.astype("float32") * np.float32(slope) + np.float32(intercept)
+    return np.ma.array(image, mask=missing)
+
+
+def _is_padding(file: Any, image: np.ndarray) -> np.ndarray:
+    """Which stored values pad a gray image, as around the circle that a scanner sees.
+
+    Source: DICOM PS3.3, C.7.5.1.1.2.
+    """
+    kind = {"f4": "Float", "f8": "DoubleFloat"}.get(image.dtype.str[1:], "")
+    value = file.get(f"{kind}PixelPaddingValue")
+    if value is None or not file.PhotometricInterpretation.startswith("MONOCHROME"):
+        return np.zeros(image.shape, bool)
+    limit = file.get(f"{kind}PixelPaddingRangeLimit")
+    # Some files have the number of the other sign: 63536 for -2000 of 16 bits.
+    ends = np.array([value, value if limit is None else limit]).astype(image.dtype)
+    return (ends.min() <= image) & (image <= ends.max())
 
 
 def _rescale(file: Any) -> tuple[float, float]:
@@ -363,21 +466,19 @@ def _rescale(file: Any) -> tuple[float, float]:
 
 
 RASTER_FORMATS = (
-    RasterFormat(
-        "TIFF", (".tif", ".tiff", ".gtiff"), rb"II[*+]\0|MM\0[*+]", "tifffile", _read_tiff
-    ),
-    RasterFormat("PNG", (".png",), re.escape(PNG), "imagecodecs", _read_png),
-    RasterFormat("NumPy", (".npy",), rb"\x93NUMPY", "numpy", _read_npy),
-    RasterFormat("DICOM", (".dcm", ".dicom", ".ima"), rb".{128}DICM", "pydicom", _read_dicom),
+    RasterFormat("TIFF", "tifffile", _read_tiff),
+    RasterFormat("PNG", "imagecodecs", _read_png),
+    RasterFormat("NumPy", "numpy", _read_npy),
+    RasterFormat("DICOM", "pydicom", _read_dicom),
 )
-RASTER_SUFFIXES = tuple(suffix for kind in RASTER_FORMATS for suffix in kind.suffixes)
 
 
 def require_readers(suffixes: Iterable[str]) -> None:
     """Raises an ImportError where what reads files of these suffixes is not installed."""
     wanted = set(suffixes)
+    names = {kind.name for kind in kinds_of(BANDS) if wanted.intersection(kind.suffixes)}
     for kind in RASTER_FORMATS:
-        if wanted.intersection(kind.suffixes) and find_spec(kind.package) is None:
+        if kind.name in names and find_spec(kind.package) is None:
             raise ImportError(
                 f"{kind.name} files are read by {kind.package}: {install_command('bands')}",
                 name=kind.package,
@@ -387,13 +488,17 @@ def require_readers(suffixes: Iterable[str]) -> None:
 def shown(image: np.ndarray) -> np.ndarray:
     """Bands as an image to look at: uint8 `(height, width, 3 or 1)`.
 
-    The first three bands, or the first one, each stretched from its 2nd to its 98th percentile.
+    The first three bands, or the first one, each stretched from its 2nd to its 98th percentile;
+    black where there is no value.
 
     >>> shown(np.array([[[200], [3000]], [[200], [3000]]]))[..., 0].tolist()
     [[0, 255], [0, 255]]
     """
     image = image[..., : 3 if image.shape[-1] > 2 else 1].astype("float32")
-    low, high = np.percentile(image, [2, 98], axis=(0, 1))
-    flat = np.asarray(high <= low)
-    stretched = (image - low) / np.where(flat, 1, high - low)
-    return np.where(flat, 127, np.clip(stretched, 0, 1) * 255).astype("uint8")
+    levels = np.zeros(image.shape, "uint8")
+    for number, band in enumerate(np.moveaxis(image, -1, 0)):
+        if (is_value := ~np.isnan(band)).any():
+            low, high = np.percentile(values := band[is_value], [2, 98])
+            stretched = np.clip((values - low) / (high - low), 0, 1) * 255 if high > low else 127
+            levels[is_value, number] = stretched
+    return levels

@@ -23,7 +23,7 @@ class ArraySplit(IndexedSplit):
     """Images and labels in memory.
 
     Args:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         class_names: the name of each label; or the `Task` that says what labels mean.
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
         labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes.
@@ -69,7 +69,7 @@ class ArraySplit(IndexedSplit):
         self._images, self._labels = images, labels
         self.reader = resolve_reader(reader)
 
-    _per_example = ("_labels", "_images")
+    _per_example = ("_labels", "_digests", "_images")
     _cached = ("_label_tensor", "_image_tensor")
 
     def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:

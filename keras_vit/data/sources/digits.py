@@ -7,7 +7,9 @@ from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.splits import Splits
 
 
-def load_digits(source: str, val_fraction: float, seed: int, reader: str) -> Splits:
+def load_digits(
+    source: str, val_fraction: float, seed: int, reader: str, whole: bool = False
+) -> Splits:
     """ "digits": a stratified split. "digits/half": the halves of scikit-learn's own example."""
     datasets = require("sklearn.datasets", "pip install scikit-learn")
     selection = require("sklearn.model_selection", "pip install scikit-learn")
@@ -18,10 +20,13 @@ def load_digits(source: str, val_fraction: float, seed: int, reader: str) -> Spl
         if source == "digits/half"
         else {"test_size": val_fraction, "stratify": labels, "random_state": seed}
     )
-    train, val = selection.train_test_split(np.arange(len(labels)), **options)
+    everything = np.arange(len(labels))
+    train, val = selection.train_test_split(everything, **options)
+    is_drawn = source != "digits/half"
+    places = {"all": everything} if whole and is_drawn else {"train": train, "val": val}
     names = tuple(str(digit) for digit in range(10))
     parts = {
         name: ArraySplit(name, names, images[index], labels[index], "digits", reader)
-        for name, index in (("train", train), ("val", val))
+        for name, index in places.items()
     }
     return Splits(source, names, parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import counted, printable, similar_paths, warn_at_caller
+from keras_vit._base.errors import counted, listed, printable, similar_paths, warn_at_caller
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
-from keras_vit.data.decode.decoder import IMAGE_SUFFIXES, Crop, decode_image, decode_upright_jpeg
+from keras_vit.data.decode.decoder import Crop, decode_image, decode_upright_jpeg
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import (
@@ -29,16 +29,29 @@ from keras_vit.data.decode.image_files import (
     read_contents,
     sixteen_bit_files,
 )
-from keras_vit.data.decode.pillow_formats import PILLOW_SUFFIXES
-from keras_vit.data.decode.rasters import RASTER_SUFFIXES, read_raster, require_readers
+from keras_vit.data.decode.image_kinds import (
+    BANDS,
+    PILLOW,
+    TENSORFLOW,
+    is_hidden,
+    kind_of,
+    suffixes_of,
+)
+from keras_vit.data.decode.rasters import fill_missing, read_raster, require_readers
 from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
     advice_for,
     how_to_convert,
-    other_format,
     why_ignored,
+)
+from keras_vit.data.sources.split_names import (
+    are_splits,
+    folders_in,
+    split_folders,
+    split_lists,
+    with_validation,
 )
 from keras_vit.data.sources.splits import GRAY, MOST_LINES, FileReport, IndexedSplit, Splits
 from keras_vit.data.sources.verification import checked_files, checked_rasters
@@ -51,9 +64,6 @@ FOLDER_LAYOUTS = (
     "labels, numbers or grades of each, take a table: labels='labels.csv' (--labels labels.csv)."
 )
 
-# The names of each split's folder or listing, by priority; "val" is required, "test" is optional.
-_SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "test"), "test": ("test",)}
-
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
 Examples = dict[str, Files]  # by split
 
@@ -62,7 +72,7 @@ class FileSplit(IndexedSplit):
     """Image files, decoded as they are read.
 
     Args:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         class_names: the name of each label; or the `Task` that says what labels mean.
         files: the files, in a fixed order.
         labels: the label of each file; with a task, what its `check_targets` takes.
@@ -75,10 +85,11 @@ class FileSplit(IndexedSplit):
         max_pixels: as in `decode_image`; verified files have been checked.
         reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
         bands: of raster files, from 1, in the order of the channels; for Grain's reader.
+        nodata: as in `load`: with "mean", pixels without a value are NaN.
     """
 
     can_fail = True
-    _per_example = ("_labels", "files", "groups")
+    _per_example = ("_labels", "_digests", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(
@@ -93,13 +104,14 @@ class FileSplit(IndexedSplit):
         max_pixels: int | None = MAX_PIXELS,
         reader: str | None = None,
         bands: Sequence[int] | None = None,
+        nodata: Any = "mean",
     ):
         self.name, self.reader = name, resolve_reader(reader, bands)
         if bands is not None:
             self.bands, self.channels = check_bands(bands), len(bands)
         self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
-        self.max_pixels = max_pixels
+        self.max_pixels, self.nodata = max_pixels, nodata
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
         task = self.meaning if isinstance(self.meaning, Task) else None
@@ -142,7 +154,16 @@ class FileSplit(IndexedSplit):
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
         max_pixels = None if self.verified else self.max_pixels
         contents = read_contents(self.files[index])
-        return crop_to_box(decode_array(contents, channels, max_pixels, self.bands), crop)
+        image = decode_array(contents, channels, max_pixels, self.bands)
+        if self.nodata != "mean":
+            image = fill_missing(image, self.nodata)
+        return crop_to_box(image, crop)
+
+    def _contents(self, index: int) -> bytes:
+        try:
+            return read_contents(self.files[index])
+        except OSError:
+            return os.fsencode(self.files[index])  # no other image has it
 
     def report_undecodable(self, index: int, reason: str) -> None:
         file = printable(self.files[index])
@@ -173,13 +194,15 @@ class FileOptions:
     max_pixels: int | None = MAX_PIXELS
     reader: str = "tensorflow"
     bands: tuple[int, ...] | str | None = None
+    whole: bool = False
+    nodata: Any = "mean"
 
     @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Of the files that are read so, in lower case."""
+    def read_by(self) -> str:
+        """Who reads the files, as `keras_vit.data.decode.image_kinds` has it."""
         if self.bands is not None:
-            return RASTER_SUFFIXES
-        return IMAGE_SUFFIXES + (PILLOW_SUFFIXES if self.reader == "grain" else ())
+            return BANDS
+        return PILLOW if self.reader == "grain" else TENSORFLOW
 
     def numbers(self, files: Sequence[Path]) -> tuple[int, ...] | None:
         """The bands, which of "all" are those of the first file that can be read."""
@@ -197,19 +220,30 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     if not folder.is_dir():
         general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
-    examples, class_names, ignored = _find_examples(folder, val_fraction, seed, options.suffixes)
+    examples, class_names, ignored = _find_examples(folder, options)
+    if options.whole:
+        examples = {"all": examples["train"]} if set(examples) == {"train"} else examples
+    elif set(examples) == {"train"}:
+        examples = _stratified(examples["train"], class_names, val_fraction, seed)
+    else:
+        examples = with_validation(examples, folder)
     files = [file for part in examples.values() for file, _ in part]
     bands, unreadable, upright, jpeg = check_images(files, options)
     bad = {file for file, _ in unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
-    trained = {c for _, c in examples["train"]}
-    unused = [_unused_class(folder, n, examples) for n in class_names if n not in trained]
+    to_know = examples.values() if options.whole else [examples["train"]]
+    trained = {c for part in to_know for _, c in part}
+    _warn_of_spellings(trained)
+    purpose = "" if options.whole else " to train on"
+    unused = [
+        _unused_class(folder, name, examples, trained, purpose)
+        for name in class_names
+        if name not in trained
+    ]
     class_names = tuple(name for name in class_names if name in trained)
     examples = {s: [(f, c) for f, c in part if c in trained] for s, part in examples.items()}
     hint = how_to_convert(path for path, _ in ignored)
-    _report_classes(
-        folder, len(class_names), len(examples["val"]), unused, options.on_bad_file, hint
-    )
+    _report_classes(folder, examples, unused, options, hint)
     label = {name: index for index, name in enumerate(class_names)}
     splits = {}
     for name, part in examples.items():
@@ -225,43 +259,55 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
             options.max_pixels,
             options.reader,
             bands,
+            options.nodata,
         )
     _report_ignored(ignored)
     report = FileReport(tuple(unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
 
 
-def _find_examples(
-    folder: Path, val_fraction: float, seed: int, suffixes: tuple[str, ...]
-) -> tuple[Examples, tuple[str, ...], Files]:
-    """The files of each split, the class names, and the files without the suffix of an image."""
-    parts = {path.name: path for path in _folders(folder)}
-    listings = {path.stem: path for path in sorted(folder.glob("*.txt"))}
-    # A class may be called "train": it is a split only when it holds folders itself.
-    if "train" in parts and _folders(parts["train"]):
-        if any(name in parts for name in _SPLIT_NAMES["val"]):
-            return _from_split_folders(_split_sources(folder, parts), suffixes)
-        folder = parts["train"]
-    elif "train" in listings:
-        class_names = _class_names(folder)
-        sources = _split_sources(folder, listings)
-        examples = {name: read_listing(path, class_names) for name, path in sources.items()}
-        refuse_overlap(examples, sources)
-        return examples, class_names, []
-    class_names = _class_names(folder)
-    files, ignored = _scan(folder, class_names, suffixes)
-    return _stratified(files, class_names, val_fraction, seed), class_names, ignored
+def _find_examples(folder: Path, options: FileOptions) -> tuple[Examples, tuple[str, ...], Files]:
+    """The files of each split that the folder has, the class names, and what else lies there.
+
+    The split of a folder of classes is "train".
+    """
+    parts, ignored = split_folders(folder)
+    lists, unused_lists = split_lists(folder)
+    ignored += unused_lists
+    if parts:
+        ignored += [(path, "a list beside the folders of splits") for path in lists.values()]
+        if "test" in parts and not folders_in(parts["test"]):
+            ignored.append((parts.pop("test"), "without class folders: its labels are not known"))
+        if "train" not in parts and not options.whole:
+            names = ", ".join(path.name for path in parts.values())
+            raise ValueError(f"{folder} has {names}, and not train. {FOLDER_LAYOUTS}")
+        examples, class_names, others = _from_split_folders(parts, options)
+        return examples, class_names, ignored + others
+    class_names = _class_names(folder, options)
+    if "train" in lists:
+        if len(lists) == 1 and not options.whole:
+            raise ValueError(
+                f"{folder} has train.txt but no val.txt: add it, or remove train.txt to have the "
+                "images split by val_fraction"
+            )
+        examples = {name: read_listing(path, class_names) for name, path in lists.items()}
+        refuse_overlap(examples, lists)
+        return examples, class_names, ignored
+    ignored += [(path, f"a list of {name} without train.txt") for name, path in lists.items()]
+    files, others = _scan(folder, class_names, options.read_by)
+    return {"train": files}, class_names, ignored + others
 
 
 def _from_split_folders(
-    parts: dict[str, Path], suffixes: tuple[str, ...]
+    parts: dict[str, Path], options: FileOptions
 ) -> tuple[Examples, tuple[str, ...], Files]:
-    _class_names(parts["train"])
-    class_names = tuple(sorted({path.name for part in parts.values() for path in _folders(part)}))
+    if "train" in parts:
+        _class_names(parts["train"], options)
+    class_names = tuple(sorted({path.name for part in parts.values() for path in folders_in(part)}))
     examples: Examples = {}
     ignored: Files = []
     for name, part in parts.items():
-        examples[name], its_ignored = _scan(part, class_names, suffixes)
+        examples[name], its_ignored = _scan(part, class_names, options.read_by)
         ignored += its_ignored
         if not examples[name]:
             hint = how_to_convert(path for path, _ in its_ignored)
@@ -272,16 +318,19 @@ def _from_split_folders(
     return examples, class_names, ignored
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _class_names(folder: Path) -> tuple[str, ...]:
-    names = tuple(path.name for path in _folders(folder))
-    if len(names) < 2:
+def _class_names(folder: Path, options: FileOptions) -> tuple[str, ...]:
+    folders = folders_in(folder)
+    names = tuple(path.name for path in folders)
+    if len(names) < (1 if options.whole else 2):
+        needs = "one or more are needed" if options.whole else "a classifier needs two or more"
         raise ValueError(
-            f"{folder} has {len(names)} class folders and a classifier needs two or more. "
+            f"{folder} has {len(names)} class folders and {needs}. "
             f"{_is_one_class(folder)}{FOLDER_LAYOUTS}"
+        )
+    if are_splits(folders):
+        raise ValueError(
+            f"{folder} has the splits {', '.join(names)}, which do not hold class folders: give "
+            f"{names[0]}/<class>/*.jpg, or a table of labels (labels='labels.csv', --labels)."
         )
     return names
 
@@ -291,56 +340,42 @@ def near_folders(name: str) -> list[str]:
     path = Path(name).expanduser()
     if not path.parent.is_dir():
         return []
-    return similar_paths(path, [folder.name for folder in _folders(path.parent)])
+    return similar_paths(path, [folder.name for folder in folders_in(path.parent)])
 
 
 def _is_one_class(folder: Path) -> str:
     """A proposal for whoever gave one of the class folders instead of the folder around them."""
     parent, files = folder.absolute().parent, [path for path in folder.iterdir() if path.is_file()]
-    if not any(path.suffix.lower() in IMAGE_SUFFIXES or other_format(path) for path in files):
+    if not any(map(kind_of, files)):
         return ""
     if hint := how_to_convert(files):
         return f"{hint} They have to lie in a folder per class. "
-    if len(_folders(parent)) < 2:
+    if len(folders_in(parent)) < 2:
         return "Its images have to lie in a folder per class, or be listed in a table with labels. "
     return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
 
 
-def _split_sources(folder: Path, available: dict[str, Path]) -> dict[str, Path]:
-    """Which folder or listing serves as which split; none serves twice."""
-    sources: dict[str, Path] = {}
-    for split, names in _SPLIT_NAMES.items():
-        paths = [available[n] for n in names if n in available]
-        unused = [path for path in paths if path not in sources.values()]
-        if unused:
-            sources[split] = unused[0]
-    if "val" not in sources:
-        raise ValueError(
-            f"{folder} has train.txt but no val.txt: add it, or remove train.txt to have the "
-            "images split by val_fraction"
-        )
-    return sources
-
-
-def _scan(
-    folder: Path, class_names: Iterable[str], suffixes: tuple[str, ...]
-) -> tuple[Files, Files]:
+def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files, Files]:
     """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
     examples: Files = []
-    ignored: Files = []
+    ignored: Files = [
+        (path, "an image beside the class folders")
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not is_hidden(path.name) and kind_of(path)
+    ]
     for name in class_names:
         class_folder = folder / name
         if not class_folder.is_dir():
             continue  # a class need not occur among the validation images
         for path in sorted(class_folder.iterdir()):
-            if path.name.startswith("."):
+            if is_hidden(path.name):
                 continue
             if path.is_dir():
                 ignored.append((path, "a folder within a class folder"))
-            elif path.suffix.lower() not in suffixes:
-                ignored.append((path, why_ignored(path, suffixes)))
-            elif kind := irregular(path):
-                ignored.append((path, kind))  # reading it might never end
+            elif reason := irregular(path):  # reading it might never end
+                ignored.append((path, reason))
+            elif (kind := kind_of(path)) is None or reader not in kind.readers:
+                ignored.append((path, why_ignored(path, suffixes_of(reader))))
             else:
                 examples.append((path, name))
     return examples, ignored
@@ -385,7 +420,7 @@ def check_images(
         return bands, [], False, False
     if bands is not None:
         is_exact = options.bands == "all"
-        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact)
+        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact, options.nodata)
         upright = jpeg = False
     else:
         unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
@@ -410,42 +445,76 @@ def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> Non
 
 
 def _report_ignored(ignored: Files) -> None:
-    """Warns of what lies in class folders and is not used."""
+    """Warns of what lies in class folders, or beside those of splits, and is not used."""
     if not ignored:
         return
-    number, verb = counted(len(ignored), "file"), "is" if len(ignored) == 1 else "are"
+    folders = sum(path.is_dir() for path, _ in ignored)
+    counts = {"file": len(ignored) - folders, "folder": folders}
+    number = " and ".join(counted(count, what) for what, count in counts.items() if count)
+    verb = "is" if len(ignored) == 1 else "are"
     lines = _lines(ignored, ": see splits.report.ignored")
     hint = how_to_convert(path for path, _ in ignored)
-    warnings.warn(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}", stacklevel=4)
+    warn_at_caller(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}")
 
 
-def _unused_class(folder: Path, name: str, examples: Examples) -> tuple[Path, str]:
+def _unused_class(
+    folder: Path, name: str, examples: Examples, trained: set[str], purpose: str
+) -> tuple[Path, str]:
     """The folder of a class that cannot be trained on, and the reason."""
-    places = (folder / "train" / name, folder / name, folder / "val" / name)
+    places = (folder / name, *(part / name for part in folders_in(folder)))
     path = next((place for place in places if place.is_dir()), folder / name)
     count = sum(c == name for part in examples.values() for _, c in part)
     where = f", only {count} elsewhere" if count else ""
-    return path, f"a class without an image to train on{where}"
+    reason = f"a class without an image{purpose}{where}"
+    if same := [c for c in trained if _folded(c) == _folded(name)]:
+        return path, f"{reason}: {printable(same[0])} has some, is it the same class?"
+    inner = [part.name for part in folders_in(path)] if path.is_dir() else []
+    if inner and not count:
+        return path, f"{reason}: it holds folders, {printable(listed(inner, 3))}; move them up"
+    return path, reason
+
+
+def _warn_of_spellings(names: set[str]) -> None:
+    """Warns of class folders whose names differ only in case or Unicode form."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        spellings[_folded(name)].append(name)
+    same = [" and ".join(map(repr, each)) for each in spellings.values() if len(each) > 1]
+    if same:
+        warn_at_caller(
+            f"{printable(listed(same))} are different classes that differ only in case or Unicode "
+            "form. Where they are one class, move the images into one folder."
+        )
+
+
+def _folded(name: str) -> str:
+    """A name by which those that differ in case or Unicode form are equal."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _report_classes(
-    folder: Path, classes: int, validated: int, unused: Files, on_bad_file: str, hint: str
+    folder: Path, examples: Examples, unused: Files, options: FileOptions, hint: str
 ) -> None:
+    """Raises a ValueError for too few classes or images, or warns of classes that are left out."""
     lines, number = _lines(unused), counted(len(unused), "class", "classes")
-    if classes < 2 or not validated:
+    whole = options.whole  # where an empty folder is not an error
+    if not any(examples.values()):
+        raise ValueError(f"{folder} does not hold an image in a class folder. {hint}{lines}")
+    classes, validated = len({c for _, c in examples.get("train", ())}), examples.get("val")
+    if not whole and (classes < 2 or not validated):
         raise ValueError(
             f"{folder} has {counted(classes, 'class', 'classes')} with images to train on and "
-            f"{counted(validated, 'image')} to validate on; a classifier needs two classes and an "
-            f"image to validate on.{' ' if hint else ''}{hint}{lines}"
+            f"{counted(len(validated or ()), 'image')} to validate on; a classifier needs two "
+            f"classes and an image to validate on.{' ' if hint else ''}{hint}{lines}"
         )
-    if unused and on_bad_file == "raise":
+    if unused and options.on_bad_file == "raise" and not whole:
         raise ValueError(
             f"{number} cannot be used:{lines}\n"
             "Add images or remove these folders, or load with on_bad_file='skip'."
         )
     if unused:
         verb = "is" if len(unused) == 1 else "are"
-        warnings.warn(f"{number} {verb} left out:{lines}", stacklevel=4)
+        warn_at_caller(f"{number} {verb} left out:{lines}")
 
 
 def _lines(files: Files, where: str = "") -> str:

@@ -6,7 +6,8 @@ columns ─► files, splits, labels ─► rows that can be used ─► train, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,19 +21,24 @@ from keras_vit._base.errors import (
     printable,
     warn_at_caller,
 )
-from keras_vit.data.decode.image_files import irregular
+from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
+from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
+from keras_vit.data.sources.table_cells import number, shown
 from keras_vit.data.sources.table_files import Cell, Table, read_table
-from keras_vit.data.sources.table_labels import Labels, read_labels, shown
-from keras_vit.tasks import Regression, Task
+from keras_vit.data.sources.table_labels import Labels, read_cells, read_labels
+from keras_vit.data.sources.table_paths import ImageFolder
+from keras_vit.tasks import Multilabel, Regression, Task
 
+_SPLITS = ("train", "val", "test", "all")
 _SAMPLE = 100  # cells from which the column of files is guessed
-_SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    "test": "test",
-}
+_EXAMPLES = "row|image|img|file|photo|sample|record|case|patient|subject|study"
+# Names of columns that number the rows.
+_INDEX = re.compile(
+    r"unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|level_\d+|index|idx|id|uid|uuid|#"
+    rf"|({_EXAMPLES})[\W_]?(id|idx|index|no|nr|number)"
+)
 
 
 class TableOptions(NamedTuple):
@@ -53,6 +59,7 @@ class _Columns(NamedTuple):
     labels: list[str]
     split: str | None
     group: str | None
+    indices: list[str]  # that are neither
 
 
 def load_table(
@@ -70,26 +77,37 @@ def load_table(
         )
     path = Path(options.labels).expanduser()
     table = read_table(path if path.exists() else folder / path)
-    columns = _choose_columns(table, folder, options)
+    images = ImageFolder(folder, suffixes_of(reading.read_by))
+    columns = _choose_columns(table, images, options)
     bad = dict(table.broken)
-    files = _read_files(table.columns[columns.file], folder, columns.file, bad)
+    files, note = images.find_all(table.columns[columns.file], columns.file, bad)
     splits = _read_splits(table, columns, bad)
-    trained = [row not in bad and split == "train" for row, split in enumerate(splits)]
+    if reading.whole and set(splits) == {"train"}:
+        splits = ["all"] * len(files)
+    known = set(splits) if reading.whole else {"train"}
+    trained = [row not in bad and split in known for row, split in enumerate(splits)]
+    if bad and not any(trained):
+        _report_bad(table, bad, "error")  # without a name, labels would raise another
     cells = {name: table.columns[name] for name in columns.labels}
-    labels = read_labels(cells, options.task, options.separator, trained)
+    labels = read_labels(cells, options.task, options.separator, trained, table.places)
     bad = labels.bad | bad
     repeated = _find_repeated(table, files, splits, labels, bad)
     _report_bad(table, bad, options.on_bad_row)
     rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
-    parts = _parts(table, rows, splits, groups, labels, val_fraction, seed)
+    parts = {name: [row for row in rows if splits[row] == name] for name in _SPLITS}
+    parts = {name: part for name, part in parts.items() if part}
+    if not reading.whole:
+        parts = _validated(table, parts, groups, labels, val_fraction, seed)
+    elif not parts:
+        raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
     bands, unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
     broken = {file for file, _ in unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
         if not part:
             raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
-    task = labels.task.fitted(labels.targets[parts["train"]])
+    task = labels.task if reading.whole else labels.task.fitted(labels.targets[parts["train"]])
     made = {
         name: FileSplit(
             name,
@@ -102,6 +120,7 @@ def load_table(
             reading.max_pixels,
             reading.reader,
             bands,
+            reading.nodata,
         )
         for name, part in parts.items()
     }
@@ -111,7 +130,18 @@ def load_table(
     left_out = sorted({**repeated, **bad}.items())
     ignored = ((files[row], f"{table.places[row]}: {reason}") for row, reason in left_out)
     report = FileReport(tuple(unreadable), tuple(ignored))
-    return Splits(str(folder), task.names, made, report, labels.reason)
+    reason = "; ".join([labels.reason, *_notes(columns, labels, rows), *note])
+    return Splits(str(folder), task.names, made, report, reason)
+
+
+def _notes(columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:
+    """What else there is to know of the labels, and is easily overlooked."""
+    none = (labels.targets[rows] == 0).all(axis=-1)
+    if isinstance(labels.task, Multilabel) and none.any():
+        yield f"{counted(int(none.sum()), 'image')} without any of the labels"
+    if columns.indices:
+        names = printable(listed(list(map(repr, columns.indices))))
+        yield f"left out, as it numbers the rows: {names}"
 
 
 def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
@@ -133,21 +163,24 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     >>> read_file_table(folder / "photos.csv")
     [('a.jpg', 'daisy', None)]
     """
-    table, folder = read_table(path), path.parent
+    table, images = read_table(path), ImageFolder(path.parent, suffixes_of(FileOptions().read_by))
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
     names = [name for name in table.columns if name not in (split, group)]
-    file = _guess_file_column(table, folder, names)
-    labels = [name for name in names if name != file]
-    columns = _Columns(file, labels, split, None)
+    file = _guess_file_column(table, images, names)
+    _check_header(table, images, file)
+    labels, indices = _label_columns(table, [name for name in names if name != file])
+    columns = _Columns(file, labels, split, None, indices)
     bad = dict(table.broken)
-    files = _read_files(table.columns[file], folder, file, bad)
+    files, _ = images.find_all(table.columns[file], file, bad)
     splits = _read_splits(table, columns, bad) if split else [None] * len(files)
-    cells = table.columns[labels[0]] if len(labels) == 1 else [""] * len(files)
+    cells: Sequence[Cell] = [""] * len(files)
+    if len(labels) == 1:
+        cells = read_cells(labels[0], table.columns[labels[0]], (), table.places, bad)
     _report_bad(table, bad, "error")
     return [
         (
-            file.relative_to(folder).as_posix(),
+            file.relative_to(path.parent).as_posix(),
             cell if isinstance(cell, str) and cell else None,
             part,
         )
@@ -155,7 +188,7 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     ]
 
 
-def _choose_columns(table: Table, folder: Path, options: TableOptions) -> _Columns:
+def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) -> _Columns:
     names, task = options.label_columns, options.task
     labels = [names] if isinstance(names, str) else list(names or ())
     if not labels and isinstance(task, Task) and set(task.names) <= set(table.columns):
@@ -172,29 +205,64 @@ def _choose_columns(table: Table, folder: Path, options: TableOptions) -> _Colum
         for usual in ("split", "group")
     )
     others = [name for name in others if name not in (split, group)]
-    file = options.file_column or _guess_file_column(table, folder, others)
-    labels = labels or [name for name in others if name != file]
+    file = options.file_column or _guess_file_column(table, images, others)
+    _check_header(table, images, file)
+    indices: list[str] = []
     if not labels:
+        labels, indices = _label_columns(table, [name for name in others if name != file])
+    if not labels:
+        hint = ": give label_columns (--label-columns) where what numbers the rows is meant"
         raise ValueError(
-            f"{printable(table.path)} does not have a column of labels beside {_list(table)}."
+            f"{printable(table.path)} does not have a column of labels beside {_list(table)}"
+            f"{hint if indices else ''}."
         )
-    return _Columns(file, labels, split, group)
+    return _Columns(file, labels, split, group, indices)
 
 
-def _guess_file_column(table: Table, folder: Path, names: Iterable[str]) -> str:
+def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) -> str:
     """The column of which at least half of the cells are files in the folder."""
-    candidates = []
-    for name in names:
-        cells = table.columns[name][:: max(1, len(table.places) // _SAMPLE)]
-        if 2 * sum(_find(cell, folder)[1] == "" for cell in cells) >= len(cells):
-            candidates.append(name)
+    step = max(1, len(table.places) // _SAMPLE)
+    candidates: list[str] = []
+    for means_file in (images.is_file, images.has):
+        for name in () if candidates else names:
+            cells = table.columns[name][::step]
+            if 2 * sum(map(means_file, cells)) >= len(cells):
+                candidates.append(name)
     if len(candidates) != 1:
         what = "More than one column has" if candidates else "No column has"
+        near = ((cells[0], images.near(cells[0])) for cells in table.columns.values())
+        hints = [f" For {shown(c)} there is {printable(files[0])}." for c, files in near if files]
         raise ValueError(
-            f"{what} files in {printable(folder)}, to which the paths in {printable(table.path)} "
-            f"are relative: give file_column (--file-column), one of {_list(table)}."
+            f"{what} files in {printable(images.folder)}, to which the paths in "
+            f"{printable(table.path)} are relative: give file_column (--file-column), one of "
+            f"{_list(table)}.{''.join(hints)}"
         )
     return candidates[0]
+
+
+def _label_columns(table: Table, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The columns that have labels, and those that number the rows."""
+    labels = [name for name in names if not _INDEX.fullmatch(name.lower())]
+    if len(labels) > 1:
+        others = [name for name in labels if not _counts_up(table.columns[name])]
+        labels = others or labels
+    return labels, [name for name in names if name not in labels]
+
+
+def _counts_up(cells: Sequence[Cell]) -> bool:
+    """Whether cells are 0, 1, 2, ... or 1, 2, 3, ... in the order of the rows."""
+    numbers, count = list(map(number, cells)), len(cells)
+    return count > 2 and numbers in (list(range(count)), list(range(1, count + 1)))
+
+
+def _check_header(table: Table, images: ImageFolder, file: str) -> None:
+    """Refuses a table whose first row is taken for the names of its columns."""
+    is_image = Path(file).suffix.lower() in images.suffixes
+    if is_image or (re.search(r"\d", file) and images.has(file)):
+        raise ValueError(
+            f"{printable(table.path)} begins with the row of the image {file!r}, where the names "
+            "of the columns are expected: add a first line such as 'file,label'."
+        )
 
 
 def _list(table: Table) -> str:
@@ -202,40 +270,14 @@ def _list(table: Table) -> str:
     return listed(list(map(printable, cells)), MOST_LINES)
 
 
-def _find(cell: Cell, folder: Path) -> tuple[Path, str]:
-    """The file of a cell, and, where it cannot be used, the reason."""
-    if not isinstance(cell, str):
-        return folder, f"{shown(cell)} is not one file"
-    # As text: what ".." means must not depend on where a link leads.
-    root = os.path.abspath(folder)
-    path = os.path.normpath(os.path.join(root, cell))
-    if not path.startswith(os.path.join(root, "")):
-        return folder, f"{shown(cell)} is not in {printable(folder)}"
-    file = folder / os.path.relpath(path, root)
-    if os.path.isfile(path):
-        return file, ""
-    kind = irregular(file) if os.path.exists(path) else None
-    return file, f"{shown(cell)} is {kind or f'not a file in {printable(folder)}'}"
-
-
-def _read_files(cells: Sequence[Cell], folder: Path, name: str, bad: dict[int, str]) -> list[Path]:
-    files = []
-    for row, cell in enumerate(cells):
-        file, reason = _find(cell, folder) if cell else (folder, f"the cell of {name!r} is empty")
-        files.append(file)
-        if reason:
-            bad.setdefault(row, reason)
-    return files
-
-
 def _read_splits(table: Table, columns: _Columns, bad: dict[int, str]) -> list[str]:
     """ "train", "val" or "test" of each row; without such a column all are "train"."""
     splits = ["train"] * len(table.places)
     if columns.split:
         for row, cell in enumerate(table.columns[columns.split]):
-            splits[row] = _SPLIT_NAMES.get(str(cell).lower(), "")
+            splits[row] = split_of(str(cell)) or ""
             if not splits[row]:
-                bad.setdefault(row, f"the split {shown(cell)} is not one of train, val and test")
+                bad.setdefault(row, f"the split {shown(cell)} is not one of {SHOWN_NAMES}")
     first: dict[Cell, int] = {}
     for row, group in enumerate(table.columns[columns.group] if columns.group else ()):
         if not group:
@@ -293,28 +335,25 @@ def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:
     return np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
 
 
-def _parts(
+def _validated(
     table: Table,
-    rows: list[int],
-    splits: Sequence[str],
+    parts: dict[str, list[int]],
     groups: np.ndarray | None,
     labels: Labels,
     val_fraction: float,
     seed: int,
 ) -> dict[str, list[int]]:
-    """The rows of each split, in their order."""
-    parts = {name: [r for r in rows if splits[r] == name] for name in ("train", "val", "test")}
-    if not parts["train"]:
+    """The rows of each split, with some to validate on."""
+    if "train" not in parts:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
-    if not parts["val"]:
-        parts["val"] = parts.pop("test")  # as in folders of train and test
-    if not parts["val"]:
+    parts = with_validation(parts, table.path)
+    if "val" not in parts:
         train = np.array(parts["train"])
         of_row = None if groups is None else groups[train]
         held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
         parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
         _warn_of_untrained(labels, parts)
-    return {name: part for name, part in parts.items() if part}
+    return parts
 
 
 def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:

@@ -29,6 +29,8 @@ def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, 
         if not name:
             continue
         place = f"{listing}, line {number}"
+        if "\\" in name and not (listing.parent / name).exists():
+            name = name.replace("\\", "/")  # as Windows writes it
         # As text: what ".." means must not depend on where a link leads.
         parts = posixpath.normpath(name).split("/")
         if len(parts) < 2 or parts[0] not in class_names:
@@ -74,6 +76,11 @@ def _lines(listing: Path) -> list[str]:
     return re.split(r"\r\n|\r|\n", read_text(listing, "the list"))
 
 
+def marked_encoding(contents: bytes) -> str | None:
+    """The encoding that a byte order mark at the beginning of a text stands for."""
+    return next((name for mark, name in _MARKS.items() if contents.startswith(mark)), None)
+
+
 def read_text(path: Path, what: str) -> str:
     """The text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
@@ -85,7 +92,7 @@ def read_text(path: Path, what: str) -> str:
         ValueError: It is in another encoding, or not a text; the message has the line.
     """
     contents = path.read_bytes()
-    encoding = next((name for mark, name in _MARKS.items() if contents.startswith(mark)), "utf-8")
+    encoding = marked_encoding(contents) or "utf-8"
     try:
         text = contents.decode(encoding)
     except UnicodeDecodeError as error:

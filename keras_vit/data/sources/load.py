@@ -11,7 +11,7 @@ from pathlib import Path
 from keras_vit._base.errors import check_choice, check_positive, printable
 from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
-from keras_vit.data.eval_transform import check_bands
+from keras_vit.data.eval_transform import check_bands, check_nodata
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
@@ -39,12 +39,14 @@ def load(
     max_pixels: int | None = MAX_PIXELS,
     reader: str | None = None,
     bands: Sequence[int] | str | None = None,
+    nodata: str | float | Sequence[float] = "mean",
     labels: str | os.PathLike[str] | None = None,
     task: str | Task | None = None,
     file_column: str | None = None,
     label_columns: str | Sequence[str] | None = None,
     separator: str | None = None,
     on_bad_row: str = "error",
+    whole: bool = False,
 ) -> Splits:
     """Finds labeled images by name and splits them reproducibly.
 
@@ -53,8 +55,10 @@ def load(
 
             - "digits": scikit-learn's handwritten digits, gray, 8 x 8 pixels, stratified;
               "digits/half": first half and second half, as in scikit-learn's own example;
-            - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `validation`,
-              `test`); `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
+            - a folder: `FOLDER/train/<class>/*` and `FOLDER/val/<class>/*` (or `valid`,
+              `validation`, `dev`, `eval`, in any case), perhaps with `FOLDER/test/<class>/*`, which
+              is kept as `splits["test"]`, or validates with a warning where there is no `val`;
+              `FOLDER/<class>/*` with `train.txt` and `val.txt` that list relative paths;
               or `FOLDER/<class>/*` alone, with a stratified split. The folders' sorted names are
               the class names. Files are JPEG, PNG, BMP, GIF or WebP by their suffix, for Grain's
               reader AVIF, HEIC or TIFF as well; EXIF
@@ -87,22 +91,33 @@ def load(
             PNG, NumPy's `.npy` or DICOM, by their suffix, and Grain reads them
             (`pip install 'keras3-vit[bands]'`). `keras_vit.data.band_statistics` has what a model
             of them needs. None for photographs, 0..255.
+        nodata: with bands: what is done with pixels that do not have a value (GDAL_NODATA, masks,
+            sparse tiles, NaN, DICOM's padding). "mean": they do not count in statistics, and
+            `pipeline` writes the model's mean of the band; "refuse": such files count as files
+            that cannot be decoded; or the number to write, or one for each band, as if the file
+            had it.
         labels: a table with a row per image of the folder `source`, which may lie in it: a CSV,
             TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
             (what must not be on both sides, such as a patient) are honored.
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
-            "ordinal"; or a `keras_vit.tasks.Task`, whose names are then the only ones. None for a
-            guess, which `splits.task_reason` explains.
+            "ordinal"; or a `keras_vit.tasks.Task`, whose names are then the only ones, such as
+            `Ordinal(("low", "medium", "high"))`. None for a guess, which `splits.task_reason`
+            explains.
         file_column: its column of paths relative to the folder; None for the one that has files.
         label_columns: its columns of labels: one, or several of 0 and 1, or of numbers; None for
-            all that are left.
-        separator: between several labels in a cell, such as "|"; None for a guess.
+            all that are left, but for those that number the rows.
+        separator: between several labels in a cell, such as "|"; None for a guess. An empty cell
+            is an image without any of them.
         on_bad_row: "error" for rows of missing files, empty cells and the like, which are all in
             the message; or "skip" them, with a warning and in `report.ignored`.
+        whole: draw no validation images, as of data that a model is only evaluated on: data without
+            splits are one, `load(..., whole=True)["all"]`, and others keep theirs as they are
+            called. Classes are those of all of them, even a single one, and numbers in a table are
+            not scaled. `val_fraction` and `seed` do not matter.
 
     Returns:
-        `Splits`, with `train`, `val`, `task`, `class_names` and a `report` of the files and rows
-        that are not used.
+        `Splits`, with `train`, `val` and perhaps a "test", or "all" alone; with `task`,
+        `class_names` and a `report` of what is not used.
 
     Raises:
         FileNotFoundError: the path, the table, a listed file, a shard or `labels.txt` does not
@@ -130,8 +145,8 @@ def load(
     check_choice(on_bad_file, "on_bad_file", ("skip", "raise"))
     if bands is not None and bands != "all":
         bands = check_bands(bands)
-    who = resolve_reader(reader, bands)
-    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands)
+    nodata, who = check_nodata(nodata, bands), resolve_reader(reader, bands)
+    reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, whole, nodata)
     name = os.fspath(source)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
@@ -148,19 +163,19 @@ def load(
             f"bands={bands!r} is for a folder of raster files, which {printable(name)} is not."
         )
     if name in ("digits", "digits/half"):
-        return load_digits(name, val_fraction, seed, reading.reader)
+        return load_digits(name, val_fraction, seed, reading.reader, whole)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}
     if kind != "folder" and reader == "grain":
         raise ValueError(_RECORDS.format(printable(name)))
     if kind == "tfds":
-        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, **options)
+        return load_tfds(name.removeprefix("tfds:"), tfds_dir, val_fraction, whole, **options)
     if kind == "records":
-        return load_records(name.removeprefix("records:"), val_fraction, seed, **options)
+        return load_records(name.removeprefix("records:"), val_fraction, seed, whole, **options)
     if path.exists():
         return load_folder(path, val_fraction, seed, reading)
     _refuse_missing(name, source, tfds_dir, reading.reader)
-    return load_tfds(name, tfds_dir, val_fraction, **options)
+    return load_tfds(name, tfds_dir, val_fraction, whole, **options)
 
 
 def _kind(name: str) -> str:

@@ -1,114 +1,51 @@
-"""Image formats that are not decoded, such as JPEG 2000 and HEIC, and the way to one that is."""
+"""What is not a folder of images that are read here, and the way to one."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
 
-from keras_vit._base.errors import printable
-from keras_vit.data.decode.decoder import IMAGE_SUFFIXES
-from keras_vit.data.decode.image_files import irregular
-from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS
-from keras_vit.data.decode.rasters import RASTER_SUFFIXES
-
-_PILLOW = "Image.open(file).convert('RGB').save('1.png')"
-# Pillow's `convert` would turn all that is brighter than 255 white.
-_DEEP = f"{_PILLOW}; of 16 bits, scale the array to 0..255 before"
-_PYDICOM = "pydicom.dcmread(file).pixel_array, scaled to 0..255"
-# Of those that Grain's reader takes as they are.
-_OTHERWISE = {
-    "TIFF": f"Pillow: {_DEEP}",
-    "AVIF": f"Pillow 11.3: {_PILLOW}",
-    "HEIC": f"pillow-heif: register_heif_opener(); {_PILLOW}",
-}
-
-
-class OtherFormat(NamedTuple):
-    """Images that are not decoded here.
-
-    Attributes:
-        name: What its users call it.
-        suffixes: Of its files, in lower case.
-        reader: The package that reads it, and how.
-        begins: A regular expression for the first bytes of a file, or None.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    reader: str
-    begins: bytes | None = None
-
-
-OTHER_FORMATS = (
-    *(OtherFormat(k.name, k.suffixes, _OTHERWISE[k.name], k.begins) for k in PILLOW_FORMATS),
-    OtherFormat(
-        "JPEG 2000",
-        (".jp2", ".j2k", ".jpx", ".jpf", ".j2c"),
-        f"Pillow: {_DEEP}",
-        rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51",
-    ),
-    OtherFormat("JPEG XL", (".jxl",), f"pillow-jxl-plugin: {_PILLOW}", rb"\0\0\0\x0cJXL |\xff\x0a"),
-    OtherFormat("DICOM", (".dcm", ".dicom", ".ima"), f"pydicom: {_PYDICOM}", rb".{128}DICM"),
-    OtherFormat("NIfTI", (".nii", ".nii.gz"), "nibabel: slices of nibabel.load(file).get_fdata()"),
-    OtherFormat(
-        "raw camera",
-        (".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".raw"),
-        "rawpy: rawpy.imread(file).postprocess()",
-    ),
-    OtherFormat(
-        "whole-slide",
-        (".svs", ".ndpi", ".mrxs", ".scn", ".vsi"),
-        "openslide-python: tiles by OpenSlide(file).read_region",
-    ),
-    OtherFormat(
-        "Netpbm, TGA or PCX",
-        (".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".pcx", ".ico"),
-        f"Pillow: {_PILLOW}",
-    ),
-    OtherFormat("OpenEXR or HDR", (".exr", ".hdr"), "OpenCV: cv2.imread(file, -1)"),
-    OtherFormat("Photoshop", (".psd",), "psd-tools: PSDImage.open(file).composite()", rb"8BPS"),
-    OtherFormat("SVG", (".svg",), "CairoSVG: cairosvg.svg2png(url=file)"),
-    OtherFormat("PDF", (".pdf",), "pdf2image: convert_from_path(file)", rb"%PDF"),
-    OtherFormat("NumPy", (".npy", ".npz"), "NumPy: model.fit takes its arrays as they are"),
-    OtherFormat(
-        "video", (".mp4", ".avi", ".mov", ".mkv", ".webm"), "ffmpeg: ffmpeg -i FILE %05d.png"
-    ),
+from keras_vit._base.errors import counted, listed, printable
+from keras_vit.data.decode.image_kinds import (
+    BANDS,
+    PILLOW,
+    TENSORFLOW,
+    ImageKind,
+    kind_by_bytes,
+    kind_of,
 )
-_BYTES = 132  # as many as DICOM needs to be known
 
 
-def other_format(path: Path) -> OtherFormat | None:
-    """The format of a file by its suffix, or, without a suffix, by its first bytes."""
-    name = path.name.lower()
-    for kind in OTHER_FORMATS:
-        if name.endswith(kind.suffixes):
-            return kind
-    if path.suffix or irregular(path):
-        return None
-    try:
-        with path.open("rb") as file:
-            return format_of_contents(file.read(_BYTES))
-    except OSError:
-        return None
-
-
-def format_of_contents(contents: bytes) -> OtherFormat | None:
-    """The format of a file's first bytes."""
-    known = (
-        k for k in OTHER_FORMATS if k.begins and re.match(k.begins, contents[:_BYTES], re.DOTALL)
-    )
-    return next(known, None)
-
-
-def why_ignored(path: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> str:
+def why_ignored(path: Path, suffixes: Iterable[str]) -> str:
     """Why a file of a class folder is not used: its format, as far as it is known."""
-    kind = other_format(path)
     known = f"not one of {' '.join(suffixes)}"
-    return known if kind is None else f"{kind.name}, {known}"
+    if kind := kind_of(path):
+        return f"{kind.name}, {known}"
+    if kind := kind_by_bytes(path):
+        return f"{known}; its first bytes are {kind.name}'s: rename it to {kind.suffixes[0]}"
+    return known
+
+
+def note_left_out(path: Path, counts: Counter[str]) -> None:
+    """Counts a path that is not an image by its suffix."""
+    suffix = path.suffix.lower() or "without a suffix"
+    counts["links to folders" if path.is_dir() else suffix] += 1
+
+
+def shown_left_out(counts: Mapping[str, int]) -> str:
+    """How many files are not images, for a message.
+
+    >>> shown_left_out({".txt": 2, ".db": 1})
+    '3 files that are not images (.txt 2, .db 1)'
+    """
+    most = sorted(counts.items(), key=lambda item: -item[1])
+    kinds = printable(listed([f"{suffix} {count:,}" for suffix, count in most]))
+    number = sum(counts.values())
+    are = "is not an image" if number == 1 else "are not images"
+    return f"{counted(number, 'file')} that {are} ({kinds})"
 
 
 def how_to_convert(paths: Iterable[Path]) -> str:
@@ -116,21 +53,21 @@ def how_to_convert(paths: Iterable[Path]) -> str:
 
     Empty where there are none.
     """
-    counts = Counter(kind for path in paths if (kind := other_format(path)) is not None)
+    counts: Counter[ImageKind] = Counter(
+        kind for path in paths if (kind := kind_of(path)) and TENSORFLOW not in kind.readers
+    )
     if not counts:
         return ""
-    files = " and ".join(f"{n:,} {k.name} file{'s'[: n > 1]}" for k, n in counts.most_common())
-    readers = "; ".join(f"{kind.name} by {kind.reader}" for kind, _ in counts.most_common())
-    by_grain = " and ".join(
-        kind.name for kind, _ in counts.most_common() if kind.name in _OTHERWISE
-    )
+    kinds = [kind for kind, _ in counts.most_common()]
+    files = " and ".join(f"{counts[k]:,} {k.name} file{'s'[: counts[k] > 1]}" for k in kinds)
+    converters = "; ".join(f"{kind.name} by {kind.converter}" for kind in kinds)
     hints = [
         f"It holds {files}, and of images JPEG, PNG, BMP, GIF and WebP are read here.",
-        f"Convert to PNG first ({readers}).",
+        f"Convert to PNG first ({converters}).",
     ]
-    if by_grain:
+    if by_grain := " and ".join(kind.name for kind in kinds if PILLOW in kind.readers):
         hints.append(f"Or let Grain read {by_grain} as it is: reader='grain' (--reader grain).")
-    if any(set(kind.suffixes) & set(RASTER_SUFFIXES) for kind in counts):
+    if any(BANDS in kind.readers for kind in kinds):
         hints.append("Bands, and more than 8 bits, are read with bands='all' (--bands all).")
     return " ".join(hints)
 
@@ -190,12 +127,12 @@ def advice_for(source: str) -> str | None:
             "lines or Parquet file beside it: load(FOLDER, labels='labels.csv'), --data FOLDER "
             "--labels labels.csv."
         )
-    if name.endswith(IMAGE_SUFFIXES):
+    kind = kind_of(Path(source))
+    if kind is None:
+        return None
+    if TENSORFLOW in kind.readers:
         return (
             f"{shown} is a file, not a folder of images: give the folder around the folders of "
             "the classes, each with several of them."
         )
-    kind = other_format(Path(source))
-    if kind is not None:
-        return f"{shown} is a {kind.name} file, which is not read here ({kind.reader})."
-    return None
+    return f"{shown} is a {kind.name} file, which is not read here ({kind.converter})."

@@ -14,6 +14,7 @@ from keras_vit._base.errors import counted, printable
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import DamagedShardError
 from keras_vit.data.sources.records import Parse, Records, RecordSplit, open_records
+from keras_vit.data.sources.split_names import folders_in, split_of, with_validation
 from keras_vit.data.sources.splits import Splits
 
 RECORD_LAYOUTS = """records are TFRecord or ArrayRecord files of tf.train.Examples such as
@@ -27,8 +28,6 @@ _FEATURES = (("image/encoded", "image/class/label"), ("image", "label"))
 
 _FILE = re.compile(r"\.tf_?records?\b|\.array_?records?\b|-\d{5,}-of-\d{5,}$", re.IGNORECASE)
 _OF = re.compile(r"(.*?)(\d{5,})-of-(\d{5,})(.*)")
-_SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "test": "test"}
-_SPLITS |= {"validation": "val", "eval": "val"}
 
 
 def holds_records(folder: Path) -> bool:
@@ -36,9 +35,16 @@ def holds_records(folder: Path) -> bool:
     return bool(_files_of(folder))
 
 
-def load_records(source: str, val_fraction: float, seed: int, **options: Any) -> Splits:
+def load_records(
+    source: str, val_fraction: float, seed: int, whole: bool = False, **options: Any
+) -> Splits:
     """Splits of the record files in a folder, or of those that match a pattern."""
-    groups = _by_split(_find(source))
+    files = _find(source)
+    groups = _by_split(files)
+    if whole and set(groups) == {"train"}:
+        groups = {"all": groups["train"]}
+    elif not whole and len(groups) > 1:
+        groups = _validated(groups, source)
     folder = Path(next(iter(groups.values()))[0]).parent
     class_names = _class_names([folder, folder.parent])
     parse = None
@@ -47,7 +53,7 @@ def load_records(source: str, val_fraction: float, seed: int, **options: Any) ->
     for name, part in _subsets(records, val_fraction, seed).items():
         parse = parse or _parse(part[0])
         splits[name] = RecordSplit(name, class_names, part[0], parse, part[1], **options)
-    splits["train"].warn_of_sixteen_bits()
+    next(iter(splits.values())).warn_of_sixteen_bits()
     return Splits(source, class_names, splits)
 
 
@@ -66,8 +72,8 @@ def _find(source: str) -> list[str]:
 
 
 def _files_of(folder: Path) -> list[str]:
-    parts = (folder, *(folder / name for name in _SPLITS))
-    files = (path for part in parts if part.is_dir() for path in part.iterdir())
+    parts = (folder, *(path for path in folders_in(folder) if split_of(path.name)))
+    files = (path for part in parts for path in part.iterdir())
     return sorted(str(path) for path in files if _FILE.search(path.name) and path.is_file())
 
 
@@ -92,7 +98,7 @@ def _by_split(files: Sequence[str]) -> dict[str, list[str]]:
     for file in files:
         path = Path(file)
         words = re.findall("[a-z]+", f"{path.parent.name}/{path.name}".lower())
-        groups[next((_SPLITS[w] for w in reversed(words) if w in _SPLITS), "")].append(file)
+        groups[next(filter(None, map(split_of, reversed(words))), "")].append(file)
     if len(groups) == 1:
         return {"train": next(iter(groups.values()))}
     if "" in groups:
@@ -100,21 +106,24 @@ def _by_split(files: Sequence[str]) -> dict[str, list[str]]:
             f"{printable(groups[''][0])} belongs neither to train, val nor test, as other files "
             f"do: {RECORD_LAYOUTS}"
         )
+    return dict(groups)
+
+
+def _validated(groups: dict[str, list[str]], source: str) -> dict[str, list[str]]:
     if "train" not in groups:
+        first = next(iter(groups.values()))[0]
         raise ValueError(
-            f"{printable(files[0])}: there are no files of a split train. {RECORD_LAYOUTS}"
+            f"{printable(first)}: there are no files of a split train. {RECORD_LAYOUTS}"
         )
-    if "val" not in groups:
-        groups["val"] = groups.pop("test")
-    return {name: groups[name] for name in ("train", "val", "test") if name in groups}
+    return with_validation(groups, source)
 
 
 def _subsets(records: dict[str, Records], val_fraction: float, seed: int) -> dict[str, Any]:
     """For each split its records, and which of them."""
     for name, part in records.items():
-        if len(part) < (1 if len(records) > 1 else 2):
+        if len(part) < (2 if set(records) == {"train"} else 1):
             raise ValueError(f"The files of {name} hold {counted(len(part), 'record')}: too few.")
-    if len(records) > 1:
+    if len(records) > 1 or "all" in records:
         return {name: (part, None) for name, part in records.items()}
     (whole,) = records.values()
     count = len(whole)

@@ -218,7 +218,7 @@ class RecordSplit(Split):
     training of weeks survives it. A damaged record ends the training.
 
     Args:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         class_names: the name of each label.
         records: the records.
         parse: from a record to its encoded image and its label.

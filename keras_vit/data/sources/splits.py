@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from keras_vit.data.decode.image_files import unreadable_reason
 from keras_vit.tasks import Classification, Task
 
 GRAY = 127  # what replaces an image that cannot be decoded
+DIGEST_DIGITS = 32  # hexadecimal ones of an image's SHA-256: 128 bits tell any images apart
 _READ_AHEAD = 64  # images that are decoded at once
 
 
@@ -30,7 +32,7 @@ class Split(ABC):
     """A part of a data set, such as "train": labeled images that can be read again and again.
 
     Attributes:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         task: what the labels mean.
         class_names: the names of the task; whoever sets them makes it a `Classification`.
         num_examples: how many images; also `len(split)`.
@@ -203,8 +205,9 @@ class IndexedSplit(Split):
     """A split whose examples can be read in any order; a subclass sets `_labels`."""
 
     _labels: np.ndarray
+    _digests: np.ndarray | None = None
     # Attributes with an entry per example, and those that are made from them when first asked for.
-    _per_example: tuple[str, ...] = ("_labels",)
+    _per_example: tuple[str, ...] = ("_labels", "_digests")
     _cached: tuple[str, ...] = ("_label_tensor",)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Self:
@@ -217,6 +220,14 @@ class IndexedSplit(Split):
             chosen = values[indices] if is_array else tuple(values[i] for i in indices)
             setattr(taken, name, chosen)
         return taken
+
+    def with_classes(self, names: Sequence[str]) -> Self:
+        """The same images with labels that count in these classes, which have all of their own."""
+        changed, place = self._copy(), {name: i for i, name in enumerate(names)}
+        # A class without an image here may be none of them.
+        table = np.array([place.get(name, -1) for name in self.class_names], np.int32)
+        changed._labels, changed.meaning = table[self._labels], tuple(names)
+        return changed
 
     def _copy(self) -> Self:
         """A copy without what was made from the examples."""
@@ -269,6 +280,24 @@ class IndexedSplit(Split):
 
     def labels(self) -> np.ndarray:
         return self._labels
+
+    def digests(self) -> np.ndarray:
+        """What tells an image from others, in the order of `labels()`, `(images,)` of bytes.
+
+        The first 32 hexadecimal digits of the SHA-256 of an image's file; of images in memory, of
+        their shape and pixels. The first call reads every file.
+        """
+        if self._digests is None:
+            with ThreadPoolExecutor(available_processors()) as pool:
+                read = pool.map(self._contents, range(len(self)))
+                digits = [hashlib.sha256(one).hexdigest()[:DIGEST_DIGITS] for one in read]
+            self._digests = np.array(digits, f"S{DIGEST_DIGITS}")
+        return self._digests
+
+    def _contents(self, index: int) -> bytes:
+        """The bytes that an image's digest is of."""
+        image = self.pixels(index, self.channels)
+        return f"{image.shape}".encode() + image.tobytes()
 
     @abstractmethod
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
@@ -362,6 +391,33 @@ class IndexedSplit(Split):
             return tf.constant(self._labels)
 
 
+def joined(splits: Sequence[Split]) -> Split:
+    """The images of all, one after the other, as one split "all".
+
+    Raises:
+        ValueError: They are records, which are read one split at a time.
+    """
+    if len(splits) == 1:
+        return splits[0]
+    parts = [split for split in splits if isinstance(split, IndexedSplit)]
+    if len(parts) < len(splits):
+        raise ValueError(
+            "Splits of records are not joined: give one of "
+            f"{', '.join(split.name for split in splits)}."
+        )
+    whole = parts[0]._copy()
+    whole.name = "all"
+    for name in whole._per_example:
+        values = [getattr(part, name) for part in parts]
+        if any(value is None for value in values):
+            setattr(whole, name, None)
+        elif isinstance(values[0], np.ndarray):
+            setattr(whole, name, np.concatenate(values))
+        else:
+            setattr(whole, name, tuple(one for value in values for one in value))
+    return whole
+
+
 def spread(count: int, most: int) -> range:
     """Up to `most` of so many places, evenly over them.
 
@@ -380,8 +436,8 @@ class FileReport:
 
     Attributes:
         unreadable: `(path, reason)` of every image file that cannot be decoded.
-        ignored: `(path, reason)` of every file without the suffix of an image, and of every class
-            without an image to train on.
+        ignored: `(path, reason)` of every file that is not an image, of folders and lists beside
+            those of splits, and of every class without an image to train on.
 
     Its length and its elements are those of `unreadable`. Printed, it has the first `MOST_LINES` of
     each kind, and how many more there are.
@@ -407,13 +463,14 @@ class FileReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Splits(Mapping[str, Split]):
-    """The parts of a data set by name: a mapping that always has "train" and "val".
+    """The parts of a data set by name: a mapping of "train" and "val", or of "all" alone.
 
     Attributes:
         source: the argument of `load`.
         class_names: the names of the task.
-        splits: the parts; "test" is there when the source has one beside "val".
-        report: files and rows that are not used.
+        splits: the parts; "test" is there when the source has one beside "val". Data without
+            splits that were loaded with `whole=True` have the part "all" alone.
+        report: files, folders and rows that are not used.
         task_reason: why the labels of a table are taken as `task`, a sentence.
 
     Example:
@@ -430,21 +487,25 @@ class Splits(Mapping[str, Split]):
     task_reason: str = ""
 
     @property
+    def _first(self) -> Split:
+        return next(iter(self.splits.values()))
+
+    @property
     def task(self) -> Task:
         """What the labels mean."""
-        return self.train.task
+        return self._first.task
 
     @property
     def train(self) -> Split:
-        return self.splits["train"]
+        return self["train"]
 
     @property
     def val(self) -> Split:
-        return self.splits["val"]
+        return self["val"]
 
     @property
     def num_classes(self) -> int:
-        return self.train.num_classes
+        return self._first.num_classes
 
     def __getitem__(self, name: str) -> Split:
         if name not in self.splits:
@@ -461,4 +522,4 @@ class Splits(Mapping[str, Split]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
-        return f"Splits({self.source!r}, {_size(self.train)}: {sizes})"
+        return f"Splits({self.source!r}, {_size(self._first)}: {sizes})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,13 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 # Beyond these a file is damaged, or not a table of labels.
 MOST_COLUMNS = 30_000
 MOST_CHARACTERS = 131_072  # of a cell; as many as Python's reader of CSV files takes
+_SHOWN = 100  # characters of what cannot be used
 
 Cell = str | tuple[str, ...]  # a tuple where the file has a list
+
+
+class Unusable(str):
+    """A value of JSON or Parquet that is neither a text, a number nor a list of them, as a text."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,11 @@ def _read_separated(path: Path, suffix: str) -> Table:
     first = text.partition("\n")[0]
     # Spreadsheets of countries that write 0,5 separate cells by semicolons.
     delimiter = "\t" if suffix == ".tsv" else max(",;\t", key=first.count)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    if excel := re.match(r"\"?sep=([,;|\t])\"?\r?\n", text, re.IGNORECASE):
+        delimiter, text = excel[1], f"\n{text[excel.end() :]}"
+    lines = csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+    )
     rows: list[list[str]] = []
     places: list[str] = []
     broken: dict[int, str] = {}
@@ -94,7 +104,8 @@ def _read_separated(path: Path, suffix: str) -> Table:
             header = [name.strip() for name in cells]
             _check_width(path, len(header))
             if repeated := [name for name in header if name and header.count(name) > 1]:
-                raise _error(path, f"line {number}", f"the column {repeated[0]!r} twice")
+                message = f"the column {repeated[0]!r} twice: rename one, or add the line of names"
+                raise _error(path, f"line {number}", message)
         elif len(cells) != len(header):
             broken[len(rows) - 1] = f"the row has {len(cells)} cells, and the header {len(header)}"
             cells = (cells + [""] * len(header))[: len(header)]
@@ -133,7 +144,7 @@ def _read_json_lines(path: Path) -> Table:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError(f"it is a {type(row).__name__}")
-            rows.append({name.strip(): _cell(value) for name, value in row.items()})
+            rows.append({name.strip(): as_cell(value) for name, value in row.items()})
         except (ValueError, RecursionError) as error:
             message = f'what is not an object such as {{"file": "1.jpg", "label": "a"}} ({error})'
             raise _error(path, place, message) from None
@@ -157,26 +168,36 @@ def _read_parquet(path: Path) -> Table:
         if len(set(names)) < len(names):
             raise ValueError("a column occurs twice")
         columns = {
-            name: [_cell(value) for value in column.to_pylist()]
+            name: [as_cell(value) for value in column.to_pylist()]
             for name, column in zip(names, file.read(columns=names).columns, strict=True)
         }
-    except (arrow.ArrowException, OSError, ValueError) as error:
+    except (arrow.ArrowException, OSError, OverflowError, ValueError) as error:
         raise ValueError(f"{printable(path)} cannot be read as Parquet: {error}") from None
     rows = file.metadata.num_rows
     return Table(path, columns, [f"row {row}" for row in range(1, rows + 1)], {})
 
 
-def _cell(value: Any) -> Cell:
-    """A value of JSON or Parquet as the text that it has in a CSV file."""
+def as_cell(value: Any) -> Cell:
+    """A value of JSON or Parquet as the text, or the texts, that it has in a CSV file."""
     if value is None or value != value:  # pandas writes NaN for what is missing
         return ""
+    if isinstance(value, dict) and set(value) <= {"choices"}:  # as Label Studio writes labels
+        value = value.get("choices", [])
     if isinstance(value, list):
-        if any(isinstance(item, float | list | dict) for item in value):
-            raise ValueError("a list is one of labels: give a column per number")
-        return tuple(str(_cell(item)) for item in value)
+        if all(map(_is_label, value)):
+            return tuple(str(as_cell(item)) for item in value)
+        return Unusable(str(value)[:_SHOWN])
+    if isinstance(value, dict | bytes):
+        return Unusable(str(value)[:_SHOWN])
     text = str(int(value)) if isinstance(value, bool) else str(value).strip()
     text.encode()  # half of a surrogate pair could not be written to a report
     return text
+
+
+def _is_label(item: Any) -> bool:
+    """Whether an item of a list is a name or a class; embeddings and boxes are not."""
+    is_fraction = isinstance(item, float) and not item.is_integer()
+    return not isinstance(item, dict | list | tuple | bytes) and not is_fraction
 
 
 def _check_width(path: Path, columns: int, place: str = "line 1") -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,11 +12,28 @@ import numpy as np
 
 from keras_vit import tasks
 from keras_vit._base.errors import check_choice, counted, listed, printable
+from keras_vit.data.sources.table_cells import (
+    SEPARATORS,
+    clean_name,
+    flag,
+    lookalike,
+    number,
+    plain_numbers,
+    read_cell,
+    rows_of_flags,
+    shown,
+    split_cell,
+    written_number,
+)
 from keras_vit.data.sources.table_files import MOST_COLUMNS, Cell
 from keras_vit.tasks import TASKS, Task
+from keras_vit.tasks.ordinal import grade_order, known_order
 
 FEW = 20  # distinct integers that are taken as classes
-SEPARATORS = "|;,"
+# Names of columns whose integers may be classes, however many there are.
+_OF_CLASSES = re.compile(
+    r"(.*[\W_])?(labels?|class(es)?|categor(y|ies)|species|target|y)([\W_]?(id|idx|index|no))?"
+)
 
 Columns = Mapping[str, Sequence[Cell]]
 
@@ -38,7 +56,11 @@ class Labels(NamedTuple):
 
 
 def read_labels(
-    columns: Columns, task: str | Task | None, separator: str | None, trained: Sequence[bool]
+    columns: Columns,
+    task: str | Task | None,
+    separator: str | None,
+    trained: Sequence[bool],
+    places: Sequence[str],
 ) -> Labels:
     """Guesses the task, where it is not given, and reads the labels.
 
@@ -47,29 +69,30 @@ def read_labels(
         task: A task, whose names are then the only ones; its kind; or None.
         separator: Between several labels in a cell; None for a guess.
         trained: Whether a row is one to train on: names are those of these rows.
+        places: Where the rows stand, for errors.
 
     Raises:
         ValueError: The columns do not suit the task, or do not show what it is.
     """
-    kind, reason = _kind(columns, task, separator)
     names = task.names if isinstance(task, Task) else ()
-    bad = {
-        row: f"the cell of {name!r} is empty"
-        for name, cells in columns.items()
-        for row, cell in enumerate(cells)
-        if cell == ""
-    }
-    flags = kind == "multilabel" and separator is None and all(map(_are_flags, columns.values()))
-    if kind == "regression" or flags:
-        if names and set(names) != set(columns):
+    bad: dict[int, str] = {}
+    columns = {n: read_cells(n, cells, names, places, bad) for n, cells in columns.items()}
+    if len(columns) > 1:
+        columns = {name: plain_numbers(name, cells) for name, cells in columns.items()}
+    kind, reason = _kind(columns, task, separator)
+    numbers: Columns | None = None
+    if kind == "regression":
+        numbers = {name: plain_numbers(name, cells) for name, cells in columns.items()}
+    elif kind == "multilabel":
+        numbers = _flag_columns(columns, names, separator, places, bad)
+    if numbers is not None:
+        if names and set(names) != set(numbers):
             raise ValueError(
                 f"The task is {kind} of {_quoted(names)}, and the label columns are "
-                f"{_quoted(columns)}: give label_columns (--label-columns)."
+                f"{_quoted(numbers)}: give label_columns (--label-columns)."
             )
-        names = names or tuple(columns)
-        columns = {name: columns[name] for name in names}
-        parse, accepted = (flag, "0 or 1") if flags else (number, "a finite number")
-        targets = _numbers(columns, parse, accepted, bad)
+        names = names or tuple(numbers)
+        targets = _numbers({name: numbers[name] for name in names}, kind, bad)
     elif len(columns) > 1:
         raise ValueError(
             f"The labels of {kind} are texts of one column, and these are {_quoted(columns)}: give "
@@ -77,28 +100,46 @@ def read_labels(
         )
     else:
         ((name, cells),) = columns.items()
-        if kind == "multilabel":
-            separator = separator or _separator(cells)
-            sets = [split_cell(cell, separator) for cell in cells]
-        else:
-            sets = [(cell,) if isinstance(cell, str) else cell for cell in cells]
-            several = (row for row, cell in enumerate(sets) if len(cell) != 1)
-            bad |= {row: f"{kind} has one label, not {shown(cells[row])}" for row in several}
-        used = {x for row, cell in enumerate(sets) if trained[row] and row not in bad for x in cell}
-        names = names or _sorted_names(used)
+        sets = _sets(name, cells, kind, separator, bad)
+        if not names:
+            if kind == "multilabel" and not (separator or _separator(cells)):
+                _check_blanks(name, cells)
+            reason += _check_lookalikes(name, sets, bad)
+            rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
+            names = _in_order({label for row in rows for label in sets[row]}, kind)
         targets = _members(sets, names, name, bad, kind == "multilabel")
     if len(names) < TASKS[kind].fewest:
         raise ValueError(
             f"{_quoted(columns)} has {counted(len(names), 'label')} to train on, {_quoted(names)}: "
             f"{kind} needs at least {TASKS[kind].fewest}."
         )
-    if kind == "ordinal" and not isinstance(task, Task):
-        are_numbers = all(number(name) is not None for name in names)
-        how = "numbers" if are_numbers else "texts; write '1 low', '2 high' for another order"
-        reason = f"{reason}, in the order of their {how}: {listed(names)}"
+    if kind == "ordinal":
+        reason = f"{reason}, in the order {listed(names)}"
     if isinstance(task, Task):
         return Labels(task if task.names else task.with_names(names), reason, targets, bad)
     return Labels(tasks.get(kind, names=names), reason, targets, bad)
+
+
+def read_cells(
+    name: str,
+    cells: Sequence[Cell],
+    known: Sequence[str],
+    places: Sequence[str],
+    bad: dict[int, str],
+) -> list[Cell]:
+    """The cells of a column as names or lists of names; empty where they are neither."""
+    read: dict[Cell, Cell] = {cell: cell for cell in known}
+    reasons: dict[Cell, str] = {}
+    for cell in set(cells) - set(known):
+        try:
+            read[cell] = read_cell(cell)
+        except ValueError as error:
+            read[cell], reasons[cell] = "", f"{shown(cell)} in {name!r} {error}"
+    wrong = [row for row, cell in enumerate(cells) if cell in reasons] if reasons else []
+    bad |= {row: reasons[cells[row]] for row in wrong if row not in bad}
+    if 2 * len(wrong) > len(cells):
+        raise ValueError(f"{places[wrong[0]]}: {bad[wrong[0]]} ({counted(len(wrong), 'row')}).")
+    return [read[cell] for cell in cells]
 
 
 def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> tuple[str, str]:
@@ -121,34 +162,24 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
     """The kind of task that the columns show, and the reason."""
     settle = "give label_columns (--label-columns) or the task (--task)"
     if len(columns) > 1:
-        if all(map(_are_flags, columns.values())):
-            return "multilabel", f"the columns {_quoted(columns)} hold 0 and 1"
-        if all(_are(cells, number) for cells in columns.values()):
-            return "regression", f"the columns {_quoted(columns)} hold numbers"
-        raise ValueError(
-            f"The columns {_quoted(columns)} are neither all numbers nor all of 0 and 1: {settle}."
-        )
+        return _guess_of_several(columns, settle)
     ((name, cells),) = columns.items()
     filled = [cell for cell in cells if cell != ""]
     if any(isinstance(cell, tuple) for cell in filled):
         return "multilabel", f"cells of {name!r} are lists"
+    if rows_of_flags(filled, separator) is not None:
+        return "multilabel", f"cells of {name!r} hold 0 and 1"
     texts = [str(cell) for cell in filled]
     if separator is not None:
         return "multilabel", f"labels in {name!r} are separated by {separator!r}"
     if _are(texts, number):
-        numbers = [n for text in texts if (n := number(text)) is not None]
-        distinct = set(numbers)
-        are_few = len(distinct) <= FEW and 2 * len(distinct) <= len(numbers)
-        if are_few and all(n == int(n) for n in distinct):
-            return "classification", (
-                f"{name!r} holds {counted(len(distinct), 'distinct integer')}; the task ordinal is "
-                "for grades, and regression for amounts"
-            )
-        return "regression", f"{name!r} holds {counted(len(distinct), 'distinct number')}"
-    if _are([text.replace(",", ".") for text in texts], number):
+        return _guess_of_numbers(name, [n for text in texts if (n := number(text)) is not None])
+    if _are(texts, written_number):
+        odd = next(x for x in texts if number(x) is None and written_number(x) is not None)
         raise ValueError(
-            f"{name!r} holds texts such as {shown(texts[0])}: write decimals with points; if these "
-            "are labels, give separator=',' (--separator ,)."
+            f"{name!r} holds texts such as {shown(odd)}: if these are numbers, give "
+            "task='regression' (--task regression), or write decimals with points; if they are "
+            "labels, give separator=',' (--separator ,)."
         )
     if (between := _separator(texts)) is not None:
         several = sum(len(split_cell(text, between)) > 1 for text in texts)
@@ -156,9 +187,51 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
             f"{several:,} of {counted(len(texts), 'cell')} of {name!r} hold several labels, "
             f"separated by {between!r}"
         )
-    if len(texts) > 1 and len(set(texts)) == len(texts):
-        raise ValueError(f"{name!r} holds another text in each row, not classes: {settle}.")
-    return "classification", f"{name!r} holds {counted(len(set(texts)), 'distinct text')}"
+    _check_blanks(name, texts)
+    distinct = set(texts)
+    if len(texts) > 1 and len(distinct) == len(texts):
+        raise ValueError(
+            f"{name!r} holds another text in each row, such as {shown(texts[0])}, not classes: "
+            f"{settle}."
+        )
+    is_scale = len(distinct) > 2 and known_order(distinct)
+    hint = "; the task ordinal is for grades" if is_scale else ""
+    return "classification", f"{name!r} holds {counted(len(distinct), 'distinct text')}{hint}"
+
+
+def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
+    quoted = _quoted(columns)
+    if all(map(_are_flags, columns.values())):
+        return "multilabel", f"the columns {quoted} hold 0 and 1"
+    if not all(_are(cells, number) for cells in columns.values()):
+        raise ValueError(
+            f"The columns {quoted} are neither all numbers nor all of 0 and 1: {settle}."
+        )
+    if _values(columns) <= {-1, 0, 1}:
+        raise ValueError(
+            f"The columns {quoted} hold -1 and 1: give task='multilabel' (--task multilabel), for "
+            "which 1 is yes and -1 no where there is not a 0; or task='regression' (--task "
+            "regression)."
+        )
+    return "regression", f"the columns {quoted} hold numbers"
+
+
+def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
+    distinct = set(numbers)
+    if all(n == int(n) for n in distinct):
+        count = counted(len(distinct), "distinct integer")
+        if len(distinct) <= FEW and 2 * len(distinct) <= len(numbers):
+            return "classification", (
+                f"{name!r} holds {count}; the task ordinal is for grades, and regression for "
+                "amounts"
+            )
+        if len(distinct) < len(numbers) and _OF_CLASSES.fullmatch(name.lower()):
+            raise ValueError(
+                f"{name!r} holds {count}, which may be classes or amounts: give "
+                "task='classification' (--task classification) or task='regression' (--task "
+                "regression)."
+            )
+    return "regression", f"{name!r} holds {counted(len(distinct), 'distinct number')}"
 
 
 def _separator(cells: Iterable[Cell]) -> str | None:
@@ -174,30 +247,18 @@ def _separator(cells: Iterable[Cell]) -> str | None:
     return None
 
 
-def split_cell(cell: Cell, separator: str | None) -> tuple[str, ...]:
-    """The labels of a cell.
-
-    >>> split_cell("beach | people", "|"), split_cell("|", "|")
-    (('beach', 'people'), ())
-    """
-    if isinstance(cell, tuple) or separator is None:
-        return (cell,) if isinstance(cell, str) else cell
-    return tuple(label for part in cell.split(separator) if (label := part.strip()))
-
-
-def number(cell: Cell) -> float | None:
-    """A finite number; None for what is not one."""
-    try:
-        value = float(cell) if isinstance(cell, str) and "_" not in cell else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def flag(cell: Cell) -> float | None:
-    """0 or 1, also as true and false; None for what is neither."""
-    text = {"true": "1", "false": "0"}.get(str(cell).lower(), cell)
-    return value if (value := number(text)) in (0, 1) else None
+def _check_blanks(name: str, cells: Iterable[Cell]) -> None:
+    """Refuses a column that can have labels of several words, or several labels of one word."""
+    texts = {cell for cell in cells if isinstance(cell, str)}
+    words = {word for text in texts for word in text.split()}
+    # "hot dog" and "dog" are two classes; with "hot" as well, and both, words stand for themselves.
+    if len(words) < len(texts - {""}) and len(words & texts) > 1:
+        several = next(text for text in sorted(texts) if " " in text)
+        raise ValueError(
+            f"{name!r} holds texts such as {shown(several)}, whose words occur again by "
+            "themselves: if each word is a label, give separator=' ' (--separator ' '); if not, "
+            "give separator='|', or task='classification' (--task classification)."
+        )
 
 
 def _are(cells: Sequence[Cell], parse: Callable[[Cell], float | None]) -> bool:
@@ -210,18 +271,109 @@ def _are_flags(cells: Sequence[Cell]) -> bool:
     return _are(cells, flag) and all(number(cell) in (None, 0, 1) for cell in cells)
 
 
-def _numbers(
-    columns: Columns, parse: Callable[[Cell], float | None], accepted: str, bad: dict[int, str]
-) -> np.ndarray:
+def _values(columns: Columns) -> set[float]:
+    cells = {cell for column in columns.values() for cell in column}
+    return {value for cell in cells if (value := number(cell)) is not None}
+
+
+def _flag_columns(
+    columns: Columns,
+    names: Sequence[str],
+    separator: str | None,
+    places: Sequence[str],
+    bad: dict[int, str],
+) -> Columns | None:
+    """The columns of 0 and 1 of several labels; None where a column has their names."""
+    if _values(columns) == {-1, 1}:
+        columns = {n: ["0" if number(c) == -1 else c for c in x] for n, x in columns.items()}
+    if len(columns) > 1:
+        return columns if all(_are(cells, flag) for cells in columns.values()) else None
+    ((name, cells),) = columns.items()
+    rows = rows_of_flags(cells, separator)
+    if rows is None:
+        return columns if separator is None and _are_flags(cells) else None
+    row = next(row for row, flags in enumerate(rows) if flags)
+    if not names:
+        raise ValueError(
+            f"{places[row]}: {shown(cells[row])} in {name!r} is 0 or 1 for each of "
+            f"{len(rows[row])} labels, of which the table does not have the names. Give a column "
+            "of 0 and 1 per label, with its name; or lists of names; or, in Python, "
+            "task=keras_vit.tasks.Multilabel(names)."
+        )
+    size = len(names)
+    for row, flags in enumerate(rows):
+        if len(flags) != size:
+            what = f"has {len(flags)} numbers, and the task {counted(size, 'label')}"
+            bad.setdefault(row, f"{shown(cells[row])} in {name!r} {what}")
+    return {n: [x[i] if len(x) == size else "" for x in rows] for i, n in enumerate(names)}
+
+
+def _numbers(columns: Columns, kind: str, bad: dict[int, str]) -> np.ndarray:
+    """The numbers of columns `(rows, columns)`."""
+    parse, accepted = (number, "a finite number") if kind == "regression" else (flag, "0 or 1")
     values = np.zeros((len(next(iter(columns.values()))), len(columns)))
     for column, (name, cells) in enumerate(columns.items()):
         for row, cell in enumerate(cells):
             value = parse(cell)
-            if value is None:
-                bad.setdefault(row, f"{shown(cell)} in {name!r} is not {accepted}")
-            else:
+            if value is not None:
                 values[row, column] = value
+            elif cell == "":
+                bad.setdefault(row, f"the cell of {name!r} is empty, and not {accepted}")
+            else:
+                bad.setdefault(row, f"{shown(cell)} in {name!r} is not {accepted}")
     return values
+
+
+def _sets(
+    name: str, cells: Sequence[Cell], kind: str, separator: str | None, bad: dict[int, str]
+) -> list[tuple[str, ...]]:
+    """The labels of each cell: any number of several labels, otherwise one."""
+    if kind == "multilabel":
+        separator = separator or _separator(cells)
+        return [split_cell(cell, separator) for cell in cells]
+    sets = [split_cell(cell, None) for cell in cells]
+    for row, labels in enumerate(sets):
+        if cells[row] == "":
+            bad.setdefault(row, f"the cell of {name!r} is empty")
+        elif len(labels) != 1:
+            bad.setdefault(row, f"{kind} has one label, not {shown(cells[row])}")
+    return sets
+
+
+def _check_lookalikes(name: str, sets: Sequence[tuple[str, ...]], bad: dict[int, str]) -> str:
+    """Refuses labels that differ in case or in what cannot be seen; but "A" and "a" are letters."""
+    counts = Counter(x for row, labels in enumerate(sets) if row not in bad for x in labels)
+    first: dict[str, str] = {}
+    letters = ""
+    for label in counts:
+        other = first.setdefault(lookalike(label), label)
+        if other == label:
+            continue
+        if len(other) == len(label) == 1:
+            letters = letters or f"; labels of one letter differ in case: {other!r} and {label!r}"
+            continue
+        pair = " and ".join(f"{x!r} ({counted(counts[x], 'row')})" for x in (other, label))
+        raise ValueError(
+            f"Labels of {name!r} differ in case, or in what cannot be seen: {pair}. Write one of "
+            "them in all rows; if both are meant, give a task with all names, such as "
+            "task=keras_vit.tasks.Classification(names)."
+        )
+    return letters
+
+
+def _in_order(names: Iterable[str], kind: str) -> tuple[str, ...]:
+    """Names in the order of their numbers, where all are numbers, else of their texts or grades."""
+    texts = sorted(names)
+    if len(texts) > MOST_COLUMNS:
+        raise ValueError(f"There are {len(texts):,} labels, and at most {MOST_COLUMNS:,} are read.")
+    numbers = {text: n for text in texts if (n := number(text)) is not None}
+    if len(numbers) < len(texts):
+        return grade_order(texts) if kind == "ordinal" else tuple(texts)
+    texts.sort(key=lambda text: numbers[text])
+    for one, other in pairwise(texts):
+        if numbers[one] == numbers[other]:
+            raise ValueError(f"{one!r} and {other!r} are the same number: write it in one way.")
+    return tuple(texts)
 
 
 def _members(
@@ -232,40 +384,23 @@ def _members(
     are_several: bool,
 ) -> np.ndarray:
     """Indices of the names `(rows,)`; where they are several, rows of 0 and 1 `(rows, names)`."""
-    index = {name: i for i, name in enumerate(names)}
+    index = {clean_name(name): i for i, name in enumerate(names)}
+    index |= {name: i for i, name in enumerate(names)}
+    alike = {lookalike(name): name for name in names}
     shape = (len(sets), len(names)) if are_several else (len(sets),)
     targets = np.zeros(shape, np.float32 if are_several else np.int32)
     for row, labels in enumerate(sets):
         for label in labels:
             if label not in index:
+                near = alike.get(lookalike(label))
                 why = "is not a label of the task or of a row to train on"
+                why += f", as {near!r} is" if near else ""
                 bad.setdefault(row, f"{shown(label)} in {column!r} {why}")
             elif are_several:
                 targets[row, index[label]] = 1
             else:
                 targets[row] = index[label]
     return targets
-
-
-def _sorted_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names in the order of their numbers, where all are numbers, else of their texts."""
-    texts = sorted(names)
-    if len(texts) > MOST_COLUMNS:
-        raise ValueError(f"There are {len(texts):,} labels, and at most {MOST_COLUMNS:,} are read.")
-    numbers = {text: n for text in texts if (n := number(text)) is not None}
-    if len(numbers) < len(texts):
-        return tuple(texts)
-    texts.sort(key=lambda text: numbers[text])
-    for one, other in pairwise(texts):
-        if numbers[one] == numbers[other]:
-            raise ValueError(f"{one!r} and {other!r} are the same number: write it in one way.")
-    return tuple(texts)
-
-
-def shown(cell: Cell) -> str:
-    """A cell as an error shows it, of a long one the beginning."""
-    text = printable(cell if isinstance(cell, str) else ", ".join(cell))
-    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def _quoted(names: Iterable[str]) -> str:

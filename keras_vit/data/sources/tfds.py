@@ -26,7 +26,7 @@ class TFDSSplit(RecordSplit):
     """A split, or a slice such as "train[:80%]", of a prepared TFDS data set, read by index.
 
     Args:
-        name: "train", "val" or "test".
+        name: "train", "val", "test" or "all".
         class_names: the name of each label.
         builder: of the data set, with `supervised_keys`.
         tfds_split: the split or slice.
@@ -88,7 +88,9 @@ def is_prepared_folder(folder: Path) -> bool:
     return (folder / "dataset_info.json").is_file() and (folder / "features.json").is_file()
 
 
-def load_tfds(name: str, data_dir: str | None, val_fraction: float, **options: Any) -> Splits:
+def load_tfds(
+    name: str, data_dir: str | None, val_fraction: float, whole: bool = False, **options: Any
+) -> Splits:
     """Splits of the TFDS data set `name`; by default validation is the end of train."""
     # TFDS needs it and does not declare it.
     require("importlib_resources", "pip install importlib_resources")
@@ -115,11 +117,13 @@ def load_tfds(name: str, data_dir: str | None, val_fraction: float, **options: A
             f"tfds build {builder.name} --file_format array_record"
         )
     class_names = tuple(features[keys[1]].names)
+    available = builder.info.splits
+    parts = _choose_splits(available, None if whole else val_fraction)
     splits = {
         split: TFDSSplit(split, class_names, builder, source, **options)
-        for split, source in _choose_splits(builder.info.splits, val_fraction).items()
+        for split, source in parts.items()
     }
-    splits["train"].warn_of_sixteen_bits()
+    next(iter(splits.values())).warn_of_sixteen_bits()
     return Splits(name, class_names, splits)
 
 
@@ -138,11 +142,13 @@ def _builder(name: str, data_dir: str | None) -> Any:
         ) from None
 
 
-def _choose_splits(available: Any, val_fraction: float) -> dict[str, str]:
-    """From our names to their splits or slices."""
+def _choose_splits(available: Any, val_fraction: float | None) -> dict[str, str]:
+    """From our names to their splits or slices; without a fraction, a single one is "all"."""
     others = [name for name in ("validation", "test") if name in available]
     if others:
         return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
+    if val_fraction is None:
+        return {"all": "+".join(available)}
     percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
     whole = "train" if "train" in available else next(iter(available))  # ImageNet-21k: "full"
     return {"train": f"{whole}[:{percent}%]", "val": f"{whole}[{percent}%:]"}

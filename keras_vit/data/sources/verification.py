@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from keras_vit._base.errors import counted, warn_of_data
 from keras_vit._base.processors import available_processors
@@ -16,7 +19,7 @@ from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.decoder import decode_and_orientation
 from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.pillow import decode_with_pillow
-from keras_vit.data.decode.rasters import read_raster
+from keras_vit.data.decode.rasters import fill_missing, read_raster
 
 
 def checked_files(
@@ -55,7 +58,11 @@ def checked_files(
 
 
 def checked_rasters(
-    files: Sequence[Path], max_pixels: int | None, bands: tuple[int, ...], exact: bool
+    files: Sequence[Path],
+    max_pixels: int | None,
+    bands: tuple[int, ...],
+    exact: bool,
+    nodata: Any,
 ) -> list[tuple[Path, str]]:
     """Reads every file of bands once, as `checked_files` does, and warns of mixed bit depths.
 
@@ -64,18 +71,22 @@ def checked_rasters(
         max_pixels: As in `decode_image`.
         bands: The numbers of those that are needed.
         exact: Whether no file may have more.
+        nodata: As in `load`: whether pixels may lack a value.
     """
     depths: dict[str, int] = Counter()
 
     def reason(file: Path) -> str | None:
         try:
             image = read_raster(read_contents(file), None if exact else bands, max_pixels)
+            if nodata == "refuse":
+                fill_missing(image, nodata)
         except (OSError, BadImageError) as error:
             return unreadable_reason(error)
         if image.shape[-1] != len(bands):
             have = f"it has {counted(image.shape[-1], 'band')}, and the first file has {len(bands)}"
             return f"{have}: choose those that all have, such as bands=(3, 2, 1)"
-        depths[str(image.dtype)] += 1
+        if not np.isnan(image).any():  # others are floats, whatever their depth
+            depths[str(image.dtype)] += 1
         return None
 
     unreadable = _unreadable(files, reason)

@@ -98,6 +98,7 @@ def _tensors_of(source: Any) -> dict[str, Tensor]:
 def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoint:
     """Tensors with what a model of the same options states beyond them."""
     config = source.get_config()
+    arguments = {"keras": config, "evaluation": source.eval_transform, "task": source.task}
     conventions = SourceConventions(
         config.get("activation", ""),
         config.get("norm_epsilon", 0.0),
@@ -110,7 +111,7 @@ def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoin
         conventions,
         tensors,
         has_class_position="class_token" in tensors,
-        arguments={"keras": config, "evaluation": source.eval_transform, "task": source.task},
+        arguments={**arguments, "seen_images": source.seen_images},
         class_names=source.class_names,
         grid=grid,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_vit import tasks
 from keras_vit.data.eval_transform import EvalTransform
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.models.config import of_earlier_files
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.class_names import class_names, set_of_names
@@ -40,6 +41,8 @@ def model_metadata(model: ImageModel) -> dict[str, Any]:
         "class_names": set_of_names(names) or (None if names is None else list(names)),
         "task": task and {key: value for key, value in task.items() if key != "names"},
         "evaluation": model.eval_transform.to_dict(),
+        # 16 KiB, as the comment of a .npz is short.
+        "seen_images": model.seen_images and model.seen_images.to_dict(most=2000),
     }
 
 
@@ -57,6 +60,7 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
     if isinstance(metadata.get("evaluation"), dict):
         with suppress(TypeError, ValueError):  # of another version, or damaged: the default stays
             arguments["evaluation"] = EvalTransform.of(metadata["evaluation"])
+    arguments["seen_images"] = SeenImages.from_dict(metadata.get("seen_images"))
     names = metadata.get("class_names")
     if isinstance(names, str):
         names = class_names(names)

@@ -1,0 +1,143 @@
+"""Which images a model was made with, and for what: a score of these says nothing about others.
+
+An image is known by the digest of its file, whatever its name and folder; one that was encoded
+anew, or resized, is another.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from keras_vit._base.errors import counted
+
+# What an image was used for, the strongest first: one that had two uses counts for the first.
+TRAINED, TUNED, CALIBRATED, VALIDATED = "trained on", "tuned by", "calibrated on", "validated on"
+USED = (TRAINED, TUNED, CALIBRATED)  # a score of these images promises too much
+USES = (*USED, VALIDATED)
+NEW = "new"
+# Bytes of a digest in a model's file: among a million images, a new one is taken for one of them
+# once in 280 million times.
+PREFIX_BYTES = 6
+# Up to so many images are listed in a model's file, in 0.8 MB; of more, it has the numbers alone.
+MOST_LISTED = 100_000
+
+_PREFIX = f"S{2 * PREFIX_BYTES}"
+
+
+@dataclass(frozen=True, eq=False)
+class SeenImages:
+    """The images that a model was made with, by the use that was made of them.
+
+    Attributes:
+        digests: For each of `USES`, the digests of its images, see `IndexedSplit.digests`, as
+            arrays of hexadecimal digits, cut to `PREFIX_BYTES`.
+        counts: How many images each use had; above the number of digests where not all are listed.
+
+    Example:
+
+    >>> seen = SeenImages.of({"trained on": np.array([b"a1" * 16]), "validated on": None})
+    >>> seen.uses(np.array([b"a1" * 16, b"c3" * 16])).tolist()
+    ['trained on', 'new']
+    """
+
+    digests: Mapping[str, np.ndarray] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, digests: Mapping[str, np.ndarray | None]) -> Self:
+        """From the digests of the images of each use; None for a use that no image had."""
+        known = {use: np.unique(d.astype(_PREFIX)) for use, d in digests.items() if d is not None}
+        known = {use: d for use, d in known.items() if len(d)}
+        return cls(known, {use: len(d) for use, d in known.items()})
+
+    @property
+    def used(self) -> int:
+        """How many images a score must not count."""
+        return sum(self.counts.get(use, 0) for use in USED)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all of them are known by their digests."""
+        return sum(len(self.digests.get(use, ())) for use in USED) >= self.used
+
+    def uses(self, digests: np.ndarray) -> np.ndarray:
+        """Of each image, by its digest, one of `USES` or `"new"`: `(images,)` of str."""
+        uses = np.full(len(digests), NEW, object)
+        for use in reversed(USES):
+            if use in self.digests:
+                uses[np.isin(digests.astype(_PREFIX), self.digests[use])] = use
+        return uses
+
+    def __or__(self, other: SeenImages | None) -> SeenImages:
+        """The images of both; of one that both have, the stronger use is found."""
+        if other is None:
+            return self
+        parts = {use: [s.digests[use] for s in (self, other) if use in s.digests] for use in USES}
+        both = SeenImages.of({use: np.concatenate(p) for use, p in parts.items() if p})
+        if self.is_listed and other.is_listed:
+            return both
+        sums = {use: self.counts.get(use, 0) + other.counts.get(use, 0) for use in USES}
+        return SeenImages(both.digests, {use: count for use, count in sums.items() if count})
+
+    def to_dict(self, most: int = MOST_LISTED) -> dict[str, Any]:
+        """As JSON accepts it: how many images each use had, and their digests in base 64.
+
+        Of more than so many images, the numbers alone.
+        """
+        is_short = sum(map(len, self.digests.values())) <= most
+        return {
+            use: {"count": count, "digests": _packed(self.digests[use])}
+            if is_short and use in self.digests
+            else {"count": count}
+            for use, count in self.counts.items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Any) -> SeenImages | None:
+        """What `to_dict` returned; None for anything else, as in a damaged file."""
+        with suppress(TypeError, ValueError, KeyError, AttributeError):
+            given = {use: dict(values[use]) for use in USES if use in values}
+            digests = {u: _unpacked(one["digests"]) for u, one in given.items() if "digests" in one}
+            counts = {use: int(one["count"]) for use, one in given.items()}
+            if given and all(count >= 0 for count in counts.values()):
+                return cls(digests, counts)
+        return None
+
+
+def _packed(digests: np.ndarray) -> str:
+    return base64.b64encode(bytes.fromhex(b"".join(digests.tolist()).decode("ascii"))).decode()
+
+
+def _unpacked(text: str) -> np.ndarray:
+    digits, width = base64.b64decode(text, validate=True).hex(), 2 * PREFIX_BYTES
+    if len(digits) % width:
+        raise ValueError("a digest is cut off")
+    parts = [digits[i : i + width] for i in range(0, len(digits), width)]
+    return np.array(parts, _PREFIX)
+
+
+def described(uses: Collection[str] | np.ndarray) -> str:
+    """How many images each use had, in words: "60 that the model was validated on, 13 new".
+
+    >>> described(["new", "validated on", "new"])
+    '1 that the model was validated on, 2 new'
+    """
+    names, counts = np.unique(np.asarray(uses, str), return_counts=True)
+    number = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    clauses = [f"{number[use]:,} that the model was {use}" for use in USES if use in number]
+    return ", ".join([*clauses, *([f"{number[NEW]:,} new"] if NEW in number else [])])
+
+
+def none_left(uses: np.ndarray, source: object) -> ValueError:
+    """The error of a score for which no image is left."""
+    return ValueError(
+        f"None of the {counted(len(uses), 'image')} of {source} can be scored: {described(uses)}. "
+        "A score of images that a model was made with says nothing about others: give images that "
+        "it has not seen."
+    )

@@ -1,0 +1,99 @@
+"""The names of splits, as folders, lists, records and tables have them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from keras_vit._base.errors import printable, warn_at_caller
+from keras_vit.data.decode.image_kinds import is_hidden
+
+# Of several folders or lists of one split, the first name is the one that is used.
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "validation", "valid", "dev", "eval"),
+    "test": ("test", "testing"),
+}
+SHOWN_NAMES = "train, val and test (also training, valid, validation, dev, eval and testing)"
+_SPLIT_OF = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+_PRIORITY = list(_SPLIT_OF)
+
+Unused = list[tuple[Path, str]]  # a path, and why it is not used
+Part = TypeVar("Part")
+
+
+def split_of(name: str) -> str | None:
+    """The split that a name stands for, in any case; None for another name.
+
+    >>> split_of("Valid"), split_of("testing"), split_of("daisy")
+    ('val', 'test', None)
+    """
+    return _SPLIT_OF.get(name.strip().lower())
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder but hidden ones, sorted; links to folders are among them."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            folder / entry.name for entry in entries if not is_hidden(entry.name) and entry.is_dir()
+        )
+
+
+def are_splits(folders: Sequence[Path]) -> bool:
+    """Whether folders without class folders are those of splits: all are, and train is one."""
+    splits = [split_of(path.name) for path in folders]
+    return len(splits) > 1 and None not in splits and "train" in splits
+
+
+def split_folders(folder: Path) -> tuple[dict[str, Path], Unused]:
+    """The folder of each split, and the folders beside them that are not used.
+
+    Both are empty in a folder of classes. A class may be called "train": it is a split where it
+    holds folders itself, or where nothing but splits that do lies beside it.
+    """
+    inner = folders_in(folder)
+    holders = [path for path in inner if split_of(path.name) and folders_in(path)]
+    if not any(split_of(path.name) == "train" for path in holders) and (holders != inner):
+        return {}, []
+    parts, unused = _by_split({path: path.name for path in inner})
+    others = [path for path in inner if split_of(path.name) is None]
+    unused += [(path, f"a folder beside {holders[0].name} that is not a split") for path in others]
+    return parts, unused
+
+
+def split_lists(folder: Path) -> tuple[dict[str, Path], Unused]:
+    """The list of each split, such as `train.txt`, and those that are not used."""
+    return _by_split({path: path.stem for path in sorted(folder.glob("*.txt"))})
+
+
+def _by_split(names: dict[Path, str]) -> tuple[dict[str, Path], Unused]:
+    """The path that serves as each split, and further ones of the same split."""
+    named = sorted(
+        (_PRIORITY.index(name.strip().lower()), path)
+        for path, name in names.items()
+        if split_of(name)
+    )
+    parts: dict[str, Path] = {}
+    unused: Unused = []
+    for place, path in named:
+        split = _SPLIT_OF[_PRIORITY[place]]
+        if split in parts:
+            unused.append((path, f"{parts[split].name} is used as {split}"))
+        else:
+            parts[split] = path
+    return parts, unused
+
+
+def with_validation(parts: dict[str, Part], source: str | os.PathLike[str]) -> dict[str, Part]:
+    """The parts in the order train, val, test; without val, test validates, with a warning."""
+    if "val" not in parts and "test" in parts:
+        warn_at_caller(
+            f"{printable(source)} has the splits train and test, and not val: test is validated "
+            "on, so that what is chosen by it, such as the best epoch and thresholds, is not "
+            "measured by it. To measure on it, leave it out here, so that images of train are "
+            "held out, and evaluate on it afterwards."
+        )
+        parts = {("val" if name == "test" else name): part for name, part in parts.items()}
+    return {name: parts[name] for name in SPLIT_NAMES if name in parts}

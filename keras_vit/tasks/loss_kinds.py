@@ -1,0 +1,119 @@
+"""What a loss expects of labels and outputs, and what kind of task it is for."""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+
+from keras_vit.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Crossentropy:
+    """What a loss expects of labels and predictions.
+
+    Attributes:
+        name: The name used in messages.
+        kind: The class in `keras.losses`, or the one to propose instead.
+        labels: `"integer"`, `"one-hot"`, `"binary"` (a 0 or 1 per class), or `"any"`.
+        from_logits: Whether it takes logits; otherwise probabilities.
+        ignore_class: The label that it ignores, or None.
+    """
+
+    name: str
+    kind: str = "SparseCategoricalCrossentropy"
+    labels: str = "any"
+    from_logits: bool = False
+    ignore_class: int | None = None
+
+
+# Keras's classes and their functions, with the labels that they take.
+_LABELS = {
+    ("SparseCategoricalCrossentropy", "sparse_categorical_crossentropy"): "integer",
+    ("CategoricalCrossentropy", "categorical_crossentropy"): "one-hot",
+    ("CategoricalFocalCrossentropy", "categorical_focal_crossentropy"): "one-hot",
+    ("BinaryCrossentropy", "binary_crossentropy"): "binary",
+    ("BinaryFocalCrossentropy", "binary_focal_crossentropy"): "binary",
+}
+# Those of numbers.
+_OF_NUMBERS = (
+    ("MeanSquaredError", "mean_squared_error"),
+    ("MeanAbsoluteError", "mean_absolute_error"),
+    ("MeanAbsolutePercentageError", "mean_absolute_percentage_error"),
+    ("MeanSquaredLogarithmicError", "mean_squared_logarithmic_error"),
+    ("Huber", "huber"),
+    ("LogCosh", "log_cosh"),
+)
+CROSSENTROPY = ("crossentropy", "ce")  # Keras chooses among three, by the shape of the labels
+
+
+def crossentropy_of(loss: Any) -> Crossentropy | None:
+    """What a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
+
+    Raises:
+        ValueError: Keras does not have a loss of that name.
+
+    Example:
+
+    >>> from keras_vit.tasks.loss_kinds import crossentropy_of
+    >>> crossentropy_of(["sparse_categorical_crossentropy"]).labels
+    'integer'
+    >>> crossentropy_of("mse") is None
+    True
+    """
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    if len(losses) != 1:
+        return None
+    loss, options = losses[0], {}
+    if isinstance(loss, functools.partial):
+        loss, options = loss.func, loss.keywords
+    class_name = getattr(loss, "__name__", type(loss).__name__)
+    name = f"loss={loss!r}" if isinstance(loss, str) else f"The loss {class_name}"
+    if loss in CROSSENTROPY:
+        return Crossentropy(name)
+    loss = keras.losses.get(loss)
+    row = next((row for row in _LABELS if _is_loss(loss, *row)), None)
+    if row is not None and isinstance(loss, keras.losses.Loss):
+        # That of Keras's class: a subclass may leave options out of its own.
+        options = getattr(keras.losses, row[0]).get_config(loss)
+    from_logits = bool(getattr(loss, "from_logits", options.get("from_logits")))
+    known = Crossentropy(name, from_logits=from_logits, ignore_class=options.get("ignore_class"))
+    if getattr(loss, "takes_integer_labels", False):
+        return known
+    return None if row is None else replace(known, kind=row[0], labels=_LABELS[row])
+
+
+def _is_loss(loss: Any, kind: str, function: str) -> bool:
+    """Whether a loss is Keras's class of that name, a subclass of it, or the function."""
+    return isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function)
+
+
+def kind_of_loss(loss: Any) -> str | None:
+    """The kind of task, in `keras_vit.tasks`, that a loss is for; None where it may be any.
+
+    Args:
+        loss: As `compile` takes it.
+
+    Example:
+
+    >>> from keras_vit.tasks.loss_kinds import kind_of_loss
+    >>> kind_of_loss("bce"), kind_of_loss("mae"), kind_of_loss("poisson")
+    ('multilabel', 'regression', None)
+    """
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    if len(losses) != 1:
+        return None
+    one = losses[0].func if isinstance(losses[0], functools.partial) else losses[0]
+    if one in CROSSENTROPY:
+        return "classification"
+    try:
+        one, known = keras.losses.get(one), crossentropy_of(loss)
+    except ValueError:  # Keras's own error names it, in `fit`
+        return None
+    for kind, task in TASKS.items():
+        if isinstance(one, tuple(task.losses.values())):
+            return kind
+    if known is not None:
+        return "multilabel" if known.labels == "binary" else "classification"
+    return "regression" if any(_is_loss(one, *row) for row in _OF_NUMBERS) else None

@@ -1,0 +1,88 @@
+"""What class weights and the first batch's targets show of another task than is trained.
+
+A loss takes numbers of any scale, rows with any number of ones, and weights of names that no label
+has: the model trains, and answers something else than was meant.
+
+Unnecessary from Keras: none yet. It does not know what outputs mean.
+"""
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import listed, printable
+from keras_vit.tasks import Task
+from keras_vit.tasks.task import Seen
+from keras_vit.trainer.pixel_ranges import warn_once
+
+# The sum of a row of labels from which they are several classes at once: two of them, smoothed.
+SEVERAL = 1.5
+# Values that are kept of numbers, in the model's configuration.
+MOST_SEEN = 256
+
+
+def check_numbers(targets: np.ndarray, task: Task | None, warned: set[str]) -> Seen:
+    """Warns of numbers that the task scales and that are not scaled; returns what was seen.
+
+    Raises:
+        ValueError: A number is NaN or infinite.
+    """
+    if targets.dtype.kind not in "biuf" or not targets.size:  # Keras's own error names it
+        return ()
+    rows = targets.reshape(len(targets), -1).astype("float64")
+    if not np.isfinite(rows).all():
+        wrong = rows[~np.isfinite(rows)]
+        raise ValueError(
+            f"The targets hold {wrong[0]}, {len(wrong)} of {rows.size} in the first batch: "
+            "training would destroy the weights. Leave such examples out, or replace missing "
+            "numbers and give their examples a sample_weight of 0."
+        )
+    seen = (len(rows), *rows.mean(axis=0).tolist(), *rows.std(axis=0).tolist())
+    if task is not None and (wrong_scale := task.not_scaled(seen)):
+        warn_once(f"The targets have {wrong_scale}", "scale", warned)
+    return seen if len(seen) <= MOST_SEEN else ()
+
+
+def check_several(rows: np.ndarray, loss_name: str, warned: set[str]) -> None:
+    """Warns of rows that are several classes at once, to a loss for one of them."""
+    most = float(rows.astype("float32").sum(axis=-1).max(initial=0))
+    if most > SEVERAL:
+        warn_once(
+            f"A row of labels sums to {most:.3g}, several classes at once, and {loss_name} trains "
+            'the answer "one of them". For any of several labels, build the model with '
+            'task="multilabel" and compile it with model.task.loss().',
+            "several",
+            warned,
+        )
+
+
+def check_class_weight(class_weight: Any, kind: str | None, classes: int, names: Any) -> None:
+    """Raises a ValueError for a `class_weight` that Keras ignores, or applies to other images.
+
+    Args:
+        class_weight: As `fit` takes it.
+        kind: The kind of task that is trained; None where it may be any.
+        classes: How many there are.
+        names: Those of the classes, or None.
+    """
+    if kind == "regression" or (kind == "multilabel" and classes > 1):
+        labels = 'loss=model.task.balanced(model.task.loss(), "weights", labels), or balance='
+        labels += '"weights" of a recipe of keras_vit.fit'
+        fix = "a sample_weight per image" if kind == "regression" else labels
+        raise ValueError(
+            "class_weight weights an image by its one class, and Keras would take the largest "
+            f"target of a row of {kind} for it. Give {fix}, and leave it out."
+        )
+    keys = list(class_weight) if isinstance(class_weight, Mapping) else []
+    most = max(classes, 2)  # a single output has 0 and 1
+    wrong = [key for key in keys if not isinstance(key, Real) or key not in range(most)]
+    if wrong or not keys:
+        of_names = {names.index(key): class_weight[key] for key in keys if key in (names or ())}
+        example = of_names if len(of_names) == len(keys) > 0 else {0: 1.0, 1: 2.0}
+        raise ValueError(
+            f"class_weight has the keys {printable(listed(list(map(repr, wrong))))}, and Keras "
+            f"looks labels up as integers, here from 0 to {most - 1}: it would ignore the others. "
+            f"Give class_weight={example}."
+        )

@@ -1,0 +1,53 @@
+"""What is trained on and what is scored, apart from each other."""
+
+import numpy as np
+
+from keras_vit.data import Split
+from keras_vit.data.seen_images import USED, SeenImages, none_left
+from keras_vit.data.sources.splits import IndexedSplit
+
+
+def without_copies(part: Split | None, train: IndexedSplit) -> Split | None:
+    """What was held out, but for copies of images that are trained on."""
+    if not isinstance(part, IndexedSplit):
+        return part
+    is_copy = np.isin(part.digests(), train.digests())
+    return part.take(np.flatnonzero(~is_copy)) if is_copy.any() else part
+
+
+def digests_of(*parts: Split | None) -> np.ndarray | None:
+    """Those of all images of these parts; None where there are none, or they are records."""
+    known = [part.digests() for part in parts if isinstance(part, IndexedSplit)]
+    return np.concatenate(known) if known else None
+
+
+def unseen(val: Split, own: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:
+    """The validation images that nothing has seen, and a line on the others; empty without.
+
+    Args:
+        val: The validation images.
+        own: What the run uses for other things.
+        before: What the weights that it starts from, or its teacher, were made with.
+        source: Where the images are, for messages.
+
+    Raises:
+        ValueError: None is left.
+    """
+    if not isinstance(val, IndexedSplit):
+        return val, ""
+    digests = val.digests()
+    is_copy, is_known = (np.isin(seen.uses(digests), USED) for seen in (own, before))
+    if not (is_copy | is_known).any():
+        return val, ""
+    if (is_copy | is_known).all():
+        raise none_left((own | before).uses(digests), f"the validation split of {source}")
+    causes = [
+        f"{count:,} that {cause}"
+        for count, cause in (
+            (is_copy.sum(), "are copies of training images"),
+            ((is_known & ~is_copy).sum(), "the weights it starts from were made with"),
+        )
+        if count
+    ]
+    rest = val.take(np.flatnonzero(~(is_copy | is_known)))
+    return rest, f"left out of the validation images: {', '.join(causes)}"

@@ -1,0 +1,34 @@
+"""`images.csv` of a run: which images it used, and for what."""
+
+import csv
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit._base.files import write_bytes
+from keras_vit.data import Splits
+from keras_vit.data.seen_images import SeenImages
+from keras_vit.data.sources.splits import IndexedSplit
+
+IMAGES = "images.csv"
+COLUMNS = ("image", "sha256_begins", "use")
+
+
+def write_images(file: Path, splits: Splits, seen: SeenImages) -> None:
+    """A table of the images of a run: where each lies in its data, its digest, and its use."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for name in ("train", "val"):  # others are not used
+        split = splits[name]
+        if not isinstance(split, IndexedSplit):
+            continue
+        images = [f"{name}/{place}" for place in range(len(split))]
+        if split.files is not None:
+            images = [os.path.relpath(path, splits.source) for path in split.files]
+        digests = split.digests()
+        writer.writerows(zip(images, np.char.decode(digests), seen.uses(digests), strict=True))
+    # A file name may hold bytes that are not UTF-8.
+    write_bytes(file, text.getvalue().encode("utf-8", "surrogateescape"))

@@ -1,0 +1,184 @@
+"""No command scores an image that a run used, by the bytes of its file."""
+
+import csv
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import tasks
+from keras_vit.data.seen_images import SeenImages
+from keras_vit_cli.scored_images import scored_images
+from keras_vit_cli.train.image_record import IMAGES
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import Run
+from tests import bank
+from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.usefixtures("here")
+NAMES = ("dark", "light")
+TRAIN = "train --data photos --out run --epochs 1 --recipe from_scratch_tiny --seed 7"
+
+
+def write_photo(path: Path, number: int) -> None:
+    """An image that no other number has; its class shows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(number).integers(0, 90, (16, 16, 3))
+    Image.fromarray((pixels + 160 * (path.parent.name == "light")).astype("uint8")).save(path)
+
+
+def write_photos(folder: Path, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        write_photo(folder / NAMES[number % 2] / f"{number}.png", number)
+
+
+def contents(files: Any) -> set[str]:
+    return {hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
+
+
+def moved(folder: Path, to: Path, added: int) -> Path:
+    """The same images under other names and in another order, with new ones."""
+    for place, file in enumerate(sorted(folder.rglob("*.png"), reverse=True)):
+        (to / file.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, to / file.parent.name / f"{place % 7}-{place}.png")
+    write_photos(to, added, 1000)
+    return to
+
+
+def run_of(tmp_path: Path, seed: int, **options: Any) -> Run:
+    """A run up to where it would train: which images it uses for what is decided."""
+    job = Job(data=str(tmp_path / "photos"), out=tmp_path / "run", seed=seed, **options)
+    run = Run(job, lambda line: None)
+    run.load()
+    run.splits = run.loaded = run.splits
+    run.hold_out()
+    run.model = bank.tiny(task=run.splits.task, num_classes=run.splits.task.outputs)
+    run.keep_apart()
+    return run
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path) -> None:
+    rng, photos = np.random.default_rng(seed), tmp_path / "photos"
+    write_photos(photos, 120)
+    for number in rng.choice(120, 9, replace=False):  # copies, of which splits know nothing
+        name = NAMES[number % 2]
+        shutil.copy(photos / name / f"{number}.png", photos / name / f"copy{number}.png")
+    options: dict[str, Any] = {"val_fraction": float(rng.uniform(0.1, 0.5))}
+    if seed % 2:
+        options["held_out"] = 0.3
+    if seed % 3 == 1:
+        options["coverage"] = 0.8
+    if seed % 4 > 1:  # the same labels from a table, by groups
+        rows = [
+            (file.relative_to(photos).as_posix(), file.parent.name, str(rng.integers(30)))
+            for file in sorted(photos.rglob("*.png"))
+        ]
+        with open(tmp_path / "labels.csv", "w", newline="") as stream:
+            csv.writer(stream).writerows([("file", "kind", "group"), *rows])
+        options["labels"] = str(tmp_path / "labels.csv")
+    run = run_of(tmp_path, seed, **options)
+    parts = [run.trained_on.train, run.held_out, run.deciding, run.calibrating]
+    used = set().union(*(contents(part.files) for part in parts if part is not None))
+    validated = contents(run.splits.val.files)
+    assert validated
+    assert not validated & used
+    others = moved(photos, tmp_path / "others", int(rng.integers(1, 9)))
+    for data, wanted in ((photos, None), (others, None), (others, "val"), (others, "all")):
+        asked = {"model": tmp_path / "model.keras", "data": str(data), "data_dir": None}
+        images = scored_images(run.model, SimpleNamespace(**asked), wanted=wanted)
+        scored, all_ = contents(images.split.files), contents(data.rglob("*.png"))
+        assert scored == all_ - used
+        assert validated <= scored
+        new = len(all_ - contents(photos.rglob("*.png")))
+        assert f"{len(images.split)} images: " in images.line
+        assert (f"{new} new" in images.line) == bool(new)
+    trained = scored_images(run.model, SimpleNamespace(**asked), wanted="train")
+    assert contents(trained.split.files) == used
+    classifier = scored_images(run.model, SimpleNamespace(**asked), fits=True, own_classes=False)
+    assert not contents(classifier.split.files) & used
+    assert not contents(classifier.split.files) & contents(classifier.train.files)
+
+
+@pytest.mark.usefixtures("small_recipe", "no_export")
+def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
+    write_photos(Path("photos"), 60)
+    command(f"{TRAIN} --val-fraction 0.4")
+    facts = json.loads(Path("run/report.json").read_text())
+    rows = list(csv.DictReader(Path("run", IMAGES).read_text().splitlines()))
+    assert {"trained on", "validated on"} <= {row["use"] for row in rows}
+    of_photos = {row["image"]: row["sha256_begins"] for row in rows}
+    for file in Path("photos").rglob("*.png"):
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        assert digest.startswith(of_photos[file.relative_to("photos").as_posix()])
+
+    def said(words: str) -> str:
+        return " ".join(command(words).split())  # as one line
+
+    for words in ("run", "run --data photos", "run/model.keras --data photos"):
+        printed = said(f"evaluate {words}")
+        assert "val: 24 images: 24 that the model was validated on" in printed
+        assert f"accuracy {facts['accuracy']:.3f} 24" in printed
+    write_photo(Path("photos/dark/new.png"), 5000)
+    assert "24 that the model was validated on, 1 new; left out: 36 that the model was trained" in (
+        said("evaluate run --data photos --out scores")
+    )
+    kept = json.loads(Path("scores/report.json").read_text())
+    assert kept["report"]["macro"]["support"] == 25
+    assert "25 images" in Path("scores/report.md").read_text()
+    command("evaluate run --data photos --out scores", status=2)  # it is there
+    # What sets thresholds is used from then on.
+    assert "24 that the model was validated on" in said("calibrate run --coverage 0.8")
+    assert "1 image: 1 new; left out" in said("evaluate run-calibrated.keras --data photos")
+    Path("photos/dark/new.png").unlink()
+    error = command("evaluate run-calibrated.keras --data photos", status=2)
+    assert "None of the 60 images of photos can be scored" in error
+    # Weights of a run know what it has seen, when another one starts from them.
+    again = TRAIN.replace("--out run", "--out run2").replace("--seed 7", "--seed 1")
+    printed = said(f"{again} --recipe finetune_small --weights run/model.keras")
+    assert "that the weights it starts from were made with" in printed
+
+
+def test_a_test_folder_is_scored_whole(command: Command) -> None:
+    model = bank.tiny(task=tasks.Classification(("bird", *NAMES)), num_classes=3)
+    model.seen_images = SeenImages.of({"trained on": np.array([b"00" * 16])})
+    model.save("model.keras")
+    write_photos(Path("test"), 30)
+    printed = command("evaluate model.keras --data test")
+    assert "30 images: 30 new" in printed
+    assert "not tested, as there are no validation images: bird" in printed
+    report = keras_vit.evaluation.classification_report([1, 1, 2], [1, 1, 2], ("bird", *NAMES))
+    assert (report.macro.recall, report.macro.f1) == (1, 1)
+    assert report.scores["macro_f1"].value == 1
+    shutil.rmtree("test/light")
+    assert "15 images: 15 new" in command("evaluate model.keras --data test")
+    write_photo(Path("test/fox/1.png"), 1)
+    assert "does not have the class fox (1 image)" in command(
+        "evaluate model.keras --data test", status=2
+    )
+
+
+def test_a_record_survives_files(tmp_path: Path) -> None:
+    digests = np.array([hashlib.sha256(bytes([i])).hexdigest()[:32] for i in range(50)], "S32")
+    seen = SeenImages.of({"trained on": digests[:30], "validated on": digests[25:40]})
+    expected = ["trained on"] * 30 + ["validated on"] * 10 + ["new"] * 10
+    model = bank.tiny(num_classes=3)
+    model.seen_images = seen
+    for name, layout in (("a.keras", None), ("a.npz", "google"), ("a.safetensors", "timm")):
+        keras_vit.save_weights(model, tmp_path / name, layout)
+        read = keras_vit.from_checkpoint(tmp_path / name)
+        assert read.seen_images.uses(digests).tolist() == expected
+    other = model.copy()
+    other.seen_images = SeenImages.of({"calibrated on": digests[35:45]})
+    both = keras_vit.average_weights([model, other]).seen_images
+    assert both.uses(digests).tolist() == [*expected[:35], *["calibrated on"] * 10, *["new"] * 5]
+    assert model.with_classifier(5).seen_images.used == 30
+    for damaged in ({"trained on": {"count": 1, "digests": "!"}}, {"trained on": 3}, [1], "x"):
+        assert SeenImages.from_dict(damaged) is None
