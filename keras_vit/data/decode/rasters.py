@@ -474,8 +474,8 @@ RASTER_FORMATS = (
 
 def require_readers(suffixes: Iterable[str]) -> None:
     """Raises an ImportError where what reads files of these suffixes is not installed."""
-    wanted = set(suffixes)
-    names = {kind.name for kind in kinds_of(BANDS) if wanted.intersection(kind.suffixes)}
+    needed = set(suffixes)
+    names = {kind.name for kind in kinds_of(BANDS) if needed.intersection(kind.suffixes)}
     for kind in RASTER_FORMATS:
         if kind.name in names and find_spec(kind.package) is None:
             raise ImportError(
