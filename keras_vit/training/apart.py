@@ -33,7 +33,7 @@ def digests_of(*parts: Split | None) -> np.ndarray | None:
 def note_images(model: Any, splits: Splits) -> None:
     """Notes in a model that it is trained on and validated on these images.
 
-    Of more than a model's file lists, their numbers alone; records are not told from each other.
+    Of more than a model's file lists, their numbers alone; records are not compared.
     """
     if not isinstance(splits.train, IndexedSplit) or not hasattr(model, "seen_images"):
         return
@@ -45,12 +45,12 @@ def note_images(model: Any, splits: Splits) -> None:
     model.seen_images = seen | model.seen_images
 
 
-def unseen(val: Split, own: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:
+def unseen(val: Split, here: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:
     """The validation images that nothing has seen, and a line on the others; empty without.
 
     Args:
         val: The validation images.
-        own: What the run uses for other things.
+        here: What the run uses for other things.
         before: What the weights that it starts from, or its teacher, were made with.
         source: Where the images are, for messages.
 
@@ -60,11 +60,11 @@ def unseen(val: Split, own: SeenImages, before: SeenImages, source: str) -> tupl
     if not isinstance(val, IndexedSplit):
         return val, ""
     digests = val.digests()
-    is_copy, is_known = (np.isin(seen.uses(digests), USED) for seen in (own, before))
+    is_copy, is_known = (np.isin(seen.uses(digests), USED) for seen in (here, before))
     if not (is_copy | is_known).any():
         return val, ""
     if (is_copy | is_known).all():
-        raise none_left((own | before).uses(digests), f"the validation split of {source}")
+        raise none_left((here | before).uses(digests), f"the validation split of {source}")
     causes = [
         f"{count:,} that {cause}"
         for count, cause in (

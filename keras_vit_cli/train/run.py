@@ -282,19 +282,19 @@ class Run:
         self.held_out, self.deciding, self.calibrating = (
             without_copies(part, train) for part in (self.held_out, self.deciding, self.calibrating)
         )
-        own = {
+        uses = {
             TRAINED: train.digests(),
             TUNED: digests_of(self.held_out, self.deciding),
             CALIBRATED: digests_of(self.calibrating),
         }
-        val, line = unseen(self.splits.val, SeenImages.of(own), before, self.splits.source)
+        val, line = unseen(self.splits.val, SeenImages.of(uses), before, self.splits.source)
         if line:
             self.print(line)
             self.splits, self.trained_on = (
                 replace(splits, splits={**splits.splits, "val": val})
                 for splits in (self.splits, self.trained_on)
             )
-        self.seen = SeenImages.of({**own, VALIDATED: digests_of(val)}) | before
+        self.seen = SeenImages.of({**uses, VALIDATED: digests_of(val)}) | before
         self.model.seen_images = self.seen
 
     def look_first(self) -> None:

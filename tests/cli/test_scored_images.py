@@ -95,14 +95,14 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path) -> None:
     others = moved(photos, tmp_path / "others", int(rng.integers(1, 9)))
     for place, wanted in ((photos, None), (others, None), (others, "val"), (others, "all")):
         asked = {"model": tmp_path / "model.keras", "data": str(place), "data_dir": None}
-        images = scored_images(run.model, SimpleNamespace(**asked), wanted=wanted)
+        images = scored_images(run.model, SimpleNamespace(**asked), split_name=wanted)
         scored, all_ = contents(images.split.files), contents(place.rglob("*.png"))
         assert scored == all_ - used
         assert validated <= scored
         new = len(all_ - contents(photos.rglob("*.png")))
         assert f"{len(images.split)} images: " in images.line
         assert (f"{new} new" in images.line) == bool(new)
-    trained = scored_images(run.model, SimpleNamespace(**asked), wanted="train")
+    trained = scored_images(run.model, SimpleNamespace(**asked), split_name="train")
     assert contents(trained.split.files) == used
     classifier = scored_images(run.model, SimpleNamespace(**asked), fits=True, own_classes=False)
     assert not contents(classifier.split.files) & used

@@ -364,10 +364,12 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     animals = Classification(("cat", "dog", "owl"))
     for columns, name in (({}, "all"), ({"split": ["test"] * COUNT}, "test")):
         rows = {"file": FILES, "label": ["dog"] * COUNT, **columns}
-        whole = table(rows, task=animals, whole=True)
+        whole = table(rows, task=animals, val_fraction=None)
         assert (list(whole), whole.class_names) == ([name], animals.names)
         assert whole[name].labels().tolist() == [1] * COUNT
-    number = table({"file": FILES, "age": ["7.5"] * COUNT}, task="regression", whole=True)["all"]
+    number = table({"file": FILES, "age": ["7.5"] * COUNT}, task="regression", val_fraction=None)[
+        "all"
+    ]
     assert number.labels().tolist() == [[7.5]] * COUNT
     for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):
         splits = table({"file": FILES, **labels}, val_fraction=0.3)
