@@ -116,9 +116,14 @@ def scored_images(
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
         is_used = np.isin(_uses(pool, seen), USED)
+        # Where nothing tells which images were trained on, those of the run's own split are taken.
+        if isinstance(pool, IndexedSplit):
+            is_split = is_own and seen is None
+        else:
+            is_split = is_own or not job
         if is_used.any() and isinstance(pool, IndexedSplit):
             parts = _replaced(parts, train=_those(pool, is_used), val=_those(pool, ~is_used))
-        elif fits or wanted in ("val", "train") or (is_own and seen is None):
+        elif fits or wanted in ("val", "train") or is_split:
             parts, pool = load(source, **arguments, **drawn), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
     name = wanted or next(name for name in ("val", "test", WHOLE) if name in names)
@@ -176,13 +181,13 @@ def _unseen(
     images = counted(len(split), "image")
     if seen is None:
         return split, f"{images}; {model.name} has no record of those that it was made with"
+    if not isinstance(split, IndexedSplit):
+        return split, f"{images}, records, which are not compared with those it was made with"
     if not seen.is_listed:
         return split, (
-            f"{images}; {model.name} was made with {seen.used:,} that its file does not list: "
-            "give the folder of its run, which does"
+            f"{images}; whether the {seen.used:,} that {model.name} was made with are among them "
+            "is not known, as its file does not list them"
         )
-    if not isinstance(split, IndexedSplit):
-        return split, f"{images}, records that are not compared with those it was made with"
     uses = _uses(split, seen)
     if name == "train":
         return split, f"{images}: {described(uses)}"

@@ -1,9 +1,18 @@
-"""What is trained on and what is scored, apart from each other."""
+"""What is trained on and what is scored: apart from each other, and noted in the model."""
+
+from typing import Any
 
 import numpy as np
 
-from keras_vit.data import Split
-from keras_vit.data.seen_images import USED, SeenImages, none_left
+from keras_vit.data import Split, Splits
+from keras_vit.data.seen_images import (
+    MOST_LISTED,
+    TRAINED,
+    USED,
+    VALIDATED,
+    SeenImages,
+    none_left,
+)
 from keras_vit.data.sources.splits import IndexedSplit
 
 
@@ -19,6 +28,21 @@ def digests_of(*parts: Split | None) -> np.ndarray | None:
     """Those of all images of these parts; None where there are none, or they are records."""
     known = [part.digests() for part in parts if isinstance(part, IndexedSplit)]
     return np.concatenate(known) if known else None
+
+
+def note_images(model: Any, splits: Splits) -> None:
+    """Notes in a model that it is trained on and validated on these images.
+
+    Of more than a model's file lists, their numbers alone; records are not told from each other.
+    """
+    if not isinstance(splits.train, IndexedSplit) or not hasattr(model, "seen_images"):
+        return
+    if len(splits.train) > MOST_LISTED:
+        seen = SeenImages(counts={TRAINED: len(splits.train), VALIDATED: len(splits.val)})
+    else:
+        digests = {TRAINED: splits.train.digests(), VALIDATED: digests_of(splits.val)}
+        seen = SeenImages.of(digests)
+    model.seen_images = seen | model.seen_images
 
 
 def unseen(val: Split, own: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:

@@ -18,6 +18,7 @@ from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
+from keras_vit.training.apart import note_images
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.recipes import Recipe
@@ -101,6 +102,7 @@ def fit(
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     _prepare_head(network, recipe, splits.task, labels)
+    note_images(network, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]

@@ -295,9 +295,10 @@ def test_decisions_are_downloaded(page: Any, index: FeatureIndex, tmp_path: Path
     wrong.locator("text=accept: red").click()
     assert wrong.get_attribute("data-decision") is None  # it was chosen by the key
     wrong.locator("text=accept: red").click()
-    decided("green/other.png").first.locator("text=keep this, drop the rest").click()
+    only = decided("green/other.png").locator("text=keep this, drop the rest")
+    only.click()
     assert decided("red/2.png").first.get_attribute("data-decision") == "drop"
-    decided("green/other.png").first.locator("text=keep this, drop the rest").click()
+    only.click()  # undoes both
     for name, key in (("red/2.png", "k"), ("red/1.png", "d"), ("red/1.png", "u")):
         decided(name).first.focus()
         page.keyboard.press(key)

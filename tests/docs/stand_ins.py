@@ -86,15 +86,18 @@ def names(folder: Path, page: str) -> dict[str, Any]:
 
 
 def write_photographs(folder: Path, per_class: int = 4) -> None:
-    """`photo.jpg`, and `photos/` with some of every class, also in `photos/labels.csv`."""
-    random, rows = np.random.default_rng(1), ["file,tags"]
+    """`photo.jpg`, and `photos/` with some of every class, also in tables of every task."""
+    random, rows = np.random.default_rng(1), []
     for name in CLASSES:
         (folder / "photos" / name).mkdir(parents=True)
         for number in range(per_class):
             pixels = random.integers(0, 256, (40, 48, 3)).astype("uint8")
             Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.jpg")
-            rows.append(f"{name}/{number}.jpg,{name}|flower")
-    (folder / "photos" / "labels.csv").write_text("\n".join(rows))
+            rows.append((f"{name}/{number}.jpg", f"{name}|flower", len(rows) / 2, number % 3))
+    tables = {"labels": ("tags", 1), "tags": ("tags", 1), "ages": ("age", 2)}
+    for table, (column, place) in {**tables, "grades": ("grade", 3)}.items():
+        lines = [f"file,{column}", *(f"{row[0]},{row[place]}" for row in rows)]
+        (folder / "photos" / f"{table}.csv").write_text("\n".join(lines))
     Image.open(folder / "photos" / "daisy" / "0.jpg").save(folder / "photo.jpg")
 
 
