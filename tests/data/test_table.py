@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Splits, load, pipeline
+from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
@@ -427,6 +428,10 @@ def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"8 rows .* cannot be used") as caught:
             load_rows(way)
         assert message in str(caught.value)
+    table = photos / "t.csv"  # as audits read it
+    table.write_text("Unnamed: 0,name,kind\n50,0,cat \n70,1.JPG,dog\n")
+    with pytest.warns(UserWarning, match="2 paths of 'name' taken"):
+        assert read_file_table(table) == [("cat/0.jpg", "cat", None), ("dog/1.jpg", "dog", None)]
 
 
 @pytest.mark.parametrize(
