@@ -109,6 +109,7 @@ def test_files_answer_what_was_trained(
         np.testing.assert_allclose(answers_of(other, outputs(other, IMAGES)), expected, rtol=1e-3)
 
 
+@pytest.mark.every_backend
 def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> None:
     model = vit()
     model.class_names = "abc"
