@@ -138,7 +138,7 @@ def scores(
     probe = linear_probe(features, labels, features, labels)
     head = probe.kernel, probe.bias
     yield (
-        "**the larger of the first two below**",
+        "**the larger of the next two**",
         fit_novelty(features, held_out, head=head).scores,
         1,
     )

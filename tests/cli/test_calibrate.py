@@ -9,6 +9,8 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation, tasks
 from keras_vit.models.answers import answers_of
+from keras_vit.tasks import conformal
+from keras_vit_cli.options import calibrate as options
 from tests import bank
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of
@@ -27,6 +29,7 @@ def save(file: str, names: tuple[str, ...] = DIGITS) -> None:
 
 
 def test_calibrate_predict_and_evaluate(command: Command) -> None:
+    assert options.METHODS == conformal.METHODS
     save("model.keras")
     printed = command("calibrate --data digits --split val --coverage 0.9 model.keras")
     assert "calibrated on 360 images for a coverage of 0.9" in printed
@@ -103,4 +106,5 @@ def test_train_with_a_coverage(command: Command) -> None:
     contract = keras_vit.export.load_exported(out / "saved_models/run/1").contract
     assert contract.task.sets == model.task.sets
     assert contract.novelty
+    assert model.novelty.classes == 10
     assert model.task.sets.coverage == 0.9

@@ -1,6 +1,7 @@
 """Labels are scored as cleanlab does from the same probabilities, and probes have not seen them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,9 +41,13 @@ def test_quality_suspects_and_their_order_are_those_of_cleanlab() -> None:
     assert errors[np.argsort(quality, kind="stable")].tolist() == CLEANLAB["ranked"].tolist()
 
 
-def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -> None:
     features, labels, wrong = mislabeled()
     errors = find_label_errors(features, labels)
+    assert not [w for w in recwarn if "do not separate the classes" in str(w.message)]
+    weak = features + np.random.default_rng(1).normal(0, 0.6, features.shape)
+    with pytest.warns(UserWarning, match="labels the features prefer another class without being"):
+        find_label_errors(weak, labels)
     assert average_precision_score(wrong, -errors.quality) > 0.9
     assert wrong[errors.suspects].sum() > 0.9 * wrong.sum()
     assert wrong[errors.confident].mean() > 0.8

@@ -246,6 +246,12 @@ def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch
     assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in page
     assert 'load_model("runs/my photos/model.keras")' in page
     write_report(tmp_path / "here", results(), {})
+    # `best.keras` is from before the calibration.
+    (tmp_path / "here" / "best.keras").touch()
+    for facts, is_noted in (({}, False), ({"held_out": 20}, True), ({"calibrated_on": 9}, True)):
+        write_report(tmp_path / "here", results(), facts)
+        page = (tmp_path / "here" / "report.md").read_text()
+        assert ("the novelty are in model.keras alone" in page) == is_noted
     assert "\nkeras-vit predict here photo.jpg\n" in Path("here/report.md").read_text("utf-8")
     # The folder above the working one is nobody's business, unless the data are in it.
     (tmp_path / "work").mkdir()
