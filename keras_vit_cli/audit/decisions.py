@@ -183,13 +183,13 @@ def clean(
         same.setdefault((index.sums[row], label), []).append(row)
     conflicting = Counter(key[0] for key in same)
     # A new label is not a decision to keep this one of the copies that have it.
-    kept = {row for row, each in decisions.items() if each.decision == KEEP}
+    to_keep = {row for row, each in decisions.items() if each.decision == KEEP}
     copies = set()
     for (digest, _), rows in same.items():
         if conflicting[digest] > 1:  # two labels of one image: both stay until a person decides
             continue
-        first = min(rows, key=lambda row: (row not in kept, _FIRST.index(index.splits[row])))
-        copies |= {row for row in rows if row != first and row not in kept}
+        first = min(rows, key=lambda row: (row not in to_keep, _FIRST.index(index.splits[row])))
+        copies |= {row for row in rows if row != first and row not in to_keep}
     return CleanedList(
         {row: label for row, label in used.items() if row not in copies},
         sum(each.decision == DROP for each in decisions.values()),
