@@ -38,7 +38,7 @@ def calibrate(options: CalibrateOptions) -> None:
         raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
     model = load_model(options.model).uncalibrated()
     check_takes_pixels_to_answers(model)
-    images = scored_images(model, options, wanted=options.split)
+    images = scored_images(model, options, split_name=options.split)
     check_same_task(model, images.split)
     print_text(f"{model.name} on {images.source}\n{images.line}")
     keep_decoder(model, images.split)

@@ -64,7 +64,7 @@ def job_of(model: str | Path) -> Mapping[str, Any]:
 
 
 def seen_images_of(model: Any, path: str | Path) -> SeenImages | None:
-    """Which images a model was made with; of very many, by the table in the folder of its run."""
+    """Images that a model was made with; of very many, by the table in the folder of its run."""
     seen = getattr(model, "seen_images", None)
     if seen is None or seen.is_listed:
         return seen
@@ -83,7 +83,7 @@ def scored_images(
     model: Any,
     options: Any,
     *,
-    wanted: str | None = None,
+    split_name: str | None = None,
     fits: bool = False,
     own_classes: bool = True,
 ) -> Scored:
@@ -92,8 +92,8 @@ def scored_images(
     Args:
         model: With `seen_images`, or without.
         options: Of a command: `model`, and those of `keras_vit_cli.options.shared` about data.
-        wanted: Of `CHOICES`; None for the validation images where the data says which these are,
-            and otherwise for all that the model has not seen.
+        split_name: Of `CHOICES`; None for the validation images where the data says which these
+            are, and otherwise for all that the model has not seen.
         fits: Whether others are needed, such as those that a classifier of its features is fitted
             on.
         own_classes: Whether the classes must be those of the model.
@@ -111,17 +111,20 @@ def scored_images(
     is_own = options.data is None or _is_same(options.data, job.get("data"))
     source = job["data"] if options.data is None else options.data
     arguments = _loading(model, options, job if is_own else {})
-    drawn = {name: job[name] for name in ("val_fraction", "seed") if name in job}
-    parts, pool = load(source, **arguments, whole=True), None
+    of_run = {name: job[name] for name in ("val_fraction", "seed") if name in job}
+    parts, pool = load(source, **arguments, val_fraction=None), None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
         is_used = np.isin(_uses(pool, seen), USED)
+        # Where it is not known which were trained on, those of the run's own split are taken.
+        is_told_apart = isinstance(pool, IndexedSplit)
+        is_split = (is_own and seen is None) if is_told_apart else (is_own or not job)
         if is_used.any() and isinstance(pool, IndexedSplit):
             parts = _replaced(parts, train=_those(pool, is_used), val=_those(pool, ~is_used))
-        elif fits or wanted in ("val", "train") or (is_own and seen is None):
-            parts, pool = load(source, **arguments, **drawn), None
+        elif fits or split_name in ("val", "train") or is_split:
+            parts, pool = load(source, **arguments, **of_run), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
-    name = wanted or next(name for name in ("val", "test", WHOLE) if name in names)
+    name = split_name or next(name for name in ("val", "test", WHOLE) if name in names)
     check_choice(name, "split", names)
     if name in parts and (pool is None or name == "train"):
         split = parts[name]
@@ -129,17 +132,17 @@ def scored_images(
         split = joined(list(parts.values())) if pool is None else pool
     if own_classes:
         split = with_classes(split, model)
-    kept: tuple[str, ...] = (VALIDATED, NEW)
+    chosen_uses: tuple[str, ...] = (VALIDATED, NEW)
     if options.data is None and seen is not None and VALIDATED in seen.digests:
-        kept = (VALIDATED,)  # the run's own, and not what came to its folder since
-    chosen, line = _unseen(split, name, kept, model, seen, source)
+        chosen_uses = (VALIDATED,)  # the run's own, and not what came to its folder since
+    chosen, line = _unseen(split, name, chosen_uses, model, seen, source)
     return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
 
 
 def with_classes(split: Split, model: Any) -> Split:
     """The images with the labels that a classifier has for their classes, by their names.
 
-    A class that has no image here is no error; data with none of the model's classes stay as they
+    A class without an image here is fine; data with none of the model's classes stay as they
     are, for the check that says so.
 
     Raises:
@@ -150,9 +153,13 @@ def with_classes(split: Split, model: Any) -> Split:
     is_classes = isinstance(split.meaning, tuple) or split.task.kind == "classification"
     if names is None or not is_classes or task is None or task.kind != "classification":
         return split
-    own, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
-    unknown = {n: int(c) for n, c in zip(own, counts, strict=True) if c and n not in names}
-    if tuple(own) == tuple(names) or not isinstance(split, IndexedSplit) or not set(own) & {*names}:
+    classes, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
+    unknown = {n: int(c) for n, c in zip(classes, counts, strict=True) if c and n not in names}
+    if (
+        tuple(classes) == tuple(names)
+        or not isinstance(split, IndexedSplit)
+        or not set(classes) & {*names}
+    ):
         return split
     if unknown:
         shown = listed([f"{name} ({counted(count, 'image')})" for name, count in unknown.items()])
@@ -167,26 +174,26 @@ def with_classes(split: Split, model: Any) -> Split:
 def _unseen(
     split: Split,
     name: str,
-    kept: tuple[str, ...],
+    chosen_uses: tuple[str, ...],
     model: Any,
     seen: SeenImages | None,
     source: str,
 ) -> tuple[Split, str]:
-    """The images of which the use is to be kept, and how many there are of each."""
+    """The images of which the use is one of these, and how many there are of each."""
     images = counted(len(split), "image")
     if seen is None:
-        return split, f"{images}; {model.name} has no record of those that it was made with"
+        return split, f"{images}; {model.name} does not have a record of those it was made with"
+    if not isinstance(split, IndexedSplit):
+        return split, f"{images}, records, which are not compared with those it was made with"
     if not seen.is_listed:
         return split, (
-            f"{images}; {model.name} was made with {seen.used:,} that its file does not list: "
-            "give the folder of its run, which does"
+            f"{images}; whether the {seen.used:,} that {model.name} was made with are among them "
+            "is not known, as its file does not list them"
         )
-    if not isinstance(split, IndexedSplit):
-        return split, f"{images}, records that are not compared with those it was made with"
     uses = _uses(split, seen)
     if name == "train":
         return split, f"{images}: {described(uses)}"
-    is_kept = np.isin(uses, kept)
+    is_kept = np.isin(uses, chosen_uses)
     if not is_kept.any():
         raise none_left(uses, printable(source))
     text = f"{counted(int(is_kept.sum()), 'image')}: {described(uses[is_kept])}"
@@ -217,10 +224,10 @@ def _loading(model: Any, options: Any, job: Mapping[str, Any]) -> dict[str, Any]
     """Arguments of `load`: those of the options, and otherwise of the run that had the images."""
     task = getattr(model, "task", None)
     names = ("labels", "on_bad_row", *OF_TABLE)
-    given = {name: getattr(options, name, None) for name in names}
-    if given["labels"] is None and job.get("labels") is not None:
-        given = {name: job.get(name) for name in given}
-    table = table_options(SimpleNamespace(**given), task)
+    options_of_table = {name: getattr(options, name, None) for name in names}
+    if options_of_table["labels"] is None and job.get("labels") is not None:
+        options_of_table = {name: job.get(name) for name in options_of_table}
+    table = table_options(SimpleNamespace(**options_of_table), task)
     return {
         **table,
         "data_dir": options.data_dir or job.get("data_dir"),

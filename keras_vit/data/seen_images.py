@@ -1,4 +1,4 @@
-"""Which images a model was made with, and for what: a score of these says nothing about others.
+"""Images that a model was made with, and for what: a score of these says nothing about others.
 
 An image is known by the digest of its file, whatever its name and folder; one that was encoded
 anew, or resized, is another.
@@ -102,10 +102,10 @@ class SeenImages:
     def from_dict(cls, values: Any) -> SeenImages | None:
         """What `to_dict` returned; None for anything else, as in a damaged file."""
         with suppress(TypeError, ValueError, KeyError, AttributeError):
-            given = {use: dict(values[use]) for use in USES if use in values}
-            digests = {u: _unpacked(one["digests"]) for u, one in given.items() if "digests" in one}
-            counts = {use: int(one["count"]) for use, one in given.items()}
-            if given and all(count >= 0 for count in counts.values()):
+            uses = {use: dict(values[use]) for use in USES if use in values}
+            digests = {u: _unpacked(one["digests"]) for u, one in uses.items() if "digests" in one}
+            counts = {use: int(one["count"]) for use, one in uses.items()}
+            if uses and all(count >= 0 for count in counts.values()):
                 return cls(digests, counts)
         return None
 

@@ -24,6 +24,7 @@ _ARGUMENTS_OF_THE_HEAD = (
 )
 _OTHER_ARGUMENTS = (
     *("name", "frozen", "thawed", "trainable", "weights", "remat", "novelty", "targets_seen"),
+    "seen_images",
 )
 
 

@@ -153,9 +153,10 @@ class Regression(Task):
         if min(seen[0], MOST_SEEN) * gains.sum() < EVIDENCE:
             return ""
         i, names = int(gains.argmax()), repr(self.names) if self.names else f"size={self.size}"
+        name = printable(self.shown_names[i]) if self.names else f"number {i}"
         return (
             f"mean {mean[i]:.4g} and standard deviation {std[i]:.4g}, as "
-            f"{printable(self.shown_names[i])} in its unit, and the task scales: its answer is the "
+            f"{name} in its unit, and the task scales: its answer is the "
             f"output times {scale[i]:.4g} plus {offset[i]:.4g}, so that {mean[i]:.4g} would become "
             f"{mean[i] * scale[i] + offset[i]:.4g}. Train on model.task.check_targets(targets), or "
             f"take a task that does not scale: model.task = keras_vit.tasks.Regression({names})."

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
+from keras_vit._base.errors import counted
 from keras_vit.ops import is_tensorflow
 from keras_vit.tasks.loss_kinds import Crossentropy, crossentropy_of, kind_of_loss
 from keras_vit.tasks.task import Seen
@@ -202,6 +203,10 @@ class DataCheck:
                 f"labels.argmax(-1){other}."
             )
         if loss.labels in ("one-hot", "binary") and not rows:
+            if getattr(self.task, "kind", None) == "ordinal":
+                self._fail(
+                    f"{subject} are grades: compile with model.task.loss(), which takes them."
+                )
             self._fail(
                 f"{subject} are integers, and {loss.name} expects rows of {classes} classes. Give "
                 f"keras.utils.to_categorical(labels, {classes}), or compile with "
@@ -219,8 +224,8 @@ class DataCheck:
         numbers = shape[-1] if len(shape) >= self.output_rank else 1
         if numbers not in (None, self.classes):
             self._fail(
-                f"Targets of shape {shape} have {numbers} numbers per image, and {self.model_name} "
-                f"returns {self.classes}. Give rows of {self.classes}, or a model of {numbers}: "
+                f"Targets of shape {shape} are {counted(numbers, 'number')} per image, and "
+                f"{self.model_name} returns {self.classes}. Give rows of {self.classes}, or "
                 f"model.with_classifier(task=keras_vit.tasks.Regression(size={numbers}))."
             )
 
@@ -274,7 +279,7 @@ class DataCheck:
             return
         images, labels = _leaf(x), _leaf(y)
         try:
-            if labels is not None and (self.kind == "regression" or self._rows(labels)):
+            if labels is not None and self._is_looked_at(labels):
                 self._first_targets(_to_numpy(labels))
             if images is None or len(images.shape) != 4:
                 return
@@ -291,14 +296,19 @@ class DataCheck:
             self.error = self.error or error
             raise
 
+    def _is_looked_at(self, labels: Any) -> bool:
+        """Whether labels are numbers, or rows with a number for each output."""
+        rows = len(labels.shape) == self.output_rank and labels.shape[-1] == self.classes > 1
+        return self.kind == "regression" or rows or self._rows(labels)
+
     def _first_targets(self, targets: np.ndarray) -> None:
         """Looks at numbers, or at rows of labels."""
         if self.kind == "regression":
             self.seen = check_numbers(targets, self.task, self.warned)
-        elif self.loss is not None:
+        elif self.loss is not None and self._rows(targets):
             check_label_rows(targets, self.loss.name, self.warned)
-            if self.kind == "classification":
-                check_several(targets, self.loss.name, self.warned)
+        if "classification" in (self.kind, getattr(self.task, "kind", None)) and targets.ndim > 1:
+            check_several(targets, self.warned)
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
         """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
@@ -316,9 +326,7 @@ class DataCheck:
         # Of bytes, nothing can be said but to a model of other images.
         of_others = self.normalized or self.statistics is not None
         of_pixels = images is not None and (of_others or images.dtype != tf.uint8)
-        of_rows = labels is not None and (
-            labels not in known or self.kind == "regression" or self._rows(labels)
-        )
+        of_rows = labels is not None and (labels not in known or self._is_looked_at(labels))
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
         if not (of_labels or of_rows or of_pixels) or self.replicas > 1:
             return dataset

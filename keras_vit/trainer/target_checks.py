@@ -45,14 +45,14 @@ def check_numbers(targets: np.ndarray, task: Task | None, warned: set[str]) -> S
     return seen if len(seen) <= MOST_SEEN else ()
 
 
-def check_several(rows: np.ndarray, loss_name: str, warned: set[str]) -> None:
-    """Warns of rows that are several classes at once, to a loss for one of them."""
-    most = float(rows.astype("float32").sum(axis=-1).max(initial=0))
+def check_several(rows: np.ndarray, warned: set[str]) -> None:
+    """Warns of rows that are several classes at once, to a model that answers one of them."""
+    most = float(rows.astype("float32").sum(axis=-1).max(initial=0)) if rows.shape[-1] > 1 else 0
     if most > SEVERAL:
         warn_once(
-            f"A row of labels sums to {most:.3g}, several classes at once, and {loss_name} trains "
-            'the answer "one of them". For any of several labels, build the model with '
-            'task="multilabel" and compile it with model.task.loss().',
+            f"A row of labels sums to {most:.3g}, several classes at once, and the model answers "
+            'one of them. For any of several labels, build it with task="multilabel" and compile '
+            "it with model.task.loss().",
             "several",
             warned,
         )

@@ -1,9 +1,18 @@
-"""What is trained on and what is scored, apart from each other."""
+"""What is trained on and what is scored: apart from each other, and noted in the model."""
+
+from typing import Any
 
 import numpy as np
 
-from keras_vit.data import Split
-from keras_vit.data.seen_images import USED, SeenImages, none_left
+from keras_vit.data import Split, Splits
+from keras_vit.data.seen_images import (
+    MOST_LISTED,
+    TRAINED,
+    USED,
+    VALIDATED,
+    SeenImages,
+    none_left,
+)
 from keras_vit.data.sources.splits import IndexedSplit
 
 
@@ -21,12 +30,27 @@ def digests_of(*parts: Split | None) -> np.ndarray | None:
     return np.concatenate(known) if known else None
 
 
-def unseen(val: Split, own: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:
+def note_images(model: Any, splits: Splits) -> None:
+    """Notes in a model that it is trained on and validated on these images.
+
+    Of more than a model's file lists, their numbers alone; records are not compared.
+    """
+    if not isinstance(splits.train, IndexedSplit) or not hasattr(model, "seen_images"):
+        return
+    if len(splits.train) > MOST_LISTED:
+        seen = SeenImages(counts={TRAINED: len(splits.train), VALIDATED: len(splits.val)})
+    else:
+        digests = {TRAINED: splits.train.digests(), VALIDATED: digests_of(splits.val)}
+        seen = SeenImages.of(digests)
+    model.seen_images = seen | model.seen_images
+
+
+def unseen(val: Split, here: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:
     """The validation images that nothing has seen, and a line on the others; empty without.
 
     Args:
         val: The validation images.
-        own: What the run uses for other things.
+        here: What the run uses for other things.
         before: What the weights that it starts from, or its teacher, were made with.
         source: Where the images are, for messages.
 
@@ -36,11 +60,11 @@ def unseen(val: Split, own: SeenImages, before: SeenImages, source: str) -> tupl
     if not isinstance(val, IndexedSplit):
         return val, ""
     digests = val.digests()
-    is_copy, is_known = (np.isin(seen.uses(digests), USED) for seen in (own, before))
+    is_copy, is_known = (np.isin(seen.uses(digests), USED) for seen in (here, before))
     if not (is_copy | is_known).any():
         return val, ""
     if (is_copy | is_known).all():
-        raise none_left((own | before).uses(digests), f"the validation split of {source}")
+        raise none_left((here | before).uses(digests), f"the validation split of {source}")
     causes = [
         f"{count:,} that {cause}"
         for count, cause in (

@@ -18,6 +18,7 @@ from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
+from keras_vit.training.apart import note_images
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compile_model import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.recipes import Recipe
@@ -100,7 +101,7 @@ def fit(
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
-    _prepare_head(network, recipe, splits.task, labels)
+    _prepare(network, recipe, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
@@ -147,17 +148,18 @@ def fit(
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
-def _prepare_head(network: Any, recipe: Recipe, asked: Task, labels: np.ndarray) -> None:
-    """Checks what the head answers, and sets its bias where that is not classes.
+def _prepare(network: Any, recipe: Recipe, splits: data.Splits) -> None:
+    """Checks what the head answers, sets its bias where that is not classes, and notes the images.
 
-    Many steps would go into the mean alone.
+    Without the bias, many steps would go into the mean alone.
     """
-    check_task(network, asked)
+    check_task(network, splits.task)
+    note_images(network, splits)
     task = getattr(network, "task", None)
     # `recipe.head_bias` is for classes, too.
     if task is not None and task.kind != "classification" and not recipe.head_bias:
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))
-        targets = task.to_targets(labels)
+        targets = task.to_targets(splits.train.labels())
         bias = task.initial_bias(targets)
         if recipe.balance == "weights":  # the mean is that of the weighted loss
             bias += np.log(positive_weights(task.counts(targets), len(targets)))

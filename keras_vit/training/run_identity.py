@@ -36,7 +36,8 @@ def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any)
     def config(part: Any) -> Any:
         try:
             values = part.get_config()
-            values.pop("targets_seen", None)  # of the training, which is to be continued
+            for name in ("targets_seen", "seen_images"):  # of the training to be continued
+                values.pop(name, None)
             return [type(part).__name__, values]
         except (AttributeError, NotImplementedError):  # a name, a function, a subclassed model
             return getattr(part, "__name__", part if isinstance(part, str) else None)

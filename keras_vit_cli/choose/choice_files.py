@@ -29,7 +29,7 @@ class Choice:
 
     Attributes:
         weights: As the user gave them.
-        name: Of these, as short as is unique among them: see `short_names`.
+        name: Of these, as short as no other has it: see `short_names`.
         image_size: Height and width.
         layer: Whose features these are.
         pooling: What became of its tokens; None for a layer with one vector per image.

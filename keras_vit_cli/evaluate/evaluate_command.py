@@ -43,7 +43,7 @@ def evaluate(options: EvaluateOptions) -> int:
     images = scored_images(
         classifier,
         options,
-        wanted=options.split,
+        split_name=options.split,
         fits=on_features,
         own_classes=not on_features,
     )

@@ -119,7 +119,7 @@ class Run:
         facts: What `report.json` records besides the scores.
         history: From the name of a metric to its values by epoch.
         splits: The images and labels, after `load`, without those that were kept for intervals.
-        seen: Which images are used for what, after `keep_apart`; None of records.
+        seen: Which images are used for what, after `keep_apart`; of records, how many.
         model: The classifier; each step of `train_on` may put another in its place.
         outcomes: Labels and predictions of the validation split, after `predict`, of classes.
         targets: The targets of other tasks, and their `answers`, likewise.
@@ -130,7 +130,7 @@ class Run:
 
     splits: data.Splits
     model: Any
-    seen: SeenImages | None = None
+    seen: SeenImages
     calibrating: data.Split | None
     outcomes: Outcomes
     targets: np.ndarray
@@ -276,23 +276,25 @@ class Run:
         if not isinstance(train, IndexedSplit):
             if before.used:
                 self.print("note: scores may count records that the first weights were made with")
+            counts = {TRAINED: len(train), VALIDATED: len(self.splits.val)}
+            self.model.seen_images = self.seen = SeenImages(counts=counts) | before
             return
         self.held_out, self.deciding, self.calibrating = (
             without_copies(part, train) for part in (self.held_out, self.deciding, self.calibrating)
         )
-        own = {
+        uses = {
             TRAINED: train.digests(),
             TUNED: digests_of(self.held_out, self.deciding),
             CALIBRATED: digests_of(self.calibrating),
         }
-        val, line = unseen(self.splits.val, SeenImages.of(own), before, self.splits.source)
+        val, line = unseen(self.splits.val, SeenImages.of(uses), before, self.splits.source)
         if line:
             self.print(line)
             self.splits, self.trained_on = (
                 replace(splits, splits={**splits.splits, "val": val})
                 for splits in (self.splits, self.trained_on)
             )
-        self.seen = SeenImages.of({**own, VALIDATED: digests_of(val)}) | before
+        self.seen = SeenImages.of({**uses, VALIDATED: digests_of(val)}) | before
         self.model.seen_images = self.seen
 
     def look_first(self) -> None:
@@ -468,7 +470,7 @@ class Run:
         }
         self.model.seen_images = self.seen
         with single_process() if current_processes() is not None else nullcontext():
-            if self.seen is not None:
+            if isinstance(self.loaded.train, IndexedSplit):
                 write_images(self.folder / IMAGES, self.loaded, self.seen)
             config = config_of(self.job, self.recipe, self.model, self.folder)
             with atomic_write(self.folder / "model.keras") as temporary:

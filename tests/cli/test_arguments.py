@@ -108,7 +108,6 @@ USAGE = [
     *((f"train --data x --bands {bad}", "--bands") for bad in ("0", "4,4", "red", "1,,2", "")),
     ("calibrate m --data x --separator ;", "--separator has no effect"),
     ("train --data x --labels l --order a,b --task regression", "--order is for the grades of"),
-    ("evaluate m", "evaluate needs --data"),
     ("evaluate m --vtab", "--vtab needs --out"),
     ("evaluate m --vtab --out x --accumulate 3", "--accumulate 3 does not"),
     ("evaluate m --data d --tasks dtd", "--tasks has no effect without --vtab"),

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import tasks
+from keras_vit import data, tasks
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.training import recipes
 from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.train.image_record import IMAGES
 from keras_vit_cli.train.job import Job
@@ -91,16 +93,16 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path) -> None:
     assert validated
     assert not validated & used
     others = moved(photos, tmp_path / "others", int(rng.integers(1, 9)))
-    for data, wanted in ((photos, None), (others, None), (others, "val"), (others, "all")):
-        asked = {"model": tmp_path / "model.keras", "data": str(data), "data_dir": None}
-        images = scored_images(run.model, SimpleNamespace(**asked), wanted=wanted)
-        scored, all_ = contents(images.split.files), contents(data.rglob("*.png"))
+    for place, wanted in ((photos, None), (others, None), (others, "val"), (others, "all")):
+        asked = {"model": tmp_path / "model.keras", "data": str(place), "data_dir": None}
+        images = scored_images(run.model, SimpleNamespace(**asked), split_name=wanted)
+        scored, all_ = contents(images.split.files), contents(place.rglob("*.png"))
         assert scored == all_ - used
         assert validated <= scored
         new = len(all_ - contents(photos.rglob("*.png")))
         assert f"{len(images.split)} images: " in images.line
         assert (f"{new} new" in images.line) == bool(new)
-    trained = scored_images(run.model, SimpleNamespace(**asked), wanted="train")
+    trained = scored_images(run.model, SimpleNamespace(**asked), split_name="train")
     assert contents(trained.split.files) == used
     classifier = scored_images(run.model, SimpleNamespace(**asked), fits=True, own_classes=False)
     assert not contents(classifier.split.files) & used
@@ -163,6 +165,16 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     assert "does not have the class fox (1 image)" in command(
         "evaluate model.keras --data test", status=2
     )
+
+
+def test_fit_in_python_notes_its_images(tmp_path: Path) -> None:
+    splits = data.load("digits")
+    model = bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1))
+    recipe = replace(recipes.get("digits"), steps=2, epochs=0)
+    keras_vit.fit(model, recipe, splits, tmp_path, print_fn=lambda line: None)
+    seen = keras_vit.load_model(tmp_path / "best.keras").seen_images
+    assert set(seen.uses(splits.val.digests())) <= {"validated on", "trained on"}
+    assert set(seen.uses(splits.train.digests())) == {"trained on"}
 
 
 def test_a_record_survives_files(tmp_path: Path) -> None:

@@ -230,51 +230,40 @@ def relabeled(contents: bytes, padding: int) -> bytes:
     return written(partial(file.save_as, enforce_file_format=True))
 
 
-TWELVE = np.minimum(FIVE[..., :1] >> 4, 4000)
-HOUNSFIELD = (TWELVE.astype("int16") - 2048)[..., 0]
-FLOATS = FIVE.astype("float32") / 7
-LOWEST = float(np.finfo("float32").min)
-CT = {"RescaleSlope": "2", "RescaleIntercept": "-10"}
-PADDED = {"bits": 16, "PixelPaddingValue": -3000}
+def padded(values: np.ndarray, value: int, bits: int = 16, **tags: Any) -> bytes:
+    return dicom(with_hole(values, value), bits, **{"PixelPaddingValue": value, **tags})
+
+
+TWELVE = np.minimum(FIVE[..., 0] >> 4, 4000)
+HOUNSFIELD = TWELVE.astype("int16") - 2048
+DEEP, FLOATS, DOUBLES = FIVE >> 4, FIVE.astype("float32") / 7, FIVE.astype("float64")
+LOWEST, LOWEST_DOUBLE = np.finfo("float32").min, np.finfo("float64").min
+RESCALED = padded(HOUNSFIELD, -3000, RescaleSlope="2", RescaleIntercept="-10")
+RANGE = {"PixelPaddingValue": -3000, "PixelPaddingRangeLimit": -3300}
+WHITE = {"bits": 12, "PhotometricInterpretation": "MONOCHROME1"}
 # Files of which the hole does not have a value, and their other values.
-WITH_HOLES: dict[str, tuple[Callable[[], bytes], np.ndarray]] = {
-    "GDAL_NODATA": (lambda: nodata(FIVE >> 4, 65535, "65535"), FIVE >> 4),
-    "GDAL_NODATA of 0": (lambda: nodata((FIVE >> 4) + 1, 0, "0"), (FIVE >> 4) + 1),
-    "GDAL_NODATA of floats": (lambda: nodata(FLOATS, -9999, "-9999"), FLOATS),
-    "GDAL_NODATA, the lowest float": (lambda: nodata(FLOATS, LOWEST, "-3.40282e+38"), FLOATS),
-    "GDAL_NODATA of doubles": (
-        lambda: nodata(FLOATS.astype("float64"), np.finfo("float64").min, "-1.79769313486e+308"),
-        FLOATS,
-    ),
-    "mask of GDAL": (lambda: with_mask(FIVE, with_hole(np.ones((40, 50), bool), 0)), FIVE),
-    "sparse tile": (lambda: sparse(FIVE, 9), FIVE),
-    "NaN": (lambda: npy(with_hole(FLOATS, np.nan)), FLOATS),
-    "padding": (lambda: dicom(with_hole(HOUNSFIELD, -3000), **PADDED), HOUNSFIELD),
-    "padding, the other sign": (
-        lambda: relabeled(dicom(with_hole(HOUNSFIELD, -3000), bits=16, **CT), 2**16 - 3000),
-        2.0 * HOUNSFIELD - 10,
-    ),
-    "padding, a range": (
-        lambda: dicom(with_hole(HOUNSFIELD, -3200), **PADDED, PixelPaddingRangeLimit=-3300),
-        HOUNSFIELD,
-    ),
-    "padding of MONOCHROME1": (
-        lambda: dicom(
-            with_hole(TWELVE[..., 0], 4095),
-            PixelPaddingValue=4095,
-            PhotometricInterpretation="MONOCHROME1",
-        ),
-        4095 - TWELVE,
-    ),
+WITH_HOLES: dict[str, tuple[bytes, np.ndarray]] = {
+    "GDAL_NODATA": (nodata(DEEP, 65535, "65535"), DEEP),
+    "GDAL_NODATA of 0": (nodata(DEEP + 1, 0, "0"), DEEP + 1),
+    "GDAL_NODATA of floats": (nodata(FLOATS, -9999, "-9999"), FLOATS),
+    "the lowest float": (nodata(FLOATS, LOWEST, "-3.40282e+38"), FLOATS),
+    "the lowest double": (nodata(DOUBLES, LOWEST_DOUBLE, "-1.79769313486e+308"), DOUBLES),
+    "a mask of GDAL": (with_mask(FIVE, with_hole(np.ones((40, 50), bool), 0)), FIVE),
+    "a sparse tile": (sparse(FIVE, 9), FIVE),
+    "NaN": (npy(with_hole(FLOATS, np.nan)), FLOATS),
+    "padding": (padded(HOUNSFIELD, -3000), HOUNSFIELD),
+    "padding, the other sign": (relabeled(RESCALED, 2**16 - 3000), 2.0 * HOUNSFIELD - 10),
+    "padding, a range": (padded(HOUNSFIELD, -3200, **RANGE), HOUNSFIELD),
+    "padding of MONOCHROME1": (padded(TWELVE, 4095, **WHITE), 4095 - TWELVE),
 }
 
 
 @pytest.mark.parametrize("name", WITH_HOLES)
 def test_pixels_without_a_value_are_nan(name: str) -> None:
-    make, values = WITH_HOLES[name]
+    contents, values = WITH_HOLES[name]
     expected = with_hole(values.reshape(40, 50, -1).astype("float32"), np.nan)
     with warnings.catch_warnings(action="error"):
-        read = read_raster(make())
+        read = read_raster(contents)
     assert read.dtype == np.float32
     np.testing.assert_array_equal(read, expected)
     assert (shown(read)[HOLE] == 0).all()

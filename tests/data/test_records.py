@@ -151,8 +151,8 @@ def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "label.labels.txt").write_text(NAMES)
     splits = load(tmp_path)
     assert (list(splits), labels(splits["test"])) == (["train", "val", "test"], [0, 1, 2, 3])
-    assert list(load(tmp_path, whole=True)) == ["train", "val", "test"]
-    assert len(load(f"records:{tmp_path}/Train/*", whole=True)["all"]) == 4
+    assert list(load(tmp_path, val_fraction=None)) == ["train", "val", "test"]
+    assert len(load(f"records:{tmp_path}/Train/*", val_fraction=None)["all"]) == 4
     with pytest.warns(match="and not val: test is validated on"):
         assert list(load(f"records:{tmp_path}/[Tt]*/*")) == ["train", "val"]
     for source in ("dev/*", "dev/0.tfrecords", "dev"):

@@ -165,25 +165,25 @@ def test_a_folder_that_is_only_evaluated_is_one_split(tmp_path: Path) -> None:
     write(flat_folder(tmp_path / "lists"), {"train.txt": b"a/000.png", "val.txt": b"b/001.png"})
     (tmp_path / "flat" / "empty").mkdir()
     with pytest.warns(match=r"1 class is left out:\n.*empty: a class without an image$"):
-        flat = load(tmp_path / "flat", whole=True, on_bad_file="raise")
+        flat = load(tmp_path / "flat", val_fraction=None, on_bad_file="raise")
     assert repr(flat) == f"Splits('{tmp_path / 'flat'}', 2 classes: all 20)"
     assert np.bincount(flat["all"].labels()).tolist() == [10, 10]
-    one = load(tmp_path / "one", whole=True)["all"]
+    one = load(tmp_path / "one", val_fraction=None)["all"]
     assert (one.class_names, one.labels().tolist()) == (("a",), [0, 0, 0])
-    parts = load(tmp_path / "parts", whole=True)  # what the data says of splits stays
+    parts = load(tmp_path / "parts", val_fraction=None)  # what the data says of splits stays
     assert {name: names(part) for name, part in parts.items()} == {
         part: [f"{part}/1.png"] for part in ("train", "val", "test")
     }
     assert parts.class_names == ("test", "train", "val")
-    assert names(load(tmp_path / "lists", whole=True)["val"]) == ["b/001.png"]
-    assert repr(load("digits", whole=True)) == "Splits('digits', 10 classes: all 1797)"
+    assert names(load(tmp_path / "lists", val_fraction=None)["val"]) == ["b/001.png"]
+    assert repr(load("digits", val_fraction=None)) == "Splits('digits', 10 classes: all 1797)"
     with pytest.raises(KeyError, match="does not have a split 'val': it has all"):
         _ = flat.val
     (tmp_path / "none" / "a").mkdir(parents=True)
     with pytest.raises(ValueError, match="none does not hold an image in a class folder"):
-        load(tmp_path / "none", whole=True)
+        load(tmp_path / "none", val_fraction=None)
     with pytest.raises(ValueError, match="0 class folders and one or more are needed"):
-        load(tmp_path / "none" / "a", whole=True)
+        load(tmp_path / "none" / "a", val_fraction=None)
 
 
 def test_suffixes_links_what_is_ignored_and_lists_in_every_unicode_encoding(tmp_path) -> None:

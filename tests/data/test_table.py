@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Splits, load, pipeline
+from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
@@ -135,7 +136,10 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "empty": (b"", "does not have a row of labels"),
         "a header alone": (b"file,label\n", "does not have a row of labels"),
         "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
-        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2"),
+        "missing cells": (
+            CSV + b"01.png\n",
+            "line 3: the row has 1 cells, and the header 2: 01.png",
+        ),
     },
     "t.jsonl": {
         "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
@@ -361,10 +365,12 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     animals = Classification(("cat", "dog", "owl"))
     for columns, name in (({}, "all"), ({"split": ["test"] * COUNT}, "test")):
         rows = {"file": FILES, "label": ["dog"] * COUNT, **columns}
-        whole = table(rows, task=animals, whole=True)
+        whole = table(rows, task=animals, val_fraction=None)
         assert (list(whole), whole.class_names) == ([name], animals.names)
         assert whole[name].labels().tolist() == [1] * COUNT
-    number = table({"file": FILES, "age": ["7.5"] * COUNT}, task="regression", whole=True)["all"]
+    number = table({"file": FILES, "age": ["7.5"] * COUNT}, task="regression", val_fraction=None)[
+        "all"
+    ]
     assert number.labels().tolist() == [[7.5]] * COUNT
     for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):
         splits = table({"file": FILES, **labels}, val_fraction=0.3)
@@ -422,6 +428,10 @@ def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"8 rows .* cannot be used") as caught:
             load_rows(way)
         assert message in str(caught.value)
+    table = photos / "t.csv"  # as audits read it
+    table.write_text("Unnamed: 0,name,kind\n50,0,cat \n70,1.JPG,dog\n")
+    with pytest.warns(UserWarning, match="2 paths of 'name' taken"):
+        assert read_file_table(table) == [("cat/0.jpg", "cat", None), ("dog/1.jpg", "dog", None)]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
     names = {"train": "train", "val": "validation", "test": "test"}
     assert {name: split.tfds_split for name, split in three.items()} == names
     for name, parts in (("kv_three_splits", [*three]), ("kv_one_split", ["all"])):
-        assert list(load(name, data_dir=data_dir, whole=True)) == parts
+        assert list(load(name, data_dir=data_dir, val_fraction=None)) == parts
     for name, message in (
         ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
         ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),

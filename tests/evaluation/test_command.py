@@ -41,8 +41,8 @@ def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsy
         assert f"± {100 * row.spread:.2f} over 4 seeds" in line
     # Its own classes; nothing says which images it has seen, and all are scored.
     assert run(file, "--data", images) == 0
-    printed = capsys.readouterr().out
-    assert "40 images; model has no record of those that it was made with" in printed
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "40 images; vision_transformer does not have a record of those it was made" in printed
     assert run(file, "--data", images, "--split", "val") == 0
     labels, scores = predict_split(model, splits.val)
     expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))

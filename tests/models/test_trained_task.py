@@ -227,8 +227,10 @@ def test_weights_of_classes_that_keras_follows() -> None:
 @pytest.mark.parametrize(("options", "loss", "targets", "message"), [
     ({}, CCE(from_logits=True), SEVERAL, "sums to 2, several classes at once.*multilabel"),
     ({}, losses.SigmoidCrossentropy(), SEVERAL, "sums to 2, several classes"),
+    ({"classifier_activation": "softmax"}, "mse", SEVERAL, "sums to 2, several classes"),
+    ({"task": Ordinal(size=4)}, BINARY, np.arange(8) % 4, r"compile with model\.task\.loss"),
     ({"num_classes": 1}, "mse", NUMBERS[:8], r"2 numbers per image, and .* returns 1.*size=2"),
-    ({"num_classes": 2}, "mse", NUMBERS[:8, 0], "1 numbers per image, and .* returns 2"),
+    ({"num_classes": 2}, "mse", NUMBERS[:8, 0], "1 number per image, and .* returns 2"),
     ({"num_classes": 1}, "mae", np.full(8, np.inf), "targets hold inf, "),
     ({"task": Ordinal(size=3)}, losses.CumulativeCrossentropy(), np.arange(8) % 4, "3 classes"),
     ({"task": Ordinal(size=3)}, losses.CumulativeCrossentropy(), ROWS, r"labels\.argmax\(-1\)\.$"),

@@ -122,15 +122,16 @@ def _of_bands(image: np.ndarray, bands: tuple[int, ...] | None) -> np.ndarray:
             have = "1 band" if count == 1 else f"{count} bands"
             raise BadImageError(f"the file has {have}, and band {absent[0]} was asked for")
         image = image[..., [band - 1 for band in bands]]
-    missing, image = np.ma.getmaskarray(image), np.ma.getdata(image)
+    missing, image = np.ma.getmask(image), np.ma.getdata(image)
     if image.dtype.kind == "f":
         missing = missing | np.isnan(image)
-    if missing.all():
+    if np.all(missing):
         raise BadImageError("not one pixel of these bands has a value: leave such files out")
-    if image.dtype.kind == "f" or image.dtype.itemsize == 8 or missing.any():
+    if image.dtype.kind == "f" or image.dtype.itemsize == 8 or np.any(missing):
         with np.errstate(over="ignore"):  # it becomes infinity, which is refused
             image = image.astype("float32")
-        image[missing] = np.nan
+        if np.any(missing):
+            image[missing] = np.nan
         if (infinite := np.isinf(image)).any():
             number = int(np.argwhere(infinite)[0, 2])
             band = number + 1 if bands is None else bands[number]
@@ -273,14 +274,12 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
         image = series.asarray(maxworkers=1)  # what other threads log would not be heard
         missing = _is_nodata(page, image) | _is_sparse(series)
         order = [axes.index("Y"), axes.index("X"), *others]
-        image, missing = (array.transpose(order) for array in (image, missing))
+        image = np.ma.array(image, mask=missing).transpose(order)
         if masks:  # of GDAL: all others are the smaller ones of overviews
             if masks[0].shape != image.shape[:2]:
                 raise BadImageError(f"a TIFF file whose mask {masks[0].shape} is not of its size")
             _check_segments(masks[0], contents, check)
-            inside = masks[0].asarray(maxworkers=1) != 0
-            missing = missing | ~inside.reshape(inside.shape + (1,) * (image.ndim - 2))
-    image = np.ma.array(image, mask=missing)
+            image[masks[0].asarray(maxworkers=1) == 0] = np.ma.masked
     return turn_upright(image, page.tags.valueof(ORIENTATION_TAG, 1))
 
 
@@ -324,12 +323,12 @@ def _jpeg_size(jpeg: bytes) -> tuple[int, int, int]:
     raise BadImageError("the TIFF file is damaged: a part in JPEG does not say its size")
 
 
-def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray:
+def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray | np.bool_:
     """Which values of an image are those that GDAL_NODATA calls missing."""
     try:
         value = float(str(page.tags.valueof(_NODATA)).strip("\0 ").replace(",", "."))
     except ValueError:  # there is none, or text that is not a number
-        return np.zeros(image.shape, bool)
+        return np.ma.nomask
     if image.dtype.kind != "f":
         return np.asarray(image == value)
     near = _NEAR if abs(value) < _LARGE else _NEAR_LARGEST
@@ -340,11 +339,11 @@ def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray:
         return np.asarray(np.abs(image - number) <= near * np.abs(number))
 
 
-def _is_sparse(series: Any) -> np.ndarray:
+def _is_sparse(series: Any) -> np.ndarray | np.bool_:
     """Which pixels lie in the strips and tiles that a file leaves out."""
     pages, shape = series.pages, series.shape
     if all(all(page.databytecounts) for page in pages):
-        return np.zeros(shape, bool)
+        return np.ma.nomask
     # One sample plane, or several; depth, which is 1; height, width and samples in each pixel.
     missing = np.zeros((len(pages), *pages[0].keyframe.shaped), bool)
     for page, planes in zip(pages, missing, strict=True):
@@ -432,7 +431,7 @@ def _read_dicom(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     return np.ma.array(image, mask=missing)
 
 
-def _is_padding(file: Any, image: np.ndarray) -> np.ndarray:
+def _is_padding(file: Any, image: np.ndarray) -> np.ndarray | np.bool_:
     """Which stored values pad a gray image, as around the circle that a scanner sees.
 
     Source: DICOM PS3.3, C.7.5.1.1.2.
@@ -440,7 +439,7 @@ def _is_padding(file: Any, image: np.ndarray) -> np.ndarray:
     kind = {"f4": "Float", "f8": "DoubleFloat"}.get(image.dtype.str[1:], "")
     value = file.get(f"{kind}PixelPaddingValue")
     if value is None or not file.PhotometricInterpretation.startswith("MONOCHROME"):
-        return np.zeros(image.shape, bool)
+        return np.ma.nomask
     limit = file.get(f"{kind}PixelPaddingRangeLimit")
     # Some files have the number of the other sign: 63536 for -2000 of 16 bits.
     ends = np.array([value, value if limit is None else limit]).astype(image.dtype)
@@ -475,8 +474,8 @@ RASTER_FORMATS = (
 
 def require_readers(suffixes: Iterable[str]) -> None:
     """Raises an ImportError where what reads files of these suffixes is not installed."""
-    wanted = set(suffixes)
-    names = {kind.name for kind in kinds_of(BANDS) if wanted.intersection(kind.suffixes)}
+    needed = set(suffixes)
+    names = {kind.name for kind in kinds_of(BANDS) if needed.intersection(kind.suffixes)}
     for kind in RASTER_FORMATS:
         if kind.name in names and find_spec(kind.package) is None:
             raise ImportError(

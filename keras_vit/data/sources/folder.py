@@ -412,7 +412,7 @@ def check_images(
         files, as far as that is known.
     """
     if options.bands is not None:
-        require_readers(file.suffix.lower() for file in files)
+        require_readers(kind.suffixes[0] for file in files if (kind := kind_of(file)))
     bands = options.numbers(files)
     if not options.verify:
         if bands is None:

@@ -62,6 +62,19 @@ class _Columns(NamedTuple):
     indices: list[str]  # that are neither
 
 
+class _Rows(NamedTuple):
+    """The rows of a table, and `usable`: the numbers of those that can be used."""
+
+    table: Table
+    files: list[Path]
+    splits: list[str]
+    labels: Labels
+    groups: np.ndarray | None
+    usable: list[int]
+    ignored: tuple[tuple[Path, str], ...]
+    reason: str
+
+
 def load_table(
     folder: Path,
     options: TableOptions,
@@ -75,33 +88,15 @@ def load_table(
         raise NotADirectoryError(
             f"{printable(folder)} is not a folder here: with labels, give that of the images."
         )
-    path = Path(options.labels).expanduser()
-    table = read_table(path if path.exists() else folder / path)
-    images = ImageFolder(folder, suffixes_of(reading.read_by))
-    columns = _choose_columns(table, images, options)
-    bad = dict(table.broken)
-    files, note = images.find_all(table.columns[columns.file], columns.file, bad)
-    splits = _read_splits(table, columns, bad)
-    if reading.whole and set(splits) == {"train"}:
-        splits = ["all"] * len(files)
-    known = set(splits) if reading.whole else {"train"}
-    trained = [row not in bad and split in known for row, split in enumerate(splits)]
-    if bad and not any(trained):
-        _report_bad(table, bad, "error")  # without a name, labels would raise another
-    cells = {name: table.columns[name] for name in columns.labels}
-    labels = read_labels(cells, options.task, options.separator, trained, table.places)
-    bad = labels.bad | bad
-    repeated = _find_repeated(table, files, splits, labels, bad)
-    _report_bad(table, bad, options.on_bad_row)
-    rows = [row for row in range(len(files)) if row not in bad and row not in repeated]
-    groups = _group_numbers(table.columns[columns.group]) if columns.group else None
-    parts = {name: [row for row in rows if splits[row] == name] for name in _SPLITS}
+    rows = _read_rows(folder, options, reading)
+    table, files, labels, groups = rows.table, rows.files, rows.labels, rows.groups
+    parts = {name: [r for r in rows.usable if rows.splits[r] == name] for name in _SPLITS}
     parts = {name: part for name, part in parts.items() if part}
     if not reading.whole:
         parts = _validated(table, parts, groups, labels, val_fraction, seed)
     elif not parts:
         raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
-    bands, unreadable, upright, jpeg = check_images([files[row] for row in rows], reading)
+    bands, unreadable, upright, jpeg = check_images([files[row] for row in rows.usable], reading)
     broken = {file for file, _ in unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
@@ -127,11 +122,36 @@ def load_table(
     if groups is not None:
         for name, split in made.items():
             split.groups = groups[parts[name]]
-    left_out = sorted({**repeated, **bad}.items())
-    ignored = ((files[row], f"{table.places[row]}: {reason}") for row, reason in left_out)
-    report = FileReport(tuple(unreadable), tuple(ignored))
-    reason = "; ".join([labels.reason, *_notes(columns, labels, rows), *note])
-    return Splits(str(folder), task.names, made, report, reason)
+    report = FileReport(tuple(unreadable), rows.ignored)
+    return Splits(str(folder), task.names, made, report, rows.reason)
+
+
+def _read_rows(folder: Path, options: TableOptions, reading: FileOptions) -> _Rows:
+    """Reads a table, and reports the rows that cannot be used."""
+    path = Path(options.labels).expanduser()
+    table = read_table(path if path.exists() else folder / path)
+    images = ImageFolder(folder, suffixes_of(reading.read_by))
+    columns = _choose_columns(table, images, options)
+    bad = dict(table.broken)
+    files, note = images.find_all(table.columns[columns.file], columns.file, bad)
+    splits = _read_splits(table, columns, bad)
+    if reading.whole and set(splits) == {"train"}:
+        splits = ["all"] * len(files)
+    known = set(splits) if reading.whole else {"train"}
+    trained = [row not in bad and split in known for row, split in enumerate(splits)]
+    if bad and not any(trained):
+        _report_bad(table, bad, "error")  # without a name, labels would raise another
+    cells = {name: table.columns[name] for name in columns.labels}
+    labels = read_labels(cells, options.task, options.separator, trained, table.places)
+    bad = labels.bad | bad
+    repeated = _find_repeated(table, files, splits, labels, bad)
+    _report_bad(table, bad, options.on_bad_row)
+    left_out = {**repeated, **bad}
+    usable = [row for row in range(len(files)) if row not in left_out]
+    groups = _group_numbers(table.columns[columns.group]) if columns.group else None
+    ignored = ((files[r], f"{table.places[r]}: {why}") for r, why in sorted(left_out.items()))
+    reason = "; ".join([labels.reason, *_notes(columns, labels, usable), *note])
+    return _Rows(table, files, splits, labels, groups, usable, tuple(ignored), reason)
 
 
 def _notes(columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:

@@ -32,7 +32,7 @@ def load(
     source: str | os.PathLike[str],
     *,
     data_dir: str | os.PathLike[str] | None = None,
-    val_fraction: float = 0.2,
+    val_fraction: float | None = 0.2,
     seed: int = 0,
     on_bad_file: str = "skip",
     verify: bool = True,
@@ -46,7 +46,6 @@ def load(
     label_columns: str | Sequence[str] | None = None,
     separator: str | None = None,
     on_bad_row: str = "error",
-    whole: bool = False,
 ) -> Splits:
     """Finds labeled images by name and splits them reproducibly.
 
@@ -72,7 +71,10 @@ def load(
               the folder of a prepared one.
         data_dir: where TFDS looks for prepared data sets and puts new ones.
         val_fraction: fraction of the images for validation where the source does not have such a
-            split.
+            split. None to draw none, as of data that a model is only evaluated on: data without
+            splits are one, `load(..., val_fraction=None)["all"]`, and others have theirs under
+            their names. Classes are those of all of them, even a single one, and numbers in a table
+            are not scaled.
         seed: which images these are. TFDS slices take the last ones, whatever the seed.
         on_bad_file: "skip" files that cannot be decoded and classes without an image to train on,
             with a warning and in `report`; or "raise". In records, an image that cannot be decoded
@@ -110,10 +112,6 @@ def load(
             is an image without any of them.
         on_bad_row: "error" for rows of missing files, empty cells and the like, which are all in
             the message; or "skip" them, with a warning and in `report.ignored`.
-        whole: draw no validation images, as of data that a model is only evaluated on: data without
-            splits are one, `load(..., whole=True)["all"]`, and others keep theirs as they are
-            called. Classes are those of all of them, even a single one, and numbers in a table are
-            not scaled. `val_fraction` and `seed` do not matter.
 
     Returns:
         `Splits`, with `train`, `val` and perhaps a "test", or "all" alone; with `task`,
@@ -136,6 +134,7 @@ def load(
         >>> load("digits")
         Splits('digits', 10 classes: train 1437, val 360)
     """
+    whole, val_fraction = (True, 0.2) if val_fraction is None else (False, val_fraction)
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction={val_fraction} must lie between 0 and 1, for instance 0.2")
     if not isinstance(seed, Integral) or seed < 0:

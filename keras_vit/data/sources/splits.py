@@ -24,7 +24,7 @@ from keras_vit.data.decode.image_files import unreadable_reason
 from keras_vit.tasks import Classification, Task
 
 GRAY = 127  # what replaces an image that cannot be decoded
-DIGEST_DIGITS = 32  # hexadecimal ones of an image's SHA-256: 128 bits tell any images apart
+DIGEST_DIGITS = 32  # hexadecimal ones of an image's SHA-256: 128 bits, as no two images share
 _READ_AHEAD = 64  # images that are decoded at once
 
 
@@ -282,7 +282,7 @@ class IndexedSplit(Split):
         return self._labels
 
     def digests(self) -> np.ndarray:
-        """What tells an image from others, in the order of `labels()`, `(images,)` of bytes.
+        """The digest of each image, in the order of `labels()`, `(images,)` of bytes.
 
         The first 32 hexadecimal digits of the SHA-256 of an image's file; of images in memory, of
         their shape and pixels. The first call reads every file.
@@ -469,7 +469,7 @@ class Splits(Mapping[str, Split]):
         source: the argument of `load`.
         class_names: the names of the task.
         splits: the parts; "test" is there when the source has one beside "val". Data without
-            splits that were loaded with `whole=True` have the part "all" alone.
+            splits that were loaded with `val_fraction=None` have the part "all" alone.
         report: files, folders and rows that are not used.
         task_reason: why the labels of a table are taken as `task`, a sentence.
 

@@ -107,7 +107,9 @@ def _read_separated(path: Path, suffix: str) -> Table:
                 message = f"the column {repeated[0]!r} twice: rename one, or add the line of names"
                 raise _error(path, f"line {number}", message)
         elif len(cells) != len(header):
-            broken[len(rows) - 1] = f"the row has {len(cells)} cells, and the header {len(header)}"
+            shown = printable(listed(cells, 5)[:_SHOWN])
+            reason = f"the row has {len(cells)} cells, and the header {len(header)}: {shown}"
+            broken[len(rows) - 1] = reason
             cells = (cells + [""] * len(header))[: len(header)]
         rows.append(cells)
         places.append(f"line {number}")
