@@ -21,6 +21,7 @@ train --data photos --epocs 3 -> --epocs | keras-vit train --help | Did you mean
 train --data photos --lr 0.1 -> --lr | keras-vit train --help | Did you mean --learning-rate?
 train -> required: --data | --data | keras-vit train --help
 train --data phtos/ -> no folder at phtos/ | CLASS/*.jpg | Did you mean photos?
+train --data phtos -> no folder at phtos | CLASS/*.jpg | Did you mean photos?
 train --data photos/gren/0.jpg -> photos/gren/0.jpg | CLASS/*.jpg | photos/green/0.jpg?
 train --data photos/red/0.jpg -> is a file | several of them | the folder around
 train --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
