@@ -34,7 +34,7 @@ def unknown_task(model: keras.Model) -> str:
     if loss is not None:
         why = f"{getattr(loss, '__name__', type(loss).__name__)} may be a loss of any task"
     elif outputs != 1:
-        why = "neither its task nor a softmax says it"
+        why = "neither a task nor the compiled loss says it"
     example = '("weight",)' if outputs == 1 else f"size={outputs}"
     return (
         f"What the outputs of {model.name}, {tuple(model.output_shape)}, mean is not known: {why}. "

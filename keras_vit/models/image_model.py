@@ -112,6 +112,12 @@ class ImageModel(CompiledModel):
         self.seen_images: SeenImages | None = None
         self.load_report = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "task":  # TensorFlow would leave out what is there already, such as None
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     @property
     def task(self) -> Task | None:
         return None if self._task_from == "nothing" else self._task

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,29 +51,21 @@ def warned(call: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize(("loss", "classes", "activation", "kind"), [
     (BINARY, 3, None, "multilabel"),
     (BINARY, 1, None, "multilabel"),
-    (partial(KERAS.binary_crossentropy, from_logits=True), 3, "linear", "multilabel"),
     ("bce", 3, "sigmoid", "multilabel"),
     ({"head": KERAS.BinaryFocalCrossentropy}, 3, "sigmoid", "multilabel"),
     (losses.AsymmetricLoss(), 3, None, "multilabel"),
-    (losses.ZLPRLoss(), 3, None, "multilabel"),
     ("mse", 2, None, "regression"),
-    ("mae", 1, None, "regression"),
     (["MeanSquaredLogarithmicError"], 1, "relu", "regression"),
     (partial(KERAS.huber, delta=2.0), 2, None, "regression"),
-    (KERAS.LogCosh(), 2, "sigmoid", "regression"),
-    (losses.QuantileLoss(), 1, None, "regression"),
     (losses.CumulativeCrossentropy(), 2, None, "ordinal"),
     (KERAS.SparseCategoricalCrossentropy(from_logits=True), 3, None, "classification"),
-    ("categorical_crossentropy", 3, "softmax", "classification"),
     ("crossentropy", 3, "softmax", "classification"),
     ("mse", 3, "softmax", "classification"),
     (losses.SigmoidCrossentropy(), 3, None, "classification"),
     (losses.BalancedLoss(losses.SoftmaxCrossentropy(), [1, 2, 3]), 3, None, "classification"),
-    (None, 3, None, "classification"),
     (own_loss, 3, None, None),
     (KERAS.Poisson(), 3, None, None),
     ("categorical_crossentropy", 3, "sigmoid", None),
-    (own_loss, 3, "softmax", "classification"),
 ])  # fmt: skip
 def test_the_loss_says_the_task(loss: Any, classes: int, activation: Any, kind: Any) -> None:
     model = vit(classes, classifier_activation=activation)
@@ -84,31 +77,27 @@ def test_the_loss_says_the_task(loss: Any, classes: int, activation: Any, kind: 
 
 
 @pytest.mark.every_backend
-@pytest.mark.parametrize("source", SOURCES[:2])
 @pytest.mark.parametrize(("loss", "targets", "answer"), [
     (BINARY, SEVERAL, lambda x: 1 / (1 + np.exp(-x))),
     ("mse", NUMBERS[:8, [0, 1, 1]], lambda x: x),
 ])  # fmt: skip
 def test_files_answer_what_was_trained(
-    loss: Any, targets: np.ndarray, answer: Any, source: Source, tmp_path: Path
+    loss: Any, targets: np.ndarray, answer: Any, tmp_path: Path
 ) -> None:
     model = vit()
     model.class_names = ["sea", "sun", "sky"]
     model.compile("sgd", loss, run_eagerly=keras.backend.backend() != "jax")
-    assert warned(lambda: model.fit(**source(IMAGES, targets.astype("float32")), verbose=0)) == []
+    assert warned(lambda: model.fit(IMAGES, targets, verbose=0)) == []
     expected = answer(outputs(model, IMAGES))
     keras_vit.save_weights(model, tmp_path / "model.npz", layout="google")
     keras_vit.save_weights(model, tmp_path / "folder", layout="huggingface")
-    files = ("model.npz", "folder")
-    for other in (
-        model,
-        reloaded(model, tmp_path),
-        *(keras_vit.load_model(tmp_path / f) for f in files),
-    ):
+    files = [keras_vit.load_model(tmp_path / name) for name in ("model.npz", "folder")]
+    for other in (model, reloaded(model, tmp_path), *files):
         assert other.class_names == ("sea", "sun", "sky")
         np.testing.assert_allclose(answers_of(other, outputs(other, IMAGES)), expected, rtol=1e-3)
 
 
+@pytest.mark.every_backend
 def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> None:
     model = vit()
     model.class_names = "abc"
@@ -124,9 +113,7 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f.npz", layout="google"),
             lambda each=each: keras_vit.compile_model(each, keras_vit.recipes.get("digits"), 99),
         ):
-            with pytest.raises(
-                ValueError, match=r"mean is not known.*model\.task = .*\"multilabel"
-            ):
+            with pytest.raises(ValueError, match=r"is not known.*model\.task = .*\"multilabel"):
                 call()
     assert model.with_classifier(3).task == Classification(size=3)
     model.task = "multilabel"
@@ -188,15 +175,17 @@ def test_a_scale_that_comes_after_training_on_units_is_a_warning(tmp_path: Path)
 WEIGHTS = {0: 1.0, 1: 2.0}
 CCE, SPARSE = KERAS.CategoricalCrossentropy, KERAS.SparseCategoricalCrossentropy
 ROWS = np.eye(3, dtype="float32")[np.arange(8) % 3]
-WRONG: dict[str, tuple[Any, Any, Any, dict[str, Any], str]] = {
+WRONG: dict[str, tuple[Any, Any, Any, Any, str | None]] = {
     "names": ("sparse", None, ROWS.argmax(1), {"cat": 1.0, "dog": 2.0}, r"\{0: 1.0, 1: 2.0\}\."),
     "other names": ("sparse", None, ROWS.argmax(1), {"Cat": 2.0}, "keys 'Cat', .* from 0 to 2"),
-    "texts": ("sparse", None, ROWS.argmax(1), {"0": 2.0}, "keys '0'"),
     "from 1": ("sparse", None, ROWS.argmax(1), {1: 1, 2: 2, 3: 9}, "keys 3, "),
     "a list": ("sparse", None, ROWS.argmax(1), [1.0, 2.0], "Give class_weight={0: 1.0"),
     "labels": (BINARY, None, SEVERAL, WEIGHTS, r"balanced\(model\.task\.loss\(\), \"weights\""),
     "numbers": ("mse", None, NUMBERS[:8, [0, 0, 0]], WEIGHTS, "sample_weight per image"),
     "own loss": (own_loss, "multilabel", SEVERAL, WEIGHTS, "of a row of multilabel"),
+    # Those that Keras follows.
+    "integers": ("sparse", None, ROWS.argmax(1), {np.int64(0): 1.0, 1: 2.0}, None),
+    "one-hot rows": (CCE(from_logits=True), None, ROWS, WEIGHTS, None),
 }
 
 
@@ -209,28 +198,15 @@ def test_weights_of_classes_that_keras_would_ignore(case: str) -> None:
         model.task = task
     model.compile("sgd", SPARSE(from_logits=True) if loss == "sparse" else loss)
     for call in (partial(model.fit, verbose=0), model.train_on_batch):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=message) if message else nullcontext():
             call(IMAGES, targets, class_weight=weights)
-
-
-def test_weights_of_classes_that_keras_follows() -> None:
-    for classes, loss, targets in (
-        (3, SPARSE(from_logits=True), ROWS.argmax(1)),
-        (3, CCE(from_logits=True), ROWS),
-        (1, BINARY, SEVERAL[:, :1]),
-    ):
-        model = vit(classes)
-        model.compile("sgd", loss, run_eagerly=True)
-        model.fit(IMAGES, targets, class_weight={np.int64(0): 1.0, 1: 2.0}, verbose=0)
 
 
 @pytest.mark.parametrize(("options", "loss", "targets", "message"), [
     ({}, CCE(from_logits=True), SEVERAL, "sums to 2, several classes at once.*multilabel"),
-    ({}, losses.SigmoidCrossentropy(), SEVERAL, "sums to 2, several classes"),
     ({"classifier_activation": "softmax"}, "mse", SEVERAL, "sums to 2, several classes"),
     ({"task": Ordinal(size=4)}, BINARY, np.arange(8) % 4, r"compile with model\.task\.loss"),
     ({"num_classes": 1}, "mse", NUMBERS[:8], r"2 numbers per image, and .* returns 1.*size=2"),
-    ({"num_classes": 2}, "mse", NUMBERS[:8, 0], "1 number per image, and .* returns 2"),
     ({"num_classes": 1}, "mae", np.full(8, np.inf), "targets hold inf, "),
     ({"task": Ordinal(size=3)}, losses.CumulativeCrossentropy(), np.arange(8) % 4, "3 classes"),
     ({"task": Ordinal(size=3)}, losses.CumulativeCrossentropy(), ROWS, r"labels\.argmax\(-1\)\.$"),
@@ -262,13 +238,11 @@ PLAIN = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), kera
 @pytest.mark.parametrize(("options", "splits", "message"), [
     ({}, LABELS, r"classification of 3, and the data has multilabel of 3 \(a, b, c\)\. Give model"),
     ({}, GRADES, "classification of 3, and the data has ordinal of 4"),
-    ({"num_classes": 2}, SCALED, "classification of 2, and the data has regression of 2"),
     ({"num_classes": 1}, SCALED, "a single output may be a number or a label"),
     ({"task": "multilabel"}, CLASSES, "multilabel of 3, and the data has classification of 3"),
     ({"task": BODY}, SCALED, r"scale \(0\.0, 0\.0, 1\.0, 1\.0\), and .*model\.task = splits\.task"),
     ({"task": Classification(("c", "b", "a"))}, CLASSES, r"\(c, b, a\), and .* \(a, b, c\)"),
     ({"task": Classification(size=2)}, CLASSES, "of 2, and the data has classification of 3"),
-    ({"task": Classification(size=3)}, CLASSES, None),
     ({"num_classes": 5}, CLASSES, None),
     (PLAIN, LABELS, "A Keras model is trained as a classifier"),
 ])  # fmt: skip
@@ -279,7 +253,7 @@ def test_fit_wants_a_model_of_the_same_task(
     recipe = keras_vit.recipes.get("digits").scaled(steps=1)
     call = partial(keras_vit.fit, model, recipe, splits, tmp_path, print_fn=lambda line: None)
     if message is None:
-        assert check_task(model, splits.task) is None
+        check_task(model, splits.task)
         return
     with pytest.raises(ValueError, match=message):
         call()

@@ -32,7 +32,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
 def model_metadata(model: ImageModel) -> dict[str, Any]:
     """What to write about a model, for `with_metadata` to read."""
     names, config = model.class_names, model.get_config()
-    task = config["task"]
+    task = None if config.get("task_from") == "head" else config["task"]  # as any reader would
     return {
         "arguments": {name: config[name] for name in ARGUMENTS if name in config},
         "image_size": stated_image_size(model),
