@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0, or 1 when some of the images do not get an answer, 2 for an error, which is a message
-        on standard error, 130 after Ctrl-C.
+        on standard error, 130 after Ctrl-C, 141 where nobody reads the output any more.
     """
 
     def checked() -> int:

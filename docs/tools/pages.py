@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from docs.tools import zoo
+from docs.tools import gallery, zoo
 from docs.tools.docstrings import NAMED_MODELS
 from keras_vit.applications import constructor_name
 from keras_vit.models import FAMILIES, model_cost
@@ -78,6 +78,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "constructors.rst": constructors,
     "recipes.md": recipe_table,
     "commands.md": commands,
+    "gallery.md": gallery.markdown,
 }
 
 

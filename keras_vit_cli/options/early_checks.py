@@ -165,7 +165,7 @@ def _may_be_data_set(text: str, data_dir: str | None) -> bool:
     """Whether a name is not that of a folder: of the digits, or perhaps of TensorFlow Datasets.
 
     To ask that package would take the seconds that are to be saved. It has a file or a folder for
-    each of its names.
+    its names: one without is refused where a folder is called nearly so (`tfds:NAME` is not).
     """
     if text in ("digits", "digits/half") or glob.has_magic(text):
         return True
@@ -173,8 +173,7 @@ def _may_be_data_set(text: str, data_dir: str | None) -> bool:
     if _looks_like_path(text) or package is None or package.origin is None:
         return False
     name, folder = text.split("/")[0], Path(package.origin).parent
-    places = (folder / "datasets" / name, folder / "url_checksums" / f"{name}.txt")
-    if any(place.exists() for place in places) or data_dir is not None:
+    if data_dir is not None or any(folder.glob(f"*/{name}*")):
         return True
     return not near_paths(Path(text))
 

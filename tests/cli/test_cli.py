@@ -21,7 +21,7 @@ from tests.data.image_fixtures import disorderly_folder
 pytestmark = pytest.mark.usefixtures("small_recipe", "here")
 Interrupt = Callable[[list[str], str], None]
 IN_A_RUN = """SHA256SUMS model.keras saved_models report.json report.md curves.png confusion.png
-calibration.png mistakes.png best.keras history.csv config.json"""
+calibration.png mistakes.png best.keras history.csv config.json images.csv"""
 LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough)
 
 
@@ -232,7 +232,7 @@ def test_next_commands_and_damaged_models(photographs: Path, command: Command) -
     assert command("predict", unnamed, photographs / "red/1.jpg").count("%") == 5
     # A model's file, cut, changed in one bit at twenty places, and files of something else.
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save("other.keras")
-    assert "not a model of keras_vit" in command("predict other.keras a.jpg", status=2)
+    assert "not a model of keras_vit" in command("predict other.keras", photo, status=2)
     content = save_tiny("whole.keras").read_bytes()
     damaged = [content[: int(part * len(content))] for part in (0.2, 0.9)]
     for at in np.linspace(0, 0.95 * len(content), 20).astype(int):

@@ -21,6 +21,7 @@ train --data photos --epocs 3 -> --epocs | keras-vit train --help | Did you mean
 train --data photos --lr 0.1 -> --lr | keras-vit train --help | Did you mean --learning-rate?
 train -> required: --data | --data | keras-vit train --help
 train --data phtos/ -> no folder at phtos/ | CLASS/*.jpg | Did you mean photos?
+train --data phtos -> no folder at phtos | CLASS/*.jpg | Did you mean photos?
 train --data photos/gren/0.jpg -> photos/gren/0.jpg | CLASS/*.jpg | photos/green/0.jpg?
 train --data photos/red/0.jpg -> is a file | several of them | the folder around
 train --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
@@ -55,7 +56,7 @@ predict labels.txt photos/red/0.jpg -> does not have the suffix | .npz | give on
 predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you mean
 predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
 predict m.keras photos --out answers.xlsx -> does not end in | .jsonl or .parquet | give --format
-predict m.keras empty -> No image is in the folder empty | .jpg | give one with
+predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> 'x' must end in .onnx | .onnx | 'x.onnx'
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS

@@ -231,7 +231,8 @@ def test_labels_and_models_without_a_meaning_are_refused(predict: Predict) -> No
         Csv(Schema(tasks.Classification(("x", name)), 2))
         with pytest.raises(ValueError, match=message):
             Csv(Schema(tasks.Multilabel(("x", name)), 2))
-    assert "model.task = " in predict(save_tiny("m.keras", num_classes=1), "a.png", status=2)
+    image = write(Path("photos"), {"a.png": plain(0)}) / "a.png"
+    assert "model.task = " in predict(save_tiny("m.keras", num_classes=1), str(image), status=2)
 
 
 @pytest.mark.parametrize("format", ["table", *READ])

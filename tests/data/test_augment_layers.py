@@ -13,7 +13,7 @@ import keras_vit.training.fit as fit_module
 from keras_vit.data import ArraySplit, Augmentation, Splits, load, pipeline, plot_augmentations
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit_cli import commands as cli
-from keras_vit_cli.train.job_recipe import recipe_of
+from keras_vit_cli.train.job_recipe import note_of_mirroring, recipe_of
 
 tf = pytest.importorskip("tensorflow")
 COUNT, SIZE = 8, 12
@@ -204,6 +204,12 @@ def test_the_option_of_train_and_the_plot(tmp_path, monkeypatch, capsys) -> None
     assert recipe.augment == Augmentation(min_area=recipe.augmentation.min_area, flip=False)
     with pytest.raises(ValueError, match="freeze_backbone computes features once"):
         recipe_of(replace(job, freeze_backbone=True, weights="w"))
+    # What the note on mirrored images proposes is accepted.
+    frozen = replace(job, freeze_backbone=True, weights="w", augment=("none",))
+    assert note_of_mirroring(frozen, recipe_of(frozen)) == ""
+    seen_twice = replace(recipe_of(frozen), views="flip")
+    assert note_of_mirroring(frozen, seen_twice).endswith("give --views one")
+    assert "--augment none or digits" in note_of_mirroring(job, recipe_of(job))
     assert cli.main(["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]) == 2
     assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
     pytest.importorskip("matplotlib")

@@ -155,7 +155,7 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
 
 def test_a_run_below_a_probe_says_so() -> None:
     report = evaluation.classification_report([0, 0, 1, 1], [0, 0, 0, 0], ["a", "b"])
-    facts, job = {"probe_accuracy": 0.75}, Job("photos")
+    facts, job = {"probe_accuracy": 0.75}, Job("photos", Path("run"))
     note = note_of_probe(report, facts, job)
     assert "a linear probe on the frozen features reaches 75.00%" in note
     assert "the trained model 50.00%: try --freeze-backbone" in note
