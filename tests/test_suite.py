@@ -9,7 +9,8 @@ from tests.conftest import REPOSITORY
 
 # What three backends run may grow where a backend can change the answer, and is counted here.
 MOST_ON_EVERY_BACKEND = 500
-MOST_LINES = 30_000
+# 30,000, and what labels, files and scores that were taken for something else need: a test for each.
+MOST_LINES = 31_500
 
 
 @pytest.fixture
