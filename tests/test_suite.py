@@ -9,7 +9,7 @@ from tests.conftest import REPOSITORY
 
 # What three backends run may grow where a backend can change the answer, and is counted here.
 MOST_ON_EVERY_BACKEND = 500
-# 30,000, and what labels, files and scores that were taken for something else need: a test for each.
+# 30,000, and a test for each label, file and score that was taken for something else.
 MOST_LINES = 31_500
 
 
