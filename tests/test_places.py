@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from keras_vit._base.manifest import write_manifest
 from keras_vit.curation.kept_measures import KeptMeasures
 from keras_vit.data.sources.cached_files import _write_one
 from keras_vit.training.state_file import write_state
+from keras_vit_cli.exit_status import ended_by_sigterm
 from keras_vit_cli.search.result_table import write_csv
 from tests import bank
 
@@ -56,7 +58,7 @@ def test_what_is_no_file_is_not_written(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_what_others_wrote_stays(tmp_path: Path) -> None:
+def test_what_others_wrote_stays_and_nothing_is_left(tmp_path: Path) -> None:
     path = tmp_path / "measures.bin"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match=r"measures\.bin was not written by"):
@@ -64,4 +66,7 @@ def test_what_others_wrote_stays(tmp_path: Path) -> None:
     overtaken = pytest.raises(FileExistsError, match=r"not replaced: what was written is in .*bin")
     with overtaken, atomic_write(path, new=True) as temporary:
         temporary.write_text("new")
+    with pytest.raises(SystemExit), ended_by_sigterm(), atomic_write(tmp_path / "a.bin"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not list(tmp_path.glob(".*"))
     assert sorted(file.read_text() for file in tmp_path.glob("*.bin")) == ["mine", "new"]
