@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
 from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
-from keras_vit_cli.exit_status import exit_status
+from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0, or 1 when some of the images do not get an answer, 2 for an error, which is a message
-        on standard error, 130 after Ctrl-C, 141 where nobody reads the output any more.
+        on standard error, 130 after Ctrl-C, 141 where nobody reads the output any more. SIGTERM
+        ends the process with 143.
     """
 
     def checked() -> int:
@@ -95,7 +97,9 @@ def run(options: dict[str, Any]) -> int:
         "list": _list,
     }
     name = options.pop("command")
-    with short_warnings():
+    # The server ends by itself, and what a run leaves is removed when it is resumed.
+    ends_at_once = name in ("serve", "train")
+    with short_warnings(), nullcontext() if ends_at_once else ended_by_sigterm():
         return commands[name](COMMANDS[name].options(**options)) or 0
 
 

@@ -3,8 +3,12 @@
 import os
 import re
 import select
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from keras_vit_cli.options.option import escaped
 
@@ -40,6 +44,23 @@ def exit_status(command: Callable[[], int]) -> int:
             raise
         print(f"keras-vit: {message_of(error)}", file=sys.stderr)
         return 2
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end the block as Ctrl-C does: temporary files are removed on the way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _is_output_closed() -> bool:

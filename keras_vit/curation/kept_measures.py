@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.files import write_bytes
+from keras_vit._base.files import append, check_place, open_to_append, write_bytes
 
 MEASURES = "measures.bin"
-HEADER = b"keras_vit measures 1\n"  # another number where measures are computed otherwise
+_MARK = b"keras_vit measures "
+HEADER = _MARK + b"1\n"  # another number where measures are computed otherwise
 RECORD = np.dtype(
     [
         ("sum", "S32"),
@@ -34,16 +35,26 @@ RECORD = np.dtype(
 
 
 class KeptMeasures:
-    """The records in a folder, to find and to add to."""
+    """The records in a folder, to find and to add to.
+
+    Raises:
+        FileExistsError: What stands in their place was not written by this package, or is a link.
+    """
 
     def __init__(self, folder: Path) -> None:
         path = folder / MEASURES
-        records = _whole_records(path)
+        check_place(path)
+        content = path.read_bytes() if path.exists() else b""
+        if not content.startswith(_MARK[: len(content)]):
+            raise FileExistsError(
+                f"{path} was not written by keras_vit, and is not replaced: move it away."
+            )
+        records = _whole_records(content)
         # Adds to a file that ends with a whole record.
-        if not path.exists() or path.stat().st_size != RECORD.itemsize * (1 + len(records)):
+        if not content or len(content) != RECORD.itemsize * (1 + len(records)):
             write_bytes(path, HEADER.ljust(RECORD.itemsize, b"\0") + records.tobytes())
         self._records = np.sort(records, order="sum")
-        self._file = path.open("ab")
+        self._file = open_to_append(path, new=False)
 
     def __enter__(self) -> KeptMeasures:
         return self
@@ -68,13 +79,11 @@ class KeptMeasures:
         """Appends the measures of files, each after the SHA-256 of its file."""
         records = np.array([(digest, *each, 0) for digest, each in measures], RECORD)
         records["check"] = [_check(record) for record in records]
-        self._file.write(records.tobytes())
-        self._file.flush()
+        append(self._file, records.tobytes())
 
 
-def _whole_records(path: Path) -> np.ndarray:
-    """The records of a file that have their checksums; none where there is no such file."""
-    content = path.read_bytes() if path.is_file() else b""
+def _whole_records(content: bytes) -> np.ndarray:
+    """The records of a file that have their checksums; none of another version's."""
     if not content.startswith(HEADER):
         return np.zeros(0, RECORD)
     records = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)[1:]

@@ -57,9 +57,11 @@ def write_state(path: Path, arrays: Mapping[str, Any], state: dict[str, Any]) ->
     """Writes arrays or Keras variables, and a state of JSON values and further arrays, atomically.
 
     Raises:
-        OSError: The disk is full or the folder cannot be written; an existing file stays.
+        OSError: The disk is full or the folder cannot be written; an existing file stays. The
+            error names the file.
         TypeError: A value that is neither an array nor one that JSON can express.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     tensors = {name: _to_numpy(value) for name, value in arrays.items()}
@@ -77,7 +79,10 @@ def write_state(path: Path, arrays: Mapping[str, Any], state: dict[str, Any]) ->
     tensors = {name: _as_known_dtype(value) for name, value in tensors.items()}
     tensors["state"] = np.frombuffer(content.encode(), np.uint8)
     with atomic_write(path) as temporary:
-        save_file(tensors, temporary, _METADATA)
+        try:
+            save_file(tensors, temporary, _METADATA)
+        except SafetensorError as error:  # of a full disk, too
+            raise OSError(str(error)) from error
         write_seal(temporary)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_vit._base.errors import printable, warn_at_caller
-from keras_vit._base.files import atomic_write
+from keras_vit._base.files import atomic_write, irregular_type
 from keras_vit.models.answers import unknown_task
 from keras_vit.models.head import HEADS
 from keras_vit.models.image_model import ImageModel
@@ -20,7 +20,7 @@ from keras_vit.weights.containers.keras_file import SUFFIXES
 from keras_vit.weights.containers.metadata import model_metadata
 from keras_vit.weights.containers.npz import save_npz
 from keras_vit.weights.containers.safetensors_file import save_safetensors
-from keras_vit.weights.containers.sums import TRAILER, carries_sum, irregular_type, write_seal
+from keras_vit.weights.containers.sums import TRAILER, carries_sum, write_seal
 from keras_vit.weights.containers.tensors import Array
 from keras_vit.weights.folders.configs import lacks_class_position
 from keras_vit.weights.folders.folder_writer import CONFIGS, check_folder, write_folder

@@ -15,6 +15,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice, counted, did_you_mean, listed, printable
 from keras_vit._base.files import write_text
 from keras_vit._base.manifest import sha256
+from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation.feature_index import modified_times
 from keras_vit.data.sources.listings import read_text
@@ -56,7 +57,7 @@ def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
     decisions: dict[int, Decision] = {}
     for cells in reader:
         place = f"{printable(path)}, line {reader.line_num}"
-        name, word, label = (cells[column] or "" for column in COLUMNS)
+        name, word, label = (from_text_cell(cells[column] or "") for column in COLUMNS)
         if counts[name] != 1:
             reason = "is the name of two files" if name in rows else did_you_mean(name, rows, [])
             raise ValueError(f"{place}: {printable(name)!r} is not a file of the index. {reason}")

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from keras_vit._base.errors import printable
-from keras_vit._base.files import atomic_write
+from keras_vit._base.files import append, atomic_write, check_place, open_to_append
+from keras_vit._base.spreadsheet import from_text_cell
+from keras_vit_cli.csv_lines import CsvLines
 from keras_vit_cli.predict.schema import Row, Schema
 from keras_vit_cli.printing import print_text
 
@@ -28,16 +29,20 @@ class Csv:
 
     def __init__(self, schema: Schema) -> None:
         schema.check_cells()
-        self.schema = schema
-        self.header = self.begin = _csv_line(schema.columns)
+        self.schema, self.lines = schema, CsvLines()
+        self.header = self.begin = self.lines.line(schema.columns)
 
     def text(self, row: Row) -> str:
-        return _csv_line(self.schema.flat(row))
+        return self.lines.line(self.schema.flat(row))
 
     def row(self, record: bytes) -> Row:
         """The row of a record; a ValueError for what is not a row of this schema."""
         (cells,) = csv.reader([record.decode("utf-8")], strict=True)
-        return self.schema.nested(cells)
+        return self.schema.nested(list(map(from_text_cell, cells)))
+
+    def tell(self, file: Path | str) -> None:
+        """Says what was changed in texts."""
+        self.lines.tell(file)
 
     def records(self, file: BinaryIO) -> Iterator[bytes]:
         """The whole records of a file: line breaks within quotes do not end one."""
@@ -68,6 +73,9 @@ class JsonLines:
         if keys != (example.keys() if row["error"] is None else {"file", "error"}):
             raise ValueError("other keys")
         return dict(row)
+
+    def tell(self, file: Path | str) -> None:
+        """Texts are as they are."""
 
     def records(self, file: BinaryIO) -> Iterator[bytes]:
         """The whole records of a file."""
@@ -101,11 +109,13 @@ def answered(path: Path, format: str, schema: Schema) -> Answered:
     """Reads the file that an earlier run wrote, in the memory of 16 bytes per file name.
 
     Raises:
+        FileExistsError: It is a link, or something else that is not a regular file.
         ValueError: It was not written by this command for this task.
     """
     lines = LINES[format](schema)
     earlier = Answered(0, None, set())
     expected = lines.begin.encode()
+    check_place(path)
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -166,19 +176,19 @@ def line_writer(
             sys.stdout.flush()
 
         yield write_out
+        lines.tell("the output")
         return
 
-    with path.open("xb" if end is None else "ab", buffering=0) as file:
+    with open_to_append(path, new=end is None) as file:
 
-        def append(text: str) -> None:
-            rest = memoryview(text.encode("utf-8", "backslashreplace"))
-            while rest:  # a disk that is nearly full takes a part
-                rest = rest[file.write(rest) :]
+        def write(rows: Sequence[Row]) -> None:
+            append(file, encoded(rows).encode("utf-8", "backslashreplace"))
 
         file.truncate(end or 0)
         if not end:
-            append(lines.header)
-        yield lambda rows: append(encoded(rows))
+            append(file, lines.header.encode("utf-8", "backslashreplace"))
+        yield write
+    lines.tell(path)
 
 
 @contextmanager
@@ -186,6 +196,7 @@ def parquet_writer(path: Path, schema: Schema) -> Iterator[Write]:
     """Writes rows to a Parquet file, which takes its place when all are there.
 
     Raises:
+        FileExistsError: There is a file, if only since the rows were begun.
         ImportError: pyarrow is not installed.
     """
     try:
@@ -198,7 +209,10 @@ def parquet_writer(path: Path, schema: Schema) -> Iterator[Write]:
     columns = pa.schema([(key, _arrow_type(pa, value)) for key, value in schema.example.items()])
     waiting: list[Row] = []
 
-    with atomic_write(path) as temporary, parquet.ParquetWriter(temporary, columns) as writer:
+    with (
+        atomic_write(path, new=True) as temporary,
+        parquet.ParquetWriter(temporary, columns) as writer,
+    ):
 
         def write(rows: Sequence[Row]) -> None:
             waiting.extend(rows)
@@ -230,13 +244,6 @@ def _arrow_type(pa: Any, value: Any) -> Any:
 
 def _has_rows(values: list[Any]) -> bool:
     return bool(values) and isinstance(values[0], dict)
-
-
-def _csv_line(cells: Sequence[Any]) -> str:
-    line = io.StringIO()
-    # Unquoted, a carriage return in a name would end the row.
-    csv.writer(line, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerow(cells)
-    return line.getvalue()
 
 
 def _show(text: str) -> None:

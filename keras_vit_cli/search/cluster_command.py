@@ -8,7 +8,7 @@ from keras_vit.curation import Clusters, FeatureIndex, find_clusters
 from keras_vit_cli.options.cluster import ClusterOptions
 from keras_vit_cli.printing import print_text
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
-from keras_vit_cli.search.result_table import label_of, write_csv
+from keras_vit_cli.search.result_table import CLUSTER_COLUMNS, label_of, write_csv
 from keras_vit_cli.search.search_command import facts_of
 
 # Clusters on the page, the largest; the table has all.
@@ -49,7 +49,7 @@ def cluster(options: ClusterOptions) -> None:
         )
         for row in range(len(index))
     )
-    write_csv(table, ("file", "cluster", "similarity", "label"), rows)
+    write_csv(table, CLUSTER_COLUMNS, rows)
     sizes = ", ".join(f"{size:,}" for size in groups.sizes[:10])
     more = ", ..." if len(groups.sizes) > 10 else ""
     print_text(

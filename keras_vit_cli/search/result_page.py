@@ -18,6 +18,7 @@ from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import displayed_image, read_contents
 from keras_vit_cli.page_parts import base_style, breakable, jpeg_uri
+from keras_vit_cli.search.result_table import is_result_table
 
 MARK = b'content="keras_vit search"'
 SIDE = 240  # pixels of a thumbnail's longer side
@@ -53,12 +54,18 @@ def check_page(out: Path, overwrite: bool) -> None:
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out {printable(out)} must end in .html: a CSV file is put beside it.")
+    table = out.with_suffix(".csv")
     if not os.path.lexists(out):
-        if os.path.lexists(table := out.with_suffix(".csv")):
+        if os.path.lexists(table):
             raise FileExistsError(
                 f"{printable(table)} would be replaced, and there is no page beside it that would "
                 "show who wrote it. Give another --out."
             )
+    elif os.path.lexists(table) and not is_result_table(table):
+        raise FileExistsError(
+            f"{printable(table)} was not written by keras-vit search or cluster, and would be "
+            "replaced. Give another --out."
+        )
     elif not begins_with_mark(out, MARK):
         raise FileExistsError(
             f"{printable(out)} was not written by keras-vit search or cluster, and would be "

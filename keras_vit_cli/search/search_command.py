@@ -14,7 +14,7 @@ from keras_vit.models import ImageModel
 from keras_vit_cli.options.search import SearchOptions
 from keras_vit_cli.printing import print_table, print_text
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
-from keras_vit_cli.search.result_table import label_of, write_csv
+from keras_vit_cli.search.result_table import SEARCH_COLUMNS, label_of, write_csv
 
 
 def search(options: SearchOptions) -> int:
@@ -44,7 +44,7 @@ def search(options: SearchOptions) -> int:
         sections = sections_of(index, result)
         write_result_page(out, title, facts_of(index), sections, result.failed, index.bands)
         table = out.with_suffix(".csv")
-        write_csv(table, ("query", "rank", "file", "similarity", "label"), _rows(index, result))
+        write_csv(table, SEARCH_COLUMNS, _rows(index, result))
         print_text(f"written to {out} and {table}\nnext: open {out} in a browser")
     return 1 if result.failed else 0
 

@@ -15,6 +15,7 @@ import pytest
 import keras_vit
 from keras_vit import data
 from keras_vit.curation import FeatureIndex
+from keras_vit.data.sources.label_table import read_file_table
 from keras_vit_cli import commands as cli
 from keras_vit_cli.audit import decisions as lists
 from keras_vit_cli.audit.audit_page import write_audit_page
@@ -219,8 +220,8 @@ def test_a_class_of_one_scene_and_blank_pages(tmp_path: Path) -> None:
 def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
-    for i in range(3):
-        grainy(picture(i)).save(photos / f"{i}.png")
+    for i, name in enumerate(("0", "1", "=2")):
+        grainy(picture(i)).save(photos / f"{name}.png")
     (photos / "again.png").write_bytes((photos / "0.png").read_bytes())
     index = index_of(photos)
     found = audit_photos(index, seed=0)
@@ -230,7 +231,9 @@ def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
     assert "<select" not in (tmp_path / "index.html").read_text("utf-8").partition("<script")[0]
     assert list(lists.write_lists(tmp_path, index, lists.clean(index, {}))) == []
     kept = rows_of(tmp_path / "cleaned.csv")
-    assert kept == [{"file": "0.png"}, {"file": "1.png"}, {"file": "2.png"}]
+    assert kept == [{"file": "0.png"}, {"file": "1.png"}, {"file": "'=2.png"}]
+    again = read_file_table(Path(shutil.copy(tmp_path / "cleaned.csv", photos)))
+    assert [name for name, *_ in again] == ["0.png", "1.png", "=2.png"]
     assert not (tmp_path / "train.txt").exists()
     # A dropped copy leaves the other.
     copies = tmp_path / "copies"

@@ -19,6 +19,7 @@ import pytest
 
 import keras_vit
 from keras_vit import tasks
+from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.data.decode.image_files import prepare_file
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit_cli.predict import answer_files, image_paths, predict_command
@@ -147,18 +148,21 @@ def test_printed_answers_are_whole(photographs: Path, monkeypatch: Any, predict:
 
 
 @pytest.mark.parametrize("format", READ)
-def test_names_that_formats_would_obey(format: str, predict: Predict) -> None:
-    names = [f"{name.replace('/', '')}.png" for name in (*NAMES, "a\rb", "=1+1", " ", 'q""q')]
-    photos = write(Path("photos"), {name: plain(i) for i, name in enumerate(names)})
-    expected = {os.fsencode(photos / name).decode("utf-8", "backslashreplace") for name in names}
-    out = Path(f"a.{format}")
+def test_names_that_formats_would_obey(format: str, predict: Predict, command: Command) -> None:
+    formulas = ("=1+1", "+1", "-a", "@b", "'=c", "'d")
+    names = [f"{name.replace('/', '')}.png" for name in (*NAMES, "a\rb", *formulas, " ", 'q""q')]
+    os.chdir(write(Path("photos"), {name: plain(i) for i, name in enumerate(names)}))
+    expected = {os.fsencode(name).decode("utf-8", "backslashreplace") for name in names}
+    out = Path(f"../a.{format}")
     if format == "parquet":
         pytest.importorskip("pyarrow")
-    predict("multilabel", f"photos --out {out}")
-    assert {row["file"] for row in READ[format](out)} == expected
+    predict("multilabel", f". --out {out}")
+    files = {str(row["file"]) for row in READ[format](out)}
+    assert any(file[0] in "=+-@" for file in files) == (format != "csv") == (not command.error)
+    assert {from_text_cell(file) if format == "csv" else file for file in files} == expected
     if format != "parquet":
         whole = out.read_bytes()
-        predict("multilabel", f"photos --out {out} --resume")
+        predict("multilabel", f". --out {out} --resume")
         assert out.read_bytes() == whole
 
 
@@ -222,6 +226,15 @@ def test_parquet_appears_whole(photographs: Path, monkeypatch: Any, predict: Pre
         patch.setattr(predict_command, "predict_files", stopped)
         predict("ordinal", words, status=130)
     assert not [*Path().glob("*.parquet"), *Path().glob(".*")]
+
+    def overtaken(*arguments: Any) -> Any:
+        yield from predict_files(*arguments)
+        Path("a.parquet").touch()  # by another program
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predict_command, "predict_files", overtaken)
+        assert "a.parquet appeared meanwhile" in predict("ordinal", words, status=2)
+    os.remove("a.parquet")
     predict("ordinal", words, status=1)
     assert parquet.ParquetFile("a.parquet").num_row_groups == 2
 

@@ -99,6 +99,8 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     command(words)
     command(words, status=2)
     command(words, "--overwrite")
+    Path("again.csv").write_text("mine")
+    assert "again.csv was not written by" in command(words, "--overwrite", status=2)
 
 
 def test_a_photograph_that_is_gone_leaves_its_place_empty(tmp_path: Path, command: Command) -> None:

@@ -102,18 +102,28 @@ def test_the_same_crops_and_others_may_read_the_cache(split, keep, tmp_path) -> 
 def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Path) -> None:
     cached, _ = keep()
     written = {file: file.stat().st_mtime_ns for file in cached.files}
+    expected = list(cached.decoded())
     (line,) = keep()[1]
     assert "B in " not in line
     cached.files[0].write_bytes(cached.files[0].read_bytes()[:-1])  # a power failure
     cached.files[1].unlink()
+    size = cached.files[4].stat().st_size
+    for length in (54, size):  # all but the header is zeros
+        os.truncate(cached.files[4], length)
+    shutil.copy(cached.files[6], cached.files[5])  # of other dimensions
     stat = split.files[2].stat()
     os.utime(split.files[2], ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     again, _ = keep()
     assert again.files[2] != cached.files[2]
     assert again.files[3:] == cached.files[3:]
-    assert all(file.stat().st_mtime_ns == written[file] for file in again.files[3:])
+    assert all(file.stat().st_mtime_ns == written[file] for file in again.files[6:])
     assert not list((tmp_path / "cache").rglob(".*"))
-    assert len(list(again.decoded())) == len(split)
+    for (now, _), (before, _) in zip(again.decoded(), expected, strict=True):
+        np.testing.assert_array_equal(now, before)
+    again.files[0].unlink()
+    os.mkfifo(again.files[0])
+    with pytest.raises(FileExistsError, match="is a named pipe"):
+        keep()
 
 
 def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> None:

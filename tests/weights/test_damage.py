@@ -160,24 +160,6 @@ def test_a_failed_write_leaves_what_was_there(name: str, tmp_path: Path, monkeyp
     assert read_all(tmp_path) == contents
 
 
-def test_unwritable_places_and_links(tmp_path: Path) -> None:
-    to_null = partial(Path.symlink_to, target="/dev/null")
-    for name, make, layout, message in (
-        ("m.npz", Path.mkdir, "google", "is a folder: give the name of a file"),
-        ("m.keras", os.mkfifo, None, "is a named pipe: give the name of a file"),
-        ("m.safetensors", to_null, "timm", "is a device: give the name of a file"),
-        ("file", Path.touch, "huggingface", "is a file: give a folder"),
-    ):
-        make(tmp_path / name)
-        refused(message, save_weights, small(), tmp_path / name, layout, error=ValueError)
-    # A link is followed.
-    (tmp_path / "link.npz").symlink_to("real.npz")
-    for _ in range(2):  # to nothing, then to a file
-        save_weights(small(), tmp_path / "link.npz", "google")
-        assert (tmp_path / "link.npz").is_symlink()
-        assert_same_weights(load_model(tmp_path / "real.npz"), small())
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_only_own_files_are_replaced(tmp_path: Path, name: str) -> None:
     """Not the released file that the weights came from, nor anything else that lies there."""

@@ -3,16 +3,20 @@
 A file of the cache is an uncompressed BMP, which both readers read as they read any photograph,
 where a JPEG file of 12 megapixels takes Pillow a hundred times as long. Its name follows from the
 photograph's path, size and time of change, so that new and changed photographs alone are decoded
-when the cache is asked for again, and after a kill the rest of them.
+when the cache is asked for again, and after a kill the rest of them. Four bytes that BMP reserves
+have a sum of the name and the content: what is cut off, damaged or of another photograph is written
+anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +27,7 @@ import numpy as np
 from rich.filesize import decimal
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.files import atomic_write, cache_folder
+from keras_vit._base.files import cache_folder, irregular_type, write_bytes
 from keras_vit._base.processors import available_processors
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import unreadable_reason
@@ -31,7 +35,7 @@ from keras_vit.data.sources.array_splits import MEMORY_BYTES
 from keras_vit.data.sources.folder import FileSplit
 from keras_vit.data.sources.splits import Split, spread
 
-_HEADER = 6  # bytes: "BM" and the size of the file
+_SUM = slice(6, 10)  # bytes of a BMP that are reserved, between its size and where pixels begin
 _AT_ONCE = 256  # photographs between two looks at the clock
 _SAMPLE = 32
 _LARGE = 400_000  # bytes of a file: below, a photograph is decoded in a few milliseconds
@@ -84,7 +88,8 @@ def cached_photographs(
     assert isinstance(split, FileSplit)
     folder = (folder or cache_folder() / "photographs") / f"{shorter_side}px"
     files = [folder / name[:2] / name for name in _names(split, shorter_side, channels)]
-    missing = [place for place, file in enumerate(files) if not _is_whole(file)]
+    with ThreadPoolExecutor(available_processors()) as pool:
+        missing = [place for place, whole in enumerate(pool.map(_is_whole, files)) if not whole]
     cached = split.with_files(files, upright=True, jpeg=False)
     images = counted(len(files), "training photograph")
     if not missing:
@@ -193,14 +198,21 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether a file of the cache has as many bytes as its header says."""
+    """Whether a file of the cache, not a link, is as it was written for its photograph."""
     try:
-        with file.open("rb") as opened:
-            header = opened.read(_HEADER)
-            size = os.fstat(opened.fileno()).st_size
+        if irregular_type(file, follow=False):
+            return False
+        content = file.read_bytes()
     except OSError:
         return False
-    return header[:2] == b"BM" and int.from_bytes(header[2:], "little") == size
+    return content[:2] == b"BM" and content[_SUM] == _sum(content, file)
+
+
+def _sum(content: bytes, file: Path) -> bytes:
+    """Of the name of a file, and of its content without the sum."""
+    view = memoryview(content)
+    value = zlib.crc32(view[: _SUM.start], zlib.crc32(file.name.encode()))
+    return zlib.crc32(view[_SUM.stop :], value).to_bytes(4, "little")
 
 
 def _check_space(folder: Path, needed: float) -> None:
@@ -229,6 +241,7 @@ def _write(
             pixels = split.pixels(place, channels)
         except (OSError, BadImageError) as error:
             # It broke after it was verified. What is missing here is read as gray, too.
+            files[place].unlink(missing_ok=True)
             split.report_undecodable(place, unreadable_reason(error))
         else:
             _write_one(pixels, files[place], shorter_side)
@@ -252,9 +265,13 @@ def _write_one(pixels: np.ndarray, file: Path, shorter_side: int) -> None:
     size = _reduced_size(width, height, shorter_side)
     if size != image.size:
         image = image.resize(size, Image.Resampling.BICUBIC)
+    # In memory: Pillow does not see that a full disk took a part of what it writes.
+    saved = io.BytesIO()
+    image.save(saved, "BMP")
+    content = saved.getvalue()
     # To force it to the disk takes longer than to decode; what is not whole is written anew.
-    with atomic_write(file, forced=False) as temporary:
-        image.save(temporary, "BMP")
+    content = content[: _SUM.start] + _sum(content, file) + content[_SUM.stop :]
+    write_bytes(file, content, forced=False)
 
 
 def _reduced_size(width: int, height: int, shorter_side: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._base.errors import listed, printable
+from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.data._imports import require
 from keras_vit.data.decode.image_files import irregular
 from keras_vit.data.sources.listings import read_text
@@ -114,7 +115,7 @@ def _read_separated(path: Path, suffix: str) -> Table:
         rows.append(cells)
         places.append(f"line {number}")
     columns: dict[str, list[Cell]] = {
-        name: [cell.strip() for cell in column]
+        name: [from_text_cell(cell.strip()) for cell in column]
         for name, (_, *column) in zip(header if rows else (), zip(*rows, strict=True), strict=True)
         if name
     }

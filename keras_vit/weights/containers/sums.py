@@ -10,7 +10,6 @@ carries no sum: it leaves one of the two whole.
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._base.errors import similar_paths
+from keras_vit._base.files import irregular_type
 from keras_vit._base.manifest import MANIFEST, read_sums
 from keras_vit._base.manifest import sha256 as sha256_of
 from keras_vit.weights.checkpoint_error import CheckpointError
@@ -35,19 +35,6 @@ _SEARCHED = 512
 _BLOCK = 2**18
 # Ends the name of a list of files that hold one model: see `shards.py`.
 INDEX_SUFFIX = ".index.json"
-_FILE_TYPES = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
-def irregular_type(path: Path) -> str | None:
-    """The type of a file that is not a regular one, such as `"a folder"`; else None."""
-    mode = path.stat().st_mode
-    return None if stat.S_ISREG(mode) else _FILE_TYPES.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def check_regular(path: Path) -> None:

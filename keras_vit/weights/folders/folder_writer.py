@@ -10,13 +10,13 @@ from string import Template
 from typing import Any
 
 from keras_vit._base.errors import printable
-from keras_vit._base.files import atomic_write
+from keras_vit._base.files import atomic_write, irregular_type
 from keras_vit._base.version import __version__
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
-from keras_vit.weights.containers.sums import carries_sum, irregular_type
+from keras_vit.weights.containers.sums import carries_sum
 from keras_vit.weights.folders.configs import MARK, Files, huggingface_configs, timm_configs
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
