@@ -2,6 +2,7 @@
 
 import re
 
+from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_kinds import PILLOW, kind_of_contents
 
 # How files of each format begin.
@@ -24,6 +25,15 @@ class DatasetUnavailableError(RuntimeError):
 def too_large(size: str, max_pixels: int) -> str:
     """The reason for a size such as "10000 x 10000"."""
     return f"the image has {size} pixels, more than max_pixels={max_pixels} in all"
+
+
+def damaged_reason(kind: str, package: str, error: Exception | None) -> str:
+    """Why a package does not read a file, with what it says where that describes the file."""
+    reason = f"the {kind} file is damaged, incomplete, or of a kind unknown to {package}"
+    if error is None:
+        return reason
+    said = " ".join(str(error).split())[:200] or type(error).__name__
+    return f"{reason}: {printable(said)}"
 
 
 def undecodable_reason(contents: bytes, error: Exception) -> str:

@@ -5,14 +5,18 @@ import itertools
 import re
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
 from keras_vit.data import BadImageError, decode_image
+from keras_vit.data.decode.budget import BudgetedFile
 from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright_jpeg
+from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.sources.verification import checked_files
 from tests.data.image_fixtures import IMAGE, PIXELS, encode, one_quick, orientation
 
 tf = pytest.importorskip("tensorflow")
@@ -260,6 +264,42 @@ def test_bounds_on_pixels_other_channels_and_batches_in_a_graph() -> None:
 
     for image, contents in zip(decode_batch(files), files, strict=True):
         np.testing.assert_array_equal(image, decode_image(contents))
+
+
+def test_the_work_that_a_file_asks_for_is_bounded(tmp_path: Path) -> None:
+    """Scans by both readers; what Pillow and its parsers take a step of Python for, by them."""
+    file = FILES["jpeg, progressive"]
+    last, size = file.rindex(b"\xff\xda"), file.index(b"\xff\xc2") + 5
+    scan, end = file[last:-2], file[-2:]
+    large = file[:size] + 2 * b"\x20\0" + file[size + 4 : -2]
+    for contents in (file[:-2] + 50 * scan + end, file + 200 * scan):  # a preview behind its end
+        for decode in (decode_with_pillow, lambda c: prepare_contents(c, 24)):
+            assert decode(contents).shape[2] == 3
+    for contents, reason in (
+        (file[:-2] + 200 * scan + end, r"of 2\d\d scans, of which 100 are read"),
+        (large + 20 * scan + end, "which 16 are read in an image of 8192 x 8192"),
+    ):
+        for decode in (decode_with_pillow, lambda c: prepare_contents(c, 24)):
+            with pytest.raises(BadImageError, match=reason):
+                decode(contents)
+        (tmp_path / "1.jpg").write_bytes(contents)
+        for reader in ("tensorflow", "grain"):
+            ((_, why),), *_ = checked_files([tmp_path / "1.jpg"], None, reader)
+            assert re.search(reason, why)
+    png, gif, jpeg = FILES["png"], FILES["gif"], FILES["jpeg"]
+    place = gif.index(b"\x2c\0\0\0\0")
+    for contents in (
+        jpeg[:2] + 2**15 * b"\xff\xfe\0\2" + jpeg[2:],
+        jpeg[:2] + 2**17 * b"\xff" + jpeg[2:],
+        png[:33] + 2**15 * struct.pack(">I4sI", 0, b"tEXt", zlib.crc32(b"tEXt")) + png[33:],
+        gif[:place] + b"!\xfe" + 2**13 * b"\1a" + b"\0" + gif[place:],
+    ):
+        with pytest.raises(BadImageError, match="too many parts"):
+            decode_with_pillow(contents)
+    again = BudgetedFile(bytes(2**20))
+    again.left = 0
+    with pytest.raises(BadImageError, match="lie over each other"):  # as tags of TIFF can
+        again.read()
 
 
 @pytest.mark.parametrize("number", range(1, 9))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import struct
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -121,6 +122,7 @@ def test_png_of_sixteen_bits_pictures_of_bands_and_dicom() -> None:
         (dicom(signed, **inverted), -1 - signed),
         (dicom(stored, **inverted, **slope), (2.0 * stored - 1024).astype("float32")),
         (dicom(stored, **empty), stored),
+        (jpeg_2000(), stored),
     ):
         read = read_raster(contents)
         assert read.dtype == expected.dtype
@@ -168,6 +170,28 @@ def deflated(tail: int) -> bytes:
     file.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
     file.add_new(0x00420011, "OB", bytes(tail))
     return written(partial(file.save_as, enforce_file_format=True))
+
+
+def jpeg_2000(size: tuple[int, int] | None = None) -> bytes:
+    """A DICOM file in JPEG 2000, whose codestream may have another size."""
+    stored = FIVE[..., 0] >> 4
+    stream = bytearray(imagecodecs.jpeg2k_encode(stored, level=0, codecformat="j2k"))
+    if size is not None:
+        stream[8:16] = np.array(size, ">u4").tobytes()
+    file = pydicom.dcmread(io.BytesIO(dicom(stored, bits=16)))
+    file.file_meta.TransferSyntaxUID = pydicom.uid.JPEG2000Lossless
+    file.PixelData = pydicom.encaps.encapsulate([bytes(stream)])
+    return written(partial(file.save_as, enforce_file_format=True))
+
+
+def tiff_of_pages(pages: int) -> bytes:
+    """A TIFF file of as many pages of 8 x 8 pixels."""
+    short, long = ((256, 8), (257, 8), (258, 8), (262, 1)), ((273, 8), (278, 8), (279, 64))
+    entries = [*((n, 3, 1, v) for n, v in short), *((n, 4, 1, v) for n, v in long)]
+    page = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *e) for e in entries)
+    following = [72 + (len(page) + 4) * number for number in range(1, pages)]
+    parts = (page + struct.pack("<I", place) for place in [*following, 0])
+    return struct.pack("<4sI64x", b"II*\0", 72) + b"".join(parts)
 
 
 def several_sizes() -> bytes:
@@ -330,11 +354,14 @@ PNG = OTHERS["png"]
 HUGE: list[Refusal] = [
     (lambda: patched(TIFFS["tiles"], TileWidth=65520, TileLength=65520), "65520 x 65520"),
     (huge_jpeg, "65500 x 65500"),
-    (lambda: numpy_header("'<f8'", (8192, 8192, 4)), "incomplete"),
+    (lambda: numpy_header("'<f8'", (8192, 8192, 1)), "incomplete"),
     (lambda: numpy_header("'<f8'", (2000000, 2000000)), "2000000 x 2000000"),
     (lambda: numpy_header("('<f8', (100000000,))", (4, 4)), "write numbers"),
     (lambda: numpy_header("'|V1000000000'", (4, 4)), "write numbers"),
     (lambda: PNG[:16] + (2**30).to_bytes(4, "big") * 2 + PNG[24:], "1073741824"),
+    (lambda: numpy_header("'<f8'", (8192, 8192, 2)), "in 2 bands of 64 bits"),
+    (lambda: jpeg_2000((12000, 12000)), "whose compressed image has 12000 x 12000 in 1"),
+    (lambda: tiff_of_pages(2**16), "too many parts"),
     (lambda: deflated(2**20), "a deflated DICOM file"),
 ]
 SILENTLY_WRONG: list[Refusal] = [

@@ -16,6 +16,7 @@ from keras_vit._base.errors import as_pair, check_positive
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
+from keras_vit.data.decode.budget import check_scans
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.pillow import array_to_channels, decode_with_pillow
@@ -199,6 +200,7 @@ def prepare_contents(
         if transform.bands is not None:
             pixels = fill_missing(pixels, transform.nodata)
         return evaluation_image(pixels, size, transform)
+    check_scans(contents)
     prepare = _in_a_graph(size, channels, max_pixels, decoder, transform)
     try:
         with tf.device("CPU"):

@@ -6,26 +6,29 @@ a little, see `read_image`.
 
 from __future__ import annotations
 
-import io
 import re
-import struct
 import warnings
-import zlib
 from typing import Any
 
 import numpy as np
 
-from keras_vit.data.data_errors import BadImageError, too_large, undecodable_reason
+from keras_vit.data.data_errors import (
+    BadImageError,
+    damaged_reason,
+    too_large,
+    undecodable_reason,
+)
 from keras_vit.data.decode.bit_depth import EIGHT_BITS_FIRST
+from keras_vit.data.decode.budget import MOST_READS, BudgetedFile, check_scans
 from keras_vit.data.decode.decoder import MIRRORED, UPSIDE_DOWN, check_channels
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
-from keras_vit.data.decode.pillow_formats import missing_plugin, pillow_format
+from keras_vit.data.decode.image_kinds import kind_of_contents
+from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
 
-# What Pillow raises for damaged files: its decoders check some fields and stumble over others.
-_DAMAGED: tuple[type[Exception], ...] = (struct.error, zlib.error, OSError, EOFError, SyntaxError)
-_DAMAGED += (ValueError, LookupError, TypeError, OverflowError)
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 _ANIMATED = {"WEBP": "WebP", "AVIF": "AVIF"}  # formats of which some files are
+# GIF: quadratic in the blocks of a comment before Pillow 13. BMP: two reads per run of RLE.
+_MOST_READS = {"GIF": 2**13, "BMP": 2**20}
 _EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
 _RAW_TAGS = {330, 50706}  # further images, whose first one is small; Adobe's DNG
 _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
@@ -39,19 +42,22 @@ def decode_with_pillow(
     Where that raises an InvalidArgumentError, this raises a BadImageError.
     """
     check_channels(channels)
-    from PIL import Image
+    check_scans(contents)
+    from PIL import Image, UnidentifiedImageError
 
     formats: tuple[str, ...] = _FORMATS
-    kind = pillow_format(contents)
+    known = kind_of_contents(contents)
+    kind = known if known in PILLOW_FORMATS else None
     if kind is not None:
         if reason := missing_plugin(kind):
             raise BadImageError(reason)
         formats = (kind.pillow,)
+    file = BudgetedFile(contents, _MOST_READS.get(known.name if known else "", MOST_READS))
     try:
         with warnings.catch_warnings():
             # About text and EXIF that are damaged, and about sizes, which we check ourselves.
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(contents), formats=formats) as image:
+            with Image.open(file, formats=formats) as image:
                 _check(image, max_pixels)
                 pixels = array_to_channels(_pixels(image), channels)
                 return turn_upright(pixels, exif_orientation(image.info.get("exif", b"")))
@@ -62,10 +68,10 @@ def decode_with_pillow(
         raise BadImageError(too_large(str(count), max_pixels)) from error
     except BadImageError:
         raise
-    except _DAMAGED as error:
-        if kind is not None:
-            reason = f"the {kind.name} file is damaged, incomplete, or of a kind unknown to Pillow"
-            raise BadImageError(reason) from error
+    except Exception as error:  # each decoder and plugin raises what it stumbles over
+        if kind is not None:  # one that is not identified is named by its address in memory
+            said = None if isinstance(error, UnidentifiedImageError) else error
+            raise BadImageError(damaged_reason(kind.name, "Pillow", said)) from error
         raise BadImageError(undecodable_reason(contents, error)) from error
 
 
@@ -83,8 +89,8 @@ def _unsuitable(image: Any) -> str | None:
     """Why a TIFF file is not read, of which Pillow would show a part."""
     if not _RAW_TAGS.isdisjoint(image.tag_v2):
         return "a raw camera file or one of several resolutions: develop it, or write one of them"
-    if image.n_frames > 1:
-        return f"a TIFF file of {image.n_frames} pages: write each to a file of its own"
+    if image.is_animated:  # n_frames would read all of them, in quadratic time
+        return "a TIFF file of several pages: write each to a file of its own"
     if image.mode not in _EIGHT_BITS:
         deep = f"a TIFF file of more than 8 bits per channel (mode {image.mode} of Pillow)"
         return f"{deep}: {EIGHT_BITS_FIRST}"
@@ -127,7 +133,7 @@ def exif_orientation(block: bytes) -> int:
     try:
         exif.load(block)
         value: Any = exif.get(ORIENTATION_TAG)
-    except _DAMAGED:
+    except Exception:  # as above
         return 1
     return value if value in range(1, 9) else 1
 

@@ -6,7 +6,6 @@ here, whatever says so in the file, and `fill_missing` writes what a model is to
 
 from __future__ import annotations
 
-import io
 import logging
 import math
 import threading
@@ -20,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit._base.version import install_command
-from keras_vit.data.data_errors import PNG, BadImageError, too_large
+from keras_vit.data.data_errors import JPEG, PNG, BadImageError, damaged_reason, too_large
+from keras_vit.data.decode.budget import BudgetedFile, jpeg_2000_size, jpeg_size
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
 from keras_vit.data.decode.image_kinds import BANDS, kind_of_contents, kinds_of
 from keras_vit.data.decode.pillow import exif_orientation, turn_upright
@@ -29,7 +29,7 @@ _DNG = 50706
 _NODATA, _RAW_TAGS = 42113, {330, _DNG}  # of GDAL; as in `pillow`
 # How near floats are to GDAL_NODATA, which is text of few digits. The largest floats have fewer.
 _NEAR, _NEAR_LARGEST, _LARGE = 1e-6, 1e-5, 1e38
-_VALUES = 4  # times `max_pixels`: how many values all bands of a file may have together
+_VALUES = 4  # times `max_pixels`: how many values of 16 bits are read; one of 64 counts as four
 _FEW = 16  # bands, at most, of an array that has them in front
 _BAND_AXES = "SCQIZ"  # of tifffile: samples, channels, pages, and what an image of many has
 # Of TIFF: decoded into as many bytes as the header says. Others have a size of their own.
@@ -89,13 +89,14 @@ def read_raster(
     if find_spec(kind.package) is None:
         raise BadImageError(f"{kind.name}, which {kind.package} reads: {install_command('bands')}")
 
-    def check(height: int, width: int, bands: int = 1) -> None:
+    def check(height: int, width: int, bands: int = 1, itemsize: int = 1) -> None:
         if min(height, width, bands) < 1:
             raise BadImageError(f"an image of {height} x {width} pixels in {bands} bands")
         if max_pixels is not None and height * width > max_pixels:
             raise BadImageError(too_large(f"{width} x {height}", max_pixels))
-        if max_pixels is not None and height * width * bands > _VALUES * max_pixels:
-            size = f"{width} x {height} in {bands} bands"
+        values = height * width * bands * max(1, itemsize // 2)
+        if max_pixels is not None and values > _VALUES * max_pixels:
+            size = f"{width} x {height} in {bands} bands of {8 * itemsize} bits"
             raise BadImageError(too_large(size, _VALUES * max_pixels))
 
     try:
@@ -103,12 +104,8 @@ def read_raster(
             image = kind.read(contents, check)
     except BadImageError:
         raise
-    except (Exception, MemoryError) as error:  # each package raises what it stumbles over
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadImageError(
-            f"the {kind.name} file is damaged, incomplete, or of a kind unknown to "
-            f"{kind.package}: {reason}"
-        ) from error
+    except Exception as error:  # each package raises what it stumbles over
+        raise BadImageError(damaged_reason(kind.name, kind.package, error)) from error
     return _of_bands(image if image.ndim == 3 else image[..., None], bands)
 
 
@@ -239,7 +236,7 @@ def _log(package: str) -> _Heard:
 def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     import tifffile
 
-    with _log("tifffile").heard("TIFF"), tifffile.TiffFile(io.BytesIO(contents)) as file:
+    with _log("tifffile").heard("TIFF"), tifffile.TiffFile(BudgetedFile(contents)) as file:
         if not file.series:
             raise BadImageError("a TIFF file without an image")
         images = [series for series in file.series if not series.keyframe.is_mask]
@@ -260,16 +257,16 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
         bad = len(others) > 1 or any(axes[place] not in _BAND_AXES for place in others)
         if bad or "Y" not in axes or "X" not in axes:
             raise BadImageError(f"a TIFF file of axes {axes} {shape}: write height, width, bands")
+        if page.dtype is None:
+            raise BadImageError(f"a TIFF file of {page.bitspersample} bits per value")
         count = shape[others[0]] if others else 1
-        check(shape[axes.index("Y")], shape[axes.index("X")], count)
+        check(shape[axes.index("Y")], shape[axes.index("X")], count, page.dtype.itemsize)
         photometric = tifffile.PHOTOMETRIC(page.photometric).name
         if photometric in ("PALETTE", "MINISWHITE"):
             raise BadImageError(
                 f"a TIFF file of {photometric}, whose numbers are not brightness: write them as "
                 "MINISBLACK or RGB, such as by PIL.Image.open(file).convert('RGB')"
             )
-        if page.dtype is None:
-            raise BadImageError(f"a TIFF file of {page.bitspersample} bits per value")
         _check_segments(series, contents, check)
         image = series.asarray(maxworkers=1)  # what other threads log would not be heard
         missing = _is_nodata(page, image) | _is_sparse(series)
@@ -303,24 +300,7 @@ def _check_segments(series: Any, contents: bytes, check: Callable[..., None]) ->
         if any(offset + count > len(contents) or not count for offset, count in segments):
             raise BadImageError("the TIFF file is incomplete: pixels are missing")
         for offset, count in segments if kind == "JPEG" else ():
-            check(*_jpeg_size(contents[offset : offset + count]))
-
-
-def _jpeg_size(jpeg: bytes) -> tuple[int, int, int]:
-    """Height, width and components of a JPEG stream's frame header."""
-    place = 2
-    while jpeg.startswith(b"\xff\xd8") and place + 10 <= len(jpeg):
-        marker = jpeg[place + 1]
-        if jpeg[place] != 0xFF or marker == 1 or 0xD0 <= marker <= 0xD9:  # without a length
-            break
-        if marker == 0xFF:  # fills
-            place += 1
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = (int.from_bytes(jpeg[place + at : place + at + 2]) for at in (5, 7))
-            return height, width, jpeg[place + 9]
-        else:
-            place += 2 + int.from_bytes(jpeg[place + 2 : place + 4])
-    raise BadImageError("the TIFF file is damaged: a part in JPEG does not say its size")
+            check(*jpeg_size(contents[offset : offset + count]))
 
 
 def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray | np.bool_:
@@ -378,7 +358,7 @@ def _png_exif(contents: bytes) -> bytes:
 
 
 def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
-    file = io.BytesIO(contents)
+    file = BudgetedFile(contents)
     version = np.lib.format.read_magic(file)
     of_version = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     shape, _, dtype = of_version[version[0]](file)
@@ -393,7 +373,7 @@ def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
             f"a NumPy file of shape {shape}, which looks like (bands, height, width): write "
             "np.moveaxis(array, 0, -1)"
         )
-    check(*shape)
+    check(*shape[:2], math.prod(shape[2:]), dtype.itemsize)
     if math.prod(shape) * dtype.itemsize > len(contents) - file.tell():
         raise BadImageError("the NumPy file is incomplete: pixels are missing")
     file.seek(0)
@@ -407,14 +387,15 @@ def _read_dicom(contents: bytes, check: Callable[..., None]) -> np.ndarray:
         # pydicom inflates all of it, to a thousand times its size, before a tag can be read.
         raise BadImageError("a deflated DICOM file: write it as Explicit VR Little Endian")
     with _log("pydicom").heard("DICOM"):
-        file = pydicom.dcmread(io.BytesIO(contents))
+        file = pydicom.dcmread(BudgetedFile(contents))
         frames = int(file.get("NumberOfFrames") or 1)
         if frames > 1:
             raise BadImageError(f"a DICOM file of {frames} frames: write each to a file of its own")
         if file.PhotometricInterpretation == "PALETTE COLOR":
             raise BadImageError("a DICOM file of palette colors: write them as RGB")
         shape = (int(file.Rows), int(file.Columns), int(file.SamplesPerPixel))
-        check(*shape)
+        check(*shape, int(file.BitsAllocated) // 8)
+        _keep_checked_frame(file, shape)
         slope, intercept = _rescale(file)
         image = file.pixel_array
     if image.shape not in (shape, shape[:2]):  # longer than the header says
@@ -429,6 +410,31 @@ def _read_dicom(contents: bytes, check: Callable[..., None]) -> np.ndarray:
         # Of bits without a sign 0 becomes the largest value; of others -1 does.
         image = (2**file.BitsStored - 1 if image.dtype.kind == "u" else -1) - image
     return np.ma.array(image, mask=missing)
+
+
+def _keep_checked_frame(file: Any, shape: tuple[int, ...]) -> None:
+    """Leaves the first frame of compressed pixels, if its own header agrees with that of the file.
+
+    A decoder makes as many pixels as the frame says, and of as many frames as there are.
+    """
+    import pydicom
+
+    syntax = file.file_meta.TransferSyntaxUID
+    if not syntax.is_encapsulated:
+        return
+    pixels = BudgetedFile(file.PixelData)
+    frame = next(pydicom.encaps.generate_frames(pixels, number_of_frames=1))
+    if syntax != pydicom.uid.RLELossless:  # which has the size of the file
+        size = jpeg_size(frame) if frame.startswith(JPEG) else jpeg_2000_size(frame)
+        if size != shape:
+            raise BadImageError(
+                f"a DICOM file of {shape[1]} x {shape[0]} pixels in {shape[2]} bands, whose "
+                f"compressed image has {size.width} x {size.height} in {size.components}"
+            )
+    file.PixelData = pydicom.encaps.encapsulate([frame])
+    for name in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths"):
+        if name in file:
+            delattr(file, name)
 
 
 def _is_padding(file: Any, image: np.ndarray) -> np.ndarray | np.bool_:

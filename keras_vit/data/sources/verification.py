@@ -16,6 +16,7 @@ from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import JPEG, BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
+from keras_vit.data.decode.budget import check_scans
 from keras_vit.data.decode.decoder import decode_and_orientation
 from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.pillow import decode_with_pillow
@@ -44,6 +45,7 @@ def checked_files(
             if orientation_of is None:
                 decode_with_pillow(contents, 3, max_pixels)
             else:
+                check_scans(contents)
                 orientations.add(orientation_of(contents))
         except (OSError, BadImageError) as error:
             return unreadable_reason(error)
