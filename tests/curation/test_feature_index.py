@@ -1,5 +1,6 @@
 """The format of an index, what is refused, and what a second or a killed call computes."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ from PIL import Image
 from keras_vit._base.manifest import MANIFEST
 from keras_vit.curation import DamagedIndexError, FeatureIndex, IndexMismatchError, embed, index_of
 from keras_vit.curation import embedding as module
+from keras_vit.curation.feature_index import modified_times
 from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.models import ImageModel
@@ -223,8 +225,9 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
 
 def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> None:
     folder = embed(model, library, tmp_path / "index").folder
-    names = [name for name in FILES if name != "modified.npy"]
-    for name, fate in itertools.product(names, ("cut off", "changed", "gone")):
+    for name, fate in itertools.product(FILES, ("cut off", "changed", "gone")):
+        if (name, fate) == ("modified.npy", "gone"):
+            continue  # without its times, all files are read
         content = (folder / name).read_bytes()
         (folder / name).unlink()
         if fate == "cut off":
@@ -234,6 +237,36 @@ def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> N
         with pytest.raises(DamagedIndexError, match=name):
             FeatureIndex.open(folder, verify=True)
         (folder / name).write_bytes(content)
+    # Also where the sums were made anew, as of an index that someone else made.
+    file, info = "files.jsonl", "index.json"
+    times = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(117)
+    for name, change in (
+        *(
+            (file, {"file": name})
+            for name in ("../a.png", "/etc/a.png", "a/../../b", "", ".", "a\0b", 3)
+        ),
+        *((file, {"size": size}) for size in ("x", -1, 2**70)),
+        *(
+            (file, change)
+            for change in ({"label": []}, {"split": 5}, {"sha256": "x"}, {"error": 3})
+        ),
+        *((info, {"preparation": value}) for value in ([], {}, {"image_size": 8, "max_pixels": 9})),
+        *((info, {"dimension": value}) for value in (None, -1, 2**70)),
+        *((info, change) for change in ({"rows": True}, {"class_names": 5}, {"photos": "a\0b"})),
+        *((name, b"[" * 10**5) for name in (file, info)),
+        *(("modified.npy", data) for data in (b"", b"PK\3\4", b"\x93NUMPY\1\0v\0" + times + b"\n")),
+    ):
+        content, sums = (folder / name).read_bytes(), (folder / MANIFEST).read_bytes()
+        if isinstance(change, dict):
+            first, rest = content.split(b"\n", 1) if name == file else (content, b"")
+            change = json.dumps(json.loads(first) | change).encode() + b"\n" + rest
+        (folder / name).write_bytes(change)
+        digests = (hashlib.sha256(data).hexdigest().encode() for data in (content, change))
+        (folder / MANIFEST).write_bytes(sums.replace(*digests))
+        with pytest.raises(DamagedIndexError, match=name):
+            modified_times(FeatureIndex.open(folder))
+        (folder / name).write_bytes(content)
+        (folder / MANIFEST).write_bytes(sums)
 
 
 def test_splits_and_labels_of_folders_tables_and_lists(model: Any, photos: Path) -> None:
