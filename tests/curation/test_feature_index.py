@@ -227,7 +227,7 @@ def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> N
     folder = embed(model, library, tmp_path / "index").folder
     for name, fate in itertools.product(FILES, ("cut off", "changed", "gone")):
         if (name, fate) == ("modified.npy", "gone"):
-            continue  # without its times, all files are read
+            continue  # then all files are read
         content = (folder / name).read_bytes()
         (folder / name).unlink()
         if fate == "cut off":
@@ -238,27 +238,19 @@ def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> N
             FeatureIndex.open(folder, verify=True)
         (folder / name).write_bytes(content)
     # Also where the sums were made anew, as of an index that someone else made.
-    file, info = "files.jsonl", "index.json"
-    times = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(117)
-    for name, change in (
-        *(
-            (file, {"file": name})
-            for name in ("../a.png", "/etc/a.png", "a/../../b", "", ".", "a\0b", 3)
-        ),
-        *((file, {"size": size}) for size in ("x", -1, 2**70)),
-        *(
-            (file, change)
-            for change in ({"label": []}, {"split": 5}, {"sha256": "x"}, {"error": 3})
-        ),
-        *((info, {"preparation": value}) for value in ([], {}, {"image_size": 8, "max_pixels": 9})),
-        *((info, {"dimension": value}) for value in (None, -1, 2**70)),
-        *((info, change) for change in ({"rows": True}, {"class_names": 5}, {"photos": "a\0b"})),
-        *((name, b"[" * 10**5) for name in (file, info)),
-        *(("modified.npy", data) for data in (b"", b"PK\3\4", b"\x93NUMPY\1\0v\0" + times + b"\n")),
-    ):
+    names = ("../a.png", "/etc/a.png", "a/../../b", "", ".", "a\0b", 3)
+    entries = [{"size": "x"}, {"size": 2**70}, {"label": []}, {"split": 5}, {"sha256": "x"}]
+    infos = [{"preparation": {}}, {"dimension": None}, {"rows": True}, {"class_names": 5}]
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(117)
+    changes: dict[str, list[Any]] = {
+        "files.jsonl": [*({"file": name} for name in names), *entries, b"[" * 10**5],
+        "index.json": [*infos, {"dimension": 2**70}, {"photos": "a\0b"}, b"[" * 10**5],
+        "modified.npy": [b"", b"PK\3\4", b"\x93NUMPY\1\0v\0" + header + b"\n"],
+    }
+    for name, change in ((name, each) for name, several in changes.items() for each in several):
         content, sums = (folder / name).read_bytes(), (folder / MANIFEST).read_bytes()
         if isinstance(change, dict):
-            first, rest = content.split(b"\n", 1) if name == file else (content, b"")
+            first, rest = content.split(b"\n", 1) if name == "files.jsonl" else (content, b"")
             change = json.dumps(json.loads(first) | change).encode() + b"\n" + rest
         (folder / name).write_bytes(change)
         digests = (hashlib.sha256(data).hexdigest().encode() for data in (content, change))

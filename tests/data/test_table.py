@@ -125,6 +125,7 @@ LONG = b"x" * 10**7
 DELTA = {"column_encoding": "DELTA_BYTE_ARRAY", "use_dictionary": False}
 NOT_AN_OBJECT = "line 2 has what is not an object"
 COLUMNS, NAMES = (b",".join(form % i for i in range(10**6)) for form in (b"c%d", b'"%d": 1'))
+WIDE, SPARSE = COLUMNS[:191_889], b"\n".join(b'{"c%d": 1}' % i for i in range(6000))
 HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
     "t.csv": {
         "invalid UTF-8": (CSV + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
@@ -141,10 +142,7 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
             CSV + b"01.png\n",
             "line 3: the row has 1 cells, and the header 2: 01.png",
         ),
-        "wide and long": (
-            COLUMNS[: COLUMNS.index(b",c29000")] + b"\nc0" * 2000,
-            "30,0.* cells or more, and at most",
-        ),
+        "wide and long": (WIDE + b"\nc0" * 2000, "has 30,0.* cells or more, and at most"),
     },
     "t.jsonl": {
         "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
@@ -155,10 +153,7 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
         "half a character": (JSON + rb'{"label": "\ud800"}', "line 2 has .*surrogates"),
         "very many names": (b"{%b}" % NAMES, "line 1 has 1,000,000 columns"),
-        "wide and long": (
-            b"\n".join(b'{"c%d": 1}' % i for i in range(6000)),
-            "30,0.* cells or more, and at most",
-        ),
+        "wide and long": (SPARSE, "has 30,0.* cells or more, and at most"),
     },
 }
 ROWS = [row for name, cases in HOSTILE.items() for row in one_quick(cases, name)]
@@ -549,7 +544,6 @@ def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
         (texts, {"store_schema": False}, "has 1,000,000,000 bytes of text"),
         (few, DELTA, "it as PLAIN"),
         (flags, {}, "has 11,000,000 rows or more, and at most 10,000,000 rows and 30,000,000"),
-        (pa.array([2**30], pa.date32()), {}, "cannot be read as Parquet: "),
     ):
         pq.write_table(pa.table({"file": column}), path, compression="zstd", **options)
         with pytest.raises(ValueError, match=reason):
