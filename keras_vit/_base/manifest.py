@@ -84,7 +84,7 @@ def read_manifest(folder: Path) -> Manifest | None:
             tuple(map(_inside, head.get("folders", ()))),
             {_inside(name): digest for name, digest in read_sums(path).items()},
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None  # changed by someone else: then what lies here is theirs
 
 

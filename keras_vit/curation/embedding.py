@@ -45,6 +45,7 @@ from keras_vit.curation.feature_index import (
     map_features,
     read_entries,
     read_info,
+    read_times,
 )
 from keras_vit.curation.photo_encoder import DTYPES, Encoder
 from keras_vit.curation.photo_sources import Photo, PhotoList, PhotoSource, find_photos
@@ -192,8 +193,7 @@ def embed(
     }
     is_begun = read_manifest(output.workspace) is not None and (output.workspace / INFO).exists()
     if is_begun:
-        there = json.loads((output.workspace / INFO).read_text("utf-8"))
-        check_identity(output.workspace, there, identity, model.name)
+        check_identity(output.workspace, read_info(output.workspace), identity, model.name)
     with output.opened(overwrite=True, resume=is_begun) as workspace:
         write_text(workspace / INFO, _as_json({**info, "rows": 0, "class_names": []}))
         _write_rows(workspace, encoder, listed, former, info, report)
@@ -308,10 +308,7 @@ def _former_entries(former: FeatureIndex | None) -> Iterator[tuple[Entry | None,
     """The entries of an index, with the row of each and when its file was modified."""
     if former is None:
         return
-    try:
-        times = np.load(former.folder / MODIFIED, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
-        times = np.zeros(0, np.int64)  # then all files are read, and their sums compared
+    times = read_times(former.folder)  # without them all files are read, and their sums compared
     row = 0
     for i, entry in enumerate(read_entries(former.folder)):
         yield entry, row, int(times[i]) if i < len(times) else -1

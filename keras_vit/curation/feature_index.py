@@ -18,12 +18,15 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
+import re
 import sys
 from array import array
 from bisect import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from keras_vit._base.errors import printable
 from keras_vit._base.manifest import MANIFEST, Manifest, read_manifest, sha256
 from keras_vit.curation.curation_errors import DamagedIndexError, IndexMismatchError
 from keras_vit.curation.photo_encoder import Encoder
+from keras_vit.data.decode.image_files import irregular
 from keras_vit.models.image_model import ImageModel
 
 KIND, VERSION = "feature index", 1
@@ -45,6 +49,19 @@ HEADER = 256  # bytes before the first row
 _TENSOR_TYPES = {"float16": "F16", "float32": "F32"}
 # Keys of index.json whose values decide the rows; weights are last, as their sum says the least.
 IDENTITY = ("layer", "pooling", "dtype", "preparation", "weights")
+# What the values of index.json and of a line of files.jsonl are; of those that may be None the key,
+# too, may be missing from index.json.
+_OPTIONAL = (str, NoneType)
+_INFO_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("layer", "weights", "model", "photos"), str),
+    **dict.fromkeys(("pooling", "source"), _OPTIONAL),
+    **{"preparation": dict, "class_names": list, "left_out": (dict, NoneType)},
+}
+_ENTRY_TYPES: dict[str, Any] = {
+    **{"file": str, "size": int},
+    **dict.fromkeys(("sha256", "label", "split", "error"), _OPTIONAL),
+}
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -101,11 +118,13 @@ class FeatureIndex:
                 size and the sums of the other files are always compared.
 
         Raises:
-            DamagedIndexError: The folder is something else, or a file was cut off or changed.
+            DamagedIndexError: The folder is something else, a file was cut off or changed, or has
+                what `embed` does not write, such as the name of an image outside `photos`.
         """
         folder = Path(folder)
         manifest = _whole_manifest(folder)
-        for name in (INFO, FILES, *((FEATURES,) if verify else ())):
+        times = (MODIFIED,) if (folder / MODIFIED).exists() else ()
+        for name in (INFO, FILES, *times, *((FEATURES,) if verify else ())):
             _check_sum(folder, manifest, name)
         info = read_info(folder)
         number = {name: i for i, name in enumerate(info["class_names"])}
@@ -210,15 +229,31 @@ def check_identity(
 def modified_times(index: FeatureIndex) -> np.ndarray:
     """When the file of each row was modified, int64 `(n,)` nanoseconds; -1 where not known."""
     unreadable = sorted(index.unreadable)
-    try:
-        times = np.load(index.folder / MODIFIED, allow_pickle=False)
-    except (OSError, ValueError):
-        times = np.zeros(0, np.int64)
+    times = read_times(index.folder)
     if len(times) != len(index) + len(unreadable):
         return np.full(len(index), -1)
     # Those of all files in the order of their names, the unreadable ones included.
     places = (row + bisect(unreadable, file) for row, file in enumerate(index.files))
     return np.asarray(times[np.fromiter(places, np.int64, len(index))])
+
+
+def read_times(folder: Path) -> np.ndarray:
+    """When each file was modified, mapped from `modified.npy`; empty where that was deleted.
+
+    Raises:
+        DamagedIndexError: It is not a row of integers.
+    """
+    path = folder / MODIFIED
+    if not path.exists():
+        return np.zeros(0, np.int64)
+    try:
+        # Mapped: the size in its header may be more than the file has, or the memory.
+        times = np.lib.format.open_memmap(path, mode="r")
+        if times.ndim != 1 or times.dtype != np.int64:
+            raise TypeError("it does not have a row of int64")
+    except (*_DAMAGE, EOFError, OverflowError) as error:
+        raise _not_whole(path, error) from error
+    return times
 
 
 def read_info(folder: Path) -> dict[str, Any]:
@@ -231,12 +266,11 @@ def read_info(folder: Path) -> dict[str, Any]:
                 f"{folder} has version {info['version']!r} of the format, and {VERSION} is read: "
                 "it was written by a newer keras_vit. Install that, or make the index again."
             )
-        if info["dtype"] not in _TENSOR_TYPES or not isinstance(info["rows"], int):
-            raise KeyError("dtype")
         missing = {*IDENTITY, "class_names", "dimension", "model", "photos"} - set(info)
         if missing:
             raise KeyError(*missing)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _check_info(info)
+    except _DAMAGE as error:
         if isinstance(error, DamagedIndexError):
             raise
         raise _not_whole(path, error) from error
@@ -250,11 +284,46 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
         with path.open("rb") as file:
             for line in file:
                 entry = json.loads(line)
-                entry["file"], entry["size"], entry["sha256"], entry["label"], entry["split"]
-                entry["error"]
+                _check_entry(entry)
                 yield entry
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise _not_whole(path, error) from error
+
+
+def _check_info(info: Mapping[str, Any]) -> None:
+    """Raises an error of `_DAMAGE` for an `index.json` with what `embed` does not write."""
+    for key, kind in _INFO_TYPES.items():
+        if not isinstance(info.get(key), kind):
+            raise TypeError(f"{key!r} is {info[key]!r}")
+    preparation, left_out = info["preparation"], info.get("left_out") or {}
+    bands = preparation.get("bands") or ()
+    numbers = [*preparation["image_size"], preparation["max_pixels"], *bands, *left_out.values()]
+    for number in (info["rows"], info["dimension"], *numbers):
+        if type(number) is not int or not 0 <= number < 2**48:
+            raise ValueError(f"{number!r} is not a number of rows, pixels or files")
+    names = info["class_names"]
+    if info["dtype"] not in _TENSOR_TYPES or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"dtype={info['dtype']!r} or a name of a class is not one")
+    if b"\0" in os.fsencode(info["photos"]):
+        raise ValueError(f"'photos' is {info['photos']!r}")
+
+
+def _check_entry(entry: Mapping[str, Any]) -> None:
+    """Raises an error of `_DAMAGE` for a line of `files.jsonl` that `embed` does not write."""
+    for key, kind in _ENTRY_TYPES.items():
+        if not isinstance(entry[key], kind):
+            raise TypeError(f"{key!r} is {entry[key]!r}")
+    file, digest = entry["file"], entry["sha256"]
+    # As text: what ".." means must not depend on where a link leads. Whoever made the index may be
+    # another than the one who opens it, whose images are audited, shown and listed.
+    if file.startswith(("/", "../")) or file in (".", "..") or posixpath.normpath(file) != file:
+        raise ValueError(f"{file!r} is not the path of an image in its folder")
+    if b"\0" in os.fsencode(file):
+        raise ValueError(f"{file!r} is not a name")
+    if not re.fullmatch("[0-9a-f]{64}", digest or ("" if entry["error"] is None else 64 * "0")):
+        raise ValueError(f"'sha256' is {digest!r}")
+    if entry["split"] not in ("train", "val", "test", None) or not 0 <= entry["size"] < 2**63:
+        raise ValueError(f"'split' is {entry['split']!r}, and 'size' {entry['size']}")
 
 
 def map_features(folder: Path, info: Mapping[str, Any]) -> np.ndarray:
@@ -263,10 +332,12 @@ def map_features(folder: Path, info: Mapping[str, Any]) -> np.ndarray:
     expected = features_header(info["dtype"], *shape)
     size = HEADER + shape[0] * shape[1] * np.dtype(info["dtype"]).itemsize
     try:
+        if kind := irregular(path):
+            raise ValueError(f"it is {kind}")
         with path.open("rb") as file:
             begin = file.read(HEADER)
             actual = os.fstat(file.fileno()).st_size
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _not_whole(path, error) from error
     if begin != expected or actual != size:
         raise DamagedIndexError(
@@ -304,9 +375,12 @@ def _whole_manifest(folder: Path) -> Manifest:
 def _check_sum(folder: Path, manifest: Manifest, name: str) -> None:
     path = folder / name
     try:
-        if sha256(path) == manifest.sums[name]:
+        if kind := irregular(path):  # reading it might never end
+            reason = f"it is {kind}"
+        elif sha256(path) == manifest.sums[name]:
             return
-        reason = f"its sum is not that in {MANIFEST}"
+        else:
+            reason = f"its sum is not that in {MANIFEST}"
     except (OSError, KeyError) as error:
         reason = str(error)
     raise DamagedIndexError(

@@ -126,7 +126,9 @@ def find_label_errors(
     confident = np.zeros(len(labels), bool)
     confident[known] = confident_errors(labels[known], probabilities[known])
     suggested = most_probable(probabilities)
-    suspects = known[suggested[known] != labels[known]]
+    # Not where all classes are as probable, of rows that have nothing to be compared with.
+    of_label, best = (probabilities[known, c[known]] for c in (labels, suggested))
+    suspects = known[best > of_label]
     unsure = (~confident[suspects]).sum() / len(known)
     if unsure > MOST_UNSURE and len(known) >= FEWEST_JUDGED:
         warn_at_caller(
@@ -249,9 +251,10 @@ def probe_probabilities(
     classes = int(labels.max()) + 1
     parts = [np.flatnonzero((labels >= 0) & (fold != f)) for f in range(folds)]
     parts = [np.sort(random.permutation(part)[:MOST_FITTED]) for part in parts]
-    first = np.flatnonzero((labels >= 0) & (fold == 0))[:MOST_FITTED]
+    tuned = fold[labels >= 0].min()  # others may have groups without a label alone
+    first = np.flatnonzero((labels >= 0) & (fold == tuned))[:MOST_FITTED]
     x, y = _rows_of(features, first), labels[first]
-    train_x, train_y = _rows_of(features, parts[0]), labels[parts[0]]
+    train_x, train_y = _rows_of(features, parts[tuned]), labels[parts[tuned]]
     losses = [
         log_loss(
             y, _predict(_fit(train_x, train_y, strength), x, classes), labels=np.arange(classes)
@@ -367,6 +370,9 @@ def _in_blocks(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def _fit(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
+    """A probe; None of no row, where all that have a label are one group."""
+    if not len(y):
+        return None
     if len(np.unique(y)) == 1:  # the others are groups of another fold, each as a whole
         dummy = require("sklearn.dummy", install_command("search"))
         return dummy.DummyClassifier(strategy="prior").fit(x, y)
@@ -379,6 +385,8 @@ def _fit(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
 
 def _predict(probe: Any, x: np.ndarray, classes: int) -> np.ndarray:
     """A column per class; one that the probe has not seen is impossible to it."""
+    if probe is None:
+        return np.full((len(x), classes), 1 / classes)
     probabilities = np.zeros((len(x), classes))
     probabilities[:, probe.classes_] = probe.predict_proba(x)
     return probabilities / probabilities.sum(axis=1, keepdims=True)  # float32's do not sum to 1

@@ -130,7 +130,8 @@ def of_huggingface(processor: Mapping[str, Any]) -> Preparation | None:
     kind = str(processor.get("image_processor_type") or processor.get("feature_extractor_type"))
     filters = {number: name for name, number in RESAMPLE.items()}
     default = RESAMPLE["bilinear" if kind.startswith("ViT") else "bicubic"]
-    interpolation = filters.get(processor.get("resample", default))
+    resample = processor.get("resample", default)
+    interpolation = filters.get(resample) if isinstance(resample, int) else None
     size, crop = processor.get("size"), processor.get("crop_size")
     if isinstance(size, int):  # of versions before 4.26
         is_square = kind.startswith(("ViT", "DeiT"))
@@ -175,7 +176,7 @@ def of_timm(pretrained_cfg: Mapping[str, Any]) -> Preparation | None:
     fraction = pretrained_cfg.get("crop_pct") or CROP_FRACTION
     if size is None or mode not in ("center", "squash") or not isinstance(fraction, float | int):
         return None
-    return _preparation(mode == "center", size, float(fraction), interpolation)
+    return _preparation(mode == "center", size, fraction, interpolation)
 
 
 def _preparation(
@@ -186,9 +187,9 @@ def _preparation(
     scaled: PixelSize | None = None,
 ) -> Preparation | None:
     """A preparation whose numbers are possible, and which gives `scaled`; else None."""
-    if interpolation not in INTERPOLATIONS or not 0 < fraction <= 1:
+    if interpolation not in tuple(INTERPOLATIONS) or not 0 < fraction <= 1:
         return None
-    preparation = Preparation(keeps_ratio, size, fraction, interpolation)
+    preparation = Preparation(keeps_ratio, size, float(fraction), interpolation)
     return preparation if scaled in (None, preparation.scaled) else None
 
 

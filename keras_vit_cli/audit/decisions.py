@@ -19,6 +19,7 @@ from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation.feature_index import modified_times
 from keras_vit.data.sources.listings import read_text
+from keras_vit.data.sources.table_files import numbered_rows
 from keras_vit_cli.predict.image_paths import image_paths
 from keras_vit_cli.predict.schema import name_of
 from keras_vit_cli.search.result_table import label_of, write_csv
@@ -27,6 +28,7 @@ KEEP, RELABEL, DROP = DECISIONS = ("keep", "relabel", "drop")
 COLUMNS = ("file", "decision", "label")
 DIGEST = "sha256"  # of the image that was decided on; files of other programs may lack it
 TABLE, LISTINGS = "cleaned.csv", ("train.txt", "val.txt", "test.txt")
+_SHOWN = 200  # characters of an unknown name
 # Of two copies the one that models are evaluated on stays: figures remain comparable.
 _FIRST = ("test", "val", "train", None)
 
@@ -46,8 +48,10 @@ def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
         ValueError: A column is missing, a file or class is unknown, a word is not a decision, a
             file has two decisions, or its name is that of another image in the index.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path, "the decisions"), newline=""))
-    if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+    lines = csv.reader(io.StringIO(read_text(path, "the decisions"), newline=""))
+    rows_of_file = numbered_rows(path, lines)
+    _, header = next(rows_of_file, (1, []))
+    if missing := [name for name in COLUMNS if name not in header]:
         raise ValueError(
             f"{printable(path)} does not have a column {missing[0]!r}: give the file that the page "
             f"of keras-vit audit downloads, with {', '.join(COLUMNS)}."
@@ -55,12 +59,22 @@ def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
     names = [name_of(file) for file in index.files]
     rows, counts = {name: row for row, name in enumerate(names)}, Counter(names)
     decisions: dict[int, Decision] = {}
+<<<<<<< HEAD
     for cells in reader:
         place = f"{printable(path)}, line {reader.line_num}"
         name, word, label = (from_text_cell(cells[column] or "") for column in COLUMNS)
+=======
+    for line, values in rows_of_file:
+        place = f"{printable(path)}, line {line}"
+        cells = dict(zip(header, values, strict=False))
+        name, word, label = (cells.get(column, "") for column in COLUMNS)
+>>>>>>> work-k3
         if counts[name] != 1:
-            reason = "is the name of two files" if name in rows else did_you_mean(name, rows, [])
-            raise ValueError(f"{place}: {printable(name)!r} is not a file of the index. {reason}")
+            two = "is the name of two files"
+            reason = two if name in rows else did_you_mean(name[:_SHOWN], rows, [])
+            raise ValueError(
+                f"{place}: {printable(name[:_SHOWN])!r} is not a file of the index. {reason}"
+            )
         if (cells.get(DIGEST) or index.sums[rows[name]]) != index.sums[rows[name]]:
             raise ValueError(
                 f"{place}: {printable(name)!r} in {printable(index.folder)} is another image than "

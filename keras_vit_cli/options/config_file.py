@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import reprlib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,9 @@ from keras_vit_cli.options.option import Command, Row, UsageError
 
 # Of a run's own config.json: how that run was started, not what it is.
 OF_THE_START = ("resume", "overwrite")
+MOST_BYTES = 2**24  # a run's has the names of its classes
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel = 2  # of YAML, few bytes are lists in lists without end
 
 
 def read_config(path: Path, command: Command) -> dict[str, list[str]]:
@@ -58,17 +62,36 @@ def _words(path: Path, row: Row, value: Any) -> list[str]:
     wrong = isinstance(value, dict) or (isinstance(value, list) and not several)
     if wrong or isinstance(value, bool) != is_flag:
         accepted = "true or false" if is_flag else "values" if several else "one value"
-        raise UsageError(f"{path}: {row.name[2:]} takes {accepted}, and is {json.dumps(value)}.")
+        raise UsageError(f"{path}: {row.name[2:]} takes {accepted}, and is {_shown(value)}.")
     if is_flag:
         return [row.name] if value else []
     if isinstance(value, list):
+        for item in value:
+            if isinstance(item, list | dict | bool | None):
+                raise UsageError(f"{path}: {row.name[2:]} takes values, and has {_shown(item)}.")
+            if str(item).startswith("-") and isinstance(item, str):  # it would be an option
+                raise UsageError(f"{path}: {row.name[2:]} has {item!r}, which begins with a dash.")
         return [row.name, *map(str, value)]
     return [f"{row.name}={value}"]
+
+
+def _shown(value: Any) -> str:
+    """A value of the file for a message, cut where it is long."""
+    if isinstance(value, list | dict):
+        return _BRIEF.repr(value)
+    return json.dumps(value, default=str)[:100]
 
 
 def _read(path: Path) -> dict[str, Any]:
     suffix = path.suffix.lower()
     try:
+        if path.exists() and not path.is_file():  # reading it might never end
+            raise UsageError(f"--config {path} is not a regular file.")
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise UsageError(
+                f"--config {path} has {size:,} bytes, and at most {MOST_BYTES:,} are read: give "
+                "a file of options alone."
+            )
         text = path.read_text("utf-8")
         if suffix in (".yaml", ".yml"):
             content = _yaml(path, text)
@@ -78,7 +101,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise UsageError(f"--config {path}: give a file that ends in .toml, .json or .yaml.")
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--config {path} is not {suffix[1:].upper()}: {error}.") from error
@@ -98,7 +121,8 @@ def _yaml(path: Path, text: str) -> Any:
         ) from None
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    # PyYAML's own for tags such as "!!int ''" and "!!timestamp x".
+    except (yaml.YAMLError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(error) from None
 
 

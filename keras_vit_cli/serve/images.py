@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import numpy as np
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit_cli.serve.model import ServedModel
 
 UPLOAD_SECONDS = 30.0
+# Of the names in a form: other codecs of Python's give texts that no answer can have, or raise
+# errors of their own.
+_CHARSETS = ("utf-8", "ascii", "iso8859-1")
 # What is read and thrown away after a refusal: a client that is still sending does not see the
 # answer, and a connection closed at once reads as a network error.
 DISCARDED_BYTES, DISCARD_SECONDS = 2**26, 5.0
@@ -118,6 +124,15 @@ async def discard_body(request: Request) -> None:
 
 
 async def _files_in_form(request: Request, body: bytes, max_images: int) -> list[Upload]:
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
+    try:
+        is_known = codecs.lookup(charset.decode("latin-1")).name in _CHARSETS
+    except (LookupError, ValueError):
+        is_known = False
+    if not is_known:
+        shown = printable(charset[:60].decode("latin-1"))
+        raise RefusedError(400, f"The form has charset={shown}. Send it in UTF-8.")
+
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 

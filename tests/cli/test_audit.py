@@ -140,6 +140,7 @@ def test_decisions_and_words_that_are_errors(command: Command) -> None:
         (("nowhere.png", "drop", ""), "'nowhere.png' is not a file of the index"),
         (("red/1.png", "remove", ""), "decision='remove'"),
         (("red/1.png", "relabel", "blue"), "label='blue'"),
+        (("x" * 200_000, "drop", ""), "larger than field limit"),
     ):
         decide(row)
         call = "audit audit_index --decisions decisions.csv --out not_written"

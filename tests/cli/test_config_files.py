@@ -49,12 +49,17 @@ def test_options_come_from_a_file_or_errors_name_it(tmp_path: Path, monkeypatch:
         ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
         ("precision = 'int4'", "run.toml: argument --precision: invalid choice: 'int4'"),
         ("epochs: 3", "run.toml is not TOML: "),
+        (f"augment = {10**5 * '['}", "run.toml is not TOML: "),
+        ('augment = ["none", "--overwrite"]', "augment has '--overwrite', which begins with"),
+        ("augment = [[1]]", "run.toml: augment takes values, and has [1]."),
     ):
         with pytest.raises(UsageError) as error:
             parse(["train", "--data", "x", "--config", written(tmp_path, text)])
         assert reason in str(error.value)
     written(tmp_path, "", "run.txt")
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
     reasons = {"none.toml": "No such file", "run.txt": "that ends in .toml, .json or .yaml"}
+    reasons["zero.toml"] = "is not a regular file"
     for name, reason in reasons.items():
         with pytest.raises(UsageError, match=reason):
             parse(["train", "--config", str(tmp_path / name)])

@@ -61,6 +61,9 @@ def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -
     np.testing.assert_array_equal(np.isnan(errors.quality), labels < 0)
     assert not set(errors.suspects) & set(range(5))
     np.testing.assert_allclose(errors.probabilities.sum(axis=1), 1, atol=1e-6)
+    # A class, or all that have a label, may be copies of one image.
+    for groups in (np.where(labels == 1, 200, np.arange(200)), np.zeros(200, int)):
+        assert np.isfinite(find_label_errors(features, labels, groups).probabilities).all()
     # A large folder is fitted to a part.
     monkeypatch.setattr(label_errors, "MOST_FITTED", 60)
     monkeypatch.setattr(label_errors, "BLOCK", 7)

@@ -193,7 +193,8 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
 
 
 @pytest.mark.parametrize("changes", [
-    *({"resample": 0}, {"do_resize": False}, {"crop_pct": 0.9}, {"size": {"longest_edge": 32}}),
+    *({"resample": 0}, {"resample": []}, {"do_resize": False}),
+    *({"crop_pct": 0.9}, {"size": {"longest_edge": 32}}),
     {"size": {"shortest_edge": 32}, "do_center_crop": False},
     *({"size": {"height": "32", "width": 32}}, {"size": {"height": 10**9, "width": 10**9}}),
 ], ids=str)  # fmt: skip
@@ -205,6 +206,11 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
         model = from_checkpoint(tmp_path / "vit")
     assert model.eval_transform == EvalTransform("stretch_bicubic")
+    processor.unlink()
+    config = tmp_path / "vit" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": []}))
+    with pytest.warns(UserWarning, match=r"has the activation \[\], which is not known"):
+        from_checkpoint(tmp_path / "vit")
 
 
 @pytest.mark.parametrize(("layout", "changes", "message"), [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -246,7 +247,9 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
     for means_file in (images.is_file, images.has):
         for name in () if candidates else names:
             cells = table.columns[name][::step]
-            if 2 * sum(map(means_file, cells)) >= len(cells):
+            different = Counter(cells)  # many columns of few values, such as flags
+            count = sum(different[cell] for cell in different if means_file(cell))
+            if 2 * count >= len(cells):
                 candidates.append(name)
     if len(candidates) != 1:
         what = "More than one column has" if candidates else "No column has"
@@ -266,7 +269,8 @@ def _label_columns(table: Table, names: Sequence[str]) -> tuple[list[str], list[
     if len(labels) > 1:
         others = [name for name in labels if not _counts_up(table.columns[name])]
         labels = others or labels
-    return labels, [name for name in names if name not in labels]
+    are_labels = set(labels)
+    return labels, [name for name in names if name not in are_labels]
 
 
 def _counts_up(cells: Sequence[Cell]) -> bool:

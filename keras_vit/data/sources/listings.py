@@ -9,7 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import irregular
+
+MOST_BYTES = 2**28  # of a list or a table; in memory it takes several times that
 
 # UTF-32 first: its little-endian byte order mark begins with that of UTF-16.
 _MARKS = {
@@ -89,8 +92,16 @@ def read_text(path: Path, what: str) -> str:
         what: It is, for the error.
 
     Raises:
-        ValueError: It is in another encoding, or not a text; the message has the line.
+        ValueError: It is in another encoding, or not a text; the message has the line. It is not a
+            regular file, or has more than `MOST_BYTES`.
     """
+    if kind := irregular(path):  # reading it might never end
+        raise ValueError(f"{printable(path)} is {kind}: give {what} as a file.")
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise ValueError(
+            f"{printable(path)} has {size:,} bytes, and at most {MOST_BYTES:,} are read: leave out "
+            f"of {what} what is not needed, or split it."
+        )
     contents = path.read_bytes()
     encoding = marked_encoding(contents) or "utf-8"
     try:

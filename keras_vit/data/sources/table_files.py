@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,20 @@ from keras_vit._base.errors import listed, printable
 from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.data._imports import require
 from keras_vit.data.decode.image_files import irregular
-from keras_vit.data.sources.listings import read_text
+from keras_vit.data.sources.listings import MOST_BYTES, read_text
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-# Beyond these a file is damaged, or not a table of labels.
-MOST_COLUMNS = 30_000
+# Beyond these a file is damaged, or not a table of labels: a few KB may stand for many GB of cells.
+MOST_COLUMNS, MOST_ROWS, MOST_CELLS = 30_000, 10_000_000, 30_000_000
+MOST_IN_LINE = 2**24  # characters
 MOST_CHARACTERS = 131_072  # of a cell; as many as Python's reader of CSV files takes
 _SHOWN = 100  # characters of what cannot be used
 
 Cell = str | tuple[str, ...]  # a tuple where the file has a list
+
+
+class TooLargeError(ValueError):
+    """A table with more rows, cells or text than the limits of this module."""
 
 
 class Unusable(str):
@@ -54,8 +61,9 @@ def read_table(path: Path) -> Table:
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: Parquet, and pyarrow is not installed.
-        ValueError: The file does not have a suffix of `SUFFIXES`, is not a table, or is damaged;
-            the message has the line.
+        ValueError: The file does not have a suffix of `SUFFIXES`, is not a table, is damaged, or is
+            larger than the limits above and `MOST_BYTES` of text; the message has the line, or the
+            figure.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -95,35 +103,51 @@ def _read_separated(path: Path, suffix: str) -> Table:
     if excel := re.match(r"\"?sep=([,;|\t])\"?\r?\n", text, re.IGNORECASE):
         delimiter, text = excel[1], f"\n{text[excel.end() :]}"
     lines = csv.reader(
-        io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+        _short(path, io.StringIO(text, newline="")),
+        delimiter=delimiter,
+        strict=True,
+        skipinitialspace=True,
     )
     rows: list[list[str]] = []
     places: list[str] = []
     broken: dict[int, str] = {}
-    for number, cells in _numbered(path, lines):
+    for number, cells in numbered_rows(path, lines):
         if not rows:
             header = [name.strip() for name in cells]
             _check_width(path, len(header))
-            if repeated := [name for name in header if name and header.count(name) > 1]:
+            counts = Counter(header)
+            if repeated := [name for name in counts if name and counts[name] > 1]:
                 message = f"the column {repeated[0]!r} twice: rename one, or add the line of names"
                 raise _error(path, f"line {number}", message)
         elif len(cells) != len(header):
             shown = printable(listed(cells, 5)[:_SHOWN])
             reason = f"the row has {len(cells)} cells, and the header {len(header)}: {shown}"
             broken[len(rows) - 1] = reason
-            cells = (cells + [""] * len(header))[: len(header)]
+            cells = cells[: len(header)]
         rows.append(cells)
+        _check_size(path, len(rows) - 1, len(header))
         places.append(f"line {number}")
     columns: dict[str, list[Cell]] = {
+<<<<<<< HEAD
         name: [from_text_cell(cell.strip()) for cell in column]
         for name, (_, *column) in zip(header if rows else (), zip(*rows, strict=True), strict=True)
+=======
+        name: [cell.strip() for cell in column]
+        for name, (_, *column) in zip(
+            header if rows else (), zip_longest(*rows, fillvalue=""), strict=True
+        )
+>>>>>>> work-k3
         if name
     }
     return Table(path, columns, places[1:], broken)
 
 
-def _numbered(path: Path, lines: Any) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, and the lines that they begin in."""
+def numbered_rows(path: Path, lines: Any) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a `csv.reader` that are not empty, and the lines that they begin in.
+
+    Raises:
+        ValueError: A line is not CSV; the message has its number.
+    """
     number = 1
     try:
         for cells in lines:
@@ -139,7 +163,9 @@ def _numbered(path: Path, lines: Any) -> Iterator[tuple[int, list[str]]]:
 def _read_json_lines(path: Path) -> Table:
     rows, places = [], []
     names: dict[str, None] = {}
-    for number, line in enumerate(read_text(path, "the table").split("\n"), start=1):
+    items = 0
+    lines = _short(path, read_text(path, "the table").split("\n"))
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         place = f"line {number}"
@@ -154,6 +180,8 @@ def _read_json_lines(path: Path) -> Table:
         places.append(place)
         names |= dict.fromkeys(rows[-1])
         _check_width(path, len(names), place)
+        items += sum(len(cell) for cell in rows[-1].values() if isinstance(cell, tuple))
+        _check_size(path, len(rows), len(names), items)
     columns = {name: [row.get(name, "") for row in rows] for name in names if name}
     return Table(path, columns, places, {})
 
@@ -170,11 +198,18 @@ def _read_parquet(path: Path) -> Table:
         names = [field.name for field in fields if not any(is_(field.type) for is_ in binary)]
         if len(set(names)) < len(names):
             raise ValueError("a column occurs twice")
+        texts = _check_parquet(path, file.metadata, set(names))
+        # As they are stored: a text of many rows once, so that its size is known before.
+        file = parquet.ParquetFile(path, metadata=file.metadata, read_dictionary=texts)
+        table = file.read(columns=names)
+        _check_bytes(path, sum(map(_text_bytes, table.columns)))
         columns = {
             name: [as_cell(value) for value in column.to_pylist()]
-            for name, column in zip(names, file.read(columns=names).columns, strict=True)
+            for name, column in zip(names, table.columns, strict=True)
         }
-    except (arrow.ArrowException, OSError, OverflowError, ValueError) as error:
+    except TooLargeError:
+        raise
+    except (arrow.ArrowException, OSError, OverflowError, ValueError, LookupError) as error:
         raise ValueError(f"{printable(path)} cannot be read as Parquet: {error}") from None
     rows = file.metadata.num_rows
     return Table(path, columns, [f"row {row}" for row in range(1, rows + 1)], {})
@@ -203,9 +238,92 @@ def _is_label(item: Any) -> bool:
     return not isinstance(item, dict | list | tuple | bytes) and not is_fraction
 
 
+def _check_parquet(path: Path, metadata: Any, names: Set[str]) -> list[str]:
+    """Counts what the columns of these names have before it is decoded; the paths of their texts.
+
+    A column has a path per value in it: `"labels.list.element"`.
+    """
+    _check_size(path, metadata.num_rows, len(names))
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    leaves = [
+        (
+            i,
+            column.path,
+            column.physical_type == "BYTE_ARRAY" and column.logical_type.type != "DECIMAL",
+        )
+        for i, column in enumerate(columns)
+        if not names.isdisjoint(accumulate(column.path.split("."), "{}.{}".format))
+    ]
+    texts = {path for _, path, is_text in leaves if is_text}
+    values = size = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for i, name, _ in leaves:
+            chunk = group.column(i)
+            values += chunk.num_values
+            size += chunk.total_uncompressed_size
+            if "DELTA_BYTE_ARRAY" in chunk.encodings:  # each value as what the former one has more
+                raise ValueError(
+                    f"{name!r} has the encoding DELTA_BYTE_ARRAY, whose size is not known before "
+                    "it is read: write it as PLAIN or RLE_DICTIONARY, as pandas and pyarrow do"
+                )
+            if "DELTA_LENGTH_BYTE_ARRAY" in chunk.encodings:  # not read as a dictionary
+                texts.discard(name)
+    _check_size(path, 0, 0, values)
+    _check_bytes(path, size)
+    return sorted(texts)
+
+
+def _text_bytes(array: Any) -> int:
+    """The bytes that the texts of an Arrow array have where each is written out."""
+    arrow = require("pyarrow", "pip install pyarrow")
+    compute = require("pyarrow.compute", "pip install pyarrow")
+    types = arrow.types
+    if isinstance(array, arrow.ChunkedArray):
+        return sum(map(_text_bytes, array.chunks))
+    if isinstance(array, arrow.ExtensionArray):
+        return _text_bytes(array.storage)
+    if types.is_struct(array.type):
+        return sum(map(_text_bytes, array.flatten()))
+    if types.is_nested(array.type):
+        return _text_bytes(array.flatten())
+    values = array.dictionary if types.is_dictionary(array.type) else array
+    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if not any(is_(values.type) for is_ in kinds):
+        return 0
+    lengths = compute.binary_length(values)
+    return compute.sum(lengths if values is array else lengths.take(array.indices)).as_py() or 0
+
+
+def _short(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    """The lines, or an error for one that would take many times its length in memory."""
+    for number, line in enumerate(lines, start=1):
+        if len(line) > MOST_IN_LINE:
+            raise _error(path, f"line {number}", f"more than {MOST_IN_LINE:,} characters")
+        yield line
+
+
 def _check_width(path: Path, columns: int, place: str = "line 1") -> None:
     if columns > MOST_COLUMNS:
         raise _error(path, place, f"{columns:,} columns, and at most {MOST_COLUMNS:,} are read")
+
+
+def _check_size(path: Path, rows: int, columns: int, others: int = 0) -> None:
+    """Refuses too many rows, or cells, each item of a list in a cell one of `others`."""
+    if rows > MOST_ROWS or (cells := rows * columns + others) > MOST_CELLS:
+        what = f"{rows:,} rows" if rows > MOST_ROWS else f"{cells:,} cells"
+        raise TooLargeError(
+            f"{printable(path)} has {what} or more, and at most {MOST_ROWS:,} rows and "
+            f"{MOST_CELLS:,} cells are read: keep the columns of files and labels alone, or split "
+            "the table."
+        )
+
+
+def _check_bytes(path: Path, size: int) -> None:
+    if size > MOST_BYTES:
+        raise TooLargeError(
+            f"{printable(path)} has {size:,} bytes of text, and at most {MOST_BYTES:,} are read: "
+            "keep the columns of files and labels alone, or split the table."
+        )
 
 
 def _error(path: Path, place: str, message: str) -> ValueError:

@@ -114,7 +114,8 @@ def _timm_arguments(config: Arguments) -> Arguments:
         )
     if isinstance(heads := model_args.get("num_heads"), int):
         arguments["num_heads"] = heads
-    if (pooling := model_args.get("global_pool", config.get("global_pool"))) in POOLING:
+    pooling = model_args.get("global_pool", config.get("global_pool"))
+    if isinstance(pooling, str) and pooling in POOLING:
         arguments["pooling"] = POOLING[pooling]
     # The activation of an entry point is not written: its name shows it.
     of_name = "quick_gelu" if "quickgelu" in str(config.get("architecture")) else None
@@ -131,13 +132,14 @@ def _timm_size(config: Arguments, pretrained_cfg: Arguments) -> tuple[int, int] 
 
 
 def _activation(name: Any) -> Arguments:
-    if name is not None and name not in ACTIVATIONS:
+    known = isinstance(name, str) and name in ACTIVATIONS
+    if name is not None and not known:
         warnings.warn(
             f"config.json has the activation {name!r}, which is not known: set it yourself, "
             "from_checkpoint(file, activation=...).",
             stacklevel=2,
         )
-    return {"activation": ACTIVATIONS[name]} if name in ACTIVATIONS else {}
+    return {"activation": ACTIVATIONS[name]} if known else {}
 
 
 def _huggingface_normalization(processor: Arguments) -> tuple[Any, Any]:

@@ -47,6 +47,7 @@ def test_an_image_is_answered_as_the_evaluation_does(form: bool, port: int) -> N
 
 
 NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
+ESCAPED = {"Content_Type": f"{FORM['Content_Type']}; charset=unicode_escape"}
 
 
 def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
@@ -58,6 +59,7 @@ def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
         (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
         (NO_FILE, FORM, 400, "not have a file"),
         (b"no form", FORM, 400, "cannot be read"),
+        (helpers.form({"a": jpeg()})[0], ESCAPED, 400, "charset=unicode_escape. Send it in UTF-8"),
     ):
         for path in ("/predict", "/attention"):
             answered, content, _ = request(port, path, body, **headers)
