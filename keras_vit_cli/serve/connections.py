@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 MAX_CONNECTIONS = 1024  # beyond them uvicorn answers 503
@@ -51,3 +57,45 @@ class FairConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
             self.idle_since, self._last_request = now, request
         elif now - self.idle_since > IDLE_SECONDS:
             self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which closes idle connections, and ends within a time of a signal.
+
+    Args:
+        config: With `FairConnection` as its protocol.
+        on_stop: Called at the first signal.
+        seconds: After that, the system ends the process, whatever runs.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], seconds: int) -> None:
+        super().__init__(config)
+        self._on_stop, self._seconds = on_stop, seconds
+
+    def run_until_signal(self, listener: socket.socket) -> None:
+        """Answers until Ctrl-C, which is a KeyboardInterrupt, or SIGTERM, which is a normal end."""
+        # uvicorn raises the signal again when it is done.
+        former = signal.signal(signal.SIGTERM, lambda number, frame: None)
+        try:
+            self.run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, former)
+            # It goes on where a second Ctrl-C has left work behind.
+            if hasattr(signal, "alarm") and not self.force_exit:  # not on Windows
+                signal.alarm(0)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins the end."""
+        if not self.should_exit and hasattr(signal, "alarm"):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(self._seconds)
+        self._on_stop()
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times per second."""
+        if counter % 10 == 0:
+            connections: set[Any] = self.server_state.connections
+            for connection in list(connections):
+                connection.close_if_idle(time.monotonic())
+        return await super().on_tick(counter)

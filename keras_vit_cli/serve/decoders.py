@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import queue
 import signal
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
@@ -15,6 +18,7 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit_cli.serve.threads import WatchedThreads
 
 DECODE_SECONDS = 20.0
+LEFT_SECONDS = 1.0  # after which an image whose client has hung up is given up
 START_SECONDS = 120.0
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
@@ -46,7 +50,15 @@ class Decoders(WatchedThreads):
         self.in_each(os.getpid)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        return super().submit(self._run, function, *args, **options)
+        return super().submit(self._run, threading.Event(), function, *args, **options)
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function returns; leave the wait, and its process soon ends."""
+        is_left = threading.Event()
+        try:
+            return await asyncio.wrap_future(super().submit(self._run, is_left, function, *args))
+        finally:
+            is_left.set()
 
     def in_each(self, function: Callable[..., Any], *args: Any) -> list[Future[Any]]:
         """Has each process call a function: they take turns."""
@@ -65,7 +77,7 @@ class Decoders(WatchedThreads):
             worker.process.join()
             self._workers.discard(worker)
 
-    def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _run(self, is_left: threading.Event, function: Callable[..., Any], *args: Any) -> Any:
         worker, reason = self._idle.get(), None
         try:
             if self._is_closed:
@@ -73,7 +85,7 @@ class Decoders(WatchedThreads):
             if worker is None or not worker.process.is_alive():
                 worker = _Worker(self._context)
                 self._workers.add(worker)
-            result = worker.call(function, args)
+            result = worker.call(function, args, is_left)
         except TimeoutError:
             reason = f"decoding it takes longer than {DECODE_SECONDS:g} seconds"
         except (EOFError, OSError):
@@ -99,12 +111,18 @@ class _Worker:
         theirs.close()
         self._is_ready = False
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], is_left: threading.Event
+    ) -> Any:
         """What a function returns, or its exception; a TimeoutError or EOFError without either."""
         if not self._is_ready:
             self._wait_for_start()
         self._pipe.send((function, args))
-        return self._receive(DECODE_SECONDS)
+        end = time.monotonic() + DECODE_SECONDS
+        while not self._pipe.poll(LEFT_SECONDS):
+            if is_left.is_set() or time.monotonic() > end:
+                raise TimeoutError
+        return self._pipe.recv()
 
     def _wait_for_start(self) -> None:
         try:

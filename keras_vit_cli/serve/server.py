@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
-import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from keras_vit._base.errors import check_positive
 from keras_vit._base.processors import available_processors
@@ -78,7 +74,7 @@ def serve(
     import uvicorn
 
     from keras_vit_cli.serve.app import make_app
-    from keras_vit_cli.serve.connections import MAX_CONNECTIONS, FairConnection
+    from keras_vit_cli.serve.connections import MAX_CONNECTIONS, FairConnection, Server
     from keras_vit_cli.serve.decoders import Decoders
     from keras_vit_cli.serve.service import Service
     from keras_vit_cli.serve.versions import Versions
@@ -105,31 +101,9 @@ def serve(
             timeout_graceful_shutdown=ANSWER_SECONDS,
         )
 
-        class Server(uvicorn.Server):
-            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-                if not service.is_stopping and hasattr(signal, "alarm"):  # not on Windows
-                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                    signal.alarm(STOP_SECONDS)  # the system ends it, whatever runs
-                service.is_stopping = True
-                super().handle_exit(sig, frame)
-
-            async def on_tick(self, counter: int) -> bool:
-                if counter % 10 == 0:  # every second
-                    connections: set[Any] = self.server_state.connections
-                    for connection in list(connections):
-                        connection.close_if_idle(time.monotonic())
-                return await super().on_tick(counter)
-
         _allow_open_files(2 * MAX_CONNECTIONS)
         _announce(listener, versions.version.name, is_local, report)
-        # uvicorn raises the signal again when it is done: SIGTERM, a normal end, must not kill.
-        former = signal.signal(signal.SIGTERM, lambda number, frame: None)
-        try:
-            Server(config).run(sockets=[listener])
-        finally:
-            signal.signal(signal.SIGTERM, former)
-            if service.is_stopping and hasattr(signal, "alarm"):
-                signal.alarm(0)
+        Server(config, service.stop, STOP_SECONDS).run_until_signal(listener)
         report("stopped")
 
 

@@ -63,6 +63,10 @@ class Service:
             with suppress(BadImageError):
                 work.result()
 
+    def stop(self) -> None:
+        """Reports from now on that the server stops."""
+        self.is_stopping = True
+
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Computes batches and watches for new versions, from the first request to the last."""
@@ -274,9 +278,9 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._json_thread, read, *arguments)
 
     async def _prepare(self, model: ServedModel, contents: bytes) -> np.ndarray:
-        loop = asyncio.get_running_loop()
         arguments = preparation(model, contents, self.limits.max_pixels)
-        return await loop.run_in_executor(self._decoders, prepare_contents, *arguments)
+        pixels: np.ndarray = await self._decoders.call(prepare_contents, *arguments)
+        return pixels
 
 
 async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
@@ -294,6 +298,7 @@ async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
         return result.result()
     finally:
         result.cancel()
+        result.add_done_callback(lambda work: work.cancelled() or work.exception())  # not logged
         gone.cancel()
 
 

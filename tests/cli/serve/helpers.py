@@ -83,12 +83,15 @@ def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 # Decodes in threads, which start at once; the server of all tests that only ask has processes.
 IN_THREADS = """
+import asyncio
 from keras_vit_cli.serve import decoders, threads
 class InThreads(threads.WatchedThreads):
     def __init__(self, count):
         super().__init__(count, "decoder")
     def in_each(self, function, *arguments):
         return [self.submit(function, *arguments)]
+    async def call(self, function, *arguments):
+        return await asyncio.wrap_future(self.submit(function, *arguments))
 decoders.Decoders = InThreads
 """
 # Versions are looked for often, so that tests wait little for a new one.

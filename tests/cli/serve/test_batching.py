@@ -92,7 +92,8 @@ def test_a_decoder_that_takes_too_long_or_crashes_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processes._start_forkserver()  # the tests' own, which has imported everything
-    monkeypatch.setattr("keras_vit_cli.serve.decoders.DECODE_SECONDS", 0.2)
+    for name in ("DECODE_SECONDS", "LEFT_SECONDS"):
+        monkeypatch.setattr(f"keras_vit_cli.serve.decoders.{name}", 0.2)
     with Decoders(1) as threads:
         first = threads.submit(os.getpid).result()
         for function, argument, reason in (
