@@ -94,11 +94,15 @@ async def load(
     max_bytes: int,
     outcome: Outcome,
     clients: int = CLIENTS,
+    faulty: float = FAULTY,
 ) -> None:
     """Sends requests for that long; an `Outcome` that is passed in can be read meanwhile."""
     end = time.monotonic() + seconds
     await asyncio.gather(
-        *(_client(port, photographs, end, max_bytes, outcome, seed) for seed in range(clients))
+        *(
+            _client(port, photographs, end, max_bytes, outcome, seed, faulty)
+            for seed in range(clients)
+        )
     )
 
 
@@ -109,12 +113,13 @@ async def _client(
     max_bytes: int,
     outcome: Outcome,
     seed: int,
+    faulty: float,
 ) -> None:
     dice, connection = random.Random(seed), Connection(port)
     while time.monotonic() < end:
         photograph = dice.choice(photographs)
         try:
-            if dice.random() < FAULTY:
+            if dice.random() < faulty:
                 fault = dice.choice(list(FAULTS))
                 status = await _misbehave(connection, fault, photograph, max_bytes, dice)
                 outcome.statuses[f"{fault}: {status or 'gone'}"] += 1
@@ -173,3 +178,19 @@ async def _misbehave(
     }
     await connection.send(bodies[fault]())
     return (await connection.answer())[0]
+
+
+async def send_slowly(port: int) -> None:
+    """Connects, sends headers one byte per second, and starts again when it is cut off."""
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /predict HTTP/1.1\r\nX-Slow: ")
+            end = asyncio.ensure_future(reader.read())
+            while not end.done():
+                writer.write(b"a")
+                await asyncio.wait([end], timeout=1)
+            end.exception()
+        except OSError:
+            pass
+        await asyncio.sleep(1)

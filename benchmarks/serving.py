@@ -1,6 +1,7 @@
 """`keras-vit serve` under load: answers, latency, memory, throughput beside direct calls.
 
     python -m benchmarks serving MODEL IMAGES --seconds 300
+    python -m benchmarks serving MODEL IMAGES --seconds 60 --hostile
 
 Two minutes besides the load; two cores are enough. The clients run on the same cores.
 """
@@ -10,6 +11,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -22,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks._load import CLIENTS, Connection, Outcome, Photograph, load
+from benchmarks._load import CLIENTS, Connection, Outcome, Photograph, load, send_slowly
 from keras_vit.data import MAX_PIXELS
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import ServedModel, load_served, warm_up
@@ -182,15 +184,58 @@ def measure(
     }
 
 
+def measure_hostile(path: Path, files: Sequence[Path], seconds: float) -> dict[str, float]:
+    """Latencies of 16 clients alone, and where 2 % of requests are faulty beside 1,000 slow."""
+    model = load_served(path)
+    warm_up(model, 4)
+    contents = [file.read_bytes() for file in files]
+    rows, _ = direct_calls(model, contents, 4, 1)
+    photographs = [
+        Photograph(c, dict(zip(model.class_names, map(float, row), strict=True)))
+        for c, row in zip(contents, rows, strict=True)
+    ]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+    server = start_server(path, "--queue", "32", "--max-bytes", str(MAX_BYTES))
+
+    async def run(faulty: float, slow: int) -> Outcome:
+        outcome = Outcome()
+        beside = [asyncio.create_task(send_slowly(server.port)) for _ in range(slow)]
+        await load(server.port, photographs, seconds, MAX_BYTES, outcome, 16, faulty)
+        for task in beside:
+            task.cancel()
+        return outcome
+
+    quiet, hostile = asyncio.run(run(0, 0)), asyncio.run(run(0.02, 1000))
+    status = server.stop()
+    print(*hostile.wrong[:5], sep="\n")
+    p99 = [1000 * float(np.percentile(outcome.seconds, 99)) for outcome in (quiet, hostile)]
+    return {
+        "right": hostile.right,
+        "faulty": sum(hostile.statuses.values()) - hostile.statuses["photograph: 200"],
+        "wrong": len(quiet.wrong) + len(hostile.wrong),
+        "lost": quiet.broken + hostile.broken,
+        "crashes": int(status != 0),
+        "p99_ms_quiet": p99[0],
+        "p99_ms_hostile": p99[1],
+        "p99_ratio": p99[1] / p99[0],
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks serving", description=__doc__)
     parser.add_argument("model", type=Path, help="what keras-vit serve loads")
     parser.add_argument("images", type=Path, help="folder of photographs; 64 of them are sent")
     parser.add_argument("--seconds", type=float, default=300, help="length of the load")
     parser.add_argument("--batch-size", type=int, default=4, help="the most images per batch")
+    parser.add_argument("--hostile", action="store_true", help="measure beside hostile clients")
     options = parser.parse_args(arguments)
     files = sorted(options.images.rglob("*.jpg"))
     files = files[:: max(1, len(files) // 64)][:64]
-    figures = measure(options.model, files, options.seconds, options.batch_size)
+    if options.hostile:
+        figures = measure_hostile(options.model, files, options.seconds)
+    else:
+        figures = measure(options.model, files, options.seconds, options.batch_size)
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))
     return int(figures["wrong"] or figures["crashes"])

@@ -59,16 +59,10 @@ def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
     names = [name_of(file) for file in index.files]
     rows, counts = {name: row for row, name in enumerate(names)}, Counter(names)
     decisions: dict[int, Decision] = {}
-<<<<<<< HEAD
-    for cells in reader:
-        place = f"{printable(path)}, line {reader.line_num}"
-        name, word, label = (from_text_cell(cells[column] or "") for column in COLUMNS)
-=======
     for line, values in rows_of_file:
         place = f"{printable(path)}, line {line}"
         cells = dict(zip(header, values, strict=False))
-        name, word, label = (cells.get(column, "") for column in COLUMNS)
->>>>>>> work-k3
+        name, word, label = (from_text_cell(cells.get(column, "")) for column in COLUMNS)
         if counts[name] != 1:
             two = "is the name of two files"
             reason = two if name in rows else did_you_mean(name[:_SHOWN], rows, [])

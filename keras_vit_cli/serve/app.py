@@ -79,15 +79,17 @@ def make_app(
         return HTMLResponse(content, headers={**_HEADERS, **page_headers()})
 
     async def health(request: Request) -> Response:
-        return _Json(service.health(), headers=_HEADERS)
+        status = 503 if service.status == "stalled" else 200
+        return _Json(service.health(), status, headers=_HEADERS)
 
     async def ready(request: Request) -> Response:
-        if service.is_stopping:
-            return _error(503, "The server is stopping.")
+        if service.status != "ok":
+            return _error(503, f"The server is {service.status}.")
         return _Json({**service.health(), "ready": True}, headers=_HEADERS)
 
     async def live(request: Request) -> Response:
-        return _Json({"live": True}, headers=_HEADERS)
+        is_live = service.status != "stalled"
+        return _Json({"live": is_live}, 200 if is_live else 503, headers=_HEADERS)
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from python_multipart.multipart import parse_options_header
@@ -16,12 +19,14 @@ from starlette.requests import ClientDisconnect, Request
 from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
+from keras_vit_cli.serve.batching import FullError
 from keras_vit_cli.serve.model import ServedModel
 
 UPLOAD_SECONDS = 30.0
 # Of the names in a form: other codecs of Python's give texts that no answer can have, or raise
 # errors of their own.
 _CHARSETS = ("utf-8", "ascii", "iso8859-1")
+PATIENCE_SECONDS = 2.0  # for a body while others wait for its place
 # What is read and thrown away after a refusal: a client that is still sending does not see the
 # answer, and a connection closed at once reads as a network error.
 DISCARDED_BYTES, DISCARD_SECONDS = 2**26, 5.0
@@ -53,11 +58,70 @@ class _FormInMemory(MultiPartParser):
     spool_max_size = 2**62  # the body is in memory and within the limit: no copy on disk
 
 
+class Uploads:
+    """How many bodies may be read at once, half of them from one address.
+
+    Slow clients do not keep others out: where all places are taken, the body that has been read for
+    longest is given up, if that is more than `PATIENCE_SECONDS`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._clients: Counter[str] = Counter()
+        self._reading: dict[asyncio.Timeout, tuple[str, float]] = {}  # the oldest first
+
+    @contextmanager
+    def taken(self, request: Request) -> Iterator[None]:
+        """Holds a place, or raises a FullError."""
+        client = _address(request)
+        if self._clients[client] >= -(-self._limit // 2):
+            self._give_up_slowest(client)
+        elif self._clients.total() >= self._limit:
+            self._give_up_slowest(None)
+        self._clients[client] += 1
+        try:
+            yield
+        finally:
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
+
+    def _give_up_slowest(self, client: str | None) -> None:
+        now = asyncio.get_running_loop().time()
+        for deadline, (address, start) in self._reading.items():
+            is_slow = now - start > PATIENCE_SECONDS and not deadline.expired()
+            if is_slow and client in (None, address):
+                deadline.reschedule(now)
+                del self._reading[deadline]
+                return
+        raise FullError(f"{self._limit} requests are being sent")
+
+    async def read(self, request: Request, max_bytes: int) -> bytes:
+        """The body of a request that holds a place: see `read_body`."""
+        start = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(UPLOAD_SECONDS) as deadline:
+                self._reading[deadline] = (_address(request), start)
+                try:
+                    return await read_body(request, max_bytes)
+                finally:
+                    self._reading.pop(deadline, None)
+        except TimeoutError:
+            seconds = asyncio.get_running_loop().time() - start
+            raise RefusedError(
+                408, f"The body did not arrive within {seconds:.0f} seconds."
+            ) from None
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 async def read_body(request: Request, max_bytes: int) -> bytes:
     """The body of a request.
 
     Raises:
-        RefusedError: It is too large or too slow.
+        RefusedError: It is too large.
         ClientDisconnect: The client has hung up.
     """
     too_large = RefusedError(
@@ -67,19 +131,10 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     if length.isdecimal() and int(length) > max_bytes:
         raise too_large
     body = bytearray()
-
-    async def read() -> None:
-        async for chunk in request.stream():
-            body.extend(chunk)
-            if len(body) > max_bytes:
-                raise too_large
-
-    try:
-        await asyncio.wait_for(read(), UPLOAD_SECONDS)
-    except TimeoutError:
-        raise RefusedError(
-            408, f"The body did not arrive within {UPLOAD_SECONDS:g} seconds."
-        ) from None
+    async for chunk in request.stream():
+        body.extend(chunk)
+        if len(body) > max_bytes:
+            raise too_large
     return bytes(body)
 
 
@@ -155,7 +210,11 @@ def prepare(model: ServedModel, contents: bytes, max_pixels: int) -> np.ndarray:
     Raises:
         BadImageError: The bytes cannot be decoded, or the image has too many pixels.
     """
+    return prepare_contents(*preparation(model, contents, max_pixels))
+
+
+def preparation(model: ServedModel, contents: bytes, max_pixels: int) -> tuple[Any, ...]:
+    """The arguments of `prepare_contents`, which may be sent to another process."""
     if not contents:
         raise BadImageError("the file is empty")
-    size, channels = model.image_size, model.channels
-    return prepare_contents(contents, size, channels, max_pixels, model.evaluation)
+    return contents, model.image_size, model.channels, max_pixels, model.evaluation

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
-import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from keras_vit._base.errors import check_positive
+from keras_vit._base.processors import available_processors
 from keras_vit._base.version import install_command
 from keras_vit.data import MAX_PIXELS
 from keras_vit_cli.serve.limits import Limits
@@ -18,8 +18,10 @@ from keras_vit_cli.serve.limits import Limits
 PACKAGES = ("uvicorn", "starlette", "python_multipart", "prometheus_client")
 MAX_BYTES = 20 * 2**20
 MAX_IMAGES = 64
-MAX_CONNECTIONS = 1024  # beyond them uvicorn answers 503
-STOP_SECONDS = 30  # what is accepted is answered within this time, or cut off
+BACKLOG = 1024  # connections that the system accepts before the server does
+# What is accepted is answered within the first time, or cut off; what cannot be cut off ends, with
+# the process, after the second.
+ANSWER_SECONDS, STOP_SECONDS = 25, 30
 
 
 def serve(
@@ -72,15 +74,18 @@ def serve(
     import uvicorn
 
     from keras_vit_cli.serve.app import make_app
+    from keras_vit_cli.serve.connections import MAX_CONNECTIONS, FairConnection, Server
+    from keras_vit_cli.serve.decoders import Decoders
     from keras_vit_cli.serve.service import Service
     from keras_vit_cli.serve.versions import Versions
 
     path = Path(model)
-    with _listen(host, port) as listener:  # before the model: a taken port shows at once
+    # The port is opened before the model: a taken one shows at once.
+    with _listen(host, port) as listener, Decoders(min(8, available_processors())) as decoders:
         versions = Versions(path, batch_size, report)
         # Every run calls its file "model"; its folder has a name of its own.
         title = path.resolve().parent.name if path.stem == "model" else path.stem
-        service = Service(versions, limits, title or str(path))
+        service = Service(versions, limits, title or str(path), decoders)
         is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         hosts = ["localhost", "127.0.0.1", "::1", "[::1]"] if is_local else ["*"]
         app = make_app(service, hosts, report if log_requests else None)
@@ -90,22 +95,15 @@ def serve(
             access_log=False,
             server_header=False,
             lifespan="on",
+            http=FairConnection,
+            ws="none",
             limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=STOP_SECONDS,
+            timeout_graceful_shutdown=ANSWER_SECONDS,
         )
 
-        class Server(uvicorn.Server):
-            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-                service.is_stopping = True
-                super().handle_exit(sig, frame)
-
+        _allow_open_files(2 * MAX_CONNECTIONS)
         _announce(listener, versions.version.name, is_local, report)
-        # uvicorn raises the signal again when it is done: SIGTERM, a normal end, must not kill.
-        former = signal.signal(signal.SIGTERM, lambda number, frame: None)
-        try:
-            Server(config).run(sockets=[listener])
-        finally:
-            signal.signal(signal.SIGTERM, former)
+        Server(config, service.stop, STOP_SECONDS).run_until_signal(listener)
         report("stopped")
 
 
@@ -129,7 +127,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(MAX_CONNECTIONS)
+            listener.listen(BACKLOG)
         except BaseException:
             listener.close()
             raise
@@ -139,6 +137,17 @@ def _listen(host: str, port: int) -> socket.socket:
             "Give another --host or --port, or stop what uses it."
         ) from error
     return listener
+
+
+def _allow_open_files(count: int) -> None:
+    """Raises the limit on open files, often 1024, which connections would reach, where it may."""
+    with suppress(ImportError, OSError, ValueError):  # Windows has neither
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < count:
+            most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _require(package: str) -> None:

@@ -8,7 +8,6 @@ import io
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -17,45 +16,56 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 
 from keras_vit._base.errors import did_you_mean, printable
-from keras_vit._base.processors import available_processors
 from keras_vit._base.version import __version__
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import DEEP, has_sixteen_bits
+from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit_cli.inspect.looks import METHODS
 from keras_vit_cli.predict.schema import Row, Schema
 from keras_vit_cli.serve.batching import Batcher, Places
-from keras_vit_cli.serve.images import RefusedError, Upload, images_in, prepare, read_body
+from keras_vit_cli.serve.decoders import Decoders
+from keras_vit_cli.serve.images import RefusedError, Upload, Uploads, images_in, preparation
 from keras_vit_cli.serve.infer import describe_tensors, infer_answer, read_infer
 from keras_vit_cli.serve.instances import read_instances
 from keras_vit_cli.serve.limits import Limits
 from keras_vit_cli.serve.metrics import Metrics
 from keras_vit_cli.serve.model import Explanation, ServedModel
+from keras_vit_cli.serve.threads import WatchedThreads
 from keras_vit_cli.serve.versions import Versions
 
 ATTENTION_PLACES = 2  # one is computed, one waits: each takes as long as several predictions
 UPLOADS_PER_PLACE = 2  # bodies that are read while the places are taken
+STALL_SECONDS = 120.0  # without any result, while there is work, is a failure that /health reports
 _Result = TypeVar("_Result")
 
 
 class Service:
-    """Answers requests with the newest version of a model."""
+    """Answers requests with the newest version of a model, by the pixels that `decoders` return."""
 
-    def __init__(self, versions: Versions, limits: Limits, title: str) -> None:
+    def __init__(self, versions: Versions, limits: Limits, title: str, decoders: Decoders) -> None:
         self.versions, self.limits, self.title = versions, limits, printable(title)
         self.places = Places(limits.queue)
-        self.uploads = Places(UPLOADS_PER_PLACE * limits.queue)
+        self.uploads = Uploads(UPLOADS_PER_PLACE * limits.queue)
         self.attention_places = Places(ATTENTION_PLACES)
         self.metrics = Metrics(lambda: self.places.in_use + self.attention_places.in_use)
         self.is_stopping = False
         self._has_warned = False
-        self._model_thread = ThreadPoolExecutor(1, "model")
-        self._decoders = ThreadPoolExecutor(min(8, available_processors()), "decoder")
+        self._model_thread = WatchedThreads(1, "model")
+        # Its own: the first request compiles for many seconds, in which others are answered.
+        self._attention_thread = WatchedThreads(1, "attention")
+        self._decoders = decoders
         # One: JSON takes many times its size until images are made of it.
-        self._json_thread = ThreadPoolExecutor(1, "json")
+        self._json_thread = WatchedThreads(1, "json")
         self._batcher = Batcher(self._model_thread, limits.batch_size, self.metrics.batch)
-        # TensorFlow makes its graph of decoding now: later it would stop the loop for two seconds.
-        with suppress(BadImageError):
-            prepare(versions.model, b"no image", limits.max_pixels)
+        # TensorFlow makes its graph of decoding now: it takes two seconds.
+        arguments = preparation(versions.model, b"no image", limits.max_pixels)
+        for work in decoders.in_each(prepare_contents, *arguments):
+            with suppress(BadImageError):
+                work.result()
+
+    def stop(self) -> None:
+        """Reports from now on that the server stops."""
+        self.is_stopping = True
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -73,9 +83,8 @@ class Service:
         finally:
             for task in tasks:
                 task.cancel()
-            self._json_thread.shutdown()
-            self._decoders.shutdown()
-            self._model_thread.shutdown()
+            for threads in self._threads:
+                threads.shutdown(cancel_futures=True)
 
     async def predict(self, request: Request) -> dict[str, Any]:
         """The row of the image in a request, or the `rows` of several in a form."""
@@ -93,8 +102,8 @@ class Service:
     async def instances(self, request: Request) -> dict[str, Any]:
         """The rows of the images in JSON as TensorFlow Serving takes it."""
         self._check_name(request)
-        with self.uploads.taken():
-            body = await read_body(request, self.limits.max_bytes)
+        with self.uploads.taken(request):
+            body = await self.uploads.read(request, self.limits.max_bytes)
             uploads = await self._in_json_thread(read_instances, body, self.limits.max_images)
         model, version = self.versions.model, self.versions.version.name
         _, rows = await self._answer(request, model, uploads)
@@ -103,8 +112,8 @@ class Service:
     async def infer(self, request: Request) -> dict[str, Any]:
         """The tensors that answer those of a request by the Open Inference Protocol."""
         self._check_name(request)
-        with self.uploads.taken():
-            body = await read_body(request, self.limits.max_bytes)
+        with self.uploads.taken(request):
+            body = await self.uploads.read(request, self.limits.max_bytes)
             model, version = self.versions.model, self.versions.version.name
             limit = self.limits.max_images
             infer = await self._in_json_thread(read_infer, body, model, limit)
@@ -196,7 +205,7 @@ class Service:
             except BadImageError as error:
                 raise RefusedError(422, f"The image cannot be read: {error}") from error
             loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._model_thread, explain, pixels[None])
+            work = loop.run_in_executor(self._attention_thread, explain, pixels[None])
             explanation = await _unless_gone(request, work)
         return {
             "method": request.query_params.get("method", METHODS[0]),
@@ -227,11 +236,23 @@ class Service:
             raise RefusedError(400, "This model has one class: name it with class= in the query.")
         return lambda pixels: explain(pixels, method, class_name)
 
+    @property
+    def _threads(self) -> tuple[WatchedThreads, ...]:
+        return self._json_thread, self._decoders, self._model_thread, self._attention_thread
+
+    @property
+    def status(self) -> str:
+        """`"ok"`, `"stopping"`, or `"stalled"` where work has waited for `STALL_SECONDS`."""
+        if self.is_stopping:
+            return "stopping"
+        seconds = max(threads.stalled_seconds() for threads in self._threads)
+        return "stalled" if seconds > STALL_SECONDS else "ok"
+
     def health(self) -> dict[str, Any]:
         """Which version answers, and why a newer one does not."""
         versions = self.versions
         return {
-            "status": "stopping" if self.is_stopping else "ok",
+            "status": self.status,
             "model": self.title,
             "format": versions.model.format,
             "task": versions.model.task.kind,
@@ -249,16 +270,17 @@ class Service:
         return {"warning": f"The image is a {DEEP}"}
 
     async def _read_images(self, request: Request, max_images: int) -> list[Upload]:
-        with self.uploads.taken():
-            body = await read_body(request, self.limits.max_bytes)
+        with self.uploads.taken(request):
+            body = await self.uploads.read(request, self.limits.max_bytes)
             return await images_in(request, body, max_images)
 
     async def _in_json_thread(self, read: Callable[..., _Result], *arguments: Any) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._json_thread, read, *arguments)
 
     async def _prepare(self, model: ServedModel, contents: bytes) -> np.ndarray:
-        loop, pixels = asyncio.get_running_loop(), self.limits.max_pixels
-        return await loop.run_in_executor(self._decoders, prepare, model, contents, pixels)
+        arguments = preparation(model, contents, self.limits.max_pixels)
+        pixels: np.ndarray = await self._decoders.call(prepare_contents, *arguments)
+        return pixels
 
 
 async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
@@ -276,6 +298,7 @@ async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
         return result.result()
     finally:
         result.cancel()
+        result.add_done_callback(lambda work: work.cancelled() or work.exception())  # not logged
         gone.cancel()
 
 

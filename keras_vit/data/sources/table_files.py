@@ -128,15 +128,10 @@ def _read_separated(path: Path, suffix: str) -> Table:
         _check_size(path, len(rows) - 1, len(header))
         places.append(f"line {number}")
     columns: dict[str, list[Cell]] = {
-<<<<<<< HEAD
         name: [from_text_cell(cell.strip()) for cell in column]
-        for name, (_, *column) in zip(header if rows else (), zip(*rows, strict=True), strict=True)
-=======
-        name: [cell.strip() for cell in column]
         for name, (_, *column) in zip(
             header if rows else (), zip_longest(*rows, fillvalue=""), strict=True
         )
->>>>>>> work-k3
         if name
     }
     return Table(path, columns, places[1:], broken)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.serve.helpers import SERVE, SLOW, Server, save, tiny_model
+from tests.cli.serve.helpers import IN_THREADS, SERVE, SLOW, Server, save, tiny_model
 
 MAX_BYTES, MAX_IMAGES = 400_000, 10
 Start = Callable[..., Server]
@@ -37,6 +37,7 @@ def start_server(tmp_path: Path) -> Iterator[Start]:
 
     def start(*words: object, code: str = SERVE) -> Server:
         words = ("serve", *words, "--port", "0") if code == SERVE else words
+        code = IN_THREADS + SERVE if code == SERVE else code
         servers.append(Server(tmp_path, code, *words))
         return servers[-1]
 

@@ -81,6 +81,19 @@ def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
+# Decodes in threads, which start at once; the server of all tests that only ask has processes.
+IN_THREADS = """
+import asyncio
+from keras_vit_cli.serve import decoders, threads
+class InThreads(threads.WatchedThreads):
+    def __init__(self, count):
+        super().__init__(count, "decoder")
+    def in_each(self, function, *arguments):
+        return [self.submit(function, *arguments)]
+    async def call(self, function, *arguments):
+        return await asyncio.wrap_future(self.submit(function, *arguments))
+decoders.Decoders = InThreads
+"""
 # Versions are looked for often, so that tests wait little for a new one.
 SERVE = """
 import signal, sys
@@ -91,7 +104,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # not all shells leave
 sys.exit(keras_vit_cli.start.main())
 """
 # A server whose model takes some seconds, the second argument, per batch of two.
-SLOW = """
+SLOW = (
+    IN_THREADS
+    + """
 import dataclasses, sys, time
 from keras_vit_cli.serve import serve
 from keras_vit_cli.serve import versions
@@ -104,6 +119,18 @@ def load_slowly(path):
     return dataclasses.replace(model, predict=predict)
 versions.load_served = load_slowly
 serve(sys.argv[1], port=0, batch_size=2, queue=4, report=lambda line: print(line, flush=True))
+"""
+)
+# A server with small limits, whose attention never comes to an end.
+STUCK = """
+import dataclasses, sys, time
+from keras_vit_cli.serve import connections, images, server, service, versions
+connections.IDLE_SECONDS, connections.CLIENT_CONNECTIONS, images.PATIENCE_SECONDS = 0.5, 8, 0.2
+server.ANSWER_SECONDS, server.STOP_SECONDS, service.STALL_SECONDS = 0, 1, 0.5
+load, endless = versions.load_served, lambda *_: time.sleep(60)
+versions.load_served = lambda path: dataclasses.replace(load(path), explain=endless)
+report = lambda line: print(line, flush=True)
+server.serve(sys.argv[1], port=0, batch_size=1, queue=2, report=report)
 """
 
 

@@ -1,14 +1,20 @@
 """Dynamic batching and its limits."""
 
 import asyncio
+import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
+from keras_vit.data.data_errors import BadImageError
 from keras_vit_cli.serve.batching import Batcher, FullError, Places
+from keras_vit_cli.serve.decoders import Decoders
+from keras_vit_cli.serve.threads import WatchedThreads
+from tests import processes
 
 
 class Model:
@@ -80,3 +86,33 @@ def test_versions_errors_and_places() -> None:
     with places.taken(), pytest.raises(FullError, match="1 requests"), places.taken():
         pass
     assert places.in_use == 0
+
+
+def test_a_decoder_that_takes_too_long_or_crashes_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes._start_forkserver()  # the tests' own, which has imported everything
+    for name in ("DECODE_SECONDS", "LEFT_SECONDS"):
+        monkeypatch.setattr(f"keras_vit_cli.serve.decoders.{name}", 0.2)
+    with Decoders(1) as threads:
+        first = threads.submit(os.getpid).result()
+        for function, argument, reason in (
+            (time.sleep, 60, "longer than 0.2"),
+            (os._exit, 1, "crash"),
+        ):
+            with pytest.raises(BadImageError, match=reason):
+                threads.submit(function, argument).result()
+        with pytest.raises(RuntimeError, match="TypeError"):
+            threads.submit(len, 1).result()
+        assert threads.submit(os.getpid).result() not in (first, os.getpid())
+        assert threads.stalled_seconds() == 0
+
+
+def test_a_stall_is_seen_whoever_hangs_up() -> None:
+    go = threading.Event()
+    with WatchedThreads(1, "model") as threads:
+        works = [threads.submit(go.wait, 10) for _ in range(2)]
+        time.sleep(0.05)
+        assert works[1].cancel()
+        assert threads.stalled_seconds() >= 0.05
+        go.set()

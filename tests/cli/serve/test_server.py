@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,42 @@ def test_who_hangs_up_gives_the_place_back(slow: Server) -> None:
     assert slow.metric('keras_vit_requests_total{endpoint="predict",status="499"}') == 4
     # Of the four images only those of the first batch were computed.
     assert slow.metric("keras_vit_batch_images_sum") <= 3
+
+
+def test_slow_and_hostile_clients_leave_the_others_alone(file: Path, start_server: Start) -> None:
+    server = start_server(file, code=helpers.STUCK)
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
+
+    def is_closed(connection: socket.socket) -> bool:
+        connection.settimeout(5)
+        try:
+            return not connection.recv(1000).startswith(b"HTTP/1.1 200")
+        except ConnectionError:
+            return True
+
+    def slow(sent: bytes, count: int) -> list[socket.socket]:
+        clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count)]
+        for client in clients:
+            client.sendall(sent)
+        return clients
+
+    headers = slow(head, 12)
+    assert request(server.port, "/predict", jpeg())[0] == 200
+    assert all(map(is_closed, headers))  # all but eight at once, and those soon
+    bodies = slow(head + b"Content-Length: 90\r\n\r\n1", 2)
+    time.sleep(0.3)
+    assert request(server.port, "/predict", jpeg())[0] == 200  # the older body gave way
+    assert bodies[0].recv(1000).startswith(b"HTTP/1.1 408")
+    # Attention that is never computed keeps neither predictions nor the end.
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(request, server.port, "/attention", jpeg())
+        eventually(lambda: request(server.port, "/health")[0] == 503)
+        assert request(server.port, "/health")[1]["status"] == "stalled"
+        assert request(server.port, "/predict", jpeg())[0] == 200
+        began = time.monotonic()
+        assert server.stop() == -signal.SIGALRM
+        assert time.monotonic() - began < 10
+        assert answer.exception() is not None or answer.result()[0] >= 500
 
 
 def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start) -> None:

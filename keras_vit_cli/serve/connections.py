@@ -1,0 +1,101 @@
+"""Connections that leave room for others: slow ones, and too many, are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+MAX_CONNECTIONS = 1024  # beyond them uvicorn answers 503
+CLIENT_CONNECTIONS = 256  # from one address, a proxy perhaps
+IDLE_SECONDS = 10.0  # until all headers have arrived, or an answer has been taken
+
+
+class FairConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
+    """uvicorn's connection, which makes room for others.
+
+    A connection above `CLIENT_CONNECTIONS` of its address, or above `MAX_CONNECTIONS`, replaces the
+    one that has been idle longest; where all have requests in progress, the new one is closed.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Counts the connection, and makes room for it."""
+        self.idle_since: float = self.loop.time()
+        self._last_request: Any = None
+        super().connection_made(transport)
+        everyone = [each for each in self.connections if not each.transport.is_closing()]
+        crowd = [each for each in everyone if each.host == self.host]
+        if len(crowd) <= CLIENT_CONNECTIONS:
+            if len(everyone) < MAX_CONNECTIONS:
+                return
+            crowd = everyone
+        idle = [each for each in crowd if each is not self and each.is_idle]
+        longest = min(idle, key=lambda each: each.idle_since, default=self)
+        longest.transport.abort()
+
+    @property
+    def host(self) -> str | None:
+        """The address of the client without its port."""
+        return self.client[0] if self.client else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the client is waited for: for the rest of its headers, or to take its answer."""
+        return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+
+    def close_if_idle(self, now: float) -> None:
+        """Closes the connection where it has been idle for `IDLE_SECONDS`; called every second."""
+        request = self.cycle
+        if request is not self._last_request or not self.is_idle:
+            self.idle_since, self._last_request = now, request
+        elif now - self.idle_since > IDLE_SECONDS:
+            self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which closes idle connections, and ends within a time of a signal.
+
+    Args:
+        config: With `FairConnection` as its protocol.
+        on_stop: Called at the first signal.
+        seconds: After that, the system ends the process, whatever runs.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], seconds: int) -> None:
+        super().__init__(config)
+        self._on_stop, self._seconds = on_stop, seconds
+
+    def run_until_signal(self, listener: socket.socket) -> None:
+        """Answers until Ctrl-C, which is a KeyboardInterrupt, or SIGTERM, which is a normal end."""
+        # uvicorn raises the signal again when it is done.
+        former = signal.signal(signal.SIGTERM, lambda number, frame: None)
+        try:
+            self.run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, former)
+            # It goes on where a second Ctrl-C has left work behind.
+            if hasattr(signal, "alarm") and not self.force_exit:  # not on Windows
+                signal.alarm(0)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins the end."""
+        if not self.should_exit and hasattr(signal, "alarm"):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(self._seconds)
+        self._on_stop()
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times per second."""
+        if counter % 10 == 0:
+            connections: set[Any] = self.server_state.connections
+            for connection in list(connections):
+                connection.close_if_idle(time.monotonic())
+        return await super().on_tick(counter)
