@@ -98,7 +98,8 @@ def disorderly_folder(root: Path) -> Path:
     good = encode(IMAGE, "JPEG")
     files = {f"train/{name}/фото {i} é.jpg": good for name in CLASSES for i in range(19)}
     files |= {f"train/{name}/broken.jpg": good[: 300 + i] for i, name in enumerate(CLASSES)}  # 5 %
-    files |= {f"val/{name}/{i}.jpg": good for name in CLASSES[:2] for i in range(4)}
+    # Not copies of training images: bytes after the end make another file.
+    files |= {f"val/{name}/{i}.jpg": good + b"%d" % i for name in CLASSES[:2] for i in range(4)}
     files["val/лютик/text.jpg"] = b"no photograph"
     files["train/лютик/really a png.jpg"] = encode(IMAGE, "PNG")
     files["train/лютик/photo.jpgx"] = good
