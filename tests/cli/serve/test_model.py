@@ -69,6 +69,7 @@ def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     contract = SimpleNamespace(
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
         evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False, statistics=None,
+        seen_images=None,
     )  # fmt: skip
     file = tmp_path / "model.onnx"
     file.write_bytes(b"")
