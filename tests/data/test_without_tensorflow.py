@@ -58,7 +58,7 @@ import types
 tensorflow = types.ModuleType("tensorflow")
 tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
 sys.modules["tensorflow"] = tensorflow
-sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
+sys.argv = ["keras-vit", "list", "no such model"]
 import keras_vit_cli.exit_status, keras_vit_cli.start
 keras_vit_cli.start.find_spec = lambda name: True
 sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
