@@ -58,9 +58,10 @@ import types
 tensorflow = types.ModuleType("tensorflow")
 tensorflow.config = types.SimpleNamespace(set_visible_devices=lambda *seen: print("seen", *seen))
 sys.modules["tensorflow"] = tensorflow
-sys.argv = ["keras-vit", "list", "no such model"]
+sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
 import keras_vit_cli.exit_status, keras_vit_cli.start
 keras_vit_cli.start.find_spec = lambda name: True
+keras_vit_cli.start.check_needs = lambda options: None  # of paths, before anything is imported
 sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
 """
 
