@@ -41,7 +41,7 @@ def keep_decoder(model: ImageModel, split: Split) -> None:
 
     Otherwise a SavedModel of it would decode JPEG files by TensorFlow, and answer a few otherwise.
     """
-    by_pillow = split.reader == "grain" and split.bands is None and hasattr(split, "files")
+    by_pillow = split.reader == "grain" and split.bands is None and split.files is not None
     if by_pillow and model.eval_transform.decoder is None:
         model.eval_transform = replace(model.eval_transform, decoder="pillow")
 

@@ -26,7 +26,6 @@ from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.image_record import COLUMNS, IMAGES
 
 WHOLE = "all"  # the split of a source that does not have any
-CHOICES = ("val", "test", "train", "all")
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ def scored_images(
     Args:
         model: With `seen_images`, or without.
         options: Of a command: `model`, and those of `keras_vit_cli.options.shared` about data.
-        split_name: Of `CHOICES`; None for the validation images where the data says which these
-            are, and otherwise for all that the model has not seen.
+        split_name: "val", "test", "train" or "all"; None for the validation images where the data
+            says which these are, and otherwise for all that the model has not seen.
         fits: Whether others are needed, such as those that a classifier of its features is fitted
             on.
         own_classes: Whether the classes must be those of the model.
