@@ -249,6 +249,27 @@ def test_an_edited_file_is_kept_aside(out: Path, output: OutputFolder, capsys: A
     assert "a.previous keeps files of the former" in capsys.readouterr().out
 
 
+def test_a_move_that_fails_brings_back_what_was_there(
+    out: Path, output: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(former_run(out) / "model.keras", "former")
+    before, rename = contents(out), os.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if source == output.workspace:
+            raise OSError("the disk went away")
+        rename(source, target)
+
+    with output.opened(overwrite=True) as folder:
+        write(folder / "model.keras", "new")
+        output.finish()
+        monkeypatch.setattr(os, "rename", failing)
+        with pytest.raises(OSError, match="the disk went away"):
+            output.publish()
+        monkeypatch.undo()
+    assert contents(out) == before
+
+
 @pytest.mark.parametrize("obstacle", ["link a ../documents", "write a", "write a/x.txt"])
 def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: OutputFolder) -> None:
     """The last move fails: the run stays complete, and `--resume` only moves it."""

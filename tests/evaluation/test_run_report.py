@@ -64,6 +64,8 @@ def test_calibration_is_its_definition_and_scikit_learns() -> None:
     np.testing.assert_allclose(result.confidence[filled], confidence)
     assert result.counts.sum() == 400
     assert json.loads(json.dumps(result.to_dict()))["confidence"][0] is None
+    # A confidence at an edge is in the bin below it, as in the paper.
+    assert calibration([0], [[0.75, 0.25]], 4).counts.tolist() == [0, 0, 1, 0]
     # Certainty is calibrated where it is correct.
     certain = np.eye(2)[[0, 1, 1]]
     right, wrong = calibration([0, 1, 1], certain), calibration([1, 0, 0], certain)
