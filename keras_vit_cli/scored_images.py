@@ -176,7 +176,7 @@ def without_used(
     split: Split,
     seen: SeenImages | None,
     made: str,
-    source: object,
+    source: str | Path,
     chosen_uses: tuple[str, ...] = (VALIDATED, NEW),
 ) -> tuple[Split, str]:
     """The images of which the use is one of these, and a line with how many there are of each.
