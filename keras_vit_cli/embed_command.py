@@ -16,10 +16,10 @@ from keras_vit._base.files import path_from
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
-from keras_vit.data.seen_images import USED
 from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
+from keras_vit_cli.scored_images import seen_images_of
 
 
 def embed(options: EmbedOptions) -> int:
@@ -37,6 +37,7 @@ def embed(options: EmbedOptions) -> int:
 def write_index(options: EmbedOptions) -> FeatureIndex:
     """Writes or updates an index, and prints what was done; errors are those of `embed`."""
     model = load_model(options.model)
+    model.seen_images = seen_images_of(model, options.model)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     began, last = time.monotonic(), Progress(0, 0, 0)
@@ -61,12 +62,7 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
         )
     print_unreadable(index.unreadable, f"{options.out}/files.jsonl")
     if model.seen_images is not None:
-        known = np.isin(model.seen_images.uses(np.array(index.sums, "S")), USED).sum()
-        if known:
-            print_text(
-                f"note: {model.name} was made with {counted(int(known), 'image')} of these: what "
-                "is found in them by its features, such as wrong labels, may look right to it"
-            )
+        print_made_with(model.name, model.seen_images.used_among(np.array(index.sums, "S")))
     seconds = time.monotonic() - began
     images = counted(len(index), "image")
     rate = f", {last.computed / seconds:.1f}/s" if last.computed else ""
@@ -78,6 +74,15 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
         f"read now{rate}{failed}"
     )
     return index
+
+
+def print_made_with(model: str, known: int | None) -> None:
+    """Prints that a model was made with some of the images that its features are of."""
+    if known:
+        print_text(
+            f"note: {model} was made with {counted(known, 'image')} of these: what is found in "
+            "them by its features, such as wrong labels, may look right to it"
+        )
 
 
 def _source(model: Path, out: Path) -> str:

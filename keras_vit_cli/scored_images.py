@@ -134,7 +134,9 @@ def scored_images(
     chosen_uses: tuple[str, ...] = (VALIDATED, NEW)
     if options.data is None and seen is not None and VALIDATED in seen.digests:
         chosen_uses = (VALIDATED,)  # the run's own, and not what came to its folder since
-    chosen, line = _unseen(split, name, chosen_uses, model, seen, source)
+    if name == "train":  # asked for, whatever they were used for
+        chosen_uses = (*USES, NEW)
+    chosen, line = without_used(split, seen, model.name, source, chosen_uses)
     return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
 
 
@@ -170,28 +172,36 @@ def with_classes(split: Split, model: Any) -> Split:
     return split.with_classes(names)
 
 
-def _unseen(
+def without_used(
     split: Split,
-    name: str,
-    chosen_uses: tuple[str, ...],
-    model: Any,
     seen: SeenImages | None,
-    source: str,
+    made: str,
+    source: str | Path,
+    chosen_uses: tuple[str, ...] = (VALIDATED, NEW),
 ) -> tuple[Split, str]:
-    """The images of which the use is one of these, and how many there are of each."""
+    """The images of which the use is one of these, and a line with how many there are of each.
+
+    Args:
+        split: The images; records are not compared, and all of them are returned.
+        seen: What the model was made with; None where there is no record of it.
+        made: The model, or several, for messages.
+        source: Where the images are, for messages.
+        chosen_uses: Those that may be scored, of `USES` and `"new"`.
+
+    Raises:
+        ValueError: No image is left.
+    """
     images = counted(len(split), "image")
     if seen is None:
-        return split, f"{images}; {model.name} does not have a record of those it was made with"
+        return split, f"{images}; {made} does not have a record of those it was made with"
     if not isinstance(split, IndexedSplit):
         return split, f"{images}, records, which are not compared with those it was made with"
     if not seen.is_listed:
         return split, (
-            f"{images}; whether the {seen.used:,} that {model.name} was made with are among them "
-            "is not known, as its file does not list them"
+            f"{images}; whether the {seen.used:,} that {made} was made with are among them is not "
+            "known, as its file does not list them"
         )
     uses = _uses(split, seen)
-    if name == "train":
-        return split, f"{images}: {described(uses)}"
     is_kept = np.isin(uses, chosen_uses)
     if not is_kept.any():
         raise none_left(uses, printable(source))
@@ -225,7 +235,7 @@ def _loading(model: Any, options: Any, job: Mapping[str, Any]) -> dict[str, Any]
     names = ("labels", "on_bad_row", *OF_TABLE)
     options_of_table = {name: getattr(options, name, None) for name in names}
     if options_of_table["labels"] is None and job.get("labels") is not None:
-        options_of_table = {name: job.get(name) for name in options_of_table}
+        options_of_table = {name: job.get(name, v) for name, v in options_of_table.items()}
     table = table_options(SimpleNamespace(**options_of_table), task)
     return {
         **table,

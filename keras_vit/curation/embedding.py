@@ -52,6 +52,7 @@ from keras_vit.curation.photo_sources import Photo, PhotoList, PhotoSource, find
 from keras_vit.data import MAX_PIXELS, BadImageError
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import read_contents, unreadable_reason
+from keras_vit.data.seen_images import PREFIX_BYTES, SeenImages
 from keras_vit.models.image_model import ImageModel
 
 LOG = "log.jsonl"
@@ -197,7 +198,8 @@ def embed(
     with output.opened(overwrite=True, resume=is_begun) as workspace:
         write_text(workspace / INFO, _as_json({**info, "rows": 0, "class_names": []}))
         _write_rows(workspace, encoder, listed, former, info, report)
-        _write_tables(workspace, {**info, "left_out": dict(listed.left_out)})
+        info["left_out"] = dict(listed.left_out)
+        _write_tables(workspace, info, model.seen_images)
         output.finish()
         output.publish()
     return FeatureIndex.open(out)
@@ -506,9 +508,9 @@ def _stored(rows: np.ndarray, dtype: str) -> np.ndarray:
     return stored
 
 
-def _write_tables(workspace: Path, info: Entry) -> None:
+def _write_tables(workspace: Path, info: Entry, seen: SeenImages | None) -> None:
     """Makes the other files from the log, a line at a time."""
-    times = array("q")
+    times, digests, width = array("q"), bytearray(), 2 * PREFIX_BYTES
     names: set[str] = set()
     rows = 0
     with (
@@ -519,7 +521,9 @@ def _write_tables(workspace: Path, info: Entry) -> None:
         for entry in (entry for line in log for entry in json.loads(line)["files"]):
             times.append(entry.pop("modified"))
             names |= {entry["label"]} - {None}
-            rows += entry["error"] is None
+            if entry["error"] is None:
+                rows += 1
+                digests += entry["sha256"][:width].encode("ascii")
             file.write(json.dumps(entry).encode() + b"\n")
     with atomic_write(workspace / MODIFIED) as temporary:
         np.save(temporary, np.frombuffer(times, np.int64))
@@ -527,6 +531,8 @@ def _write_tables(workspace: Path, info: Entry) -> None:
         features.write(features_header(info["dtype"], rows, info["dimension"]))
         features.flush()
         os.fsync(features.fileno())
+    if seen is not None and seen.is_listed:
+        info["made_with"] = seen.used_among(np.frombuffer(digests, f"S{width}"))
     write_text(workspace / INFO, _as_json({**info, "rows": rows, "class_names": sorted(names)}))
     map_features(workspace, read_info(workspace))  # raises an error if its size is not right
 

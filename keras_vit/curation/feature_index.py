@@ -56,6 +56,7 @@ _INFO_TYPES: dict[str, Any] = {
     **dict.fromkeys(("layer", "weights", "model", "photos"), str),
     **dict.fromkeys(("pooling", "source"), _OPTIONAL),
     **{"preparation": dict, "class_names": list, "left_out": (dict, NoneType)},
+    "made_with": (int, NoneType),
 }
 _ENTRY_TYPES: dict[str, Any] = {
     **{"file": str, "size": int},
@@ -79,7 +80,8 @@ class FeatureIndex:
         sums: SHA-256 of each file in hexadecimal.
         class_names: Sorted.
         unreadable: The reason for each file that cannot be decoded; those do not have a row.
-        info: The content of `index.json`.
+        info: The content of `index.json`; its `made_with` is how many of the images the model was
+            made with, see `keras_vit.data.seen_images`, where it has a record of them.
 
     Example:
 
@@ -298,6 +300,7 @@ def _check_info(info: Mapping[str, Any]) -> None:
     preparation, left_out = info["preparation"], info.get("left_out") or {}
     bands = preparation.get("bands") or ()
     numbers = [*preparation["image_size"], preparation["max_pixels"], *bands, *left_out.values()]
+    numbers.append(info.get("made_with") or 0)
     for number in (info["rows"], info["dimension"], *numbers):
         if type(number) is not int or not 0 <= number < 2**48:
             raise ValueError(f"{number!r} is not a number of rows, pixels or files")

@@ -74,6 +74,10 @@ class SeenImages:
                 uses[np.isin(digests.astype(_PREFIX), self.digests[use])] = use
         return uses
 
+    def used_among(self, digests: np.ndarray) -> int:
+        """How many of these images, by their digests, a score must not count."""
+        return int(np.isin(self.uses(digests), USED).sum())
+
     def __or__(self, other: SeenImages | None) -> SeenImages:
         """The images of both; of one that both have, the stronger use is found."""
         if other is None:

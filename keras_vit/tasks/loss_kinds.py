@@ -16,6 +16,7 @@ class Crossentropy:
     Attributes:
         name: The name used in messages.
         kind: The class in `keras.losses`, or the one to propose instead.
+        of_logits: The class of the same loss that takes `from_logits=True`.
         labels: `"integer"`, `"one-hot"`, `"binary"` (a 0 or 1 per class), or `"any"`.
         from_logits: Whether it takes logits; otherwise probabilities.
         ignore_class: The label that it ignores, or None.
@@ -27,6 +28,10 @@ class Crossentropy:
     from_logits: bool = False
     ignore_class: int | None = None
 
+    @property
+    def of_logits(self) -> str:
+        return "CategoricalCrossentropy" if self.kind == "KLDivergence" else self.kind
+
 
 # Keras's classes and their functions, with the labels that they take.
 _LABELS = {
@@ -35,6 +40,8 @@ _LABELS = {
     ("CategoricalFocalCrossentropy", "categorical_focal_crossentropy"): "one-hot",
     ("BinaryCrossentropy", "binary_crossentropy"): "binary",
     ("BinaryFocalCrossentropy", "binary_focal_crossentropy"): "binary",
+    # A crossentropy but for a constant, which the entropy of the labels is.
+    ("KLDivergence", "kl_divergence"): "one-hot",
 }
 # Those of numbers.
 _OF_NUMBERS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.tasks.loss_kinds import CROSSENTROPY, crossentropy_of, kind_of_loss
+from keras_vit.tasks.loss_kinds import CROSSENTROPY, Crossentropy, crossentropy_of, kind_of_loss
 
 # Metrics of Keras that take logits with `from_logits=True` alone.
 FROM_LOGITS = (
@@ -58,7 +58,7 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
         return
     activation = keras.activations.get(model.classifier_activation)
     loss = crossentropy_of(model.loss)
-    binary = model.num_classes == 1 or (loss is not None and loss.labels == "binary")
+    binary = _is_binary(model, loss)
     fitting = "sigmoid" if binary else "softmax"
     messages: list[str] = []
     if activation is keras.activations.linear:
@@ -69,12 +69,7 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
                 f"answers of {model.name} would be other numbers than it learns. Compile it with "
                 f"model.task.loss(), or set the task of the loss: model.task = {kind!r}."
             )
-        if loss is not None and not loss.from_logits:
-            messages.append(
-                f"{loss.name} expects probabilities, and {model.name} returns logits: the loss "
-                f'would become NaN or never move. Give the model classifier_activation="{fitting}"'
-                f", or compile it with keras.losses.{loss.kind}(from_logits=True)."
-            )
+        messages += filter(None, [logits_as_probabilities(model)])
         messages += [
             f"The metric {name} expects probabilities, and {model.name} returns logits: its values "
             f'would be wrong. {fix}Give the model classifier_activation="{fitting}", and the loss '
@@ -93,6 +88,24 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
         ]
     for message in messages:
         warnings.warn(message, UserWarning, stacklevel=3)  # the line that calls `compile`
+
+
+def _is_binary(model: keras.Model, loss: Crossentropy | None) -> bool:
+    return model.num_classes == 1 or (loss is not None and loss.labels == "binary")
+
+
+def logits_as_probabilities(model: keras.Model) -> str:
+    """That a compiled loss takes the logits of a model for probabilities, and the fix; or ""."""
+    loss = crossentropy_of(model.loss)
+    is_linear = keras.activations.get(model.classifier_activation) is keras.activations.linear
+    if loss is None or loss.from_logits or not is_linear:
+        return ""
+    fitting = "sigmoid" if _is_binary(model, loss) else "softmax"
+    return (
+        f"{loss.name} expects probabilities, and {model.name} returns logits: the loss would "
+        f'become NaN or never move. Give the model classifier_activation="{fitting}", or compile '
+        f"it with keras.losses.{loss.of_logits}(from_logits=True)."
+    )
 
 
 def _of_probabilities(metrics: Any, binary: bool, classes: int) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from keras_vit._base.errors import counted
 from keras_vit.ops import is_tensorflow
 from keras_vit.tasks.loss_kinds import Crossentropy, crossentropy_of, kind_of_loss
 from keras_vit.tasks.task import Seen
+from keras_vit.trainer.compile_checks import logits_as_probabilities
 from keras_vit.trainer.pixel_ranges import (
     MOST_IMAGES,
     check_label_rows,
@@ -234,6 +235,11 @@ class DataCheck:
         if class_weight is not None and not self.off and self.classes:
             check_class_weight(class_weight, self.kind, self.classes, self.names)
 
+    def loss_of_logits(self, model: keras.Model) -> None:
+        """Refuses to train by a loss that takes logits for probabilities."""
+        if not self.off and self.loss is not None and (wrong := logits_as_probabilities(model)):
+            self._fail(wrong)
+
     def _fail(self, message: str) -> NoReturn:
         self.error = self.error or ValueError(message)  # the first: batches are read ahead
         raise self.error
@@ -382,10 +388,13 @@ def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -
         arguments: Those of the method by name; changed in place.
 
     Raises:
-        ValueError: Images or labels do not fit the model or the loss; the message proposes a fix.
+        ValueError: Images or labels do not fit the model or the loss, or the loss its outputs; the
+            message proposes a fix.
     """
     training = DataCheck(model, labels=function != "predict_function")
     validation = DataCheck(model, training.is_for_fit, training.warned)
+    if function == "train_function":
+        training.loss_of_logits(model)
     training.class_weight(arguments.get("class_weight"))
     arguments["x"] = training.data(arguments.get("x"), arguments.get("y"))
     in_order = isinstance(arguments["x"], _InOrder) or _is_a(arguments["x"], "grain", "IterDataset")

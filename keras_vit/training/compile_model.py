@@ -7,10 +7,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._base.errors import accepted_arguments, check_positive, listed, printable
+from keras_vit._base.errors import accepted_arguments, check_positive
 from keras_vit.models.answers import task_of
 from keras_vit.models.head import HEADS
 from keras_vit.tasks import Classification, Task
+from keras_vit.tasks.task_words import in_words, scale_of
 from keras_vit.trainer.loss_scaling import with_loss_scaling
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
 from keras_vit.training.parameter_groups import (
@@ -164,7 +165,7 @@ def check_task(network: keras.Model, asked: Task) -> None:
     is_wider = task.kind == "classification" and task.size > asked.size and not task.names
     fits = task.kind == asked.kind and (task.size == asked.size or is_wider)
     same_names = not (task.names and asked.names) or task.names == asked.names
-    if fits and same_names and _scale(task) == _scale(asked):
+    if fits and same_names and scale_of(task) == scale_of(asked):
         return
     fix = "Give model.with_classifier(task=splits.task)"
     if not hasattr(network, "task"):
@@ -174,18 +175,8 @@ def check_task(network: keras.Model, asked: Task) -> None:
     elif task.outputs == asked.outputs:
         fix += ", or set model.task = splits.task where the head is to be trained on"
     raise ValueError(
-        f"{network.name} answers {_in_words(task)}, and the data has {_in_words(asked)}. {fix}."
+        f"{network.name} answers {in_words(task)}, and the data has {in_words(asked)}. {fix}."
     )
-
-
-def _scale(task: Task) -> tuple[Any, ...]:
-    return (*getattr(task, "offset", ()), *getattr(task, "scale", ()))
-
-
-def _in_words(task: Task) -> str:
-    names = f" ({printable(listed(task.names, 5))})" if task.names else ""
-    scale = f" with offset and scale {_scale(task)}" if _scale(task) else ""
-    return f"{task.kind} of {task.size}{names}{scale}"
 
 
 def loss_name(task: Task, loss: str) -> str:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import keras
 
+from keras_vit._base.errors import warn_at_caller
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.image_model import ImageModel
+from keras_vit.tasks import Task
+from keras_vit.tasks.task_words import in_words, scale_of
 from keras_vit.weights.adaptation import Grid, adapt
 from keras_vit.weights.architecture import NUM_HEADS
 from keras_vit.weights.cache import resolve
@@ -121,7 +124,7 @@ def load_checkpoint(
     notes = tuple(_differences(model, checkpoint))
     report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes, sha256)
     if "head/kernel" in report.loaded:
-        _take_task(model, checkpoint)
+        _take_task(model, checkpoint, path)
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
     if model.eval_transform == EvalTransform():
         model.eval_transform = eval_transform
@@ -130,20 +133,34 @@ def load_checkpoint(
     return report
 
 
-def _take_task(model: ImageModel, checkpoint: Checkpoint) -> None:
+def _take_task(model: ImageModel, checkpoint: Checkpoint, path: str | Path) -> None:
     """Gives the model the task of its new head, and the names."""
     task, names = checkpoint.arguments.get("task"), checkpoint.class_names
     task_from = checkpoint.arguments.get("keras", {}).get("task_from")  # None: the user
     fits = len(model.output_shape) == 2 and (task is None or task.outputs == model.num_classes)
     if fits and (task is not None or task_from is not None):
+        before = model.task if model._task_from == "user" else None
         model.task = task
         model._task_from = task_from or "user"
+        if before is not None and task is not None and _means_other(before, task):
+            warn_at_caller(
+                f"{path} has a head for {in_words(task)}, and {model.name} was for "
+                f"{in_words(before)}: with this head it is for {task.kind}, as its outputs mean "
+                "that. For the other task train a new head: model.with_classifier(task=...)."
+            )
     if model.task is None:
         return
     if names is None and model.task.kind == "classification":
         names = names_of_head(model.num_classes)
     if names is not None and len(names) == model.task.size:
         model.class_names = names
+
+
+def _means_other(before: Task, task: Task) -> bool:
+    """Whether a task says something else than one of which perhaps the names were not given."""
+    differs = before.kind != task.kind or bool(before.names and before.names != task.names)
+    not_fitted = scale_of(type(before)(size=before.size))
+    return differs or scale_of(before) not in (not_fitted, scale_of(task))
 
 
 def _new_value(binding: Binding, tensors: Tensors) -> Array | None:

@@ -26,7 +26,7 @@ from keras_vit_cli.audit.decisions import (
     write_lists,
 )
 from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
-from keras_vit_cli.embed_command import write_index
+from keras_vit_cli.embed_command import print_made_with, write_index
 from keras_vit_cli.options.audit import AuditOptions
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_table, print_text, progress_bar
@@ -55,6 +55,8 @@ def audit(options: AuditOptions) -> int:
     )
     output.check(overwrite=options.overwrite)
     index = _index(options, is_index)
+    if is_index and options.decisions is None:
+        print_made_with(index.info["model"], index.info.get("made_with"))
     changes = find_changes(index)
     decisions = {}
     if options.decisions is not None:

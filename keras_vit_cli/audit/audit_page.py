@@ -58,6 +58,11 @@ def write_audit_page(path: Path, place: Path, index: FeatureIndex, audit: Audit,
 def _facts(index: FeatureIndex, audit: Audit) -> str:
     count = sum(len(problem.findings) for problem in audit.problems)
     text = f"{counted(len(index), 'photograph')} of {index.photos}: {counted(count, 'finding')}."
+    if known := index.info.get("made_with"):
+        text += (
+            f" The model was made with {counted(known, 'photograph')} of these, whose wrong labels "
+            "may look right to it."
+        )
     return f"{text} {audit.skipped}".strip()
 
 

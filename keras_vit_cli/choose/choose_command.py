@@ -8,20 +8,20 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_vit import load_model
-from keras_vit._base.errors import counted, printable
+from keras_vit._base.errors import counted, listed, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex, index_of, judge_features
 from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.data import load
 from keras_vit.data.decode.image_files import read_contents
-from keras_vit.data.seen_images import USED, SeenImages, described, none_left
-from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.models import ImageModel
 from keras_vit.models.cost import cost_of
 from keras_vit.tasks import Task
@@ -39,6 +39,7 @@ from keras_vit_cli.options.choose import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
 from keras_vit_cli.report.run_plots import save_figure
+from keras_vit_cli.scored_images import seen_images_of, without_used
 from keras_vit_cli.table_options import table_options
 
 _ROUNDS = 5  # batches that are timed
@@ -111,14 +112,16 @@ def choose(options: ChooseOptions) -> int:
     return 1 if unreadable else 0
 
 
-def _check_candidates(options: ChooseOptions) -> SeenImages:
-    """Raises an error for what does not suit a model, before any work; what they were made with."""
-    pooled, seen = False, SeenImages()
+def _check_candidates(options: ChooseOptions) -> Mapping[str, SeenImages]:
+    """Raises an error for what does not suit a model; returns the records of those with one."""
+    pooled, seen = False, {}
     for weights in options.among:
         for _, model, layer, pooling in _candidates(weights, options):
             Encoder(model, layer, pooling, options.batch_size)
             pooled |= pooling is not None
-            seen |= model.seen_images
+        record = seen_images_of(model, weights)
+        if record is not None:
+            seen[weights] = record
     if options.poolings is not None and not pooled:
         raise ValueError(
             "--poolings has no effect: every one of --layers has one vector per image. Leave it "
@@ -127,7 +130,7 @@ def _check_candidates(options: ChooseOptions) -> SeenImages:
     return seen
 
 
-def _labeled_images(options: ChooseOptions, seen: SeenImages) -> Labeled:
+def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> Labeled:
     """The images that `keras-vit train` trains on, or as many of them as are asked for.
 
     Those that a candidate was made with are left out: its features know them.
@@ -140,14 +143,10 @@ def _labeled_images(options: ChooseOptions, seen: SeenImages) -> Labeled:
             f"{printable(options.photos)} is not a folder of image files: give one, with "
             "CLASS/*.jpg or with --labels."
         )
-    if seen.used and isinstance(split, IndexedSplit):
-        uses = seen.uses(split.digests())
-        is_used = np.isin(uses, USED)
-        if is_used.all():
-            raise none_left(uses, printable(options.photos))
-        if is_used.any():
-            print_text(f"left out, of the images: {described(uses[is_used])}")
-            split = split.take(np.flatnonzero(~is_used))
+    if seen:
+        of_all, made = reduce(SeenImages.__or__, seen.values()), listed(list(seen))
+        split, line = without_used(split, of_all, made, options.photos)
+        print_text(f"{printable(made)} on {options.photos}: {line}")
     task, files = split.task, list(map(Path, split.files or ()))
     targets = task.to_targets(split.labels())
     source: Path | list[Path] = options.photos

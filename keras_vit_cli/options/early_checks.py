@@ -108,11 +108,15 @@ def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
         return
     if kind is WEIGHTS and not (_looks_like_path(text) or (path.suffix and near_paths(path))):
         return
-    if kind is DATA and _may_be_data_set(text, options.get("data_dir")):
+    data_sets = _data_sets(options.get("data_dir")) if kind is DATA else set()
+    if kind is DATA and (glob.has_magic(text) or _is_data_set(text, data_sets)):
         return
     if kind is MODEL and (begun := path.with_name(path.name + UNFINISHED)).is_dir():
         _refuse_unfinished(begun, text)
-    _refuse(text, kind, near_paths(folder / path) if kind is TABLE else [])
+    proposed = near_paths(folder / path) if kind is TABLE else []
+    if kind is DATA and not near_paths(path):
+        proposed = difflib.get_close_matches(text.lower(), data_sets, n=1)
+    _refuse(text, kind, proposed)
 
 
 def _refuse(text: str, kind: Kind, proposed: Sequence[str] = ()) -> None:
@@ -161,21 +165,25 @@ def _looks_like_path(text: str) -> bool:
     return is_inside or path.suffix.lower() in WEIGHTS_SUFFIXES
 
 
-def _may_be_data_set(text: str, data_dir: str | None) -> bool:
-    """Whether a name is not that of a folder: of the digits, or perhaps of TensorFlow Datasets.
+def _is_data_set(text: str, data_sets: set[str]) -> bool:
+    """Whether a name is that of a data set, such as "digits/half", and not of a folder."""
+    return not _looks_like_path(text) and text.split("/")[0] in data_sets
 
-    To ask that package would take the seconds that are to be saved. It has a file or a folder for
-    its names: one without is refused where a folder is called nearly so (`tfds:NAME` is not).
+
+def _data_sets(data_dir: str | None) -> set[str]:
+    """Names of data sets: the digits, and those of TensorFlow Datasets, or prepared by it here.
+
+    To ask that package would take the seconds that are to be saved. It has a file or a folder of
+    the name of each that has images with a class (`tfds:NAME` is any other).
     """
-    if text in ("digits", "digits/half") or glob.has_magic(text):
-        return True
-    package = find_spec("tensorflow_datasets")
-    if _looks_like_path(text) or package is None or package.origin is None:
-        return False
-    name, folder = text.split("/")[0], Path(package.origin).parent
-    if data_dir is not None or any(folder.glob(f"*/{name}*")):
-        return True
-    return not near_paths(Path(text))
+    package, prepared = find_spec("tensorflow_datasets"), [data_dir, os.getenv("TFDS_DATA_DIR")]
+    names = {"digits"}
+    if package is not None and package.origin is not None:
+        names |= {path.stem for path in Path(package.origin).parent.glob("*/[!_]*")}
+        prepared.append("~/tensorflow_datasets")
+    for folder in [Path(one).expanduser() for one in prepared if one is not None]:
+        names |= {path.name for path in folder.glob("*") if path.is_dir()}
+    return names
 
 
 def _stands_for_images(word: str) -> bool:

@@ -18,6 +18,7 @@ from keras_vit import data, evaluation
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
+from keras_vit._base.version import install_command
 from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.novelty import classifier_head
@@ -69,6 +70,10 @@ from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, 
 
 Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels
 K_NEIGHBORS = 20
+NO_SAVED_MODEL = (
+    "note: there will be no SavedModel, which TensorFlow writes, and it is not installed: {}, or "
+    "export the finished model in another format by keras-vit export"
+)
 MOST_FITTED = 4096  # training images whose features the novelty is fitted on
 
 
@@ -174,6 +179,8 @@ class Run:
             from_all_processes(to_train)  # the others follow
             if to_train:
                 started = time.time()
+                if find_spec("tensorflow") is None:
+                    self.print(NO_SAVED_MODEL.format(install_command("tensorflow")))
                 self.load()
                 self.train_on(self.splits)
                 self.predict()
@@ -486,10 +493,7 @@ class Run:
                 run=self.job.out,
             )
             if find_spec("tensorflow") is None:
-                self.print(
-                    "no SavedModel, which TensorFlow writes; keras-vit export writes other formats"
-                )
-                return
+                return  # and was said before all work
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export_model(self.model, saved_model, overwrite=True)
 

@@ -213,6 +213,9 @@ def test_help_imports_no_backend_and_errors_name_it(tmp_path: Path, run_python: 
         ("train --data x --print-config", 0, 'data = "x"\n'),
         ("predict", 2, "the following arguments are required: model, IMAGE"),
         ("train --data no/such/folder", 2, "There is no folder at no/such/folder"),
+        ("train --data no_such_name", 2, "There is no folder at no_such_name"),
+        ("train --data CIFAR1O", 2, "Did you mean cifar10?"),
+        ("train --data cifar10/3.0.2", 1, "was imported"),
         ("predict no/such/run a.jpg", 2, "There is no model at no/such/run"),
         ("list", 1, "was imported"),  # the test's own check
     ):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import keras_vit
+from keras_vit_cli.train import run
+from keras_vit_cli.train.job import Job
 from tests.cli.conftest import Command
 from tests.cli.helpers import COLORS, color_photos, save_tiny
 from tests.data.image_fixtures import plain, write
@@ -113,6 +115,16 @@ def test_lists_of_rows_keep_their_lines(command: Command) -> None:
     assert first == "keras-vit: 1 row of photos/missing.csv cannot be used:"
     assert row == "    line 8: 'red/99.jpg' is not a file in photos"
     assert fix.startswith("  Correct or remove them")
+
+
+def test_a_run_without_tensorflow_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    monkeypatch.setattr(run.Run, "load", None)
+    with pytest.raises(TypeError):
+        run.train(Job(data="photos", out=Path("without")), lines.append)
+    assert "no SavedModel" in lines[-1]
+    assert "pip install 'keras3-vit[tensorflow]'" in lines[-1]
 
 
 def test_packages_are_named_before_any_work(

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +16,14 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data, tasks
+from keras_vit.data import Split
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.training import recipes
+from keras_vit_cli import calibrate_command, commands
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.choose import choose_command
+from keras_vit_cli.choose.choose_command import Labeled
+from keras_vit_cli.evaluate import evaluate_command
 from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.train.image_record import IMAGES
 from keras_vit_cli.train.job import Job
@@ -27,6 +33,15 @@ from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("here")
 NAMES = ("dark", "light")
+# What each command loads a model by, and what it does with the images that it scores it on.
+LOADS = [(evaluate_command, "open_classifier")]
+LOADS += [(module, "load_model") for module in (calibrate_command, choose_command, commands)]
+SCORES = [(calibrate_command, "predict_split"), (choose_command, "_judge"), (commands, "compare")]
+SCORES += [(evaluate_command, "own_results"), (evaluate_command, "transfer_rows")]
+WHOLE = "evaluate model.keras --data", "calibrate model.keras --out other.keras --data"
+WHOLE += ("evaluate model.keras --split all --data", "export model.keras --out exported --data")
+PARTS = "evaluate model.keras --probe --data", "evaluate model.keras --knn 3 --data"
+PARTS += ("choose --among model.keras --out choice --images 10000",)
 TRAIN = "train --data photos --out run --epochs 1 --recipe from_scratch_tiny --seed 7"
 
 
@@ -55,6 +70,30 @@ def moved(folder: Path, to: Path, added: int) -> Path:
     return to
 
 
+class Scored(Exception):
+    """A command has come to what scores these images."""
+
+
+def scored_by(words: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What a command would score a model on, by all that it does before; nothing is computed."""
+
+    def stop(*given: Any) -> None:
+        raise Scored([each.files for each in given if isinstance(each, Split | Labeled)][-1])
+
+    for name in ("export_model", "load_exported"):
+        monkeypatch.setattr(commands, name, lambda *_, **__: None)
+    for module, name in LOADS:
+        monkeypatch.setattr(module, name, lambda *_: model)
+    for module, name in SCORES:
+        monkeypatch.setattr(module, name, stop)
+    with pytest.raises((Scored, ValueError)) as raised:
+        commands.run(parse(words.split()))
+    if raised.type is Scored:
+        return contents(raised.value.args[0])
+    assert "can be scored" in str(raised.value)  # each of them has been used
+    return set()
+
+
 def run_of(tmp_path: Path, seed: int, seen: SeenImages | None = None, **options: Any) -> Run:
     """A run up to where it would train; perhaps from weights that have seen images."""
     job = Job(data=str(tmp_path / "photos"), out=tmp_path / "run", seed=seed, **options)
@@ -69,7 +108,9 @@ def run_of(tmp_path: Path, seed: int, seen: SeenImages | None = None, **options:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path) -> None:
+def test_nothing_that_a_run_used_is_scored(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng, photos = np.random.default_rng(seed), tmp_path / "photos"
     write_photos(photos, 120)
     for number in rng.choice(120, 9, replace=False):  # copies, of which splits know nothing
@@ -95,20 +136,22 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path) -> None:
     assert validated
     assert not validated & used
     others = moved(photos, tmp_path / "others", int(rng.integers(1, 9)))
-    for place, wanted in ((photos, None), (others, None), (others, "val"), (others, "all")):
-        asked = {"model": tmp_path / "model.keras", "data": str(place), "data_dir": None}
-        images = scored_images(run.model, SimpleNamespace(**asked), split_name=wanted)
-        scored, all_ = contents(images.split.files), contents(place.rglob("*.png"))
-        assert scored == all_ - used
-        assert validated <= scored
-        new = len(all_ - contents(photos.rglob("*.png")))
-        assert f"{len(images.split)} images: " in images.line
-        assert (f"{new} new" in images.line) == bool(new)
-    trained = scored_images(run.model, SimpleNamespace(**asked), split_name="train")
-    assert contents(trained.split.files) == used
-    classifier = scored_images(run.model, SimpleNamespace(**asked), fits=True, own_classes=False)
-    assert not contents(classifier.split.files) & used
-    assert not contents(classifier.split.files) & contents(classifier.train.files)
+    Path("config.json").write_text(json.dumps({"job": asdict(run.job)}, default=str))
+    assert scored_by("evaluate model.keras", run.model, monkeypatch) == validated
+    for place in (photos, others):
+        rest = contents(place.rglob("*.png")) - used
+        assert validated <= rest
+        for words in WHOLE:
+            assert scored_by(f"{words} {place.name}", run.model, monkeypatch) == rest, words
+        for words in PARTS:
+            scored = scored_by(f"{words} {place.name}", run.model, monkeypatch)
+            assert scored <= rest, words
+    words = "evaluate model.keras --split train --data others"
+    assert scored_by(words, run.model, monkeypatch) == used
+    asked = {"model": "model.keras", "data": "others", "data_dir": None}
+    images = scored_images(run.model, SimpleNamespace(**asked), fits=True, own_classes=False)
+    assert not contents(images.split.files) & contents(images.train.files)
+    assert f"{len(rest - contents(photos.rglob('*.png')))} new" in images.line
     with suppress(ValueError):  # where no image is left to validate on
         again = run_of(tmp_path, seed + 1, run.seen, **options)  # starts from these weights
         assert not contents(again.splits.val.files) & used

@@ -82,6 +82,9 @@ with_logits = functools.partial(functools.partial, from_logits=True)
         ("categorical_crossentropy", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
         ("crossentropy", None, "expects probabilities"),
         ("bce", None, 'classifier_activation="sigmoid"'),
+        ("kl_divergence", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
+        (keras.losses.KLDivergence(), None, "KLDivergence expects probabilities"),
+        (keras.losses.KLDivergence(), "softmax", None),
         ("categorical_focal_crossentropy", None, "CategoricalFocalCrossentropy"),
         (keras.losses.BinaryFocalCrossentropy, None, "BinaryFocalCrossentropy"),
         (keras.losses.binary_crossentropy, None, "binary_crossentropy expects probabilities"),
@@ -102,7 +105,11 @@ with_logits = functools.partial(functools.partial, from_logits=True)
     ],
 )
 def test_a_warning_of_losses(loss: Any, activation: Any, message: Any) -> None:
-    expect(message, lambda: small_vit(classifier_activation=activation).compile("adam", loss))
+    model = small_vit(classifier_activation=activation)
+    expect(message, lambda: model.compile("adam", loss))
+    if message is not None and activation in (None, "linear"):  # and `fit` refuses it
+        with pytest.raises(ValueError, match=message):
+            model.fit(IMAGES, LABELS, verbose=0)
 
 
 METRICS = keras.metrics

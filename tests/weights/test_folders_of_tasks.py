@@ -1,6 +1,8 @@
 """Folders of models of labels, numbers and grades: transformers and timm answer what we answer."""
 
 import json
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,8 @@ import pytest
 
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Multilabel, Ordinal, Regression
-from keras_vit.weights import from_checkpoint, save_weights
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.weights import from_checkpoint, load_weights, save_weights
 from tests.bank import fresh, outputs, pixels
 from tests.weights.models import of_torch, their_vit
 
@@ -79,6 +81,26 @@ def test_read_as_the_same_task(model: Any, layout: str, photograph: Path, tmp_pa
     old, new = model.task.describe(ours[0]), read.task.describe(theirs[0])
     assert [row.keys() for row in old["predictions"]] == [row.keys() for row in new["predictions"]]
     assert old.get("labels") == new.get("labels")  # by the same thresholds
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (Multilabel(("cat", "dog")), "multilabel of 2 (cat, dog)"),
+        (Classification(("dog", "cat")), "classification of 2 (dog, cat)"),
+        (Classification(size=2), None),  # nobody gave the names
+        (Classification(("cat", "dog")), None),
+    ],
+)
+def test_a_head_of_another_task_is_named(before: Any, named: str | None, tmp_path: Path) -> None:
+    save_weights(fresh(task=Classification(("cat", "dog"))), tmp_path / "model.keras")
+    model = fresh(task=before)
+    text = re.escape(f"classification of 2 (cat, dog), and {model.name} was for {named}:")
+    with pytest.warns(match=text) if named else warnings.catch_warnings():
+        if not named:
+            warnings.simplefilter("error", UserWarning)
+        load_weights(model, tmp_path / "model.keras")
+    assert model.task == Classification(("cat", "dog"))
 
 
 def test_timm_returns_numbers_in_their_units(model: Any, photograph: Path, tmp_path: Path) -> None:

@@ -60,8 +60,10 @@ def read_raster(
       GDAL_NODATA, internal masks and sparse tiles are what does not have a value.
     - PNG of 8 or 16 bits: gray or RGB; alpha counts as a band. A palette's colors are bands.
     - NumPy's `.npy`: `(height, width)` or `(height, width, bands)`.
-    - DICOM of one frame: with its rescale slope and intercept, so CT is in Hounsfield units; what
-      has white for 0 (MONOCHROME1) and is not rescaled is inverted, as collections mix both.
+    - DICOM of one frame: with its rescale slope and intercept, so CT is in Hounsfield units.
+      MONOCHROME1 shows the smallest value as white, after the window of a viewer, and changes no
+      value (PS3.3, C.7.6.3.1.2): rescaled ones, which are in a unit, stay as they are. Those that
+      are not rescaled are brightness alone, and are inverted, since collections mix both kinds.
       Padding (PixelPaddingValue, PixelPaddingRangeLimit) is what does not have a value.
 
     An orientation, in TIFF's tag or PNG's EXIF, is undone.

@@ -1,0 +1,23 @@
+"""A task in words, for messages that compare two of them."""
+
+from typing import Any
+
+from keras_vit._base.errors import listed, printable
+from keras_vit.tasks.task import Task
+
+
+def scale_of(task: Task) -> tuple[Any, ...]:
+    """The offset and scale of numbers; `()` of other tasks."""
+    return (*getattr(task, "offset", ()), *getattr(task, "scale", ()))
+
+
+def in_words(task: Task) -> str:
+    """The kind, size, names and scale of a task.
+
+    >>> from keras_vit.tasks import Classification
+    >>> in_words(Classification(("cat", "dog")))
+    'classification of 2 (cat, dog)'
+    """
+    names = f" ({printable(listed(task.names, 5))})" if task.names else ""
+    scale = f" with offset and scale {scale_of(task)}" if scale_of(task) else ""
+    return f"{task.kind} of {task.size}{names}{scale}"
