@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,3 +66,14 @@ def fault(folder: Path, number: int, error: int = errno.ENOSPC) -> Iterator[Faul
         yield armed
     finally:
         _armed.clear()
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[int]:
+    """Lets no file exceed a size: of a write, by Python or a library in C, a part is taken."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

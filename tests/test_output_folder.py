@@ -143,6 +143,11 @@ PLACES: dict[str, tuple[str, str]] = {
     "an interrupted run": ("~/runs/a", "interrupted runs/a.partial"),
     "an interrupted run with notes": ("~/a", "interrupted a.partial; write a.partial/notes.txt"),
     "an interrupted run beside a former": ("~/runs/a", "run runs/a; interrupted runs/a.partial"),
+    "an interrupted run with a link": ("~/a", "interrupted a.partial; link a.partial/l ../work"),
+    "an interrupted run, linked": (
+        "~/a",
+        "interrupted a.partial; link a.partial/checkpoints/x ../photos",
+    ),
     "a foreign .partial": ("~/runs/a", "write runs/a.partial/model.keras"),
     "a foreign .previous": ("~/runs/a", "write runs/a.previous/model.keras"),
     "a .partial that is a link": ("~/work/a", "link work/a.partial ../documents"),

@@ -46,6 +46,8 @@ def path_from(folder: Path, path: Path) -> str:
 def irregular_type(path: Path, *, follow: bool = True) -> str | None:
     """The type of a path that is not a regular file, such as `"a folder"`; else None."""
     mode = path.stat(follow_symlinks=follow).st_mode
+    if stat.S_ISLNK(mode):
+        return f"a link to {os.readlink(path)}"
     return None if stat.S_ISREG(mode) else _FILE_TYPES.get(stat.S_IFMT(mode), "not a regular file")
 
 
@@ -62,8 +64,6 @@ def check_place(path: Path) -> None:
         return  # there is nothing, or writing raises the reason
     if file_type is None:
         return
-    if path.is_symlink():
-        file_type = f"a link to {os.readlink(path)}"
     raise FileExistsError(
         f"{path} is {file_type}, and nothing is written there: give the name of a file, or remove "
         "what stands in its place."

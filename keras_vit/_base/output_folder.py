@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from keras_vit._base.files import TEMPORARY_FILES
+from keras_vit._base.files import TEMPORARY_FILES, irregular_type
 from keras_vit._base.manifest import (
     MANIFEST,
     all_files,
@@ -128,6 +128,20 @@ class OutputFolder:
                 f"command did not write: move it away, or give another {self.option}."
             )
 
+    def _check_inside(self, folder: Path) -> None:
+        """Refuses a workspace, which others may have made, that leads elsewhere.
+
+        Libraries open files in it by their names, and would write through a link.
+        """
+        for place, folders, files in os.walk(folder):
+            for path in (Path(place, name) for name in (*folders, *files)):
+                if (file_type := irregular_type(path, follow=False)) in (None, "a folder"):
+                    continue
+                raise ValueError(
+                    f"{self._shown(folder) / path.relative_to(folder)} is {file_type}, and nothing "
+                    f"is written there: remove it, or give another {self.option}."
+                )
+
     def _is_ours(self, folder: Path) -> bool:
         manifest = read_manifest(folder)
         return manifest is not None and manifest.kind == self.kind
@@ -159,6 +173,7 @@ class OutputFolder:
         is_new = read_manifest(workspace) is None
         if is_new:  # before the lock: with its file alone the folder would pass for a user's
             write_manifest(workspace, self.kind, complete=False, replaces=overwrite)
+        self._check_inside(workspace)
         with _locked(workspace):
             if not resume:
                 if self.resumable and not overwrite and self._is_worth_keeping():

@@ -307,8 +307,9 @@ def _check_info(info: Mapping[str, Any]) -> None:
     names = info["class_names"]
     if info["dtype"] not in _TENSOR_TYPES or not all(isinstance(name, str) for name in names):
         raise ValueError(f"dtype={info['dtype']!r} or a name of a class is not one")
-    if b"\0" in os.fsencode(info["photos"]):
-        raise ValueError(f"'photos' is {info['photos']!r}")
+    for key in ("photos", "source"):
+        if b"\0" in os.fsencode(info.get(key) or ""):
+            raise ValueError(f"{key!r} is {info[key]!r}")
 
 
 def _check_entry(entry: Mapping[str, Any]) -> None:

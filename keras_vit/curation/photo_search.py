@@ -74,20 +74,24 @@ def find_similar(
     for file in dict.fromkeys(map(Path, files)):
         try:
             contents = read_contents(file)
-            row = row_of.get(hashlib.sha256(contents).hexdigest())
-            if row is not None:
-                rows[file] = index.rows(row, row + 1)
-                continue
-            if encoder is None:
-                if model is None:
-                    raise ValueError(
-                        f"{file} is not one of the files of {index.folder}: give the model that "
-                        "made the index, too."
-                    )
-                loaded = model if isinstance(model, ImageModel) else model()
-                encoder = index.encoder(loaded, batch_size=1)
-            rows[file] = encoder(encoder.prepare(contents)[None])
         except (OSError, BadImageError) as error:
+            failed[file] = unreadable_reason(error)
+            continue
+        row = row_of.get(hashlib.sha256(contents).hexdigest())
+        if row is not None:
+            rows[file] = index.rows(row, row + 1)
+            continue
+        if encoder is None:  # errors of the model's file are not the image's
+            if model is None:
+                raise ValueError(
+                    f"{file} is not one of the files of {index.folder}: give the model that "
+                    "made the index, too."
+                )
+            loaded = model if isinstance(model, ImageModel) else model()
+            encoder = index.encoder(loaded, batch_size=1)
+        try:
+            rows[file] = encoder(encoder.prepare(contents)[None])
+        except BadImageError as error:
             failed[file] = unreadable_reason(error)
     queries = np.concatenate([*rows.values(), np.zeros((0, index.dimension), np.float32)])
     return SearchResult(tuple(rows), nearest_neighbors(index, queries, k, engine), failed)

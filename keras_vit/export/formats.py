@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit import ops as backend
 from keras_vit._base.errors import as_pair, check_positive
-from keras_vit._base.files import atomic_write
+from keras_vit._base.files import atomic_write, check_place
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import check_takes_pixels
@@ -200,6 +200,7 @@ def _check_file(path: Path, suffix: str, overwrite: bool) -> None:
         raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)
+    check_place(path)
     if not path.exists():
         return
     if not overwrite:

@@ -1,5 +1,6 @@
 """`keras-vit search`: the photographs of an index that are like other ones."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from rich.text import Text
 
 from keras_vit import load_model
 from keras_vit._base.errors import counted, printable
+from keras_vit._base.files import cache_folder
 from keras_vit.curation import FeatureIndex, SearchResult, find_similar
 from keras_vit.models import ImageModel
+from keras_vit.weights.catalog import find_named
 from keras_vit_cli.options.search import SearchOptions
 from keras_vit_cli.printing import print_table, print_text
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
@@ -61,13 +64,30 @@ def facts_of(index: FeatureIndex) -> str:
 
 def _load(index: FeatureIndex, model: Path | None) -> ImageModel:
     """The model of an index: the one on the command line, or where the index notes that it is."""
-    source = index.info.get("source")
-    if model is not None:
-        return load_model(model)
+    return load_model(_noted_model(index) if model is None else model)
+
+
+def _noted_model(index: FeatureIndex) -> Path | str:
+    """The file that an index names, or its released weights, where it may choose them.
+
+    Others may have made the index: it leads neither to files elsewhere nor to a download.
+    """
+    folder, source = index.folder, index.info.get("source")
     if source is None:
-        raise ValueError(f"{index.folder} does not note where its model is: give --model.")
-    beside = index.folder / source
-    return load_model(beside if beside.exists() else source)
+        raise ValueError(f"{printable(folder)} does not note where its model is: give --model.")
+    path = Path(os.path.realpath(folder / source))
+    places = Path(os.path.realpath(folder)).parent, Path.cwd()
+    row = None if path.exists() else find_named(source)
+    if row is not None and (cache_folder() / row.file_name).is_file():
+        return source
+    if row is None and any(path.is_relative_to(place) for place in places):
+        return path
+    reason = "lies neither beside it nor in this folder" if row is None else "would be downloaded"
+    shown = printable(path if row is None else source)
+    raise ValueError(
+        f"{printable(folder)} names the model {shown}, which {reason}: if you trust it, give "
+        f"--model {shown}"
+    )
 
 
 def _rows(index: FeatureIndex, result: SearchResult) -> Iterator[tuple[str | int | float, ...]]:

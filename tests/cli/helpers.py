@@ -1,6 +1,7 @@
 """Photographs and models for the commands, and what they write."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ def weights_of(run: Path) -> list[np.ndarray]:
     assert manifest.complete
     assert {name: sha256(run / name) for name in manifest.sums} == manifest.sums
     return keras.saving.load_model(run / "model.keras", compile=False).get_weights()
+
+
+def outcome_of(run: Path) -> list[np.ndarray]:
+    """Those weights, and what the run's report has of the validation images."""
+    report = json.loads((run / "report.json").read_text("utf-8"))
+    facts = [report.get(key) for key in ("report", "calibration", "sets", "novelty", "history")]
+    return [np.array(json.dumps(facts)), *weights_of(run)]
 
 
 def save_tiny(file: str | Path, **changes: Any) -> Path:

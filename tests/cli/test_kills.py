@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from tests import processes
-from tests.cli.helpers import TRAIN, color_photos, save_tiny, sums, weights_of
+from tests.cli.helpers import TRAIN, color_photos, outcome_of, save_tiny, sums
 
 SLOW = pytest.mark.slow
 COMPILED = [SLOW, pytest.mark.backends("tensorflow", "jax")]
+EVERYWHERE = [SLOW, pytest.mark.every_backend]
+CACHED = "--epochs 4 --coverage 0.8 --cache 16 --reader"
 ON_TORCH = [SLOW, pytest.mark.backends("torch")]
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
@@ -35,6 +37,7 @@ sys.exit(keras_vit_cli.start.main())
 
 def start(folder: Path, words: str, **environment: str) -> processes.WarmProcess:
     words, printed = f"{TRAIN} {words}", folder.with_name(f"{folder.name}.printed")
+    environment["KERAS_HOME"] = str(folder.with_name(f"{folder.name}.home"))
     return processes.start(CODE, *words.split(), printed=printed, cwd=folder, **environment)
 
 
@@ -43,14 +46,14 @@ def mode(folder: Path) -> str:
     return "--resume" if (folder / "run").exists() or any(checkpoints) else ""
 
 
-def finished_weights(folder: Path, exported: bool) -> list[np.ndarray]:
-    weights = weights_of(folder / "run")
+def finished(folder: Path, exported: bool) -> list[np.ndarray]:
+    outcome = outcome_of(folder / "run")
     assert not (folder / "run/checkpoints").exists()
     if exported:
         has_tensorflow = find_spec("tensorflow") is not None
         assert (folder / "run/saved_models/run/1/saved_model.pb").is_file() == has_tensorflow
     assert [path for path in folder.rglob(".*") if path.name != ".lock"] == []
-    return weights
+    return outcome
 
 
 def prepare(folder: Path) -> Path:
@@ -67,17 +70,20 @@ def prepare(folder: Path) -> Path:
         pytest.param("--epochs 12", 50, marks=COMPILED),
         pytest.param("--epochs 12 --teacher teacher.keras", 5, marks=SLOW),
         pytest.param("--epochs 12 --reader grain", 20, marks=ON_TORCH),
+        pytest.param(f"{CACHED} tensorflow", 30, marks=EVERYWHERE),
+        pytest.param(f"{CACHED} grain", 30, marks=EVERYWHERE),
     ],
 )
 def test_kills(words: str, number: int, tmp_path: Path) -> None:
     """At the first checkpoint, or at random moments of training, report and export."""
-    exports = number > 1
+    anywhere = number > 1
+    exports = anywhere and not words.startswith(CACHED)
     options = {} if exports else {"NO_EXPORT": "1"}
     whole, began = prepare(tmp_path / "whole"), time.monotonic()
     process = start(whole, words, **options)
     assert process.wait() == 0, process.output()
     seconds = time.monotonic() - began
-    wanted = finished_weights(whole, exports)
+    wanted = finished(whole, exports)
     chance, kills, chains = random.Random(), [], 0
     while len(kills) < number:
         folder = prepare(tmp_path / f"chain{chains}")
@@ -87,7 +93,7 @@ def test_kills(words: str, number: int, tmp_path: Path) -> None:
             # Late enough to be in the work, and at times so late that it ends by itself.
             until = time.monotonic() + chance.uniform(0, 1.15 * seconds)
             while process.poll() is None and len(kills) < number:
-                if time.monotonic() > until if exports else mode(folder):
+                if time.monotonic() > until if anywhere else mode(folder):
                     with suppress(ProcessLookupError):  # and what writes its SavedModel
                         os.killpg(process.pid, signal.SIGKILL)
                     process.kill()
@@ -98,7 +104,7 @@ def test_kills(words: str, number: int, tmp_path: Path) -> None:
                 break
             assert process.poll() == -signal.SIGKILL, (kills, process.output())
             assert sums(folder / "photos") == photos
-        for one, other in zip(finished_weights(folder, exports), wanted, strict=True):
+        for one, other in zip(finished(folder, exports), wanted, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=str(kills))
         assert (folder / "run.txt").read_text() == "mine"
         chains += 1

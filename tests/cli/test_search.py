@@ -1,12 +1,15 @@
 """`keras-vit embed`, `search` and `cluster`: from photographs to a page and a table."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import keras_vit
+from keras_vit._base.manifest import write_manifest
 from keras_vit.curation import FeatureIndex, find_similar
 from keras_vit_cli import commands as cli
 from keras_vit_cli.search.result_page import write_result_page
@@ -21,6 +24,7 @@ from tests.inspection.pages import NAME, Elements
 pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
 EMBED = "embed photos --model model.keras --out index"
+NAMES = ("files.jsonl", "index.json", "modified.npy")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,29 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
     words = ["--top", "1", "--model", tmp_path / "other.keras"]
     command("search index photos/red/1.png", *words)
     assert "made with other weights" in command("search index new.png", *words, status=2)
+
+
+def test_an_index_of_others_opens_no_file_elsewhere(command: Command, tmp_path: Path) -> None:
+    other, far = tmp_path / "theirs/index", tmp_path / "far.keras"
+    other.parent.mkdir()
+    os.mkfifo(other.with_name("pipe"))
+    far.write_text("mine")
+    other.with_name("link").symlink_to(far)
+    for source, reason in {
+        "ViT-Ti/16:augreg_in21k": "would be downloaded: if you trust it, give --model ViT-Ti/16",
+        "../pipe": f"keras-vit: {other.with_name('pipe')} is a named pipe",
+        "no\0name": "'source' is 'no",
+        **dict.fromkeys((str(far), "../../far.keras", "../link"), f"names the model {far}, which"),
+        "/dev/zero": "names the model /dev/zero, which lies neither beside it nor in this folder",
+        "~/a.keras": "keras-vit: There is no model at",
+    }.items():
+        shutil.rmtree(other, ignore_errors=True)
+        shutil.copytree("index", other)
+        info = json.loads((other / "index.json").read_text("utf-8"))
+        (other / "index.json").write_text(json.dumps({**info, "source": source}), "utf-8")
+        write_manifest(other, "feature index", NAMES, complete=True)
+        assert reason in command("search", other, "new.png", status=2), source
+    assert list(Path("cache").glob("*")) == []
 
 
 def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
