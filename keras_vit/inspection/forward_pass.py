@@ -143,7 +143,7 @@ class ForwardPass:
         probabilities = call.layer.attention.attention_probabilities
         token_index = token_index_of(call)
         if token_index is None:
-            shared = {name: call.arguments.get(name) for name in ("angles", "bias")}
+            shared = {name: call.arguments.get(name) for name in ("angles", "bias", "mask")}
             return as_numpy(probabilities(normed, **shared))
         sizes = token_sizes(token_index, normed.shape[1])
         maps = unmerge(as_numpy(probabilities(normed, sizes)), as_numpy(sizes), token_index)

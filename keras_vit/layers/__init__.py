@@ -1,6 +1,6 @@
 """The layers of a Vision Transformer and of the models that it is compared with."""
 
-from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.attention import AttentionConfig, MultiHeadSelfAttention
 from keras_vit.layers.conv_stem import ConvStemStage
 from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.encoder import MLP, BlockConfig, EncoderBlock, LayerScale
@@ -21,6 +21,7 @@ from keras_vit.layers.tokens import ClassToken, RegisterTokens
 
 __all__ = [
     "MLP",
+    "AttentionConfig",
     "AttentionPooling",
     "BlockConfig",
     "ClassToken",

@@ -1,19 +1,20 @@
 """Multi-head self-attention (ViT paper, appendix A), through the backend's fused operator."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit._base.errors import check_positive, check_rate
+from keras_vit._base.errors import check_choice, check_positive, check_rate
 from keras_vit.layers._dense import Dense
 from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import Shape
 from keras_vit.layers.observation import current_observer
 from keras_vit.layers.positions import GridPositionBias, RelativePositionBias
-from keras_vit.layers.rotary import rotate
+from keras_vit.layers.rotary import ROTATIONS, rotate
 from keras_vit.ops import (
     DropoutStrategy,
     cut_last_axis,
@@ -51,6 +52,27 @@ def check_heads(hidden_dim: int, num_heads: int) -> int:
     return hidden_dim // num_heads
 
 
+def masked(bias: Any, mask: Any, dtype: Any) -> Any:
+    """Return a bias that lets a query attend only where a boolean mask is True.
+
+    Args:
+        bias: Added to the logits as well, or None.
+        mask: `(batch, heads, queries, keys)`, each axis whole or 1.
+        dtype: Of the result.
+
+    Raises:
+        ValueError: The mask does not have four axes.
+    """
+    if len(mask.shape) != 4:
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} must be (batch, heads, queries, keys), each axis "
+            "whole or 1: for padding in sequences (batch, length), give mask[:, None, None, :]."
+        )
+    # Finite: a query without any key would be NaN, and so would the gradients of all images.
+    lowest = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
+    return ops.cast(ops.where(mask, 0.0 if bias is None else bias, lowest), dtype)
+
+
 def attention_probabilities(query: Any, key: Any, bias: Any = None) -> Any:
     """Softmax of the scaled products of queries and keys: `(batch, heads, queries, keys)`."""
     query = ops.transpose(query / math.sqrt(query.shape[-1]), (0, 2, 1, 3))
@@ -86,6 +108,36 @@ def attention(query: Any, key: Any, value: Any, bias: Any = None, dropout: Any =
     return ops.transpose(heads, (0, 2, 1, 3))
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """The options of self-attention.
+
+    Args:
+        num_heads: Number of attention heads; must divide the width of the tokens.
+        dropout: Rate of dropout after the attention; of a block and of a model also twice in the
+            MLP, of a model after the positions.
+        attention_dropout: Rate of dropout on the attention probabilities. Only torch's fused
+            operator supports it, on GPUs; elsewhere training computes the probabilities explicitly.
+        key_bias: Whether the projection to keys has a bias, too: not in BEiT, EVA-02 and DINOv3.
+        rotary: `"dinov3"` or `"eva02"`: queries and keys are rotated by their positions as in these
+            models (see `RotaryPositions`); None for none.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+
+    num_heads: int
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    key_bias: bool = True
+    rotary: str | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(num_heads=self.num_heads)
+        check_rate(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        check_choice(self.rotary, "rotary", (None, *ROTATIONS))
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MultiHeadSelfAttention(CompositeLayer):
     """Every token reads from every token (ViT paper, equations 5 to 8).
@@ -94,69 +146,57 @@ class MultiHeadSelfAttention(CompositeLayer):
     and values; the backend's fused operator does the rest.
 
     Args:
-        num_heads: Number of heads; must divide the width of the tokens.
-        dropout: Rate of dropout on the output.
-        attention_dropout: Rate of dropout on the attention probabilities. Only torch's fused
-            operator supports it, on GPUs; elsewhere training computes the probabilities explicitly.
+        config: The options, an `AttentionConfig`, or the `BlockConfig` of its block.
         relative_length: Length of the sequence for which relative position embeddings are
             learned, or None for none (see `RelativePositionBias`).
         relative_grid: Rows and columns of patches for which BEiT's bias is learned, or None.
-        key_bias: Whether the projection to keys has a bias, too: not in BEiT, EVA-02 and DINOv3.
-        rotary: A kind of `RotaryPositions`, whose `angles` it is then called with; None for none.
 
     Raises:
         ValueError: The heads do not divide the width.
 
     Example:
 
-    >>> import keras, keras_vit
-    >>> attention = keras_vit.layers.MultiHeadSelfAttention(num_heads=4)
+    >>> import keras
+    >>> from keras_vit.layers import AttentionConfig, MultiHeadSelfAttention
+    >>> attention = MultiHeadSelfAttention(AttentionConfig(num_heads=4))
     >>> tuple(attention(keras.ops.ones((2, 17, 32))).shape[1:])
     (17, 32)
     """
 
+    config_class = AttentionConfig
+
     def __init__(
         self,
-        num_heads: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        config: AttentionConfig,
         relative_length: int | None = None,
         relative_grid: tuple[int, int] | None = None,
-        key_bias: bool = True,
-        rotary: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads)
-        check_rate(dropout=dropout, attention_dropout=attention_dropout)
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
+        self.config = config
         self.relative_length = relative_length
         self.relative_grid = relative_grid
-        self.key_bias = key_bias
-        self.rotary = rotary
 
     def build(self, tokens_shape: Shape, angles_shape: Shape | None = None) -> None:
-        batch, length, hidden_dim = tokens_shape
+        (batch, length, hidden_dim), c = tokens_shape, self.config
         assert hidden_dim is not None
-        self.head_dim = check_heads(hidden_dim, self.num_heads)
+        self.head_dim = check_heads(hidden_dim, c.num_heads)
         add, init = self.sublayer, projection_initializer(hidden_dim)
         self.query_key_value = add(
             Dense,
             3 * hidden_dim,
-            use_bias=self.key_bias,
+            use_bias=c.key_bias,
             kernel_initializer=init,
             name="query_key_value",
         )
         self.query_value_bias = None
-        if not self.key_bias:
+        if not c.key_bias:
             self.query_value_bias = self.add_weight(
                 name="query_value_bias", shape=(2 * hidden_dim,), initializer="zeros"
             )
         self.output_projection = add(Dense, hidden_dim, kernel_initializer=init, name="output")
-        self.output_dropout = add(Dropout, self.dropout, name="output_dropout")
-        self.probability_dropout = add(Dropout, self.attention_dropout, name="probability_dropout")
+        self.output_dropout = add(Dropout, c.dropout, name="output_dropout")
+        self.probability_dropout = add(Dropout, c.attention_dropout, name="probability_dropout")
         self.query_key_value.build(tokens_shape)
         self.output_projection.build(tokens_shape)
         self.relative_positions = None
@@ -164,23 +204,23 @@ class MultiHeadSelfAttention(CompositeLayer):
             self.relative_positions = add(
                 RelativePositionBias, self.relative_length, name="relative_position_bias"
             )
-            self.relative_positions.build((batch, length, self.num_heads, self.head_dim))
+            self.relative_positions.build((batch, length, c.num_heads, self.head_dim))
         elif self.relative_grid is not None:
             self.relative_positions = add(
-                GridPositionBias, self.relative_grid, self.num_heads, name="relative_position_bias"
+                GridPositionBias, self.relative_grid, c.num_heads, name="relative_position_bias"
             )
             self.relative_positions.build(tokens_shape)
 
     def _project(self, tokens: Any, training: bool | None) -> tuple[Any, Any, Any]:
         """Queries, keys and values, each `(batch, length, heads, head_dim)`."""
-        shape = (-1, ops.shape(tokens)[1], self.num_heads, self.head_dim)
+        shape = (-1, ops.shape(tokens)[1], self.config.num_heads, self.head_dim)
         # Split last axis first: the gradient is one concatenation. That of slices out of the
         # middle is three padded arrays and their sum, a tenth of TensorFlow's step.
         if is_cut_by_heads():
             parts = self._project_by_heads(tokens)
         else:
             projected = self.query_key_value(tokens, training=training)
-            if not self.key_bias:
+            if not self.config.key_bias:
                 projected = projected + ops.cast(self._joint_bias(), projected.dtype)
             parts = ops.split(projected, 3, axis=-1)
         query, key, value = (ops.reshape(part, shape) for part in parts)
@@ -204,16 +244,18 @@ class MultiHeadSelfAttention(CompositeLayer):
         of_queries, of_values = ops.split(self.query_value_bias, 2)
         return ops.concatenate([of_queries, ops.zeros_like(of_queries), of_values])
 
-    def _bias(self, query: Any, sizes: Any, bias: Any) -> Any:
+    def _bias(self, query: Any, sizes: Any, bias: Any, mask: Any) -> Any:
         """What is added to the logits, or None."""
         if bias is not None:
-            return ops.cast(bias, query.dtype)
-        if self.relative_positions is not None:
-            return ops.cast(self.relative_positions(query), query.dtype)
-        return None if sizes is None else proportional_bias(sizes, query.dtype)
+            bias = ops.cast(bias, query.dtype)
+        elif self.relative_positions is not None:
+            bias = ops.cast(self.relative_positions(query), query.dtype)
+        elif sizes is not None:
+            bias = proportional_bias(sizes, query.dtype)
+        return bias if mask is None else masked(bias, mask, query.dtype)
 
     def attention_probabilities(
-        self, tokens: Any, sizes: Any = None, angles: Any = None, bias: Any = None
+        self, tokens: Any, sizes: Any = None, angles: Any = None, bias: Any = None, mask: Any = None
     ) -> Any:
         """The attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
 
@@ -223,16 +265,23 @@ class MultiHeadSelfAttention(CompositeLayer):
         """
         query, key, _ = self._project(tokens, training=False)
         query, key = (self._rotated(x, angles) for x in (query, key))
-        return attention_probabilities(query, key, self._bias(query, sizes, bias))
+        return attention_probabilities(query, key, self._bias(query, sizes, bias, mask))
 
     def _rotated(self, x: Any, angles: Any) -> Any:
         """Queries or keys of the first tokens, rotated by their positions."""
-        if self.rotary is None:
+        if self.config.rotary is None:
             return x
-        return rotate(x, angles[:, : ops.shape(x)[1]], self.rotary)
+        return rotate(x, angles[:, : ops.shape(x)[1]], self.config.rotary)
 
-    def call(self, tokens: Any, angles: Any = None, training: bool | None = None) -> Any:
-        return self.attend(tokens, angles=angles, training=training)[0]
+    def call(
+        self,
+        tokens: Any,
+        angles: Any = None,
+        bias: Any = None,
+        mask: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        return self.attend(tokens, angles=angles, bias=bias, mask=mask, training=training)[0]
 
     def attend(
         self,
@@ -241,6 +290,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         sizes: Any = None,
         angles: Any = None,
         bias: Any = None,
+        mask: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
         """The output `(batch, length, hidden_dim)`, and the keys `(batch, keys, heads, head_dim)`.
@@ -253,14 +303,17 @@ class MultiHeadSelfAttention(CompositeLayer):
                 ones would (ToMe, equation 1). Cannot be combined with relative positions.
             angles: What `RotaryPositions` returns, under `rotary`.
             bias: Added to the logits, `(1, heads, length, length)`: what blocks share.
+            mask: Boolean, `(batch, heads, length, length)`, each axis whole or 1: a query attends
+                to a key only where it is True. The output of a query without any key is finite,
+                but arbitrary.
             training: Whether dropout is applied.
         """
         query, key, value = self._project(tokens, training)
         if context is None:
-            bias = self._bias(query, sizes, bias)
+            bias = self._bias(query, sizes, bias, mask)
         else:
             all_queries, key, value = self._project(context, training)
-            bias = self._bias(all_queries, sizes, bias)
+            bias = self._bias(all_queries, sizes, bias, mask)
             bias = None if bias is None else bias[:, :, : ops.shape(query)[1]]
         query, key = self._rotated(query, angles), self._rotated(key, angles)
         dropout = self.probability_dropout if training else None
@@ -268,6 +321,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         outputs = ops.reshape(heads, (-1, ops.shape(tokens)[1], tokens.shape[-1]))
         outputs = self.output_projection(outputs, training=training)
         return self.cast(self.output_dropout(outputs, training=training)), key
+
+    def compute_mask(self, *_: Any) -> None:
+        """Returns None: the mask is of one call, and Keras attaches none to the outputs."""
 
     def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape

@@ -1,16 +1,16 @@
 """The Transformer encoder's block and its MLP (ViT paper, equations 2 and 3)."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import keras
 
-from keras_vit._base.errors import check_positive, check_rate
+from keras_vit._base.errors import check_above_zero, check_finite, check_positive, check_rate
 from keras_vit.layers._dense import Dense
 from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.activations import activation_function
-from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.attention import AttentionConfig, MultiHeadSelfAttention
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import ConfiguredLayer, Shape
 from keras_vit.layers.first_tokens import queries_and_context
@@ -130,45 +130,39 @@ class MLP(CompositeLayer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockConfig:
-    """The arguments of an encoder block.
+class BlockConfig(AttentionConfig):
+    """The options of an encoder block beside those of its attention.
 
     Args:
-        num_heads: Number of attention heads; must divide the width of the tokens.
         mlp_dim: Width of the MLP.
-        dropout: Rate of dropout after the attention, and twice in the MLP.
-        attention_dropout: Rate of dropout on the attention probabilities.
-        stochastic_depth: Probability that an example skips a branch in training.
-        activation: The MLP's activation (see `MLP`).
+        stochastic_depth: Probability that an example skips a branch in training; of a model, that
+            at the last block, to which it rises linearly from 0.
+        activation: The MLP's: `"gelu_tanh"` (the released code's), `"gelu"` (timm, Hugging Face),
+            `"quick_gelu"` (OpenAI's CLIP) or `"swiglu"` (DINOv2's giant); see `MLP`.
         norm_epsilon: Epsilon of the layer norms: 1e-6 in the released code.
-        layer_scale: Initial value of a `LayerScale` on both branches; None for none.
-        remat: Recompute activations in the backward pass instead of keeping them.
+        layer_scale: Initial value of a learned scale on both branches (DINOv2); None for none.
+        remat: Recompute a block's activations in the backward pass instead of keeping them.
         mlp_norm: Whether the MLP has a norm inside (EVA-02).
-        relative_length: See `MultiHeadSelfAttention`; so `relative_grid`, `key_bias`, `rotary`.
 
     Raises:
         ValueError: An argument is out of range.
     """
 
-    num_heads: int
     mlp_dim: int
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     activation: str = "gelu_tanh"
     norm_epsilon: float = 1e-6
     layer_scale: float | None = None
     remat: bool = False
     mlp_norm: bool = False
-    relative_length: int | None = None
-    relative_grid: tuple[int, int] | None = None
-    key_bias: bool = True
-    rotary: str | None = None
 
     def __post_init__(self) -> None:
-        check_positive(num_heads=self.num_heads, mlp_dim=self.mlp_dim)
-        check_rate(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        super().__post_init__()
+        check_positive(mlp_dim=self.mlp_dim)
         check_rate(stochastic_depth=self.stochastic_depth)
+        check_above_zero(norm_epsilon=self.norm_epsilon)
+        if self.layer_scale is not None:
+            check_finite(layer_scale=self.layer_scale)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -178,10 +172,12 @@ class EncoderBlock(CompositeLayer):
     Takes and returns `(batch, length, hidden_dim)`. Source: ViT paper, equations 2 and 3.
     Called with `context`, a sequence of which the tokens are the first ones, it encodes only the
     tokens, as queries to the whole sequence (CaiT's class attention). `angles` and `bias` are what
-    the blocks of a model share: see `MultiHeadSelfAttention.attend`.
+    the blocks of a model share, and `mask` is what may be attended to: see
+    `MultiHeadSelfAttention.attend`.
 
     Args:
-        config: The block's arguments.
+        config: The block's options.
+        relative_length, relative_grid: See `MultiHeadSelfAttention`.
 
     Example:
 
@@ -192,22 +188,22 @@ class EncoderBlock(CompositeLayer):
     (17, 32)
     """
 
-    def __init__(self, config: BlockConfig, **kwargs: Any) -> None:
+    config_class = BlockConfig
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        relative_length: int | None = None,
+        relative_grid: tuple[int, int] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.config = c = config
+        self.relative_length, self.relative_grid = relative_length, relative_grid
         norm, add = keras.layers.LayerNormalization, self.sublayer
         self.norm_0 = add(norm, epsilon=c.norm_epsilon, name="norm_0")
-        self.attention = add(
-            MultiHeadSelfAttention,
-            c.num_heads,
-            c.dropout,
-            c.attention_dropout,
-            c.relative_length,
-            c.relative_grid,
-            c.key_bias,
-            c.rotary,
-            name="attention",
-        )
+        relative = relative_length, relative_grid
+        self.attention = add(MultiHeadSelfAttention, c, *relative, name="attention")
         self.norm_1 = add(norm, epsilon=c.norm_epsilon, name="norm_1")
         epsilon = c.norm_epsilon if c.mlp_norm else None
         self.mlp = add(MLP, c.mlp_dim, c.activation, c.dropout, epsilon, name="mlp")
@@ -242,6 +238,7 @@ class EncoderBlock(CompositeLayer):
         context: Any = None,
         angles: Any = None,
         bias: Any = None,
+        mask: Any = None,
         training: bool | None = None,
     ) -> Any:
         if context is None:
@@ -250,24 +247,17 @@ class EncoderBlock(CompositeLayer):
         optional = {name: x for name, x in optional.items() if x is not None}
 
         def encode(z: Any, *others: Any) -> Any:
-            options = dict(zip(optional, others, strict=True))
+            options = dict(zip([*optional, "mask"], others, strict=False))
             z, _ = self._attend(z, options.pop("context", None), None, **options, training=training)
             return self._mlp(z, training)
 
-        inputs = (tokens, *optional.values())
-        recompute = self.config.remat and training
-        return rematerialize(self, encode, *inputs) if recompute else encode(*inputs)
+        inputs, constants = (tokens, *optional.values()), () if mask is None else (mask,)
+        if self.config.remat and training:
+            return rematerialize(self, encode, *inputs, constants=constants)
+        return encode(*inputs, *constants)
+
+    def compute_mask(self, *_: Any) -> None:
+        """Returns None, as that of `MultiHeadSelfAttention`."""
 
     def compute_output_shape(self, tokens_shape: Shape, *_: Shape) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        block = config.pop("config")
-        return {**config, **asdict(block)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "EncoderBlock":
-        config = dict(config)
-        of_block = {f.name: config.pop(f.name) for f in fields(BlockConfig) if f.name in config}
-        return cls(BlockConfig(**of_block), **config)

@@ -222,11 +222,12 @@ class MergingEncoderBlock(EncoderBlock):
         super().__init__(config, **kwargs)
         (self.merge,) = merging_schedule(merge, 1)
         self.num_prefix_tokens = num_prefix_tokens
-        for name in ("relative_length", "relative_grid", "rotary"):
-            if getattr(config, name) is not None:
+        positions = {"relative_length": self.relative_length, "relative_grid": self.relative_grid}
+        for name, value in {**positions, "rotary": config.rotary}.items():
+            if value is not None:
                 raise ValueError(
-                    f"{name}={getattr(config, name)!r} cannot be combined with merging: a merged "
-                    "token does not have a single position. Use absolute position embeddings."
+                    f"{name}={value!r} cannot be combined with merging: a merged token does not "
+                    "have a single position. Use absolute position embeddings."
                 )
 
     def build(  # type: ignore[override]

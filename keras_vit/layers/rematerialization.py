@@ -16,7 +16,7 @@ def rematerialize(
     `keras.remat` alone draws new dropout masks when it recomputes on TensorFlow and torch, so that
     gradients belong to another forward pass, and leaks a traced seed on JAX. Here the weights of
     `layer` are arguments, its seeds constants, and the advanced seeds outputs: both passes see the
-    same numbers. `constants` are integer tensors, which do not have a gradient.
+    same numbers. `constants` are integer or boolean tensors, which do not have a gradient.
     """
     weights = [v for v in layer.variables if "float" in v.dtype]
     seeds = [v for v in layer.variables if "int" in v.dtype]

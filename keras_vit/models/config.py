@@ -3,8 +3,8 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import keras
 
@@ -13,7 +13,6 @@ from keras_vit._base.errors import (
     as_pair,
     check_above_zero,
     check_choice,
-    check_finite,
     check_non_negative,
     check_positive,
     check_rate,
@@ -26,7 +25,6 @@ from keras_vit.layers.conv_stem import conv_stages
 from keras_vit.layers.encoder import BlockConfig
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.residual import VERSIONS
-from keras_vit.layers.rotary import ROTATIONS
 from keras_vit.models.geometry import (
     ImageShape,
     Size,
@@ -170,8 +168,10 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(ModelConfig):
+class ViTConfig(BlockConfig, ModelConfig):
     """Arguments of a `VisionTransformer`; the defaults are ViT-B/16 as its authors released it.
+
+    Those of `BlockConfig` are of all its blocks.
 
     Args:
         patch_size: Height and width of a patch in pixels: one number, or a pair.
@@ -184,7 +184,6 @@ class ViTConfig(ModelConfig):
             2021; see `keras_vit.layers.ConvStemStage`). `patch_size` is that on its feature map.
         hidden_dim: Width of the tokens.
         depth: Number of encoder blocks.
-        num_heads: Attention heads per block; must divide `hidden_dim`.
         mlp_dim: Width of the MLPs; None for four times `hidden_dim`.
         pooling: `"token"`: the class token; `"gap"`: mean over the patches; `"map"`: attention
             pooling; `"token_gap"`: class token and mean side by side, as DINOv2's linear
@@ -197,24 +196,12 @@ class ViTConfig(ModelConfig):
         position_embedding: `"learned"`, `"learned_2d"`, `"relative"`, `"sincos2d"` or `"none"`;
             `"relative_2d"`, `"relative_2d_shared"`: BEiT's bias on attention logits, one per block
             or one for all.
-        rotary: `"dinov3"` or `"eva02"`: queries and keys are rotated by their positions as in these
-            models; None for none.
         position_grid: Rows and columns that positions are learned for; None for the grid of
             `input_shape`, and that of 224 pixels where it says None.
-        dropout: Rate of dropout after the positions, the attention, and twice in the MLP.
-        attention_dropout: Rate of dropout on attention probabilities.
-        stochastic_depth: Rate of stochastic depth at the last block; it rises linearly from 0.
-        activation: `"gelu_tanh"` (the released code's), `"gelu"` (timm, Hugging Face),
-            `"quick_gelu"` (OpenAI's CLIP) or `"swiglu"` (DINOv2's giant).
-        norm_epsilon: Epsilon of the layer norms.
-        layer_scale: Initial value of a learned scale on every branch (DINOv2); None for none.
         pre_norm: Whether a norm stands in front of the first block, and patches are projected
             without a bias (CLIP).
         norm_after_pooling: Whether the last norm stands behind the mean instead of in front of it,
             as in BEiT and in MAE's fine-tuned models. With `pooling="gap"`.
-        key_bias: Whether the projection to keys has a bias, too: not in BEiT, EVA-02 and DINOv3.
-        mlp_norm: Whether the MLPs have a norm inside (EVA-02).
-        remat: Recompute a block's activations in the backward pass instead of keeping them.
         token_merging: Number of patches that each block merges with similar ones, in training and
             inference (ToMe's `r`, such as 8 for ViT-Ti/16): one integer, or one per block; 0 is the
             plain model. Attention maps and grid features are restored to all patches.
@@ -228,31 +215,23 @@ class ViTConfig(ModelConfig):
     hidden_dim: int = 768
     depth: int = 12
     num_heads: int = 12
-    mlp_dim: int | None = None
+    mlp_dim: int | None = None  # type: ignore[assignment]  # an integer once it is checked
     pooling: str | None = "token"
     class_token: bool | None = None
     num_registers: int = 0
     distilled: bool = False
     representation_size: int | None = None
     position_embedding: str = "learned"
-    rotary: str | None = None
     position_grid: tuple[int, int] | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    activation: str = "gelu_tanh"
-    norm_epsilon: float = 1e-6
-    layer_scale: float | None = None
     pre_norm: bool = False
     norm_after_pooling: bool = False
-    key_bias: bool = True
-    mlp_norm: bool = False
-    remat: bool = False
     token_merging: int | Sequence[int] = 0
     patch_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ModelConfig.__post_init__(self)
+        if self.mlp_dim is None:
+            self._set(mlp_dim=4 * self.hidden_dim)
         self._check_ranges()
         self._check_combinations()
         patch_size = as_pair(self.patch_size, "patch_size")
@@ -270,24 +249,19 @@ class ViTConfig(ModelConfig):
             conv_stem=stem,
             position_grid=grid,
             token_merging=merging if isinstance(merging, int) else self.merging,
-            mlp_dim=4 * self.hidden_dim if self.mlp_dim is None else self.mlp_dim,
             class_token=self.has_class_token,
         )
 
     def _check_ranges(self) -> None:
         check_positive(hidden_dim=self.hidden_dim, depth=self.depth)
+        BlockConfig.__post_init__(self)
         check_non_negative(num_registers=self.num_registers)
-        check_above_zero(norm_epsilon=self.norm_epsilon)
         check_heads(self.hidden_dim, self.num_heads)
         check_choice(self.pooling, "pooling", POOLINGS)
         check_choice(self.position_embedding, "position_embedding", POSITION_EMBEDDINGS)
-        check_choice(self.rotary, "rotary", (None, *ROTATIONS))
-        check_rate(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        check_rate(stochastic_depth=self.stochastic_depth, patch_dropout=self.patch_dropout)
+        check_rate(patch_dropout=self.patch_dropout)
         if self.representation_size is not None:
             check_positive(representation_size=self.representation_size)
-        if self.layer_scale is not None:
-            check_finite(layer_scale=self.layer_scale)
 
     def _check_combinations(self) -> None:
         in_attention = self.position_embedding if self.is_relative else self.rotary
@@ -362,54 +336,40 @@ class ViTConfig(ModelConfig):
         return merging_schedule(self.token_merging, self.depth)
 
     def block(self, i: int) -> BlockConfig:
-        """The arguments of encoder block `i`: those of the model, where the names are the same."""
+        """The options of encoder block `i`: those of the model, but for its stochastic depth."""
+        options = {f.name: getattr(self, f.name) for f in fields(BlockConfig)}
+        rate = self.stochastic_depth * i / max(self.depth - 1, 1)
+        return BlockConfig(**{**options, "stochastic_depth": rate})
+
+    @property
+    def relative(self) -> dict[str, Any]:
+        """The sizes for which each block learns relative positions, as arguments of the block."""
         assert self.position_grid is not None
-        rows, columns = self.position_grid
-        kind, length = self.position_embedding, rows * columns + self.num_prefix_tokens
-        same = {f.name: getattr(self, f.name) for f in fields(BlockConfig) if hasattr(self, f.name)}
-        of_block = {
-            "stochastic_depth": self.stochastic_depth * i / max(self.depth - 1, 1),
-            "relative_length": length if kind == "relative" else None,
-            "relative_grid": (rows, columns) if kind == "relative_2d" else None,
-        }
-        return BlockConfig(**{**same, **of_block})
+        if self.position_embedding == "relative":
+            return {"relative_length": math.prod(self.position_grid) + self.num_prefix_tokens}
+        is_grid = self.position_embedding == "relative_2d"
+        return {"relative_grid": self.position_grid} if is_grid else {}
 
 
-class ViTAttributes:
+if TYPE_CHECKING:
+    _Arguments = ViTConfig
+else:
+    _Arguments = object
+
+
+class ViTAttributes(_Arguments):
     """The fields of a `ViTConfig` as a model has them, for editors and type checkers.
 
-    Each has one type here, where the argument may be given in several.
+    Those are written out that have one type here, where the argument may be given in several.
     """
 
     patch_size: tuple[int, int]
     resnet: tuple[int, ...] | None
-    resnet_width: int
     conv_stem: tuple[tuple[int, int], ...] | None
-    hidden_dim: int
-    depth: int
-    num_heads: int
     mlp_dim: int
-    pooling: str | None
     class_token: bool
-    num_registers: int
-    distilled: bool
-    representation_size: int | None
-    position_embedding: str
-    rotary: str | None
     position_grid: tuple[int, int]
-    dropout: float
-    attention_dropout: float
-    stochastic_depth: float
-    activation: str
-    norm_epsilon: float
-    layer_scale: float | None
-    pre_norm: bool
-    norm_after_pooling: bool
-    key_bias: bool
-    mlp_norm: bool
-    remat: bool
     token_merging: int | tuple[int, ...]
-    patch_dropout: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,7 +504,8 @@ def arguments_of(
             build(self, config(num_classes=num_classes, **arguments))  # type: ignore[arg-type,call-arg]
 
         constructor.__qualname__, constructor.__module__ = build.__qualname__, build.__module__
-        constructor.__doc__ = f"{config.__doc__}\n    {ModelConfig.__doc__}"
+        parts = [c for c in config.__mro__ if is_dataclass(c)]  # type: ignore[attr-defined]
+        constructor.__doc__ = "\n    ".join(str(part.__doc__) for part in parts)
         return constructor
 
     return decorate

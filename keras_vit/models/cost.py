@@ -85,7 +85,7 @@ def _activations(layer: Any) -> int:
     shape = _input_shape(layer)
     if isinstance(layer, MultiHeadSelfAttention):
         # Queries, keys and values, and the probabilities, which not every fused operator spares.
-        return 3 * _values(shape) + layer.num_heads * shape[1] ** 2
+        return 3 * _values(shape) + layer.config.num_heads * shape[1] ** 2
     if isinstance(layer, MLP):  # what is activated
         return math.prod(shape[1:-1]) * layer.dense_0.units
     if isinstance(layer, ConvStemStage):

@@ -149,13 +149,14 @@ def encode(tokens: Any, patches: Any, config: ViTConfig) -> Encoded:
     index: tuple[Any, ...] = ()
     merges = False
     for i, merge in enumerate(config.merging):
-        arguments, options = config.block(i), {"dtype": config.dtype, "name": f"block_{i}"}
+        block, options = config.block(i), {"dtype": config.dtype, "name": f"block_{i}"}
         merges = merges or merge > 0
         if not merges:
-            tokens = EncoderBlock(arguments, **options)(tokens, **shared)
+            encode = EncoderBlock(block, **config.relative, **options)
+            tokens = encode(tokens, **shared)
         else:
-            block = MergingEncoderBlock(arguments, merge, config.num_prefix_tokens, **options)
-            tokens, token_index = block(tokens, *index)  # (n, fewer, d), (n, t)
+            merging = MergingEncoderBlock(block, merge, config.num_prefix_tokens, **options)
+            tokens, token_index = merging(tokens, *index)  # (n, fewer, d), (n, t)
             index = (token_index,)
         features[f"block_{i}"] = tokens
         if index:

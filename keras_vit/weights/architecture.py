@@ -17,7 +17,7 @@ from keras_vit.weights.adaptation import (
     grid_of_offsets,
     grid_of_positions,
 )
-from keras_vit.weights.canonical_names import SHOWN_OPTIONS
+from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import TensorShape
 from keras_vit.weights.tables.layout import Checkpoint
@@ -183,7 +183,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
 def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
     """The options that tensors show by being there, and what follows from them."""
-    options: dict[str, Any] = {name: tensor in shapes for name, tensor in SHOWN_OPTIONS.items()}
+    options: dict[str, Any] = {o.name: o.shown_by in shapes for o in OPTIONS if o.shown_by}
     if options["norm_after_pooling"]:
         options["pooling"] = "gap"
     elif "head/kernel" in shapes and shapes.of("head/kernel", 2)[0] == 2 * hidden_dim:

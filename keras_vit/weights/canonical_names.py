@@ -1,6 +1,8 @@
-"""The canonical name of every tensor: the variable that holds it, the option that it shows."""
+"""The canonical name of every tensor, and the options of a ViT as files show or state them."""
 
 import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 # A layer's canonical name is its path in the model, unless another is given.
@@ -68,14 +70,67 @@ BLOCK = {
     **_mlp("token_mixing"),
     **_mlp("channel_mixing"),
 }
-# Options of a `VisionTransformer` that a tensor shows by being there.
-SHOWN_OPTIONS = {
-    "distilled": "distillation_token",
-    "pre_norm": "pre_norm/scale",
-    "norm_after_pooling": "pooling_norm/scale",
-    "key_bias": "block_0/key/bias",
-    "mlp_norm": "block_0/mlp/norm/scale",
-}
+
+
+class Option(NamedTuple):
+    """An option that a model takes from the file of its weights.
+
+    Attributes:
+        name: The argument of the model.
+        shown_by: The tensor that is in a file only where the option is on; empty for none.
+        types: Of the value that `save_weights` writes beside the tensors, which do not show it.
+        keys: Layout -> the key of the value in the configuration of timm's or transformers' model.
+        is_plain: Whether transformers' models have the default alone, but for those of `keys` and
+            of `huggingface_models.HELD`.
+    """
+
+    name: str
+    shown_by: str = ""
+    types: tuple[type, ...] = ()
+    keys: Mapping[str, str] = {}
+    is_plain: bool = True
+
+
+DINOV2, REGISTERS = "huggingface_dinov2", "huggingface_dinov2_registers"
+DINOV3, BEIT = "huggingface_dinov3", "huggingface_beit"
+QKV = dict.fromkeys(("huggingface", DINOV2, REGISTERS), "qkv_bias")
+SCALES = dict.fromkeys((DINOV2, REGISTERS, DINOV3), "layerscale_value")
+TIMM_SCALES = dict.fromkeys(("timm", "timm_dinov3"), "init_values")
+TIMM_REGISTERS = {"timm": "reg_tokens", "timm_dinov3": "num_reg_tokens"}
+NO_TYPE = type(None)
+OPTIONS = (
+    Option("activation", types=(str,), keys={"timm": "act_layer"}, is_plain=False),
+    Option("norm_epsilon", types=(float,), is_plain=False),
+    # Text in files from before `normalization`.
+    Option("include_preprocessing", types=(bool, str), is_plain=False),
+    Option("normalization", types=(str, list, tuple), is_plain=False),
+    Option("num_heads", types=(int,), is_plain=False),
+    Option("pooling", types=(str, NO_TYPE), is_plain=False),
+    Option("position_embedding", types=(str,)),
+    Option("rotary", types=(str, NO_TYPE)),
+    Option("class_token", keys={"timm": "class_token"}, is_plain=False),
+    Option(
+        "num_registers",
+        keys={**TIMM_REGISTERS, **dict.fromkeys((REGISTERS, DINOV3), "num_register_tokens")},
+    ),
+    Option("layer_scale", keys={**TIMM_SCALES, **SCALES}),
+    Option("distilled", "distillation_token"),
+    Option("pre_norm", "pre_norm/scale"),
+    Option(
+        "norm_after_pooling",
+        "pooling_norm/scale",
+        keys={"timm": "fc_norm", BEIT: "use_mean_pooling"},
+    ),
+    Option("key_bias", "block_0/key/bias", keys={**QKV, DINOV3: "key_bias"}),
+    Option("mlp_norm", "block_0/mlp/norm/scale"),
+)
+
+
+def stated(model: Any, layout: str) -> dict[str, Any]:
+    """Return the options that the configuration of a layout's model states as they are, by key."""
+    return {o.keys[layout]: getattr(model, o.name) for o in OPTIONS if layout in o.keys}
+
+
 # Name of a layer that repeats -> what comes before its canonical names, and its table.
 REPEATED = (
     (re.compile(r"conv_stem_(\d+)"), "conv_stem/{}/", STAGE),

@@ -15,7 +15,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
-from keras_vit.weights.canonical_names import SHOWN_OPTIONS
+from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.catalog import find_for_model, find_named
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.claims import check_claims
@@ -150,19 +150,8 @@ def load_model(
 
 # What a model takes from the file of its weights where its caller sets nothing.
 INHERITED_ARGUMENTS = (
-    "activation",
-    "norm_epsilon",
-    "include_preprocessing",
-    "normalization",
-    "pooling",
-    "class_token",
-    "num_registers",
-    "layer_scale",
-    "position_embedding",
-    "rotary",
-    *SHOWN_OPTIONS,
+    *(option.name for option in OPTIONS),
     "mlp_dim",
-    "num_heads",
     "tokens_mlp_dim",
     "channels_mlp_dim",
     "version",

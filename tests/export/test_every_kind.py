@@ -111,7 +111,7 @@ def test_torch_exports_layers_to_onnx_by_its_former_exporter(tmp_path: Path) -> 
     tokens, options = torch.rand(2, 17, 32), {"dynamo": False, "opset_version": 18}
     for layer in (
         Dense(8),
-        keras_vit.layers.MultiHeadSelfAttention(num_heads=4),
+        keras_vit.layers.MultiHeadSelfAttention(keras_vit.layers.AttentionConfig(num_heads=4)),
         keras_vit.layers.EncoderBlock(keras_vit.layers.BlockConfig(num_heads=4, mlp_dim=64)),
         keras_vit.layers.AttentionPooling(num_heads=4, mlp_dim=64),
     ):

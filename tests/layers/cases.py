@@ -1,6 +1,7 @@
 """Every layer that is saved, each argument away from its default, and inputs that it takes."""
 
 import inspect
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import keras
@@ -34,10 +35,12 @@ NOISE: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.2}
 BLOCK: dict[str, Any] = {"num_heads": 4, "mlp_dim": 24, "layer_scale": 0.5, "remat": True}
 BLOCK |= {"stochastic_depth": 0.3, **GELU, **NOISE}
 MERGED, TURNED, ON_GRID = {"token_index": TOKEN_INDEX}, {"angles": ANGLES}, {"patches": PATCHES}
-ON_A_GRID: dict[str, Any] = {"relative_grid": (4, 4), "key_bias": False}
 PLAIN_BLOCK = layers.BlockConfig(**BLOCK)
-RELATIVE_BLOCK = layers.BlockConfig(**BLOCK, relative_length=17)
-ROTARY_BLOCK = layers.BlockConfig(**BLOCK, **ON_A_GRID, mlp_norm=True, rotary="eva02")
+SWITCHED = {f.name: not f.default for f in fields(layers.BlockConfig) if f.type is bool}
+ROTARY_BLOCK = layers.BlockConfig(**BLOCK | SWITCHED, rotary="eva02")
+PLAIN = layers.AttentionConfig(num_heads=4, **NOISE)
+ROTARY = layers.AttentionConfig(num_heads=4, rotary="dinov3", key_bias=False)
+RELATIVE, ON_A_GRID = {"relative_length": 17}, {"relative_grid": (4, 4)}
 PREFIX, IS_FIRST = {"num_prefix_tokens": 2}, {"data_format": "channels_first"}
 DENSE = {"kernel_initializer": "he_normal", "kernel_regularizer": "l2", "bias_regularizer": "l1"}
 DENSE |= {"bias_initializer": "ones", "bias_constraint": "non_neg", "kernel_constraint": "non_neg"}
@@ -53,8 +56,8 @@ CASES: dict[str, Case] = {
     "dense": case(Dense, units=24, activation="relu", activity_regularizer="l2", **DENSE),
     "dense_lora": case(Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
     "dropout": case(Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
-    "encoder_block": case(layers.EncoderBlock, config=RELATIVE_BLOCK),
-    "rotary_block": case(layers.EncoderBlock, more=TURNED, config=ROTARY_BLOCK),
+    "encoder_block": case(layers.EncoderBlock, config=PLAIN_BLOCK, **RELATIVE),
+    "rotary_block": case(layers.EncoderBlock, more=TURNED, config=ROTARY_BLOCK, **ON_A_GRID),
     "grid_position_bias": case(layers.GridPositionBias, grid=(4, 4), num_heads=4),
     "layer_scale": case(layers.LayerScale, initial=0.5),
     "mean_pooling": case(layers.MeanPooling, more=MERGED, num_prefix_tokens=1),
@@ -62,9 +65,9 @@ CASES: dict[str, Case] = {
         layers.MergingEncoderBlock, TOKENS, MERGED, merge=3, config=PLAIN_BLOCK, **PREFIX
     ),
     "mixer_block": case(layers.MixerBlock, **MIXER, **GELU),
-    "attention": case(layers.MultiHeadSelfAttention, num_heads=4, relative_length=17, **NOISE),
+    "attention": case(layers.MultiHeadSelfAttention, config=PLAIN, **RELATIVE),
     "rotary_attention": case(
-        layers.MultiHeadSelfAttention, more=TURNED, num_heads=4, rotary="dinov3", **ON_A_GRID
+        layers.MultiHeadSelfAttention, more=TURNED, config=ROTARY, **ON_A_GRID
     ),
     "patch_dropout": case(layers.PatchDropout, rate=0.5, num_prefix_tokens=1, seed=3),
     "patch_embedding": case(layers.PatchEmbedding, FIRST, hidden_dim=32, **STEM),

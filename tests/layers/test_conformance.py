@@ -11,7 +11,7 @@ from keras.src.testing import TestCase
 from keras_vit import layers
 from tests.backend import reloaded
 from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, arrays
-from tests.layers.test_layers import numpy, values
+from tests.layers.test_layers import HEADS, numpy, values
 from tests.training.common import refused
 
 WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")  # alike for all images
@@ -26,7 +26,13 @@ def test_keras_conformance(name: str) -> None:
     dtype: Any = {argument: array.dtype.name for argument, array in given.items()}
     if len(given) == 1:  # Keras's harness takes the shape of one argument without a name
         (shape,), (dtype,) = shape.values(), dtype.values()
-    options = {"supports_masking": issubclass(cls, keras.layers.Dense | keras.layers.Dropout)}
+    masking = (
+        keras.layers.Dense
+        | keras.layers.Dropout
+        | layers.MultiHeadSelfAttention
+        | layers.EncoderBlock
+    )
+    options = {"supports_masking": issubclass(cls, masking)}
     # Keras trains on one argument alone; the others train below.
     options["run_training_check"] = len(inputs) == 1 and name not in WITHOUT_BATCH
     TestCase().run_layer_test(cls, arguments, shape, dtype, **options)
@@ -86,7 +92,7 @@ def test_keras_set_to_channels_first(name: str) -> None:
     cls, arguments, given = CASES[name]
     inputs = arrays(given)
     arguments = {key: value for key, value in arguments.items() if key != "remat"}
-    if "config" in arguments:
+    if isinstance(arguments.get("config"), layers.BlockConfig):
         arguments["config"] = dataclasses.replace(arguments["config"], remat=False)
     layer = cls(**arguments)
     expected = keras.tree.flatten(layer(**inputs))
@@ -107,7 +113,7 @@ ALONE: list[tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = [
     (layers.ClassToken(), TOKENS, (2, 18, 32)),
     (layers.RegisterTokens(4), TOKENS, (2, 21, 32)),
     (layers.PositionEmbedding((4, 4), "sincos2d"), TOKENS, TOKENS),
-    (layers.MultiHeadSelfAttention(4, relative_grid=(4, 4)), TOKENS, TOKENS),
+    (layers.MultiHeadSelfAttention(HEADS, relative_grid=(4, 4)), TOKENS, TOKENS),
     (layers.MLP(64, "swiglu", norm_epsilon=1e-6), TOKENS, TOKENS),
     (layers.StandardizedConv2D(8, 3, 2), IMAGES, (2, 16, 12, 8)),
     (layers.ConvStemStage(6, 2), (2, 29, 21, 3), (2, 15, 11, 6)),
@@ -125,7 +131,11 @@ ERRORS = [
     (lambda: layers.Patches(0), None, ["patch_size=0"]),
     (lambda: layers.Patches(4, "last"), None, ["'last'", "channels_last"]),
     (lambda: layers.TokensToGrid(1, "first"), None, ["'first'", "channels_first"]),
-    (lambda: layers.MultiHeadSelfAttention(5), TOKENS, ["num_heads=5", "hidden_dim=32"]),
+    (
+        lambda: layers.MultiHeadSelfAttention(dataclasses.replace(HEADS, num_heads=5)),
+        TOKENS,
+        ["num_heads=5", "hidden_dim=32"],
+    ),
     (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
     (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
     (lambda: layers.MLP(64, dropout=1), None, ["dropout=1"]),
@@ -167,7 +177,7 @@ def test_layers_in_anyones_model_and_a_mixer_of_some_length(tmp_path: Any) -> No
 def test_attention_in_float64_is_not_rounded_in_training() -> None:
     import torch
 
-    layer = layers.MultiHeadSelfAttention(4, dtype="float64")
+    layer = layers.MultiHeadSelfAttention(HEADS, dtype="float64")
     tokens = torch.rand(2, 17, 32, dtype=torch.float64)
     with torch.no_grad():
         expected = layer(tokens).numpy()

@@ -1,6 +1,7 @@
 """What layers compute is their definition, written down here once more in NumPy."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,9 +14,11 @@ from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
 from keras_vit.ops import DropoutStrategy
 from tests.backend import gradients, numpy
+from tests.training.common import refused
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
-BLOCK = layers.BlockConfig(num_heads=4, mlp_dim=64)
+HEADS, BLOCK = layers.AttentionConfig(num_heads=4), layers.BlockConfig(num_heads=4, mlp_dim=64)
+TWO_HEADS = layers.AttentionConfig(num_heads=2)
 pytestmark = pytest.mark.every_backend
 # How masks for attention probabilities are drawn: torch has two ways.
 STRATEGIES = ["bits", "kernel"] if keras.backend.backend() == "torch" else ["remainders"]
@@ -54,20 +57,52 @@ def test_patch_embedding_is_a_matrix_product_over_patches() -> None:
     np.testing.assert_allclose(numpy(plain(padded)), found, atol=1e-6)
 
 
-def test_attention_is_its_definition() -> None:
-    """Equations 5 to 8 of the paper, in NumPy and float64."""
-    tokens, heads = values(*TOKENS), 4
-    layer = layers.MultiHeadSelfAttention(heads)
-    found = numpy(layer(tokens))
-    kernel, bias, out, out_bias = (numpy(w).astype("float64") for w in layer.weights)
-    q, k, v = np.split(tokens @ kernel + bias, 3, axis=-1)
-    split = [x.reshape(2, 17, heads, 8).transpose(0, 2, 1, 3) for x in (q, k, v)]
-    logits = split[0] @ split[1].transpose(0, 1, 3, 2) / np.sqrt(8)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    joined = (weights @ split[2]).transpose(0, 2, 1, 3).reshape(TOKENS)
-    np.testing.assert_allclose(found, joined @ out + out_bias, atol=1e-5)
-    np.testing.assert_allclose(numpy(layer.attention_probabilities(tokens)), weights, atol=1e-5)
+PADDING = (np.arange(17) < np.array([9, 17])[:, None])[:, None, None]
+BY_QUERY = np.random.default_rng(3).random((2, 4, 17, 17)) < 0.3
+BY_QUERY |= np.eye(17, dtype=bool)
+BIAS = np.random.default_rng(4).normal(size=(1, 4, 17, 17)).astype("float32")
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"bias": BIAS}, {"mask": BY_QUERY}, {"bias": BIAS, "mask": PADDING}]
+)
+def test_attention_is_its_definition(given: dict[str, np.ndarray]) -> None:
+    """Equations 5 to 8 of the paper, in NumPy and float64; and the derivative along a direction."""
+
+    def definition(kernel: Any, bias: Any, out: Any, out_bias: Any) -> tuple[Any, Any]:
+        q, k, v = np.split(tokens @ kernel + bias, 3, axis=-1)
+        split = [x.reshape(2, 17, 4, 8).transpose(0, 2, 1, 3) for x in (q, k, v)]
+        logits = split[0] @ split[1].transpose(0, 1, 3, 2) / np.sqrt(8) + given.get("bias", 0)
+        weights = np.exp(logits - logits.max(-1, keepdims=True)) * given.get("mask", True)
+        weights /= weights.sum(-1, keepdims=True)
+        return weights, (weights @ split[2]).transpose(0, 2, 1, 3).reshape(TOKENS) @ out + out_bias
+
+    tokens, layer = values(*TOKENS), layers.MultiHeadSelfAttention(HEADS)
+    inputs, constants = keras.Input(TOKENS[1:]), keras.tree.map_structure(ops.array, given)
+    model = keras.Model(inputs, layer(inputs, **constants))
+    weights = [numpy(w).astype("float64") for w in layer.weights]
+    maps, wanted = definition(*weights)
+    np.testing.assert_allclose(numpy(model(tokens)), wanted, atol=1e-5)
+    found = numpy(layer.attention_probabilities(tokens, **constants))
+    np.testing.assert_allclose(found, maps, atol=1e-5)
+    along = [np.random.default_rng(5).normal(size=w.shape) for w in weights]
+    ahead, back = (
+        definition(*(w + step * d for w, d in zip(weights, along, strict=True)))[1]
+        for step in (1e-5, -1e-5)
+    )
+    derivatives = gradients(model, tokens, True, wanted.astype("float32")).values()
+    found = sum(np.vdot(g, d) for g, d in zip(derivatives, along, strict=True))
+    assert found == pytest.approx(np.vdot(wanted, ahead - back) / 2e-5, rel=1e-4)
+
+
+def test_a_query_without_any_key_is_finite() -> None:
+    """In float16 as well, whose numbers end at 65504; and a mask of Keras's is refused."""
+    for dtype in ("float32", "mixed_float16"):
+        block = layers.EncoderBlock(BLOCK, dtype=dtype)
+        found = block(values(*TOKENS), mask=np.zeros((1, 1, 17, 1), bool))
+        assert np.isfinite(numpy(found)).all()
+    with refused("(2, 17)", "mask[:, None, None, :]"):
+        block(values(*TOKENS), mask=np.ones((2, 17), bool))
 
 
 def test_relative_bias_is_its_definition() -> None:
@@ -110,7 +145,7 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
     relative = {"relative_length": length} if biased else {}
     tokens, models = values(2, length, 16), []
     for dtype in ("float32", "mixed_bfloat16"):
-        attend = layers.MultiHeadSelfAttention(2, **relative, dtype=dtype)
+        attend = layers.MultiHeadSelfAttention(TWO_HEADS, **relative, dtype=dtype)
         exactly = keras.layers.Activation("linear", dtype="float32")
         models.append(keras.Sequential([keras.Input(tokens.shape[1:]), attend, exactly]))
     models[1].set_weights(models[0].get_weights())
@@ -126,7 +161,7 @@ def test_attention_dropout_preserves_the_mean(strategy: str, monkeypatch: Any) -
     for name in ("attention.dropout_strategy", "_dropout.dropout_strategy"):
         monkeypatch.setattr(f"keras_vit.layers.{name}", lambda: DropoutStrategy(strategy))
     tokens = values(1, 9, 16).repeat(300, axis=0)
-    layer = layers.MultiHeadSelfAttention(2, attention_dropout=0.3)
+    layer = layers.MultiHeadSelfAttention(replace(TWO_HEADS, attention_dropout=0.3))
     exact, mean = numpy(layer(tokens))[0], numpy(layer(tokens, training=True)).mean(axis=0)
     assert np.abs(mean - exact).max() < 0.15 * np.abs(exact).max()
 

@@ -1,6 +1,5 @@
 """Token merging equals the paper's description, written down here once more with loops."""
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -92,7 +91,7 @@ def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> N
         with pytest.raises(ValueError, match="token_merging="):
             layers.merging.merging_schedule(wrong, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="relative_length=17"):
-        layers.MergingEncoderBlock(dataclasses.replace(BLOCK, relative_length=17), merge=2)
+        layers.MergingEncoderBlock(BLOCK, merge=2, relative_length=17)
 
 
 def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:

@@ -20,7 +20,9 @@ def vision_transformer(remat: bool, **noise: Any) -> keras.Model:
 def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
     def build(remat: bool, **noise: float) -> keras.Model:
         inputs = keras.Input(shape)
-        return keras.Model(inputs, cls(remat=remat, **arguments, **noise)(inputs))
+        layer = cls(remat=remat, **arguments, **noise)
+        mask = {"mask": keras.ops.array(MASK)} if cls is encoder_block else {}
+        return keras.Model(inputs, layer(inputs, **mask))
 
     return build
 
@@ -29,6 +31,7 @@ def encoder_block(**arguments: Any) -> layers.EncoderBlock:
     return layers.EncoderBlock(layers.BlockConfig(**arguments))
 
 
+MASK = np.arange(9)[None, None, None] < 7
 BLOCK: dict[str, Any] = {"num_heads": 2, "mlp_dim": 24, "layer_scale": 0.5}
 MIXER = {"tokens_mlp_dim": 8, "channels_mlp_dim": 24}
 MODELS: dict[str, tuple[Any, dict[str, float]]] = {

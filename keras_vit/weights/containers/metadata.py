@@ -13,20 +13,12 @@ from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.models.config import of_earlier_files
 from keras_vit.models.image_model import ImageModel
+from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.class_names import class_names, set_of_names
 from keras_vit.weights.tables.layout import Checkpoint
 
 # Arguments of the model that no tensor shows -> their types.
-ARGUMENTS: dict[str, tuple[type, ...]] = {
-    "activation": (str,),
-    "norm_epsilon": (float,),
-    "include_preprocessing": (bool, str),  # text in files from before `normalization`
-    "normalization": (str, list, tuple),
-    "num_heads": (int,),
-    "pooling": (str, type(None)),
-    "position_embedding": (str,),
-    "rotary": (str, type(None)),
-}
+ARGUMENTS = {option.name: option.types for option in OPTIONS if option.types}
 
 
 def model_metadata(model: ImageModel) -> dict[str, Any]:

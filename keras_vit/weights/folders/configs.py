@@ -11,6 +11,7 @@ from keras_vit._base.version import __version__
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.normalization import normalized_channels, statistics_in_parts
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.weights.canonical_names import stated
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.metadata import stated_image_size
 from keras_vit.weights.preparation import (
@@ -82,6 +83,7 @@ def huggingface_configs(model: VisionTransformer) -> Files:
         "num_channels": _channels(model),
         "id2label": {str(i): name for i, name in enumerate(_names(model))},
         "label2id": {name: i for i, name in enumerate(_names(model))},
+        **stated(model, layout),
         MARK: {"version": __version__, "layout": "huggingface"},
     }
     config = HUGGINGFACE_MODELS[layout](model, common)
@@ -246,21 +248,16 @@ def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str
     if layout == "timm_dinov3":
         gated = model.activation == "swiglu"
         return common | {
-            "num_reg_tokens": model.num_registers,
-            "init_values": model.layer_scale,
+            **stated(model, layout),
             "qkv_bias": not _is_zero(model, "query_value_bias"),
             **({"swiglu_mlp": True, "swiglu_align_to": 1} if gated else {}),
         }
     if layout in TIMM_ARCHITECTURES:
         return common
     return common | {
-        "class_token": model.class_token,
-        "reg_tokens": model.num_registers,
+        **stated(model, layout),
         "no_embed_class": bool(model.num_registers) or lacks_class_position(model),
         "pos_embed": "learn" if model.position_embedding == "learned" else "none",
-        "init_values": model.layer_scale,
-        "fc_norm": model.norm_after_pooling,
-        "act_layer": model.activation,
     }
 
 

@@ -3,21 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit.models.config import ViTConfig
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.checkpoint_error import CheckpointError
 
 Config = dict[str, Any]
 ANY = ("any",)
-# Options of the models that differ from the plain ViT's, by layout.
-OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "huggingface": {"key_bias": ANY},
-    "huggingface_dinov2": {"key_bias": ANY, "layer_scale": ANY},
-    "huggingface_dinov2_registers": {"key_bias": ANY, "layer_scale": ANY, "num_registers": ANY},
-    "huggingface_dinov3": {
-        **dict.fromkeys(("key_bias", "layer_scale", "num_registers"), ANY),
-        "rotary": ("dinov3",),
-        "position_embedding": ("none",),
-    },
+# By layout, options that its model has beside those that its configuration states as they are.
+HELD: dict[str, dict[str, tuple[Any, ...]]] = {
+    "huggingface_distilled": {"distilled": (True,)},
+    "huggingface_clip": {"pre_norm": (True,)},
+    "huggingface_dinov3": {"rotary": ("dinov3",), "position_embedding": ("none",)},
     "huggingface_beit": {
         **{"key_bias": (False,), "layer_scale": ANY},
         "position_embedding": ("learned", "none", "relative_2d", "relative_2d_shared"),
@@ -45,7 +42,6 @@ def _vit(model: VisionTransformer, config: Config) -> Config:
     config = config | {
         "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
         "model_type": "vit",
-        "qkv_bias": model.key_bias,
     }
     if model.representation_size is not None:
         config |= {"pooler_output_size": model.representation_size, "pooler_act": "tanh"}
@@ -101,9 +97,6 @@ def _dinov2(model: VisionTransformer, config: Config) -> Config:
         "hidden_act": "gelu" if is_gated else config["hidden_act"],
         "mlp_ratio": ratio,
         "use_swiglu_ffn": is_gated,
-        "layerscale_value": model.layer_scale,
-        "qkv_bias": model.key_bias,
-        **({"num_register_tokens": model.num_registers} if model.num_registers else {}),
     }
 
 
@@ -119,10 +112,7 @@ def _dinov3(model: VisionTransformer, config: Config) -> Config:
         "architectures": ["DINOv3ViTModel"],
         "model_type": "dinov3_vit",
         "use_gated_mlp": model.activation == "swiglu",
-        "num_register_tokens": model.num_registers,
-        "layerscale_value": model.layer_scale,
         "rope_theta": 100.0,
-        "key_bias": model.key_bias,
     }
 
 
@@ -141,16 +131,16 @@ def _beit(model: VisionTransformer, config: Config) -> Config:
         "use_absolute_position_embeddings": model.position_embedding == "learned",
         "use_relative_position_bias": model.position_embedding == "relative_2d",
         "use_shared_relative_position_bias": model.position_embedding == "relative_2d_shared",
-        "use_mean_pooling": model.norm_after_pooling,
     }
 
 
 def check_options(model: VisionTransformer, layout: str) -> None:
     """Raises a CheckpointError for options that the model of a layout does not have."""
-    theirs: dict[str, tuple[Any, ...]]
-    theirs = {"key_bias": (True,), "layer_scale": (None,), "num_registers": (0,), "rotary": (None,)}
-    theirs |= {"position_embedding": ("learned",), "mlp_norm": (False,), **OPTIONS.get(layout, {})}
-    for name, values in theirs.items():
+    plain, held = ViTConfig(), HELD.get(layout, {})
+    for option in OPTIONS:
+        name = option.name
+        is_any = not option.is_plain or layout in option.keys
+        values = held.get(name, ANY if is_any else (getattr(plain, name),))
         if values is not ANY and getattr(model, name) not in values:
             raise CheckpointError(
                 f"transformers' model for such weights does not have {name}="
