@@ -104,8 +104,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "No TPU took part: these are counts of the program that XLA compiles for it. `GiB moved` "
         "is what XLA counts as accessed, for kernels their arguments and results; `least ms` is "
         "what operations or bytes take at the chip's peak rates, whichever is more. Same batch, "
-        "optimizer, loss and precision for all; weights stay in float32. keras_vit has its own "
-        "attention kernel, `KERAS_VIT_TPU_ATTENTION=1`, which is off by default.",
+        "optimizer, loss and precision for all; weights stay in float32.",
     ),
 }
 

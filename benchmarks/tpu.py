@@ -75,7 +75,6 @@ def _compiled(row: Row, topology: str) -> Row:
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "KERAS_VIT_TPU_ATTENTION": "1",
     }
     command = [sys.executable, "-m", "benchmarks.tpu", json.dumps(row), topology]
     printed = subprocess.run(

@@ -103,9 +103,7 @@ class Contract:
         """
         try:
             values = json.loads(text)
-            if "class_names" in values:  # of a file before there were tasks
-                values["task"] = tasks.of_class_names(values.pop("class_names"))
-            elif values["task"] is not None:
+            if values["task"] is not None:
                 values["task"] = tasks.get(values["task"])
             values["raw_shape"] = tuple(map(int, values.get("raw_shape", ())))
             values["image_size"] = tuple(map(int, values["image_size"]))

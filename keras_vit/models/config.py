@@ -17,7 +17,6 @@ from keras_vit._base.errors import (
     check_positive,
     check_rate,
     counted,
-    warn_at_caller,
 )
 from keras_vit.data.band_statistics import Statistics
 from keras_vit.layers.attention import check_heads
@@ -110,14 +109,7 @@ class ModelConfig:
 
     def _check_preprocessing(self) -> None:
         kind = self.include_preprocessing
-        if isinstance(kind, str):
-            warn_at_caller(
-                f"include_preprocessing={kind!r} is now normalization={kind!r}: "
-                "include_preprocessing=True or False is whether the model normalizes pixels.",
-                DeprecationWarning,
-            )
-            self._set(include_preprocessing=True, normalization=kind)
-        elif not isinstance(kind, bool):
+        if not isinstance(kind, bool):
             raise ValueError(
                 f"include_preprocessing={kind!r} must be True, for pixels 0..255, or False, for "
                 "normalized images."
@@ -460,19 +452,6 @@ class ResNetConfig(ModelConfig):
                 "depths=() is empty. Give the number of units per stage, such as (3, 4, 6, 3)."
             )
         check_choice(self.version, "version", VERSIONS)
-
-
-def of_earlier_files(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a file, of before there was `normalization`, as they are now.
-
-    >>> of_earlier_files({"include_preprocessing": "clip"})
-    {'include_preprocessing': True, 'normalization': 'clip'}
-    """
-    kind = arguments.get("include_preprocessing", False)
-    if "normalization" in arguments or kind is False:
-        return dict(arguments)
-    name = "inception" if kind is True else kind
-    return {**arguments, "include_preprocessing": True, "normalization": name}
 
 
 P = ParamSpec("P")

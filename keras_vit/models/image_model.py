@@ -24,7 +24,7 @@ from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
-from keras_vit.models.config import ModelConfig, of_earlier_files
+from keras_vit.models.config import ModelConfig
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEADS
 from keras_vit.models.layer_state import (
@@ -323,7 +323,7 @@ class ImageModel(CompiledModel):
 
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
-        config = of_earlier_files(config)
+        config = dict(config)
         config.pop("weights", None)  # an argument of the class before `keras_vit.create` had it
         state = {key: config.pop(key) for key in STATE if key in config}
         if isinstance(config.get("dtype"), dict):

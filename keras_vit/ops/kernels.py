@@ -1,20 +1,11 @@
 """Operators that a backend has fused: attention, a product with its bias, GELU."""
 
-import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
 
-from keras_vit.ops.current_distribution import current_distribution
-from keras_vit.ops.devices import is_cut_by_heads, replica_count
-from keras_vit.ops.platform import jax_device, jax_is_accelerated, jax_platform
-from keras_vit.ops.tpu_attention import fits_vector_memory, self_attention
-
-# Set to 1, the variable takes `tpu_attention.py` on TPUs, in place of XLA's attention: its numbers
-# are tested without a TPU, and its program was compiled for one; nobody has run it on a TPU yet.
-TPU_ATTENTION = "KERAS_VIT_TPU_ATTENTION"
+from keras_vit.ops.platform import jax_is_accelerated, jax_platform
 
 # Up to as many tokens, training in bfloat16 on CPUs attends in float32: the derivative of torch's
 # operator is slower in bfloat16, several times with few tokens, and no longer with some hundreds.
@@ -39,7 +30,10 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float)
         dropout: Rate on the probabilities; 0 unless `dropout_strategy` is `KERNEL`.
     """
     if keras.backend.backend() == "jax" and jax_platform() == "tpu":
-        return _attention_on_tpu(query, key, value, bias)
+        import jax
+
+        # Keras's takes a kernel for TPUs that, without a mask, hides all tokens behind the query's.
+        return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="xla")
     if keras.backend.backend() != "torch":
         return keras.ops.dot_product_attention(query, key, value, bias=bias)
     import torch
@@ -52,35 +46,6 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float)
         bias = None if bias is None else bias.float()
     operator = torch.nn.functional.scaled_dot_product_attention
     return operator(query, key, value, bias, dropout).transpose(1, 2).to(dtype)
-
-
-def _attention_on_tpu(query: Any, key: Any, value: Any, bias: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
-    batch, length, heads, width = query.shape
-    distribution = current_distribution()
-    one_kernel = (
-        os.environ.get(TPU_ATTENTION) == "1"
-        and bias is None
-        and query.shape == key.shape
-        and query.dtype == value.dtype == jnp.bfloat16
-        and jax.__version_info__ >= (0, 7)  # before, `shard_map` and Pallas had other names
-        and (distribution is None or batch % replica_count(distribution) == 0)
-        and not is_cut_by_heads()
-        and fits_vector_memory(length, heads * width, jax_device().device_kind)
-    )
-    if not one_kernel:
-        # Keras's takes a kernel for TPUs that, without a mask, hides all tokens behind the query's.
-        return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="xla")
-    # Where they are parts of one product, XLA joins them without a copy.
-    joined = jnp.concatenate([x.reshape(batch, length, -1) for x in (query, key, value)], axis=-1)
-    attend = partial(self_attention, heads=heads)
-    if distribution is not None:  # XLA does not cut the batch of a kernel by itself
-        rows = jax.sharding.PartitionSpec(distribution.batch_dim_name)
-        mesh = distribution.device_mesh.backend_mesh
-        attend = jax.shard_map(attend, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-    return attend(joined).reshape(query.shape)
 
 
 def multiply_in_float32(x: Any, y: Any) -> Any:

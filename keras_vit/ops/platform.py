@@ -22,20 +22,15 @@ def process_on(backend: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable], {**os.environ, "KERAS_BACKEND": backend}
 
 
-def jax_device() -> Any:
-    """A device that JAX, which must be the backend, runs or compiles for."""
+def jax_platform() -> str:
+    """The kind of device that JAX, which must be the backend, runs or compiles for."""
     import jax
 
-    device = jax.devices()[0]
+    device: Any = jax.devices()[0]
     if distribution := keras.distribution.distribution():
         placed = distribution.device_mesh.devices.flat[0]
-        return device if isinstance(placed, str) and placed.startswith(device.platform) else placed
-    return device
-
-
-def jax_platform() -> str:
-    """Its kind: `"cpu"`, `"gpu"` or `"tpu"`."""
-    device = jax_device()
+        local = isinstance(placed, str) and placed.startswith(device.platform)
+        device = device if local else placed
     return str(getattr(device, "platform", device)).split(":")[0]
 
 

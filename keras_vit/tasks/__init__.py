@@ -1,6 +1,6 @@
 """What a model's outputs mean: classification, several labels, numbers, grades in an order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit._base.errors import did_you_mean
@@ -69,17 +69,3 @@ def of_head(outputs: int, activation: Any) -> Task | None:
     """
     is_known = outputs > 1 and activation in (None, "linear", "softmax")
     return Classification(size=outputs) if is_known else None
-
-
-def of_class_names(names: Sequence[str]) -> Task:
-    """The task of a file from before there were tasks, which has the names of classes alone.
-
-    Raises:
-        ValueError: There is one name: of a single class, such files return 1 for every image.
-    """
-    if len(names) == 1:
-        raise ValueError(
-            f"it returns the probability of one class, {names[0]!r}, which is 1 for every image: "
-            "set model.task, such as keras_vit.tasks.Regression(names), and export the model again"
-        )
-    return Classification(tuple(names))

@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.layers.attention import attention
-from keras_vit.ops import DropoutStrategy
+from keras_vit.ops import DropoutStrategy, kernels
 from tests.backend import gradients, numpy
 from tests.training.common import refused
 
@@ -206,3 +206,31 @@ def test_resampling_is_scipys_zoom() -> None:
         wanted = ndimage.zoom(grid, (height / 4, width / 4, 1), order=1)
         found = numpy(layers.positions.resample_grid(grid, height, width))
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.backends("jax")
+def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators for TPUs give a block's outputs and gradients."""
+    if keras.backend.backend() != "jax":
+        pytest.skip("TPUs are JAX's")
+    import jax
+
+    tokens = values(2, 9, 32)
+    block = layers.EncoderBlock(BLOCK)
+    block.build(tokens.shape)
+
+    def loss(weights: Any, tokens: Any) -> Any:
+        outputs, _ = block.stateless_call(weights, [], tokens, training=True)
+        return (outputs**2).mean(), outputs
+
+    def outputs_and_gradients() -> list[Any]:
+        weights = [variable.value for variable in block.trainable_variables]
+        step = jax.jit(jax.value_and_grad(lambda *both: loss(*both), argnums=(0, 1), has_aux=True))
+        (_, outputs), derivatives = step(weights, tokens)
+        return [outputs, *jax.tree.leaves(derivatives)]
+
+    expected = outputs_and_gradients()
+    monkeypatch.setattr(kernels, "jax_platform", lambda: "tpu")
+    monkeypatch.setattr(kernels, "jax_is_accelerated", lambda: True)
+    for array, like in zip(outputs_and_gradients(), expected, strict=True):
+        np.testing.assert_allclose(array, like, rtol=0, atol=2e-6 * float(np.abs(like).max()))

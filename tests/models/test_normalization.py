@@ -9,9 +9,6 @@ import pytest
 from keras_vit import create
 from keras_vit.models import ImageModel
 from keras_vit.weights import from_checkpoint, load_weights, save_weights
-from keras_vit.weights.containers.metadata import with_metadata
-from keras_vit.weights.tables.layout import Checkpoint
-from keras_vit.weights.tables.layouts import LAYOUTS
 from tests.backend import reloaded, rows
 from tests.bank import fill, fresh_kind, outputs, pixels, small_kind
 
@@ -73,26 +70,13 @@ def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None
     np.testing.assert_allclose(outputs(opened, RGB), outputs(rgb, RGB), atol=1e-5)
 
 
-def test_what_is_refused_and_the_spelling_of_earlier_files() -> None:
-    """The text was in `include_preprocessing`: in configurations, headers and users' programs."""
+def test_what_is_refused() -> None:
     four = r"or 1 for gray, not 4\. Give include_preprocessing=False"
     with pytest.raises(ValueError, match=four):
         fresh_kind("token", input_shape=(32, 32, 4), normalization="imagenet")
-    for value in (0, None, 1):
-        with pytest.raises(ValueError, match=f"include_preprocessing={value} must be True"):
+    for value in (0, None, 1, "clip"):
+        with pytest.raises(ValueError, match=f"include_preprocessing={value!r} must be True"):
             fresh_kind("token", include_preprocessing=value)
-    with pytest.warns(DeprecationWarning, match=r"is now normalization='clip'"):
-        model = fresh_kind("token", include_preprocessing="clip")
-    assert (model.include_preprocessing, model.normalization) == (True, "clip")
-    config = {k: v for k, v in model.get_config().items() if k != "normalization"}
-    for earlier, now in (("clip", (True, "clip")), (True, (True, "inception"))):
-        again = type(model).from_config({**config, "include_preprocessing": earlier})
-        assert (again.include_preprocessing, again.normalization) == now
-    # A header with True is of [-1, 1], whatever the conventions of its layout are.
-    dinov2 = Checkpoint("dinov2", "vit", LAYOUTS["dinov2"].conventions, {})
-    for earlier, name in ((True, "inception"), ("clip", "clip"), (False, "imagenet")):
-        stated = with_metadata(dinov2, {"arguments": {"include_preprocessing": earlier}}).stated
-        assert (stated["include_preprocessing"], stated["normalization"]) == (bool(earlier), name)
 
 
 def test_real_weights(shared: Path) -> None:

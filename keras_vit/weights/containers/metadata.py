@@ -11,7 +11,6 @@ from typing import Any
 from keras_vit import tasks
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.seen_images import SeenImages
-from keras_vit.models.config import of_earlier_files
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.class_names import class_names, set_of_names
@@ -62,7 +61,7 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
             arguments["task"] = tasks.get(metadata["task"])
     return replace(
         checkpoint,
-        arguments={**checkpoint.arguments, **of_earlier_files(arguments)},
+        arguments={**checkpoint.arguments, **arguments},
         grid=_pair(metadata.get("grid")) or checkpoint.grid,
         class_names=tuple(names) if is_list else checkpoint.class_names,  # type: ignore[arg-type]
     )
