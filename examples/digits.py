@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
             out = options.out.with_name(name.replace("digits", options.out.name).replace("/", "_"))
             out = out.with_name(f"{out.name}_{seed}") if seed else out
             report = train(Job(name, out, seed=seed, overwrite=options.overwrite))
-            calibration = json.loads((out / "report.json").read_text())["calibration"]
+            calibration = json.loads((out / "report.json").read_text())["report"]["calibration"]
             accuracies = {
                 "ViT": report.accuracy,
                 **sklearn_accuracies(data.load(name, seed=seed)),

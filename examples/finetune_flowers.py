@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         assert report is not None  # there is one process
         facts = json.loads((out / "report.json").read_text("utf-8"))
         accuracies.append(report.accuracy)
-        errors.append(facts["calibration"]["expected_calibration_error"])
+        errors.append(facts["report"]["calibration"]["expected_calibration_error"])
     seeds = f"; seeds 0 to {options.seeds - 1}" if several else ""
     print(
         f"\naccuracy {mean_and_spread(accuracies)}, calibration error {mean_and_spread(errors)}"

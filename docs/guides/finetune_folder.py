@@ -106,5 +106,5 @@ run("keras-vit export runs/photos --format onnx --out photos.onnx")
 # - A larger model: `--model ViT-B/16 --weights ViT-B/16:augreg_in21k`, and a GPU.
 
 # %%
-result = {"accuracy": report["accuracy"]}
+result = {"accuracy": report["report"]["scores"]["accuracy"][0]}
 result

@@ -87,23 +87,18 @@ predicted, confidence = probabilities.argmax(1), probabilities.max(1)
 report = json.loads((run_folder / "report.json").read_text("utf-8"))
 in_report, computed = {}, {}
 
-in_report["accuracy"] = report["accuracy"]
+in_report["accuracy"] = report["report"]["scores"]["accuracy"][0]
 computed["accuracy"] = metrics.accuracy_score(labels, predicted)
 
-names = ("precision", "recall", "f1", "support")
-scores = [report["report"][mean] for mean in ("macro", "weighted")] + report["report"]["classes"]
-for name in names:
-    in_report[f"{name}, per class and means"] = [score[name] for score in scores]
 per_class = metrics.precision_recall_fscore_support(labels, predicted)
-means = {
-    average: metrics.precision_recall_fscore_support(labels, predicted, average=average)
-    for average in ("macro", "weighted")
-}
-for i, name in enumerate(names):
-    both = [len(labels) if name == "support" else mean[i] for mean in means.values()]
-    computed[f"{name}, per class and means"] = [*both, *per_class[i]]
+for name, values in zip(("precision", "recall", "F1", "images"), per_class, strict=True):
+    in_report[f"{name} per class"] = report["report"]["names"][name]
+    computed[f"{name} per class"] = values
 
-in_report["confusion matrix"] = report["report"]["confusion"]
+matrix = np.zeros((10, 10))
+for label, prediction, count in report["report"]["pairs"]:
+    matrix[label, prediction] = count
+in_report["confusion matrix"] = matrix
 computed["confusion matrix"] = metrics.confusion_matrix(labels, predicted)
 
 # %% [markdown]
@@ -123,7 +118,8 @@ def expected_calibration_error(confidence, correct, bins=15):
 
 
 calibrated_error = expected_calibration_error(confidence, predicted == labels)
-in_report["expected calibration error"] = report["calibration"]["expected_calibration_error"]
+of_report = report["report"]["calibration"]
+in_report["expected calibration error"] = of_report["expected_calibration_error"]
 computed["expected calibration error"] = calibrated_error
 
 mistakes = sorted(np.flatnonzero(predicted != labels), key=lambda i: -confidence[i])
@@ -344,7 +340,7 @@ plt.show()
 # %%
 agrees = all(difference < 1e-5 for difference in differences.values()) and interval_agrees
 result = {
-    "accuracy": float(report["accuracy"]),
+    "accuracy": float(report["report"]["scores"]["accuracy"][0]),
     "agrees_with_scikit_learn": float(agrees),
     "evaluate_agrees": float(same_table),
 }

@@ -245,7 +245,7 @@ for option in ("data", "epochs", "seed"):
 print("recipe    ", report["recipe"], f"and its {len(config['recipe'])} settings")
 print("images    ", ", ".join(f"{count:,} in {name}" for name, count in report["data"].items()))
 print("parameters", f"{report['parameters']:,}")
-print("accuracy  ", f"{report['accuracy']:.1%}")
+print("accuracy  ", f"{report['report']['scores']['accuracy'][0]:.1%}")
 
 # %% [markdown]
 # ## What is reproducible, and what is not

@@ -26,9 +26,8 @@ from keras_vit.curation.nearest import (
     unit_rows,
     weighted_votes,
 )
-from keras_vit.tasks import Ordinal, Regression, Task
-from keras_vit.tasks.balance import differs_much
-from keras_vit.tasks.scores import NumberScores, Score, bootstrap
+from keras_vit.tasks import Task
+from keras_vit.tasks.scores import Score
 
 # Multiples of the features' mean variance times the number of images: from next to no penalty to
 # one that leaves only the directions of largest variance.
@@ -107,8 +106,7 @@ def judge_features(
     >>> scores.probe[scores.measure].value
     1.0
     """
-    if isinstance(task, Regression):
-        task = task.fitted(targets)
+    task = task.fitted(targets)
     checked = task.check_targets(targets)
     right = _as_answers(task, checked)
     rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, BLOCK)])
@@ -116,14 +114,12 @@ def judge_features(
         "knn": neighbors_answers(rows, right, k),
         "probe": (ridge := ridge_answers(rows, right)).answers,
     }
-    if isinstance(task, Regression):
-        answers = {name: task.answers(outputs) for name, outputs in answers.items()}
-    scores = {name: task.scores(targets, each, resamples) for name, each in answers.items()}
-    if isinstance(task, Regression) and task.size > 1:
-        values = task.values(targets)
-        for name, each in answers.items():
-            scores[name] |= _mean_r2(values, each, resamples)
-    measure = _measure(task, targets)
+    # Ridge regression answers what `check_targets` returns: numbers are scaled there.
+    scores = {
+        name: task.scores(targets, task.to_targets(each), resamples)
+        for name, each in answers.items()
+    }
+    measure = task.main_score(targets)
     return FeatureScores(measure, scores["knn"], scores["probe"], ridge.penalty, len(rows))
 
 
@@ -275,19 +271,3 @@ def _as_answers(task: Task, checked: np.ndarray) -> np.ndarray:
     if checked.ndim == 2:
         return checked
     return np.eye(task.size)[checked]
-
-
-def _mean_r2(values: np.ndarray, answers: np.ndarray, resamples: int) -> dict[str, Score]:
-    """Of several numbers, the mean of their R2, by which features are compared."""
-    scores = NumberScores(values, answers)
-    return bootstrap(lambda w: [float(scores(w)[:, 2].mean())], ["r2"], len(values), resamples)
-
-
-def _measure(task: Task, targets: Any) -> str:
-    if isinstance(task, Regression):
-        return "r2"
-    if isinstance(task, Ordinal):
-        return "quadratic_kappa"
-    if task.kind == "multilabel":
-        return "mean_average_precision"
-    return "balanced_accuracy" if differs_much(task.counts(targets)) else "accuracy"

@@ -3,30 +3,27 @@
 from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import FewShot, fewshot_accuracy, fewshot_table
-from keras_vit.evaluation.mistakes import Mistake, worst_mistakes
 from keras_vit.evaluation.novelty import NoveltyReport, fit_novelty
-from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.prediction import evaluate, predict_split
 from keras_vit.evaluation.probes import LinearProbe, knn_accuracy, linear_probe
-from keras_vit.evaluation.report import ClassificationReport, classification_report
+from keras_vit.evaluation.report import Report, classification_report, report
 from keras_vit.evaluation.set_report import SetReport, set_report
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
-from keras_vit.evaluation.task_report import TaskReport, task_report
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
 from keras_vit.evaluation.zero_shot import zero_shot
 
 __all__ = [
     "Calibration",
-    "ClassificationReport",
     "FewShot",
     "LinearProbe",
-    "Mistake",
     "NoveltyReport",
+    "Report",
     "SetReport",
     "TaskProbe",
-    "TaskReport",
     "calibration",
     "classification_report",
     "divide_logits",
+    "evaluate",
     "features",
     "fewshot_accuracy",
     "fewshot_table",
@@ -35,9 +32,8 @@ __all__ = [
     "knn_accuracy",
     "linear_probe",
     "predict_split",
+    "report",
     "set_report",
     "task_probe",
-    "task_report",
-    "worst_mistakes",
     "zero_shot",
 ]

@@ -1,12 +1,20 @@
 """Expected calibration error and the reliability diagram (Guo et al. 2017)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from keras_vit._base.errors import check_positive
-from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation.checks import (
+    check_label_shape,
+    check_labels,
+    check_probability_rows,
+    check_scores,
+)
+from keras_vit.tasks.answer import Tally
+from keras_vit.tasks.classification import most_probable
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,18 @@ class Calibration:
         gaps = np.nan_to_num(self.confidence - self.accuracy)
         return float(np.average(gaps, weights=self.counts))
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` was called of."""
+        error, *columns = (
+            np.array(values[name], float)  # null becomes NaN
+            for name in ("expected_calibration_error", "counts", "confidence", "accuracy")
+        )
+        counts, confidence, accuracy = columns
+        return cls(float(error), counts.astype(int), confidence, accuracy)
+
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON accepts them: None in empty bins."""
+        """Return the values as JSON accepts them: None in empty bins."""
         return {
             "expected_calibration_error": self.error,
             "counts": self.counts.tolist(),
@@ -63,13 +81,20 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
     >>> certain_and_half_correct.error, certain_and_half_correct.overconfidence
     (0.5, 0.5)
     """
-    return calibration_of(Outcomes.of_probabilities(labels, probabilities), bins)
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
+    check_label_shape(labels, probabilities)
+    check_labels(labels, probabilities.shape[1])
+    check_scores(probabilities)
+    check_probability_rows(probabilities)
+    best = most_probable(probabilities)
+    confidence = probabilities[np.arange(len(labels)), best].astype(np.float64)
+    return calibration_of({"labels": labels, "predictions": best, "probability": confidence}, bins)
 
 
-def calibration_of(outcomes: Outcomes, bins: int = 15) -> Calibration:
-    """`calibration` of predictions that are reduced already."""
+def calibration_of(tally: Tally, bins: int = 15) -> Calibration:
+    """Return `calibration` of what a task of one name per image keeps."""
     check_positive(bins=bins)
-    confidence, correct = outcomes.probability, outcomes.predictions == outcomes.labels
+    confidence, correct = tally["probability"], tally["predictions"] == tally["labels"]
     # Half-open toward zero, as in the paper: a confidence of exactly 1 is in the last bin.
     index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     counts = np.bincount(index, minlength=bins)
@@ -78,5 +103,5 @@ def calibration_of(outcomes: Outcomes, bins: int = 15) -> Calibration:
         accuracy = np.bincount(index, correct, bins) / counts
     gaps = np.abs(accuracy - mean_confidence)
     return Calibration(
-        float(np.nansum(gaps * counts) / len(outcomes)), counts, mean_confidence, accuracy
+        float(np.nansum(gaps * counts) / len(correct)), counts, mean_confidence, accuracy
     )

@@ -4,8 +4,9 @@
 needs all training features.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from keras import ops
@@ -149,8 +150,13 @@ class NoveltyReport:
         )
 
     def to_dict(self) -> dict[str, int]:
-        """The values as JSON accepts them."""
+        """Return the values as JSON accepts them."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, int]) -> Self:
+        """Return what `to_dict` was called of."""
+        return cls(**values)
 
 
 def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:

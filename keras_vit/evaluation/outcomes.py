@@ -1,132 +1,76 @@
-"""What a report needs of each prediction: four numbers per image, however many classes there are.
+"""`Outcomes`: what predictions leave behind for their report, whatever the task.
 
-Scores of 21,843 images and as many classes are 1.9 GB; softmax and checks would copy them several
-times. So rows are checked and reduced a few at a time.
+Of 21,843 images and as many classes, probabilities are 1.9 GB, and a report needs four numbers per
+image; so a task keeps of each batch what its scores need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluation.checks import (
-    check_label_shape,
-    check_labels,
-    check_probability_rows,
-    check_scores,
-    row_slices,
-)
-from keras_vit.tasks.classification import most_probable, softmax
-from keras_vit.tasks.conformal import PredictionSets
+from keras_vit.tasks import Task
+from keras_vit.tasks.answer import Tally
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Labels and predictions of some examples.
+    """The targets and answers of some images, as far as scores need them.
 
     Attributes:
-        labels: Integer classes `(examples,)`.
-        predictions: The most probable class of each `(examples,)`.
-        probability: Its probability `(examples,)`, float64.
-        label_probability: The probability of the label `(examples,)`, float64.
-        set_sizes: Classes in the prediction set of each, int `(examples,)`; None without sets.
-        in_set: Whether the label is one of them, bool `(examples,)`; None without sets.
+        task: What the answers mean.
+        tally: What `task.tally` returns: arrays with an entry per image, by name.
         novelty: How far each image is from the training images, in parts of the threshold
-            `(examples,)`; None for a model without a novelty.
+            `(images,)`; None for a model without a novelty.
     """
 
-    labels: np.ndarray
-    predictions: np.ndarray
-    probability: np.ndarray
-    label_probability: np.ndarray
-    set_sizes: np.ndarray | None = None
-    in_set: np.ndarray | None = None
+    task: Task
+    tally: Tally
     novelty: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(next(iter(self.tally.values())))
 
     @classmethod
-    def of_logits(cls, labels: Any, logits: Any) -> Outcomes:
-        """Outcomes of logits `(examples, classes)`.
+    def of(
+        cls, task: Task, targets: Any, answers: Any, novelty: np.ndarray | None = None
+    ) -> Outcomes:
+        """Return the outcomes of answers.
+
+        Args:
+            task: What they mean.
+            targets: As `task.check_targets` takes them.
+            answers: As `task.answers` returns them.
+            novelty: `(images,)`, or None.
 
         Raises:
-            ValueError: Shapes do not match, labels are out of range, or logits are not finite.
+            ValueError: There is not a finite answer per target.
 
         Example:
 
         >>> import numpy as np
         >>> from keras_vit.evaluation.outcomes import Outcomes
-        >>> outcomes = Outcomes.of_logits([0, 1], np.array([[0.0, 0.0], [9.0, 0.0]]))
-        >>> outcomes.predictions.tolist(), float(outcomes.probability[0])
-        ([0, 0], 0.5)
+        >>> from keras_vit.tasks import Classification
+        >>> answers = np.array([[0.9, 0.1], [0.7, 0.3]])
+        >>> outcomes = Outcomes.of(Classification(size=2), [0, 1], answers)
+        >>> outcomes.tally["predictions"].tolist(), outcomes.worst()
+        ([0, 0], [1])
         """
-        return cls._of(labels, np.asarray(logits), softmax)
+        return cls(task, task.tally(targets, np.asarray(answers)), novelty)
 
     @classmethod
-    def of_scores(
-        cls, labels: Any, scores: Any, activation: str | None, sets: PredictionSets | None = None
-    ) -> Outcomes:
-        """Outcomes of what a model with this `classifier_activation` returns; None: logits.
+    def joined(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """Return all images of some parts, in order."""
+        first = parts[0]
+        tally = {name: np.concatenate([part.tally[name] for part in parts]) for name in first.tally}
+        novelties = [part.novelty for part in parts if part.novelty is not None]
+        return cls(first.task, tally, np.concatenate(novelties) if novelties else None)
 
-        Args:
-            labels: Integer classes `(examples,)`.
-            scores: `(examples, classes)`.
-            activation: Of the model.
-            sets: The prediction sets of its task, or None.
-        """
-        to_probabilities = softmax if activation is None else lambda rows: rows
-        return cls._of(labels, np.asarray(scores), to_probabilities, sets)
-
-    @classmethod
-    def of_probabilities(cls, labels: Any, probabilities: Any) -> Outcomes:
-        """Outcomes of probabilities `(examples, classes)`, rows that sum to 1.
-
-        Raises:
-            ValueError: Shapes do not match, labels are out of range, or rows are not probabilities.
-        """
-        return cls._of(labels, np.asarray(probabilities), check_probability_rows)
-
-    @classmethod
-    def joined(cls, parts: list[Outcomes]) -> Outcomes:
-        """All examples of some parts, in order."""
-        columns: dict[str, Any] = {
-            field.name: [getattr(part, field.name) for part in parts] for field in fields(cls)
-        }
-        joined: dict[str, Any] = {
-            k: None if x[0] is None else np.concatenate(x) for k, x in columns.items()
-        }
-        return cls(**joined)
-
-    @classmethod
-    def _of(
-        cls,
-        labels: Any,
-        scores: np.ndarray,
-        to_probabilities: Callable[[np.ndarray], np.ndarray],
-        sets: PredictionSets | None = None,
-    ) -> Outcomes:
-        labels = np.asarray(labels)
-        check_label_shape(labels, scores)
-        check_labels(labels, scores.shape[1])
-        check_scores(scores)
-        parts = []
-        for rows in row_slices(scores):
-            part, probabilities = labels[rows], to_probabilities(scores[rows].astype(np.float64))
-            at = np.arange(len(part))
-            best = most_probable(probabilities)
-            inside = None if sets is None else sets.contains(probabilities)
-            parts.append(
-                cls(
-                    part,
-                    best,
-                    probabilities[at, best],
-                    probabilities[at, part],
-                    None if inside is None else inside.sum(axis=1),
-                    None if inside is None else inside[at, part],
-                )
-            )
-        return cls.joined(parts)
+    def worst(self, count: int = 24) -> list[int]:
+        """Return the places of the answers farthest from their truth, the worst first."""
+        distance = self.task.distance(self.tally)
+        order = np.argsort(-distance, kind="stable")[:count]
+        return [int(i) for i in order if distance[i] > 0]

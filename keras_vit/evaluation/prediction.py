@@ -1,7 +1,6 @@
 """A model's predictions for image files and for splits of a data set."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from keras_vit._base.errors import check_positive
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.models.answers import task_of
+from keras_vit.evaluation.report import Report, report_of
+from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.models.views import average_views, eval_transform_of
@@ -175,15 +175,6 @@ def predict_split(
     return _predicted(average_views(model), model, split, batch_size)
 
 
-def predict_with_novelty(
-    model: keras.Model, split: data.Split, batch_size: int = 32
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """What `predict_split` returns, and the novelty `(images,)`; None for a model without one."""
-    labels, outputs = _predicted(scoring_model(model), model, split, batch_size)
-    scores, *rest = keras.tree.flatten(outputs)
-    return labels, scores, rest[0] if rest else None
-
-
 def _predicted(
     predictor: Any, model: keras.Model, split: data.Split, batch_size: int
 ) -> tuple[np.ndarray, Any]:
@@ -198,42 +189,63 @@ def _predicted(
     return labels, predictor.predict(batches, verbose=0, steps=steps)
 
 
-def predict_outcomes(model: keras.Model, split: data.Split, batch_size: int = 32) -> Outcomes:
-    """The class that is predicted for every image of a split, and its probability.
-
-    All that a report needs of `predict_split`, whose scores take 1.9 GB for 21,843 images and as
-    many classes. Where they would be that many, each batch is reduced before the next one.
+def evaluate(model: keras.Model, split: data.Split, batch_size: int = 32) -> Report:
+    """Score a model's answers to the images of a split by its task.
 
     Args:
         model: See `predict_split`, also for the other arguments.
 
+    Raises:
+        ValueError: The model does not have a task, or the labels do not suit it.
+
     Example:
 
     >>> import keras_vit
-    >>> from keras_vit.evaluation.prediction import predict_outcomes
+    >>> from keras_vit.evaluation import evaluate
     >>> model = keras_vit.VisionTransformer(patch_size=4, hidden_dim=16, depth=1, num_heads=2,
     ...     input_shape=(8, 8, 1), num_classes=10)
-    >>> len(predict_outcomes(model, keras_vit.data.load("digits").val, batch_size=180))
-    360
+    >>> report = evaluate(model, keras_vit.data.load("digits").val, batch_size=180)
+    >>> report.examples, list(report.scores)
+    (360, ['accuracy', 'balanced_accuracy', 'macro_f1'])
     """
-    activation, row_bytes = model.classifier_activation, 4 * model.num_classes
-    sets = getattr(getattr(model, "task", None), "sets", None)
+    outcomes, targets = predict_outcomes(model, split, batch_size)
+    return report_of(outcomes, targets)
+
+
+def predict_outcomes(
+    model: keras.Model, split: data.Split, batch_size: int = 32
+) -> tuple[Outcomes, np.ndarray]:
+    """Return what a model's answers to a split leave behind for their scores, and the targets.
+
+    The answers of 21,843 images and as many classes take 1.9 GB: where there would be so many,
+    each batch is reduced before the next one.
+
+    Args:
+        model: See `predict_split`, also for the other arguments.
+    """
+    task, of_split = task_of(model), split.task
+    row_bytes = 4 * model.num_classes
     # Several processes predict together, in `predict` alone.
     if row_bytes * len(split) <= MOST_SCORE_BYTES or current_processes() is not None:
-        labels, scores, novelty = predict_with_novelty(model, split, batch_size)
-        return replace(Outcomes.of_scores(labels, scores, activation, sets), novelty=novelty)
+        labels, outputs = _predicted(scoring_model(model), model, split, batch_size)
+        outputs, *novelty = keras.tree.flatten(outputs)
+        # The scale of numbers is that of the model's training images, and not of these.
+        targets = of_split.to_targets(labels)
+        return Outcomes.of(task, targets, answers_of(model, outputs), *novelty), targets
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // row_bytes, 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
-    scoring, parts = scoring_model(model), []
+    scoring, parts, all_targets = scoring_model(model), [], []
     for images, labels in batches.as_numpy_iterator():
         # The last batch is padded: another size would be compiled again.
-        outputs = scoring.predict_on_batch(padded(images, batch_size))
-        scores, *rest = (
-            keras.ops.convert_to_numpy(rows)[: len(images)] for rows in keras.tree.flatten(outputs)
+        predicted = scoring.predict_on_batch(padded(images, batch_size))
+        outputs, *novelty = (
+            keras.ops.convert_to_numpy(rows)[: len(images)]
+            for rows in keras.tree.flatten(predicted)
         )
-        part = Outcomes.of_scores(labels, scores, activation, sets)
-        parts.append(replace(part, novelty=rest[0] if rest else None))
-    return Outcomes.joined(parts)
+        targets = of_split.to_targets(labels)
+        parts.append(Outcomes.of(task, targets, answers_of(model, outputs), *novelty))
+        all_targets.append(targets)
+    return Outcomes.joined(parts), np.concatenate(all_targets)
 
 
 def pipeline_arguments(model: keras.Model) -> dict[str, Any]:

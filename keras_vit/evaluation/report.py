@@ -1,284 +1,215 @@
-"""Precision, recall and F1 per class, and the confusion matrix; their tables in `report.md`."""
+"""`Report`: how good answers are, for any task, as numbers; `report_text` puts them into words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable
+from keras_vit import tasks
+from keras_vit.evaluation import report_text
+from keras_vit.evaluation.calibration import Calibration, calibration_of
 from keras_vit.evaluation.checks import check_labels, check_scores
-from keras_vit.evaluation.markdown import table
-from keras_vit.tasks.balance import differs_much, imbalance
+from keras_vit.evaluation.novelty import NoveltyReport, novelty_report_of
+from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation.set_report import SetReport, set_report
+from keras_vit.tasks import Classification, Task
+from keras_vit.tasks.answer import Columns
+from keras_vit.tasks.balance import differs_much
 from keras_vit.tasks.classification import most_probable
-from keras_vit.tasks.scores import Score, class_scores, scores_with_intervals, wilson_interval
+from keras_vit.tasks.scores import Score
 
-_COLUMNS = ("class", "precision", "recall", "F1", "support")
-
-# Tables of more classes have those with most mistakes: nobody reads a thousand rows.
-MOST_ROWS = 100
-SHOWN_ROWS = 40
-SHOWN_CONFUSIONS = 20
 MOST_BYTES = 2**30  # of a dense confusion matrix
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """The scores of one class, each from 0 to 1; `support` is its number of examples."""
-
-    name: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
-
-
-@dataclass(frozen=True)
-class ClassificationReport:
-    """How well a classifier does on labeled examples; prints as a table.
-
-    Of more than `MOST_ROWS` classes, the table has the `SHOWN_ROWS` with most mistakes.
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The scores of a model's answers by its task; prints as tables and notes.
 
     Attributes:
-        accuracy: Share of correct predictions.
-        classes: Scores per class, in the order of the labels.
-        macro: Mean of the scores over the classes that have examples.
-        weighted: Mean of the scores over examples.
-        pairs: `(pairs, 3)`: label, prediction and how many examples have both, for those that
-            occur. It grows with the examples, and not with the square of the classes.
+        task: What the answers mean.
+        examples: How many images they are of.
+        scores: By name, with 95 % intervals; the first is the one to read first, of classes that
+            differ much in size the balanced accuracy.
+        constant: Of each score, what the best single answer for all images is worth, which needs no
+            model.
+        constant_of: Whose labels the best constants are of: "training" or "evaluated" images.
+        names: Numbers per name of the task, `(size,)` by the title of a column: precision, recall,
+            F1 and images of classes; empty where the scores say it all.
+        facts: Further numbers, such as the share of images whose labels are all right.
+        pairs: `(pairs, 3)`: label, prediction and how many images have both, for those that occur;
+            None where an image does not have one name of several. It grows with the images, and
+            not with the square of the classes.
+        calibration: Confidence against accuracy, where answers are probabilities of one name.
+        sets: How prediction sets hold, where the task has them.
+        novelty: How many images are novel, where the model has a novelty.
     """
 
-    accuracy: float
-    classes: tuple[ClassScores, ...]
-    macro: ClassScores
-    weighted: ClassScores
-    pairs: np.ndarray
+    task: Task
+    examples: int
+    scores: Mapping[str, Score]
+    constant: Mapping[str, Score]
+    constant_of: str = "evaluated"
+    names: Columns = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    pairs: np.ndarray | None = None
+    calibration: Calibration | None = None
+    sets: SetReport | None = None
+    novelty: NoveltyReport | None = None
 
     @property
     def confusion(self) -> np.ndarray:
-        """`(classes, classes)` counts; rows are labels, columns predictions.
+        """`(size, size)` counts; rows are labels, columns predictions.
 
         Raises:
-            ValueError: There are so many classes that they would take more than 1 GiB.
+            ValueError: The task does not have one name per image, or there are so many names that
+                the matrix would take more than 1 GiB.
         """
-        classes = len(self.classes)
-        if 8 * classes**2 > MOST_BYTES:
+        if self.pairs is None:
+            raise ValueError(f"{self.task.kind} does not have one name per image to confuse.")
+        if 8 * self.task.size**2 > MOST_BYTES:
             raise ValueError(
-                f"The confusion matrix of {classes:,} classes would take "
-                f"{8 * classes**2 / 2**30:.1f} GiB. Use report.pairs, which holds the counts above "
-                "0, as rows of label, prediction and count."
+                f"The confusion matrix of {self.task.size:,} classes would take "
+                f"{8 * self.task.size**2 / 2**30:.1f} GiB. Use report.pairs, which holds the "
+                "counts above 0, as rows of label, prediction and count."
             )
-        matrix = np.zeros((classes, classes), np.int64)
+        matrix = np.zeros((self.task.size, self.task.size), np.int64)
         matrix[self.pairs[:, 0], self.pairs[:, 1]] = self.pairs[:, 2]
         return matrix
 
     @property
     def confusions(self) -> np.ndarray:
         """The rows of `pairs` with a wrong prediction, the most frequent first."""
-        wrong = self.pairs[self.pairs[:, 0] != self.pairs[:, 1]]
+        pairs = np.zeros((0, 3), np.int64) if self.pairs is None else self.pairs
+        wrong = pairs[pairs[:, 0] != pairs[:, 1]]
         return wrong[np.argsort(-wrong[:, 2], kind="stable")]
 
     @property
-    def mistakes(self) -> np.ndarray:
-        """Examples of each class with another prediction, and the other way round, `(classes,)`."""
-        label, prediction, count = self.confusions.T
-        size = len(self.classes)
-        counts = np.bincount(label, count, size) + np.bincount(prediction, count, size)
-        return counts.astype(np.int64)
-
-    @cached_property
-    def scores(self) -> dict[str, Score]:
-        """Accuracy, balanced accuracy and macro F1 with 95 % intervals.
-
-        The accuracy is last where classes differ much.
-        """
-        label, prediction, count = self.pairs.T
-        scores = self._scores(np.repeat(label, count), np.repeat(prediction, count))
-        if self.differs_much:
-            scores["accuracy"] = scores.pop("accuracy")
-        return scores
-
-    @property
-    def constant_of(self) -> str:
-        """Whose labels `constant` is of, as in `TaskReport`."""
-        return "evaluated"
-
-    @property
-    def constant(self) -> dict[str, Score]:
-        """The same scores of the most frequent class for all examples, which needs no model."""
-        labels = np.repeat(self.pairs[:, 0], self.pairs[:, 2])
-        most = np.bincount(labels).argmax()
-        return self._scores(labels, np.full_like(labels, most), resamples=0)
-
-    def _scores(
-        self, labels: np.ndarray, predictions: np.ndarray, resamples: int = 1000
-    ) -> dict[str, Score]:
-        named = class_scores(labels, predictions, len(self.classes))
-        return scores_with_intervals(named, len(labels), resamples)
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """The mean recall of the classes that have examples."""
-        return float(np.mean([scores.recall for scores in self.classes if scores.support]))
-
-    @property
-    def majority(self) -> tuple[str, float]:
-        """The class with most examples, and its share of them."""
-        largest = max(self.classes, key=lambda scores: scores.support)
-        return largest.name, largest.support / self.macro.support
-
-    @property
-    def differs_much(self) -> bool:
-        """Whether the accuracy is mostly that of the largest classes."""
-        return differs_much([scores.support for scores in self.classes])
-
-    @property
-    def _lead(self) -> str:
-        """The scores to read first, where classes differ much; else empty."""
-        if not self.differs_much:
-            return ""
-        times = imbalance([scores.support for scores in self.classes])
-        return (
-            f"balanced accuracy {self.balanced_accuracy:.3f}, macro F1 {self.macro.f1:.3f}, "
-            f"accuracy {self.accuracy:.3f} (the largest class has {times:,.0f} times as many "
-            "images as the smallest)"
-        )
+    def promises(self) -> tuple[SetReport | NoveltyReport, ...]:
+        """How prediction sets and the novelty held, as far as there are any."""
+        return tuple(part for part in (self.sets, self.novelty) if part is not None)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what the accuracy does not say; none where there is nothing to say."""
-        return tuple(filter(None, (self._note_of_untested(), self._note_of_majority())))
+        """Sentences on what the scores do not say; none where there is nothing to say."""
+        return report_text.notes(self)
 
-    def _note_of_untested(self) -> str:
-        untested = [scores.name for scores in self.classes if not scores.support]
-        if not untested:
-            return ""
-        return (
-            f"not tested, as there are no validation images: {listed(untested)} "
-            f"({counted(len(untested), 'class', 'classes')} of {len(self.classes):,})"
-        )
+    def __str__(self) -> str:
+        return report_text.text(self)
 
-    def _note_of_majority(self) -> str:
-        """Where always predicting one class would be as good, as far as so few images can show."""
-        images = self.macro.support
-        low, high = wilson_interval(self.accuracy, images)
-        name, share = self.majority
-        if share < low:
-            return ""
-        supports = [scores.support for scores in self.classes if scores.support]
-        smallest = next(s for s in self.classes if s.support == min(supports))
-        reason = ""
-        if len(supports) == 1:
-            reason = "; there are no images of any other class"
-        elif min(supports) < max(supports):
-            reason = f"; the smallest class, {smallest.name}, has {counted(min(supports), 'image')}"
-        return (
-            f"an accuracy of {self.accuracy:.1%} on {counted(images, 'image')} says nothing of the "
-            f"classes: always predicting {name} would reach {share:.1%}, which is not below its "
-            f"95 % confidence interval ({low:.1%} to {high:.1%}){reason}. The balanced accuracy, "
-            f"the mean recall of the classes, is {self.balanced_accuracy:.1%}"
-        )
+    def to_markdown(self) -> str:
+        """Return the table of the task's names; empty where the scores say it all."""
+        return report_text.markdown(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON accepts them.
-
-        Of more than `MOST_ROWS` classes, `confusion_pairs` has the rows of `pairs` in place of the
-        `confusion` matrix.
-        """
-        confusion = (
-            {"confusion": self.confusion.tolist()}
-            if len(self.classes) <= MOST_ROWS
-            else {"confusion_pairs": self.pairs.tolist()}
-        )
+        """Return the values as JSON accepts them; what is not a number is null."""
+        parts = {"calibration": self.calibration, "sets": self.sets, "novelty": self.novelty}
         return {
-            "accuracy": self.accuracy,
-            "balanced_accuracy": self.balanced_accuracy,
-            "majority_rate": self.majority[1],
-            "scores": {name: list(score) for name, score in self.scores.items()},
-            "classes": [asdict(scores) for scores in self.classes],
-            "macro": asdict(self.macro),
-            "weighted": asdict(self.weighted),
-            **confusion,
+            "task": self.task.get_config(),
+            "examples": self.examples,
+            "scores": {name: _numbers(score) for name, score in self.scores.items()},
+            "constant": {name: _numbers(score) for name, score in self.constant.items()},
+            "constant_of": self.constant_of,
+            "names": {title: column.tolist() for title, column in self.names.items()},
+            "facts": dict(self.facts),
+            "pairs": None if self.pairs is None else self.pairs.tolist(),
+            **{name: None if part is None else part.to_dict() for name, part in parts.items()},
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ClassificationReport:
-        """The inverse of `to_dict`."""
-        if "confusion" in values:
-            matrix = np.array(values["confusion"])
-            at = np.argwhere(matrix)
-            pairs = np.column_stack([at, matrix[tuple(at.T)]])
-        else:
-            pairs = np.array(values["confusion_pairs"])
+    def from_dict(cls, values: Mapping[str, Any]) -> Report:
+        """Return the report that `to_dict` was called of."""
+
+        def scores(name: str) -> dict[str, Score]:
+            known = values[name].items()
+            return {k: Score(*(np.nan if n is None else n for n in v)) for k, v in known}
+
+        def part(name: str, kind: Any) -> Any:
+            return None if values[name] is None else kind.from_dict(values[name])
+
+        pairs = values["pairs"]
         return cls(
-            values["accuracy"],
-            tuple(ClassScores(**scores) for scores in values["classes"]),
-            ClassScores(**values["macro"]),
-            ClassScores(**values["weighted"]),
-            pairs.reshape(-1, 3),
+            tasks.get(values["task"]),
+            values["examples"],
+            scores("scores"),
+            scores("constant"),
+            values["constant_of"],
+            {title: np.array(column) for title, column in values["names"].items()},
+            values["facts"],
+            None if pairs is None else np.array(pairs, np.int64).reshape(-1, 3),
+            part("calibration", Calibration),
+            part("sets", SetReport),
+            part("novelty", NoveltyReport),
         )
 
-    @property
-    def shown(self) -> tuple[ClassScores, ...]:
-        """The classes that the table has, all of them or those with most mistakes, these first."""
-        if len(self.classes) <= MOST_ROWS:
-            return self.classes
-        order = np.argsort(-self.mistakes, kind="stable")[:SHOWN_ROWS]
-        return tuple(self.classes[i] for i in order)
 
-    @property
-    def selection(self) -> str:
-        """Which classes the table has, where it does not have all; else empty."""
-        shown = len(self.shown)
-        if shown == len(self.classes):
-            return ""
-        return f"the {shown} classes with most mistakes of {len(self.classes):,}"
+def report(task: Task, targets: Any, answers: Any, training_targets: Any = None) -> Report:
+    """Score answers by their task.
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        scores = [
-            (s.name, f"{s.precision:.3f}", f"{s.recall:.3f}", f"{s.f1:.3f}", str(s.support))
-            for s in (*self.shown, self.macro, self.weighted)
-        ]
-        return [*scores, ("accuracy", "", "", f"{self.accuracy:.3f}", str(self.macro.support))]
+    Args:
+        task: What they mean.
+        targets: As `task.check_targets` takes them.
+        answers: As `task.answers` returns them.
+        training_targets: Those by which the best constants are chosen; None for `targets`, which
+            makes the constants a little better than they can be.
 
-    def __str__(self) -> str:
-        cells = [tuple(map(printable, row)) for row in (_COLUMNS, *self._rows())]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = []
-        for name, *numbers in cells:
-            right = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
-            lines.append("  ".join([name.ljust(widths[0]), *right]))
-        rule, end = "-" * len(lines[0]), len(self.shown) + 1
-        title = [f"{self.selection}:"] if self.selection else []
-        notes = [f"note: {printable(note)}" for note in self.notes]
-        title = [*filter(None, [self._lead]), *title]
-        return "\n".join([*title, lines[0], rule, *lines[1:end], rule, *lines[end:], *notes])
+    Raises:
+        ValueError: There is not a finite answer per target.
 
-    def to_markdown(self) -> str:
-        """The table in Markdown, and of many classes the most frequent confusions."""
-        parts = [table(_COLUMNS, self._rows(), "lrrrr")]
-        if self.selection:
-            parts.insert(0, f"Shown: {self.selection}; `report.json` has all.")
-            parts.append(self._confusions_to_markdown())
-        return "\n\n".join(filter(None, parts))
+    Example:
 
-    def _confusions_to_markdown(self) -> str:
-        rows = self.confusions[:SHOWN_CONFUSIONS]
-        if not len(rows):
-            return ""
-        names = [scores.name for scores in self.classes]
-        cells = [(names[label], names[other], count) for label, other, count in rows.tolist()]
-        title = f"The most frequent confusions, {len(rows)} of {len(self.confusions):,}:"
-        return f"{title}\n\n{table(('label', 'predicted', 'images'), cells, 'llr')}"
+    >>> import numpy as np
+    >>> from keras_vit.evaluation import report
+    >>> from keras_vit.tasks import Regression
+    >>> of_ages = report(Regression(("age",)), [1.0, 2.0, 6.0], np.array([[1.0], [2.0], [3.0]]))
+    >>> of_ages.scores["mae"].value, round(of_ages.constant["mae"].value, 3)
+    (1.0, 1.667)
+    """
+    return report_of(Outcomes.of(task, targets, answers), targets, training_targets)
 
 
-def classification_report(
-    labels: Any, predictions: Any, class_names: Sequence[str]
-) -> ClassificationReport:
-    """Scores predicted classes against labels, by scikit-learn's metrics.
+def report_of(outcomes: Outcomes, targets: Any, training_targets: Any = None) -> Report:
+    """Return `report` of what predictions left behind, and of the targets."""
+    task, tally = outcomes.task, outcomes.tally
+    scores, names = task.scores_of(tally), task.name_scores(tally)
+    if "accuracy" in scores and differs_much(names["images"]):
+        scores["accuracy"] = scores.pop("accuracy")  # mostly that of the largest classes: last
+    is_named, has_sets = "predictions" in tally, "set_sizes" in tally
+    sets: Any = getattr(task, "sets", None)
+    return Report(
+        task,
+        len(outcomes),
+        scores,
+        _constants(
+            task, targets, targets if training_targets is None else training_targets, scores
+        ),
+        "evaluated" if training_targets is None else "training",
+        names,
+        task.facts(tally),
+        _pairs(tally["labels"], tally["predictions"]) if is_named else None,
+        calibration_of(tally) if "probability" in tally else None,
+        set_report(sets, tally["set_sizes"], tally["in_set"]) if has_sets else None,
+        novelty_report_of(outcomes.novelty),
+    )
+
+
+def _constants(
+    task: Task, targets: Any, training_targets: Any, scores: Mapping[str, Score]
+) -> dict[str, Score]:
+    """Return every score of the constant that is best by it, in the order of the scores."""
+    constants: dict[str, Score] = {}
+    for kind, answer in task.best_constants(training_targets).items():
+        rows = np.broadcast_to(answer, (len(targets), *np.shape(answer)))
+        of_this = task.scores(targets, rows, resamples=0)
+        constants = constants or dict(of_this)
+        constants |= {k: v for k, v in of_this.items() if k == kind or k.startswith(f"{kind}_")}
+    return {name: constants[name] for name in scores}
+
+
+def classification_report(labels: Any, predictions: Any, class_names: Sequence[str]) -> Report:
+    """Score predicted classes against labels.
 
     Args:
         labels: Integer classes `(examples,)`.
@@ -298,11 +229,9 @@ def classification_report(
 
     >>> from keras_vit.evaluation import classification_report
     >>> report = classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["cat", "dog"])
-    >>> print(report.accuracy, round(report.classes[1].precision, 3))
-    0.75 0.667
+    >>> print(report.scores["accuracy"].value, report.names["precision"].round(3))
+    0.75 [1.    0.667]
     """
-    from sklearn import metrics
-
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if predictions.ndim == 2:
         if predictions.shape[1] != len(class_names):
@@ -322,29 +251,15 @@ def classification_report(
         raise ValueError(f"Class {highest} does not have a name: there are {classes} class names.")
     check_labels(labels, classes)
     check_labels(predictions, classes)
-    scores, tested = (
-        metrics.classification_report(
-            labels, predictions, labels=of, output_dict=True, zero_division=0
-        )
-        for of in (range(classes), np.unique(labels))
-    )
-    scores["macro avg"] = tested["macro avg"]
-
-    def scores_of(name: str, key: str) -> ClassScores:
-        row = scores[key]
-        precision, recall, f1 = (float(row[k]) for k in ("precision", "recall", "f1-score"))
-        return ClassScores(name, precision, recall, f1, int(row["support"]))
-
-    return ClassificationReport(
-        accuracy=float(metrics.accuracy_score(labels, predictions)),
-        classes=tuple(scores_of(name, str(i)) for i, name in enumerate(class_names)),
-        macro=scores_of("macro average", "macro avg"),
-        weighted=scores_of("weighted average", "weighted avg"),
-        pairs=_pairs(labels, predictions),
-    )
+    tally = {"labels": labels, "predictions": predictions}
+    return report_of(Outcomes(Classification(tuple(class_names)), tally), labels)
 
 
 def _pairs(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Label, prediction and count of each pair that occurs, in order."""
+    """Return label, prediction and count of each pair that occurs, in order."""
     both, counts = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_counts=True)
     return np.column_stack([both, counts]).astype(np.int64)
+
+
+def _numbers(score: Sequence[float]) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in score]

@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 
 from keras_vit._base.errors import counted
-from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.tasks.conformal import (
     PredictionSets,
     calibration_text,
@@ -128,11 +127,3 @@ def set_report(sets: PredictionSets, sizes: Any, covered: Any) -> SetReport:
         len(sets.thresholds),
         len(sets.conditional),
     )
-
-
-def set_report_of(outcomes: Outcomes, task: Any) -> SetReport | None:
-    """The report of what `predict_outcomes` returned; None for a task without prediction sets."""
-    sets = getattr(task, "sets", None)
-    if sets is None or outcomes.set_sizes is None:
-        return None
-    return set_report(sets, outcomes.set_sizes, outcomes.in_set)

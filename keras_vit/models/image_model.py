@@ -40,7 +40,7 @@ from keras_vit.models.shared_model import SharedModel
 from keras_vit.ops import whole_values
 from keras_vit.tasks import Task
 from keras_vit.tasks.loss_kinds import kind_of_loss
-from keras_vit.tasks.task import Seen
+from keras_vit.tasks.target import Seen
 from keras_vit.trainer.compiled_model import CompiledModel
 
 Arguments = dict[str, Any]

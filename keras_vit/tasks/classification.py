@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.tasks.balance import class_weights, log_priors
+from keras_vit.tasks.answer import Tally
+from keras_vit.tasks.balance import class_weights, differs_much, log_priors
 from keras_vit.tasks.conformal import METHODS, PredictionSets
 from keras_vit.tasks.distillation_losses import hard_distillation, soft_distillation
 from keras_vit.tasks.losses import (
@@ -19,13 +20,14 @@ from keras_vit.tasks.losses import (
     SigmoidCrossentropy,
     SoftmaxCrossentropy,
 )
+from keras_vit.tasks.rows import NameTask, percentages
 from keras_vit.tasks.scores import NamedScores, class_scores
-from keras_vit.tasks.task import Task, as_array, percentages
+from keras_vit.tasks.target import as_array
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 @dataclass(frozen=True)
-class Classification(Task):
+class Classification(NameTask):
     """One of several classes; the answers are probabilities, the softmax of the outputs.
 
     Targets are integers or names `(examples,)`, or rows `(examples, classes)` in [0, 1], one-hot
@@ -55,6 +57,8 @@ class Classification(Task):
     fewest = 2  # the softmax of one output is 1, whatever it is
     distinct = False  # ImageNet has two kinds of cranes
     sums_to_one = True
+    keeps_in_mirror = True
+    begins_at_mean = False
     losses: ClassVar = {"softmax": SoftmaxCrossentropy, "sigmoid": SigmoidCrossentropy}
     distillation: ClassVar = {"soft": soft_distillation, "hard": hard_distillation}
     balances: ClassVar = {
@@ -93,10 +97,13 @@ class Classification(Task):
         return rows
 
     def _strata(self, targets: Any, fraction: float) -> np.ndarray:
-        return self._classes(self.check_targets(targets))
+        return self._labels(self.check_targets(targets))
 
-    def _classes(self, targets: np.ndarray) -> np.ndarray:
-        return targets if targets.ndim == 1 else most_probable(targets)
+    def _labels(self, checked: np.ndarray) -> np.ndarray:
+        return checked if checked.ndim == 1 else most_probable(checked)
+
+    def predicted_names(self, answers: np.ndarray) -> np.ndarray:
+        return most_probable(answers)
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [LabelAccuracy()]
@@ -134,13 +141,25 @@ class Classification(Task):
             tensors.append(ops.cast(self.sets.contains_in_graph(answers), "int32"))
         return dict(zip(self.answer_names, tensors, strict=True))
 
+    def main_score(self, targets: Any) -> str:
+        """Return the accuracy, or the balanced one where classes differ much in size."""
+        return "balanced_accuracy" if differs_much(self.counts(targets)) else "accuracy"
+
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
         """The most frequent class: recall is the same for all, and F1 grows with the frequency."""
         most = np.eye(self.size)[self.counts(targets).argmax()]
         return dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1"), most)
 
-    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        return class_scores(self._classes(targets), most_probable(answers), self.size)
+    def tally(self, targets: Any, answers: Any) -> Tally:
+        tally = super().tally(targets, answers)
+        if self.sets is None:
+            return tally
+        inside = self.sets.contains(np.asarray(answers))
+        in_set = inside[np.arange(len(inside)), tally["labels"]]
+        return {**tally, "set_sizes": inside.sum(axis=1), "in_set": in_set}
+
+    def _scores(self, tally: Tally) -> NamedScores:
+        return class_scores(tally["labels"], tally["predictions"], self.size)
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         predictions = self._most_probable("class", answer, top)
@@ -170,7 +189,7 @@ class Classification(Task):
         ([], ['cat'])
         """
         checked, rows = self._pairs(targets, answers)
-        labels = self._classes(checked)
+        labels = self._labels(checked)
         sets = PredictionSets.calibrated(labels, rows, coverage, method, conditional=conditional)
         return replace(self, sets=sets)
 

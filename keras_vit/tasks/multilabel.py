@@ -10,17 +10,18 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable
+from keras_vit.tasks.answer import Columns, Tally
 from keras_vit.tasks.balance import positive_weights
 from keras_vit.tasks.distillation_losses import label_distillation
 from keras_vit.tasks.losses import AsymmetricLoss, BinaryCrossentropy, ZLPRLoss
+from keras_vit.tasks.rows import RowTask, percentages
 from keras_vit.tasks.scores import AveragePrecision, NamedScores, f1_scores, mean
-from keras_vit.tasks.task import Task, percentages
 from keras_vit.tasks.thresholds import shrunk_thresholds
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 @dataclass(frozen=True)
-class Multilabel(Task):
+class Multilabel(RowTask):
     """Any of several labels; the answers are a probability per label, the sigmoid of the outputs.
 
     Targets are rows `(examples, labels)` in [0, 1], or a collection of names per example, which may
@@ -47,6 +48,7 @@ class Multilabel(Task):
 
     kind = "multilabel"
     nouns = ("label", "labels")
+    calibrates = True
     losses: ClassVar = {
         "binary_crossentropy": BinaryCrossentropy,
         "asymmetric": AsymmetricLoss,
@@ -158,6 +160,9 @@ class Multilabel(Task):
         counts = present.sum(axis=0)
         return replace(self, thresholds=tuple(chosen.tolist()), positives=tuple(counts.tolist()))
 
+    def main_score(self, targets: Any) -> str:
+        return "mean_average_precision"
+
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
         """Every label, without which F1 is 0; the precision of any is the share of the label."""
         share = self.check_targets(targets).mean(axis=0)
@@ -168,8 +173,40 @@ class Multilabel(Task):
         counts = config.pop("positives")  # left out, so that earlier versions read what they know
         return {**config, "positives": counts} if counts else config
 
-    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        present, predicted = targets >= 0.5, self.predicted(answers)
+    def name_scores(self, tally: Tally) -> Columns:
+        """Return each label's scores, what its threshold stands on, and how many images have it."""
+        present, answers = tally["targets"] >= 0.5, tally["answers"]
+        half = replace(self, thresholds=())
+        columns = {
+            "average precision": AveragePrecision(present, answers)(np.ones(len(answers))),
+            "F1": self._f1(present, answers),
+            "threshold": np.array(self.thresholds),
+            "chosen by": np.array(self.positives),
+            "F1 at 0.5": half._f1(present, answers),
+            "images": present.sum(0),
+        }
+        return {title: column for title, column in columns.items() if len(column)}
+
+    def _f1(self, present: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        predicted = self.predicted(answers)
+        return f1_scores((present & predicted).sum(0), present.sum(0), predicted.sum(0))
+
+    def facts(self, tally: Tally) -> dict[str, float]:
+        """Return for what part of the images exactly their labels are predicted, also at 0.5."""
+        present = tally["targets"] >= 0.5
+        each = {"exact": self, "exact_at_half": replace(self, thresholds=())}
+        return {
+            name: float((task.predicted(tally["answers"]) == present).all(axis=1).mean())
+            for name, task in each.items()
+        }
+
+    def _truth(self, target: np.ndarray) -> str:
+        names = [self.shown_names[i] for i in np.flatnonzero(target >= 0.5)]
+        return ", ".join(names) or "none of the labels"
+
+    def _scores(self, tally: Tally) -> NamedScores:
+        present, answers = tally["targets"] >= 0.5, tally["answers"]
+        predicted = self.predicted(answers)
         precision = AveragePrecision(present, answers)
         cells = [np.nonzero(x) for x in (present & predicted, present, predicted)]
 

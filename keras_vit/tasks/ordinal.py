@@ -12,11 +12,13 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable
+from keras_vit.tasks.answer import Tally
 from keras_vit.tasks.distillation_losses import grade_distillation
 from keras_vit.tasks.losses import CumulativeCrossentropy, GradeError
 from keras_vit.tasks.multilabel import log_odds, sigmoid
+from keras_vit.tasks.rows import NameTask, percentages
 from keras_vit.tasks.scores import NamedScores, quadratic_kappa
-from keras_vit.tasks.task import Task, as_array, percentages
+from keras_vit.tasks.target import as_array
 
 # Words of usual scales from the lowest grade on, with slashes between words for one grade.
 _KNOWN_ORDERS = (
@@ -74,7 +76,7 @@ def grade_order(names: Iterable[str]) -> tuple[str, ...]:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 @dataclass(frozen=True)
-class Ordinal(Task):
+class Ordinal(NameTask):
     """One of several grades in an order; the answers are a probability per grade.
 
     Output `k` of the `grades - 1` outputs is the log-odds of a grade above `k` (Li and Lin 2006,
@@ -169,8 +171,11 @@ class Ordinal(Task):
         above = np.cumsum(rows[:, :0:-1], axis=1)
         return (above > 0.5).sum(axis=1)
 
-    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        predicted = self.grades(answers)
+    def predicted_names(self, answers: np.ndarray) -> np.ndarray:
+        return self.grades(answers)
+
+    def _scores(self, tally: Tally) -> NamedScores:
+        targets, predicted = tally["labels"], tally["predictions"]
 
         def score(weights: np.ndarray) -> list[float]:
             error = np.average(np.abs(targets - predicted), weights=weights)
@@ -178,6 +183,9 @@ class Ordinal(Task):
             return [error, accuracy, quadratic_kappa(targets, predicted, weights)]
 
         return ("grade_mae", "accuracy", "quadratic_kappa"), score
+
+    def main_score(self, targets: Any) -> str:
+        return "quadratic_kappa"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
         """The median and the most frequent grade; by kappa, any is worth 0."""

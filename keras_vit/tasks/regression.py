@@ -10,12 +10,15 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import check_non_negative, listed, printable, warn_at_caller
+from keras_vit.tasks.answer import Columns, Tally
 from keras_vit.tasks.conformal import check_coverage, conformal_rank, fewest_examples
 from keras_vit.tasks.distillation_losses import number_distillation
 from keras_vit.tasks.losses import QuantileLoss, UnitError
-from keras_vit.tasks.scores import NamedScores, NumberScores
+from keras_vit.tasks.rows import RowTask
+from keras_vit.tasks.scores import NamedScores, NumberScores, wilson_interval
 from keras_vit.tasks.splitting import quantile_bins
-from keras_vit.tasks.task import Seen, Task
+from keras_vit.tasks.target import Seen
+from keras_vit.tasks.task import Task
 
 COVERAGE = 0.9
 MIN_EXAMPLES = 9  # of which the largest error is the interval of that coverage
@@ -26,7 +29,7 @@ EVIDENCE, MOST_SEEN = 10.0, 32
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 @dataclass(frozen=True)
-class Regression(Task):
+class Regression(RowTask):
     """Numbers; the answers are `outputs * scale + offset`, in the units of the targets.
 
     Targets are finite numbers `(examples,)` of one number, or rows `(examples, numbers)`.
@@ -57,6 +60,7 @@ class Regression(Task):
 
     kind = "regression"
     nouns = ("number", "numbers")
+    calibrates = True
     losses: ClassVar = {
         "squared_error": keras.losses.MeanSquaredError,
         "huber": keras.losses.Huber,
@@ -246,13 +250,43 @@ class Regression(Task):
         margins = tuple(errors[rank - 1].tolist())
         return replace(self, margins=margins, coverage=coverage, calibrated_on=len(rows))
 
-    def _scores(self, targets: np.ndarray, answers: np.ndarray) -> NamedScores:
-        """MAE and RMSE in units; the scores of several numbers are called `mae_NAME` and so on."""
-        values = targets.astype(np.float64) * self.scale + self.offset
-        scores = NumberScores(values, answers)
+    def tally(self, targets: Any, answers: Any) -> Tally:
+        return {**super().tally(targets, answers), "values": self.values(targets)}
+
+    def name_scores(self, tally: Tally) -> Columns:
+        """Return half the width of each number's interval, and what part of images is inside."""
+        if not self.margins:
+            return {}
+        errors, margins = np.abs(tally["values"] - tally["answers"]), np.array(self.margins)
+        inside = (errors <= margins).mean(axis=0)
+        low, high = wilson_interval(inside, len(errors))
+        images = np.full(self.size, len(errors))
+        return {"margin": margins, "inside": inside, "low": low, "high": high, "images": images}
+
+    def _truth(self, target: np.ndarray) -> str:
+        values = np.ravel(self.to_targets(target[None]))
+        return ", ".join(f"{value:.4g}" for value in values)
+
+    def _scores(self, tally: Tally) -> NamedScores:
+        """MAE and RMSE in units; of several numbers `mae_NAME` and so on, and `r2`, the mean R2."""
+        values = tally["targets"].astype(np.float64) * self.scale + self.offset
+        scores = NumberScores(values, tally["answers"])
         ends = [f"_{name}" for name in self.shown_names] if self.size > 1 else [""]
         names = [f"{score}{end}" for end in ends for score in NumberScores.names]
-        return names, lambda weights: scores(weights).ravel().tolist()
+        if self.size == 1:
+            return names, lambda weights: scores(weights).ravel().tolist()
+
+        def with_mean(weights: np.ndarray) -> list[float]:
+            values = scores(weights)
+            return [
+                *values.ravel().tolist(),
+                float(values[:, NumberScores.names.index("r2")].mean()),
+            ]
+
+        return [*names, "r2"], with_mean
+
+    def main_score(self, targets: Any) -> str:
+        return "r2"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
         """The median by MAE, the mean by squared errors; ranks do not have any."""

@@ -102,9 +102,14 @@ def mean(values: Any) -> float:
 
 
 def f1_scores(both: Any, present: Any, predicted: Any) -> np.ndarray:
-    """F1 of counts: present and predicted, present, predicted; 0 where it is not defined."""
-    total = np.asarray(present + predicted, np.float64)
-    return np.divide(2 * both, total, out=np.zeros_like(total), where=total > 0)
+    """Return F1 of counts: present and predicted, present, predicted; 0 where not defined."""
+    return shares(2 * both, present + predicted)
+
+
+def shares(part: Any, whole: Any) -> np.ndarray:
+    """Return the quotients of counts, float64; 0 of nothing."""
+    total = np.asarray(whole, np.float64)
+    return np.divide(part, total, out=np.zeros_like(total), where=total > 0)
 
 
 def class_scores(labels: np.ndarray, predicted: np.ndarray, size: int) -> NamedScores:

@@ -19,7 +19,7 @@ import numpy as np
 from keras_vit._base.errors import counted
 from keras_vit.ops import is_tensorflow
 from keras_vit.tasks.loss_kinds import Crossentropy, crossentropy_of, kind_of_loss
-from keras_vit.tasks.task import Seen
+from keras_vit.tasks.target import Seen
 from keras_vit.trainer.compile_checks import logits_as_probabilities
 from keras_vit.trainer.pixel_ranges import (
     MOST_IMAGES,

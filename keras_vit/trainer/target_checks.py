@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit._base.errors import listed, printable
 from keras_vit.tasks import Task
-from keras_vit.tasks.task import Seen
+from keras_vit.tasks.target import Seen
 from keras_vit.trainer.pixel_ranges import warn_once
 
 # The sum of a row of labels from which they are several classes at once: two of them, smoothed.

@@ -162,7 +162,7 @@ def check_task(network: keras.Model, asked: Task) -> None:
     A head without names may have more classes than there are.
     """
     task = _task(network)
-    is_wider = task.kind == "classification" and task.size > asked.size and not task.names
+    is_wider = task.sums_to_one and task.size > asked.size and not task.names
     fits = task.kind == asked.kind and (task.size == asked.size or is_wider)
     same_names = not (task.names and asked.names) or task.names == asked.names
     if fits and same_names and scale_of(task) == scale_of(asked):

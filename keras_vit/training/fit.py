@@ -157,7 +157,7 @@ def _prepare(network: Any, recipe: Recipe, splits: data.Splits) -> None:
     note_images(network, splits)
     task = getattr(network, "task", None)
     # `recipe.head_bias` is for classes, too.
-    if task is not None and task.kind != "classification" and not recipe.head_bias:
+    if task is not None and task.begins_at_mean and not recipe.head_bias:
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))
         targets = task.to_targets(splits.train.labels())
         bias = task.initial_bias(targets)

@@ -54,31 +54,22 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
             "held_out=0 (--held-out 0), or fit the temperature yourself with "
             "keras_vit.evaluation.fit_temperature."
         )
-    if splits.task.kind != "classification":
-        return without(splits, train, grouped_part(splits, fraction, seed))
-    labels, classes = train.labels(), splits.num_classes
-    from sklearn.model_selection import train_test_split
-
-    count = round(fraction * len(train))
-    if count < max(LEAST_HELD_OUT, classes) or len(train) - count < classes:
+    task, targets = splits.task, splits.task.to_targets(train.labels())
+    part = grouped_part(splits, fraction, seed)
+    if task.sums_to_one and len(part) < LEAST_HELD_OUT:
         raise ValueError(
-            f"held_out={fraction} of {len(train)} training images is {count}, and a temperature "
-            f"needs at least {max(LEAST_HELD_OUT, classes)} images, and training one per class: "
-            "give more images, or held_out=0 (--held-out 0)."
+            f"held_out={fraction} of {len(train)} training images is {len(part)}, and a "
+            f"temperature needs at least {LEAST_HELD_OUT}: give more images, or held_out=0 "
+            "(--held-out 0)."
         )
-    if train.groups is not None:
-        part = grouped_part(splits, fraction, seed)
-        if missing := set(labels.tolist()) - set(np.delete(labels, part).tolist()):
-            names = listed([splits.task.shown_names[label] for label in sorted(missing)])
-            raise ValueError(
-                f"held_out={fraction} holds out the groups that have all training images of "
-                f"{printable(names)}: give another seed (--seed), or held_out=0 (--held-out 0)."
-            )
-        return without(splits, train, part)
-    places = np.arange(len(train))
-    stratify = labels if np.bincount(labels).min() > 1 else None
-    _, part = train_test_split(places, test_size=count, random_state=seed, stratify=stratify)
-    return without(splits, train, np.sort(part))
+    before, after = task.counts(targets), task.counts(np.delete(targets, part, axis=0))
+    if before is not None and (missing := np.flatnonzero((before > 0) & (after == 0))).size:
+        names = listed([task.shown_names[place] for place in missing])
+        raise ValueError(
+            f"held_out={fraction} holds out the groups that have all training images of "
+            f"{printable(names)}: give another seed (--seed), or held_out=0 (--held-out 0)."
+        )
+    return without(splits, train, part)
 
 
 def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tuple[Splits, Split]:
@@ -186,7 +177,7 @@ def refine(
     held_out = some_images(held_out)
     labels, scores = predict_split(model, held_out, batch_size)
     task = task_of(model)
-    if task.kind != "classification":
+    if not task.sums_to_one:
         model.task = task.calibrated(task.to_targets(labels), answers_of(model, scores))
         return model, {"held_out": len(held_out)}
     temperature = evaluation.fit_temperature(labels, scores)

@@ -56,7 +56,7 @@ def evaluate(options: EvaluateOptions) -> int:
         print_table(rows)
         return 0
     results = own_results(classifier, images.split, options.batch_size)
-    print_text("\n\n".join([str(results.report), *map(str, results.promises)]))
+    print_text("\n\n".join([str(results.report), *map(str, results.report.promises)]))
     if options.out is not None:
         facts = {"seconds": round(time.time() - began, 1), "scored": images.line}
         with output.opened(overwrite=options.overwrite) as workspace:

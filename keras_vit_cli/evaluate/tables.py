@@ -8,15 +8,14 @@ from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features, features_digest
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
-from keras_vit.evaluation.prediction import predict_outcomes, predict_with_novelty
+from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
-from keras_vit.evaluation.report import classification_report
-from keras_vit.evaluation.task_report import task_report
-from keras_vit.models.answers import answers_of, task_of
+from keras_vit.evaluation.report import report_of
+from keras_vit.models.answers import task_of
 from keras_vit_cli.evaluate import vtab_tasks
 from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
 from keras_vit_cli.options.evaluate import EvaluateOptions
-from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
+from keras_vit_cli.report.results import Results, results_of
 
 Row = tuple[str, str, str]
 
@@ -28,15 +27,8 @@ def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
         ValueError: The labels mean something else than the model answers.
     """
     check_same_task(model, split)
-    task = getattr(model, "task", None)
-    if task is None or task.kind == "classification":
-        outcomes = predict_outcomes(model, split, batch_size)
-        report = classification_report(outcomes.labels, outcomes.predictions, split.class_names)
-        return results_of_classes(report, outcomes, split, task_of(model))
-    labels, outputs, novelty = predict_with_novelty(model, split, batch_size)
-    # The scale of numbers is that of the model's training images, and not of these.
-    targets, answers = split.task.to_targets(labels), answers_of(model, outputs)
-    return results_of_task(task_report(task, targets, answers), targets, answers, split, novelty)
+    outcomes, targets = predict_outcomes(model, split, batch_size)
+    return results_of(report_of(outcomes, targets), outcomes, split)
 
 
 def check_same_classes(model: Any, split: data.Split) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.figures import new_figure
-from keras_vit_cli.report.shortening import fits_in, shorten
+from keras_vit_cli.report.shortening import fits_in, shorten, shorten_apart
 
-TILE = 2.0  # inches: width of an image
+TILE = 3.0  # inches: width of an image
+ROOM = 72 * TILE - 24  # points: width of a line above or below it
 SOFT, FAINT = "0.4", "0.94"  # grays of what stands back: notes, and the tiles behind images
 # The fonts of the lines.
 ANSWER, TRUTH, FILE = {"size": 10, "weight": "bold"}, {"size": 10}, {"size": 9}
@@ -19,21 +20,24 @@ def draw_contact_sheet(
     heading: str,
     images: Sequence[np.ndarray],
     lines: Sequence[tuple[str, str, str]],
-    columns: int = 3,
-    tile: float = TILE,
+    columns: int = 2,
 ) -> Any:
     """Images as a matplotlib Figure: above each the answer and the truth, below it the file.
 
     Args:
         heading: What they are.
-        images: uint8 `(height, width, 1 or 3)`, at least one.
-        lines: Answer, truth and file of each; a line that is wider than its image loses its middle.
+        images: uint8 `(height, width, 1 or 3)`; without any, the figure says so.
+        lines: Answer, truth and file of each. A line that is wider than its image loses its middle,
+            and of two long names the part in which they differ stays.
         columns: Images per row, at most.
-        tile: The width of an image, in inches.
     """
+    if not images:
+        figure = new_figure(4, 3)
+        figure.text(0.5, 0.5, "no mistakes", ha="center", va="center", fontsize=12)
+        return figure
     rows = -(-len(images) // columns)
     columns = max(-(-len(images) // rows), 2)  # rows of equal length; the heading needs two
-    figure = new_figure(tile * columns, (tile + 0.6) * rows + 0.5)
+    figure = new_figure(TILE * columns, (TILE + 0.7) * rows + 0.5)
     figure.suptitle(f"{heading}\n(bold: prediction)", fontsize=11)
     cells = figure.subplots(rows, columns, squeeze=False)
     for axes in cells.flat:
@@ -43,29 +47,27 @@ def draw_contact_sheet(
         axes.set_visible(False)
     for axes, image, (answer, truth, file) in zip(cells.flat, images, lines, strict=False):
         _show_in_square(axes, image)
+        name, bracket, share = answer.rpartition(" (")  # of a probability, if there is one
+        after, before = bracket + share if bracket else "", "true: "
+        fits = [fits_in(ROOM, ANSWER, after=after), fits_in(ROOM, TRUTH, before=before)]
+        name, truth = shorten_apart([name if bracket else answer, truth], fits)
         # Points above the image, or below it.
-        _write(axes, (1, 19), answer, tile, ANSWER)
-        _write(axes, (1, 5), truth, tile, TRUTH)
-        _write(axes, (0, -13), file, tile, FILE, SOFT)
+        _write(axes, (1, 19), name + after, ANSWER)
+        _write(axes, (1, 5), before + truth, TRUTH)
+        _write(axes, (0, -13), shorten(file, fits_in(ROOM, FILE)), FILE, SOFT)
     return figure
-
-
-def room(tile: float = TILE) -> float:
-    """The width of a line above or below an image, in points."""
-    return 72 * tile - 14
 
 
 def _write(
     axes: Any,
     position: tuple[int, int],
     text: str,
-    tile: float,
     font: dict[str, Any],
     color: str = "black",
 ) -> None:
     edge, offset = position
     axes.annotate(
-        shorten(text, fits_in(room(tile), font)),
+        text,
         (0.5, edge),
         (0, offset),  # of the baseline: the height of a line depends on the letters in it
         xycoords="axes fraction",

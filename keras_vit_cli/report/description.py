@@ -15,7 +15,7 @@ from keras_vit.models.config import ModelConfig
 from keras_vit.models.families import FAMILIES, named_model
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.variants import size_arguments
-from keras_vit.tasks import Regression, Task
+from keras_vit.tasks import Task
 from keras_vit.weights.released import RELEASED
 
 _SIZES = (
@@ -104,12 +104,13 @@ def describe_targets(split: data.Split) -> str:
     if not isinstance(split, IndexedSplit) or not len(split):
         return images
     targets = split.labels()
-    if isinstance(task, Regression):
+    counts = task.counts(task.to_targets(targets))
+    if counts is None:
         values = np.asarray(task.to_targets(targets)).reshape(len(targets), -1)[:, :3]
-        ranges = zip(task.shown_names, task.units, values.min(0), values.max(0), strict=False)
+        units = getattr(task, "units", ())
+        ranges = zip(task.shown_names, units, values.min(0), values.max(0), strict=False)
         parts = [f"{n} from {low:.4g} to {high:.4g} {u}".rstrip() for n, u, low, high in ranges]
         return f"{images}: {', '.join(parts)}"
-    counts = np.bincount(targets, minlength=task.size) if targets.ndim == 1 else targets.sum(0)
     present = counts[counts > 0].astype(int)
     all_of_them = "" if len(present) == task.size else f"{len(present):,} of "
     names = counted(task.size, *task.nouns)

@@ -10,7 +10,7 @@ from typing import Any
 from keras_vit._base.errors import accepted_arguments, counted, printable
 from keras_vit.data import Augmentation
 from keras_vit.evaluation.markdown import code, inline, table
-from keras_vit.evaluation.task_report import HEADING, constant_text, score_rows
+from keras_vit.evaluation.report_text import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
 from keras_vit.training.compile_model import loss_name
 from keras_vit.training.recipes import Recipe
@@ -41,11 +41,10 @@ MEANINGS = {
 }
 
 CAPTIONS = {
-    "confusion": "How often each class is predicted for each.",
+    "confusion": "How often each name is predicted for each.",
     "calibration": "How often predictions are right, by how sure they are.",
     "precision_recall": "Precision over recall of each label; dots are at the thresholds.",
     "numbers": "Predicted against true numbers, and the residuals.",
-    "grades": "How often each grade is predicted for each.",
     "mistakes": "The answers that are farthest from the truth; bold: what the model answers.",
     "curves": "Loss and score of training and validation by epoch.",
 }
@@ -97,13 +96,15 @@ def report_page(
 
     Example:
 
-    >>> from keras_vit.evaluation import classification_report
+    >>> import numpy as np
     >>> from keras_vit.evaluation.outcomes import Outcomes
+    >>> from keras_vit.evaluation.report import report_of
+    >>> from keras_vit.tasks import Classification
     >>> from keras_vit_cli.report.report_page import report_page
-    >>> from keras_vit_cli.report.results import results_of_classes
-    >>> report = classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["cat", "dog"])
-    >>> outcomes = Outcomes.of_logits([0, 0, 1, 1], [[1, 0], [0, 1], [0, 1], [0, 1]])
-    >>> page = report_page("pets", results_of_classes(report, outcomes), {})
+    >>> from keras_vit_cli.report.results import results_of
+    >>> labels, answers = [0, 0, 1, 1], np.eye(2)[[0, 1, 1, 1]]
+    >>> outcomes = Outcomes.of(Classification(("cat", "dog")), labels, answers)
+    >>> page = report_page("pets", results_of(report_of(outcomes, labels), outcomes), {})
     >>> "| accuracy | 0.75 | 0.3006 to 0.9544 | 0.5 |" in page
     True
     """
@@ -112,12 +113,12 @@ def report_page(
     beside = str(job.get("data", ""))
     others = [plot for plot in plots if plot != "mistakes.png"]
     sections = {
-        "What was trained": _trained(results.task, facts, job),
+        "What was trained": _trained(results.report.task, facts, job),
         "Results": _scores(results, job, facts),
         "Plots": "\n\n".join(map(_plot, others)),
         "Worst mistakes": _plot("mistakes.png") if "mistakes.png" in plots else "",
-        f"Per {results.task.nouns[0]}": results.report.to_markdown(),
-        "Recipe": _recipe(results.task, facts, config),
+        f"Per {results.report.task.nouns[0]}": results.report.to_markdown(),
+        "Recipe": _recipe(results.report.task, facts, config),
         "Use and repeat": _commands(run or Path(name), config, beside, facts),
     }
     parts = [f"# {inline(name)}", _summary(results, facts)]
@@ -127,10 +128,10 @@ def report_page(
 
 def _summary(results: Results, facts: Mapping[str, Any]) -> str:
     score, value, interval, _ = score_rows(results.report.scores, results.report.constant)[0]
-    task = describe_task(results.task)
-    images = f"{counted(results.examples, 'validation image')}, which it was not trained on"
+    task = describe_task(results.report.task)
+    images = f"{counted(results.report.examples, 'validation image')}, which it was not trained on"
     if "scored" in facts:
-        images = f"{counted(results.examples, 'image')}: {inline(facts['scored'])}"
+        images = f"{counted(results.report.examples, 'image')}: {inline(facts['scored'])}"
     return (
         f"{inline(task[0].upper() + task[1:])}.\n\n**{inline(score)} {value}** (95 % interval "
         f"{interval}) on {images}."

@@ -43,15 +43,15 @@ def write_report(
 
     >>> import numpy as np, tempfile
     >>> from pathlib import Path
-    >>> from keras_vit.evaluation import classification_report
     >>> from keras_vit.evaluation.outcomes import Outcomes
-    >>> from keras_vit_cli.report.results import results_of_classes
+    >>> from keras_vit.evaluation.report import report_of
+    >>> from keras_vit.tasks import Classification
+    >>> from keras_vit_cli.report.results import results_of
     >>> from keras_vit_cli.report.run_files import write_report
-    >>> labels, logits = np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]]
+    >>> labels, answers = np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]]
     >>> folder = Path(tempfile.mkdtemp())
-    >>> scores = classification_report(labels, logits, ["cat", "dog"])
-    >>> results = results_of_classes(scores, Outcomes.of_logits(labels, logits))
-    >>> write_report(folder, results, {"seconds": 1.0})
+    >>> outcomes = Outcomes.of(Classification(("cat", "dog")), labels, answers)
+    >>> write_report(folder, results_of(report_of(outcomes, labels), outcomes), {"seconds": 1.0})
     >>> sorted(path.name for path in folder.iterdir())
     ['calibration.png', 'confusion.png', 'report.json', 'report.md']
     """

@@ -10,24 +10,14 @@ from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit._base.files import atomic_write
 from keras_vit._base.fonts import without_glyph_warnings
-from keras_vit.evaluation.calibration import Calibration
-from keras_vit.evaluation.mistakes import Mistake
-from keras_vit.evaluation.report import ClassificationReport
+from keras_vit.evaluation.report import Report
 from keras_vit.tasks.scores import wilson_interval
-from keras_vit_cli.report.contact_sheet import (
-    ANSWER,
-    SOFT,
-    TRUTH,
-    draw_contact_sheet,
-    file_text,
-    room,
-)
+from keras_vit_cli.report.contact_sheet import SOFT
 from keras_vit_cli.report.shortening import fits_in, shorten_apart, text_width
 
 # With fewer images in a bin, chance moves its accuracy by up to 18 points (Wilson's 95 % interval).
 FEW_IMAGES = 30
 MOST_CLASSES = 50  # of a confusion matrix, of 3,000 x 3,000 pixels then
-MOST_MISTAKES = 60  # of a contact sheet
 NO_METRICS = ("loss", "learning_rate")
 MANY_EPOCHS = 40  # beyond that a dot per epoch would hide the line
 
@@ -110,26 +100,26 @@ def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> 
     axes.set_title(f"{shown} in epoch {best}", loc="right", fontsize=10, c=SOFT)
 
 
-def draw_confusion(report: ClassificationReport) -> Any:
+def draw_confusion(report: Report) -> Any:
     """The confusion matrix as a matplotlib Figure: colors are shares of a row, numbers counts.
 
     Of more than `MOST_CLASSES` it shows those of the most frequent confusions, those that are
     taken for each other beside each other, and the predictions of all others in a last column.
     """
     chosen = _confused_classes(report)
-    names = [printable(report.classes[i].name) for i in chosen]
+    names = [printable(report.task.shown_names[i]) for i in chosen]
     font = {"size": 10}
     names = shorten_apart(names, len(names) * [fits_in(200, font)])
     rows, counts = list(names), _counts_among(report, chosen)
-    title = f"accuracy {report.accuracy:.1%}"
-    if len(chosen) < len(report.classes):
+    title = f"accuracy {report.scores['accuracy'].value:.1%}"
+    if len(chosen) < report.task.size:
         names.append("any other")
-        classes = f"{len(report.classes):,}"
-        title += f"\n{len(chosen)} of {classes} classes: those of the most frequent confusions"
+        names_of = f"{report.task.size:,} {report.task.nouns[1]}"
+        title += f"\n{len(chosen)} of {names_of}: those of the most frequent confusions"
     else:
         counts = counts[:, :-1]
-    supports = np.array([report.classes[i].support for i in chosen])
-    shares = counts / supports[:, None].clip(min=1)
+    images = report.names["images"][chosen]
+    shares = counts / images[:, None].clip(min=1)
     label = max(text_width(name, font) for name in names) / 72  # inches, beside and below
     side = max(2.8, 0.42 * len(names))
     figure = new_figure(side + label + 1.8, side + 0.71 * label + 1.2)
@@ -152,24 +142,24 @@ def draw_confusion(report: ClassificationReport) -> Any:
     return figure
 
 
-def _confused_classes(report: ClassificationReport) -> list[int]:
+def _confused_classes(report: Report) -> list[int]:
     """The classes of the matrix: all, or those of the most frequent confusions, pair by pair."""
-    count = len(report.classes)
-    if count <= MOST_CLASSES:
-        return list(range(count))
+    if report.task.size <= MOST_CLASSES:
+        return list(range(report.task.size))
     chosen: dict[int, None] = {}
     for pair in report.confusions[:, :2].tolist():
         if len(chosen) + len(set(pair) - set(chosen)) <= MOST_CLASSES:
             chosen |= dict.fromkeys(pair)
     if not chosen:  # without a mistake, any classes are as good
-        supports = [-scores.support for scores in report.classes]
-        chosen = dict.fromkeys(np.argsort(supports, kind="stable")[:MOST_CLASSES].tolist())
+        largest = np.argsort(-report.names["images"], kind="stable")
+        chosen = dict.fromkeys(largest[:MOST_CLASSES].tolist())
     return list(chosen)
 
 
-def _counts_among(report: ClassificationReport, chosen: Sequence[int]) -> np.ndarray:
+def _counts_among(report: Report, chosen: Sequence[int]) -> np.ndarray:
     """Counts of predictions among some classes `(chosen, chosen + 1)`; the last column: others."""
-    place = np.full(len(report.classes), len(chosen))
+    assert report.pairs is not None
+    place = np.full(report.task.size, len(chosen))
     place[list(chosen)] = np.arange(len(chosen))
     labels, predictions, amounts = report.pairs.T
     counts = np.zeros((len(chosen) + 1, len(chosen) + 1), np.int64)
@@ -177,7 +167,7 @@ def _counts_among(report: ClassificationReport, chosen: Sequence[int]) -> np.nda
     return counts[:-1]
 
 
-def draw_calibration(calibration: Calibration) -> Any:
+def draw_calibration(report: Report) -> Any:
     """The reliability diagram as a matplotlib Figure: accuracy against confidence, by bin.
 
     Bars below the diagonal are overconfident. Each has its 95 % confidence interval and, below it,
@@ -185,6 +175,8 @@ def draw_calibration(calibration: Calibration) -> Any:
     """
     from matplotlib.ticker import MaxNLocator
 
+    calibration = report.calibration
+    assert calibration is not None
     counts, accuracy, bins = calibration.counts, calibration.accuracy, len(calibration.counts)
     edges, few = np.arange(bins) / bins, counts < FEW_IMAGES
     figure = new_figure(6, 6.8)
@@ -238,47 +230,6 @@ def draw_calibration(calibration: Calibration) -> Any:
         frameon=False,
     )
     return figure
-
-
-def draw_mistakes(
-    mistakes: Sequence[Mistake],
-    images: Sequence[np.ndarray],
-    class_names: Sequence[str],
-    columns: int = 3,
-) -> Any:
-    """The images of mistakes as a matplotlib Figure, with classes, probability and file name.
-
-    The prediction is in bold, as the heading says.
-
-    Args:
-        mistakes: As from `worst_mistakes`; without any, the figure says so.
-        images: The image of each, uint8 `(height, width, 1 or 3)`.
-        class_names: The name of every class.
-        columns: Images per row, at most.
-    """
-    if not mistakes:
-        figure = new_figure(4, 3)
-        figure.text(0.5, 0.5, "no mistakes", ha="center", va="center", fontsize=12)
-        return figure
-    heading = "The most confident mistakes"
-    if len(mistakes) > MOST_MISTAKES:
-        heading = f"The {MOST_MISTAKES} most confident of {len(mistakes):,} mistakes"
-        mistakes, images = mistakes[:MOST_MISTAKES], images[:MOST_MISTAKES]
-    lines = [
-        (*_shown_classes(mistake, class_names), file_text(mistake.index, mistake.file))
-        for mistake in mistakes
-    ]
-    return draw_contact_sheet(heading, images, lines, columns)
-
-
-def _shown_classes(mistake: Mistake, class_names: Sequence[str]) -> tuple[str, str]:
-    """The predicted class and the label: long names so that they differ."""
-    after, before = f" ({mistake.probability:.0%})", "labeled "
-    prediction, label = shorten_apart(
-        [class_names[mistake.prediction], class_names[mistake.label]],
-        [fits_in(room(), ANSWER, after=after), fits_in(room(), TRUTH, before=before)],
-    )
-    return prediction + after, before + label
 
 
 def _compact(count: int) -> str:

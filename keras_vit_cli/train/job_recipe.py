@@ -107,10 +107,8 @@ def suited_recipe(
         return name, recipe
     side = splits.train.typical_side()
     name, reason = recipe_name(job, images_per_class, side)
-    each = counted(round(images_per_class), "training image")
-    about = f"{splits.num_classes:,} classes of about {each} each"
-    if splits.task.kind != "classification":
-        about = counted(len(splits.train), "training image")
+    images = counted(len(splits.train), "training image")
+    about = f"{images} of {counted(splits.task.size, *splits.task.nouns)}"
     if job.freeze_backbone:
         reason = "the head alone is trained: of the recipe, how images are prepared"
     print_fn(f"recipe {name}: {about}, and {reason}")

@@ -14,13 +14,14 @@ import numpy as np
 
 import keras_vit
 from keras_vit._base.files import write_text
-from keras_vit.evaluation import ClassificationReport, TaskReport
+from keras_vit.evaluation import Report
 from keras_vit.training.probe_choice import PROBE
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run_identity import RunMismatchError, differences
 from keras_vit_cli.train.job import Job
 
-Report = ClassificationReport | TaskReport
+# By which a probe and a trained model are compared: higher is better; the first that there is.
+MAIN_SCORES = ("mean_average_precision", "quadratic_kappa", "r2", "accuracy")
 
 
 def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
@@ -67,19 +68,20 @@ def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, A
 def stored_report(folder: Path) -> tuple[Report, dict[str, Any]]:
     """The report of a finished run, and all facts of its `report.json`."""
     facts = json.loads((folder / "report.json").read_text("utf-8"))
-    kind = TaskReport if "task" in facts["report"] else ClassificationReport
-    return kind.from_dict(facts["report"]), facts
+    return Report.from_dict(facts["report"]), facts
 
 
 def note_of_probe(report: Report, facts: dict[str, Any], job: Job) -> str:
     """A line where the trained model is worse than a linear probe on what it started from."""
-    probe, choice = facts.get("probe_accuracy"), facts.get("choice", {})
-    if probe is None or isinstance(report, TaskReport) or job.freeze_backbone:
+    probe, choice = facts.get("probe_scores"), facts.get("choice", {})
+    if probe is None or job.freeze_backbone or choice.get("selected") == PROBE:
         return ""
-    if report.accuracy >= probe or choice.get("selected") == PROBE:
+    name = next(name for name in MAIN_SCORES if name in report.scores)
+    reached = report.scores[name].value
+    if reached >= probe[name]:
         return ""
     return (
-        f"note: a linear probe on the frozen features reaches {probe:.2%} of the validation "
-        f"images, and the trained model {report.accuracy:.2%}: try --freeze-backbone, or a lower "
-        "--learning-rate"
+        f"note: a linear probe on the frozen features has {name} {probe[name]:.4g} on the "
+        f"validation images, and the trained model {reached:.4g}: try --freeze-backbone, or a "
+        "lower --learning-rate"
     )

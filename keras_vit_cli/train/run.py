@@ -23,9 +23,8 @@ from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, Se
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.evaluation.prediction import predict_outcomes, predict_split, predict_with_novelty
-from keras_vit.evaluation.probes import LinearProbe
-from keras_vit.evaluation.task_probe import TaskProbe, task_probe
+from keras_vit.evaluation.prediction import predict_outcomes, predict_split
+from keras_vit.evaluation.report import Report, report_of
 from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
@@ -37,8 +36,9 @@ from keras_vit.ops import (
 from keras_vit.tasks.balance import describe_counts, differs_much
 from keras_vit.training.apart import digests_of, unseen, without_copies
 from keras_vit.training.callbacks import check_tensorboard
-from keras_vit.training.compile_model import loss_name, recipe_loss
+from keras_vit.training.compile_model import loss_name
 from keras_vit.training.distillation import Distillation, check_classifier
+from keras_vit.training.first_look import first_look
 from keras_vit.training.fit import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose, hold_out_to_choose
@@ -54,7 +54,7 @@ from keras_vit.training.refinement import (
 from keras_vit.weights import load_model
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
-from keras_vit_cli.report.results import Results, results_of_classes, results_of_task
+from keras_vit_cli.report.results import Results, results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
@@ -66,10 +66,8 @@ from keras_vit_cli.train.job_recipe import (
     recipe_of,
     suited_recipe,
 )
-from keras_vit_cli.train.record import Report, begin, config_of, note_of_probe, stored_report
+from keras_vit_cli.train.record import begin, config_of, note_of_probe, stored_report
 
-Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels
-K_NEIGHBORS = 20
 NO_SAVED_MODEL = (
     "note: there will be no SavedModel, which TensorFlow writes, and it is not installed: {}, or "
     "export the finished model in another format by keras-vit export"
@@ -126,8 +124,8 @@ class Run:
         splits: The images and labels, after `load`, without those that were kept for intervals.
         seen: Which images are used for what, after `keep_apart`; of records, how many.
         model: The classifier; each step of `train_on` may put another in its place.
-        outcomes: Labels and predictions of the validation split, after `predict`, of classes.
-        targets: The targets of other tasks, and their `answers`, likewise.
+        outcomes: What is kept of the answers to the validation split, after `predict`, and the
+            `targets`.
 
     Raises:
         ValueError: An option is misspelled, or does not go with another; nothing is loaded yet.
@@ -139,7 +137,6 @@ class Run:
     calibrating: data.Split | None
     outcomes: Outcomes
     targets: np.ndarray
-    answers: np.ndarray
 
     def __init__(self, job: Job, print_fn: Callable[[str], None] = print) -> None:
         self.job = job
@@ -193,10 +190,8 @@ class Run:
             self.print(note)
         if note := note_of_best(job.out, facts):
             self.print(f"note: {note}")
-        if "sets" in facts:
-            self.print(str(evaluation.SetReport.from_dict(facts["sets"])))
-        if "novelty" in facts:
-            self.print(str(evaluation.NoveltyReport(**facts["novelty"])))
+        for promise in report.promises:
+            self.print(str(promise))
         self.print(
             f"{facts['seconds']:.0f} s; written to {job.out}: "
             + ", ".join(sorted(path.name for path in job.out.iterdir()))
@@ -226,7 +221,8 @@ class Run:
         if self.splits.report.unreadable or self.splits.report.ignored:
             self.print(f"left out: {self.splits.report}")
         name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
-        if not self.classifies and (note := note_of_mirroring(self.job, self.recipe)):
+        mirrors = not self.splits.task.keeps_in_mirror
+        if mirrors and (note := note_of_mirroring(self.job, self.recipe)):
             self.print(note)
         self.facts["recipe"] = name
         task, recipe = self.splits.task, self.recipe
@@ -264,10 +260,11 @@ class Run:
                 self.splits, job.coverage, job.seed
             )
         fraction = recipe.held_out
-        if not self.classifies and job.held_out is None and job.coverage is None:
+        task = self.splits.task
+        if task.calibrates and job.held_out is None and job.coverage is None:
             fraction = fraction or CALIBRATION  # thresholds and intervals are of unseen images
         self.trained_on, self.held_out = hold_out(self.splits, fraction, job.seed)
-        probes = recipe.probe_first and self.classifies
+        probes = recipe.probe_first and task.sums_to_one
         self.chooses, self.deciding = probes and not job.freeze_backbone, self.held_out
         if self.chooses and job.held_out is None and self.held_out is None:
             self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
@@ -307,45 +304,19 @@ class Run:
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
         job, recipe = self.job, self.recipe
-        starts = recipe.probe_first and self.classifies
+        task = self.model.task
+        starts = recipe.probe_first and task.sums_to_one
         if job.first_look or job.freeze_backbone or starts:
             cache = cache_folder() / "features"
             train = evaluation.features(self.model, self.trained_on.train, cache)
             val = evaluation.features(self.model, self.trained_on.val, cache)
-            probe = self._probe_classes(train, val) if self.classifies else self._probe(train, val)
+            probe, self.facts["probe_scores"] = first_look(task, train, val, recipe, job.seed)
+            shown = (f"{name} {score:.4g}" for name, score in self.facts["probe_scores"].items())
+            self.print(f"on frozen features, a linear probe: {', '.join(shown)}")
             if job.freeze_backbone or starts:
                 set_head(self.model, probe)
         averages = recipe.tuned_share < 1 or self.chooses
         self.start = self.model.get_weights() if averages else None
-
-    def _probe_classes(self, train: Features, val: Features) -> LinearProbe:
-        k = min(K_NEIGHBORS, len(train[0]))
-        accuracy = evaluation.knn_accuracy(*train, *val, k=k)
-        balance = self.recipe.balance
-        probe = evaluation.linear_probe(*train, *val, seed=self.job.seed, balance=balance)
-        self.print(
-            f"on frozen features: {k} nearest neighbors {accuracy:.2%}, "
-            f"linear probe {probe.accuracy:.2%}"
-        )
-        self.facts["probe_accuracy"] = probe.accuracy
-        return probe
-
-    def _probe(self, train: Features, val: Features) -> TaskProbe:
-        """A linear head of a task that is not of classes."""
-        task = self.model.task
-        loss = recipe_loss(task, self.recipe, train[1])
-        probe = task_probe(task, *train, loss, self.job.seed)
-        targets, outputs = task.to_targets(val[1]), probe.outputs(val[0])
-        scores = task.scores(targets, task.answers(outputs), resamples=0)
-        shown = ", ".join(f"{name} {score.value:.4g}" for name, score in scores.items())
-        self.print(f"on frozen features: linear probe {shown}")
-        self.facts["probe_scores"] = {name: score.value for name, score in scores.items()}
-        return probe
-
-    @property
-    def classifies(self) -> bool:
-        """Whether there is one class per image: what probes and temperatures are for."""
-        return self.splits.task.kind == "classification"
 
     def fit(self) -> None:
         """Trains the model, perhaps by a teacher, unless its head alone is fitted."""
@@ -429,14 +400,9 @@ class Run:
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
-        if self.classifies:
-            self.outcomes = predict_outcomes(self.model, self.splits.val, self.recipe.batch_size)
-        else:
-            labels, outputs, self.novelty = predict_with_novelty(
-                self.model, self.splits.val, self.recipe.batch_size
-            )
-            self.targets = self.model.task.to_targets(labels)
-            self.answers = answers_of(self.model, outputs)
+        self.outcomes, self.targets = predict_outcomes(
+            self.model, self.splits.val, self.recipe.batch_size
+        )
         if current_processes() is not None:
             with single_process():
                 self.model = self.model.copy()  # with all weights
@@ -444,21 +410,13 @@ class Run:
     @property
     def report(self) -> Report:
         """The scores on the validation split."""
-        if not self.classifies:
-            of_training = self.splits.task.to_targets(self.splits.train.labels())
-            task = self.model.task
-            return evaluation.task_report(task, self.targets, self.answers, of_training)
-        return evaluation.classification_report(
-            self.outcomes.labels, self.outcomes.predictions, self.splits.class_names
-        )
+        of_training = self.splits.task.to_targets(self.splits.train.labels())
+        return report_of(self.outcomes, self.targets, of_training)
 
     @property
     def results(self) -> Results:
-        """The scores with all that the report has of the task."""
-        report, split = self.report, self.splits.val
-        if isinstance(report, evaluation.TaskReport):
-            return results_of_task(report, self.targets, self.answers, split, self.novelty)
-        return results_of_classes(report, self.outcomes, split, self.model.task)
+        """The scores with their plots and mistakes."""
+        return results_of(self.report, self.outcomes, self.splits.val)
 
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""

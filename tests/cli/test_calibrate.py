@@ -95,12 +95,12 @@ def test_train_with_a_coverage(command: Command) -> None:
     assert f"Prediction sets of 0.9 coverage, from {count} images" in printed
     model = keras_vit.load_model(out)
     scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
-    assert facts["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
+    assert facts["report"]["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
     novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 360 images."
     page = (out / "report.md").read_text()
     for text in (printed, page, command("evaluate --data digits run/saved_models/run/1")):
         assert novel in text
-    assert facts["sets"]["calibrated_on"] == count
+    assert facts["report"]["sets"]["calibrated_on"] == count
     assert f"| calibrated on | {count} training images, used for nothing else |" in page
     assert "Answered with one class: " in page
     contract = keras_vit.export.load_exported(out / "saved_models/run/1").contract

@@ -181,7 +181,7 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
         said("evaluate run --data photos --out scores")
     )
     kept = json.loads(Path("scores/report.json").read_text())
-    assert kept["report"]["macro"]["support"] == 25
+    assert kept["report"]["examples"] == 25
     assert "25 images" in Path("scores/report.md").read_text()
     command("evaluate run --data photos --out scores", status=2)  # it is there
     # What sets thresholds is used from then on.

@@ -8,10 +8,10 @@ import pytest
 
 from keras_vit import evaluation
 from keras_vit.data import ArraySplit
-from keras_vit.evaluation import calibration, classification_report, worst_mistakes
-from keras_vit.evaluation.mistakes import images_at
+from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.novelty import knn_scores
 from keras_vit.evaluation.prediction import predict_files
+from keras_vit.evaluation.shown_images import images_at
 from keras_vit.tasks import Regression
 from tests.bank import TINY, fresh, tiny
 
@@ -94,13 +94,10 @@ def quantized() -> Any:
     ("one column per class", lambda: classification_report(LABELS, LOGITS, NAMES[:2])),
     ("200 of 200 examples", lambda: classification_report(LABELS, LOGITS * np.inf, NAMES)),
     (NOT_PROBABILITIES, lambda: calibration(LABELS, LOGITS)),
-    (NOT_PROBABILITIES, lambda: worst_mistakes(LABELS, LOGITS)),
     (r"\(199,\) labels do not match \(200, 3\)", lambda: calibration(LABELS[1:], ROWS)),
-    (r"\(199,\) labels do not match \(200, 3\)", lambda: worst_mistakes(LABELS[1:], ROWS)),
     ("Labels range from 1 to 3", lambda: calibration(LABELS + 1, ROWS)),
     ("Labels are float64", lambda: calibration(LABELS / 2, ROWS)),
     ("not finite", lambda: calibration(LABELS, np.nan * ROWS)),
-    ("count=0", lambda: worst_mistakes(LABELS, ROWS, count=0)),
     ("indices from 3 to 3", lambda: images_at(SPLIT, [3])),
     ("indices from -1 to 1", lambda: images_at(SPLIT, [-1, 1])),
     ("channels=2", lambda: images_at(SPLIT, [0], channels=2)),

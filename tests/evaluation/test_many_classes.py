@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from keras_vit import data, evaluation
-from keras_vit.evaluation import ClassificationReport, checks, classification_report, prediction
-from keras_vit.evaluation.mistakes import Mistake, images_at
-from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation import Report, checks, classification_report, prediction
 from keras_vit.evaluation.prediction import predict_outcomes
-from keras_vit.evaluation.report import SHOWN_ROWS
+from keras_vit.evaluation.report_text import SHOWN_ROWS, name_rows
+from keras_vit.evaluation.shown_images import images_at
 from keras_vit.tasks import Multilabel, Regression, Task
+from keras_vit_cli.report.contact_sheet import draw_contact_sheet
 from keras_vit_cli.report.report_page import MOST_SCORES, report_page
-from keras_vit_cli.report.results import Results, results_of_classes
 from keras_vit_cli.report.run_files import write_report
-from keras_vit_cli.report.run_plots import draw_confusion, draw_mistakes
+from keras_vit_cli.report.run_plots import draw_confusion
 from tests.bank import TINY, fill, fresh, pixels
+from tests.evaluation.outcomes import outcomes_of, results_of_classes, results_of_task
 from tests.evaluation.test_plots import texts
 
 pytest.importorskip("matplotlib")
@@ -38,9 +38,10 @@ LIMITED = """
 import resource, sys, tempfile
 import keras, keras_vit, matplotlib.figure, numpy as np, sklearn.metrics
 from keras_vit import data
-from keras_vit.evaluation import classification_report
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit_cli.report.results import results_of_classes
+from keras_vit.evaluation.report import report_of
+from keras_vit.tasks import Classification
+from keras_vit_cli.report.results import results_of
 from keras_vit_cli.report.run_files import write_report
 
 def peak():
@@ -60,23 +61,23 @@ OF_LOGITS = """
 logits = random.normal(size=(images, classes)).astype("float32")
 logits[np.arange(images), labels] += 3
 before = limit()
-report = classification_report(labels, logits, names)
-outcomes, split = Outcomes.of_logits(labels, logits), None
+task, targets = Classification(names), labels
+outcomes = Outcomes.of(task, labels, task.answers(logits))
 """
 OF_A_MODEL = """
 from keras_vit.evaluation.prediction import predict_outcomes
 pixels = random.integers(0, 256, (images, 8, 8, 3)).astype("uint8")
 split = data.ArraySplit("val", tuple(names), pixels, labels.astype("int32"))
 model = keras_vit.VisionTransformer(patch_size=8, hidden_dim=8, depth=1, num_heads=1,
-    input_shape=(8, 8, 3), num_classes=classes)
+    input_shape=(8, 8, 3), num_classes=classes, task=Classification(names))
 model.get_layer("head").kernel.assign(random.normal(size=(8, classes)))
 model.predict_on_batch(np.zeros((8, 8, 8, 3)))
 before = limit()
-outcomes = predict_outcomes(model, split)
-report = classification_report(outcomes.labels, outcomes.predictions, names)
+outcomes, targets = predict_outcomes(model, split)
 """
 WRITTEN = """
-write_report(tempfile.mkdtemp(), results_of_classes(report, outcomes, split), {})
+report = report_of(outcomes, targets)
+write_report(tempfile.mkdtemp(), results_of(report, outcomes), {})
 str(report)
 print(peak() - before)
 """
@@ -116,26 +117,24 @@ def test_the_matrix_shows_the_worst_confusions() -> None:
 
 def test_tables_have_the_worst_classes_and_the_file_all() -> None:
     report = classification_report(LABELS, PREDICTIONS, NAMES)
-    lines = str(report).splitlines()
-    assert lines[0] == "the 40 classes with most mistakes of 1,000:"
-    assert len(lines) == SHOWN_ROWS + 7
-    assert [line[:8] for line in lines[3:5]] == ["class 7 ", "class 8 "]
+    assert "Shown: the 40 with the lowest F1 of 1,000." in str(report)
+    rows = name_rows(report)
+    assert len(rows) == SHOWN_ROWS + 1
+    assert [row[0] for row in rows[1:3]] == ["class 7", "class 8"]
     text = report.to_markdown()
-    assert "Shown: the 40 classes with most mistakes of 1,000; `report.json` has all." in text
+    assert "Shown: the 40 with the lowest F1 of 1,000; `report.json` has all." in text
     assert "The most frequent confusions, 10 of 10:" in text
     assert "| class 7 | class 8 | 3 |" in text
     assert text.count("\n") < 80
     # All numbers are in the file.
     text = json.dumps(report.to_dict())
     assert len(text) < 300_000  # a matrix of a million numbers would be 3 MB
-    again = ClassificationReport.from_dict(json.loads(text))
-    assert again.classes == report.classes
+    again = Report.from_dict(json.loads(text))
+    assert again.names["F1"].tolist() == report.names["F1"].tolist()
     np.testing.assert_array_equal(again.confusion, report.confusion)
     assert report.confusion.sum() == len(LABELS)
     few = classification_report([0, 1, 1], [0, 1, 0], ["a", "b"])
-    assert few.to_dict()["confusion"] == [[1, 0], [1, 1]]
-    again = ClassificationReport.from_dict(json.loads(json.dumps(few.to_dict())))
-    np.testing.assert_array_equal(again.pairs, few.pairs)
+    assert few.confusion.tolist() == [[1, 0], [1, 1]]
     # A dense matrix of 21,843 classes is refused.
     most = classification_report([0, 21_842], [0, 1], [str(i) for i in range(21_843)])
     assert most.pairs.tolist() == [[0, 0, 1], [21_842, 1, 1]]
@@ -144,9 +143,7 @@ def test_tables_have_the_worst_classes_and_the_file_all() -> None:
 
 
 def test_the_page_is_short(tmp_path: Path) -> None:
-    half = classification_report([0, 0, 1, 1], [0, 0, 1, 1], NAMES)
-    outcomes = Outcomes(np.array([0]), np.array([0]), np.array([0.5]), np.array([0.5]))
-    write_report(tmp_path, results_of_classes(half, outcomes), {})
+    write_report(tmp_path, results_of_classes(NAMES, [0, 0, 1, 1], np.eye(1000)[[0, 0, 1, 1]]), {})
     page = (tmp_path / "report.md").read_text("utf-8")
     assert len(page) < 8000
     assert "Not tested, as there are no validation images: class 2, class 3," in page
@@ -161,14 +158,14 @@ def test_pages_of_other_tasks_are_short(size: int, monkeypatch: pytest.MonkeyPat
     rng = np.random.default_rng(0)
     names, present = tuple(f"name {i}" for i in range(size)), np.eye(size, dtype="float32")[:4]
     shown = f"Shown: the 4 with the lowest F1 of {size:,}; `report.json` has all."
-    more = f"{4 * size - MOST_SCORES:,} more are in `report.json`."
+    more = f"{4 * size + 1 - MOST_SCORES:,} more are in `report.json`."
     probabilities, values = rng.random(present.shape), rng.normal(size=present.shape)
     for task, targets, answers, words in (
         (Multilabel(names), present, probabilities, shown),
         (Regression(names), values, values + 0.1, more),
     ):
-        report = evaluation.task_report(task, targets, answers)
-        results = Results(task, len(answers), report, (), {}, {"report": report.to_dict()})
+        split = data.ArraySplit("val", task, pixels(4, 8, 8, 1), task.check_targets(targets))
+        results = results_of_task(task, targets, answers, split)
         assert words in (page := report_page("many", results, {}))
         assert len(page) < 10_000
 
@@ -179,15 +176,13 @@ def test_outcomes_are_those_of_all_scores(batch_size: int, monkeypatch: pytest.M
     split = data.ArraySplit("val", NAMES[:10], pixels(360, 8, 8, 1), LABELS[:360] % 10)
     model = fresh(**TINY | {"input_shape": (8, 8, 1), "patch_size": 4, "num_classes": 10})
     fill(model, scale=1)
-    expected = Outcomes.of_logits(*evaluation.predict_split(model, split, batch_size))
-    assert len(np.unique(expected.predictions)) > 3
+    labels, logits = evaluation.predict_split(model, split, batch_size)
+    expected = outcomes_of(NAMES[:10], labels, logits).tally
+    assert len(np.unique(expected["predictions"])) > 3
     monkeypatch.setattr(prediction, "MOST_SCORE_BYTES", 40 * 16)
-    monkeypatch.setattr(checks, "CHUNK_BYTES", 300)
-    outcomes = predict_outcomes(model, split, batch_size)
-    np.testing.assert_array_equal(outcomes.labels, expected.labels)
-    np.testing.assert_array_equal(outcomes.predictions, expected.predictions)
-    np.testing.assert_allclose(outcomes.probability, expected.probability, rtol=1e-4)
-    np.testing.assert_allclose(outcomes.label_probability, expected.label_probability, rtol=1e-3)
+    tally = predict_outcomes(model, split, batch_size)[0].tally
+    for name in expected:
+        np.testing.assert_allclose(tally[name], expected[name], rtol=1e-3)
 
 
 def test_a_temperature_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,17 +202,14 @@ def test_large_images_and_long_names_of_mistakes_are_reduced() -> None:
     assert [i.shape for i in images_at(split, [1], 3, largest=60)] == [(30, 60, 3)]
     assert [i.shape for i in images_at(split, [1], 3)] == [(300, 600, 3)]
     # A contact sheet has a bound.
-    many = [Mistake(i, 0, 1, 0.9, 0.1) for i in range(500)]
-    figure = draw_mistakes(many, 500 * [np.zeros((4, 4, 3), np.uint8)], ("a", "b"))
-    assert len(figure.axes) == 60
-    assert "The 60 most confident of 500 mistakes" in figure.get_suptitle()
-    assert figure.get_size_inches().max() * figure.dpi < 8000
+    wrong = results_of_classes(("a", "b"), np.zeros(50, int), 9 * np.eye(2)[50 * [1]])
+    assert len(wrong.record["mistakes"]) == 24
     # Long names differ where they are shown.
     long = "Canis_lupus_familiaris_of_the_mountains_{}_in_the_snow_of_the_high_valleys_in_winter"
     colors = ("brown", "black", "brindled")
     siblings = tuple(long.format(color) for color in colors)
-    mistake = Mistake(0, 0, 1, 0.9, 0.1, f"photos/{siblings[0]}/3.jpg")
-    figure = draw_mistakes([mistake], [np.zeros((8, 8, 3), np.uint8)], siblings)
+    line = (f"{siblings[1]} (90%)", siblings[0], f"{siblings[0]}/3.jpg")
+    figure = draw_contact_sheet("Worst", [np.zeros((8, 8, 3), np.uint8)], [line])
     first, second, file = texts(figure.axes[0].texts)
     assert "black" in first
     assert "brown" in second
@@ -232,18 +224,17 @@ def test_large_images_and_long_names_of_mistakes_are_reduced() -> None:
 def test_an_accuracy_that_says_nothing() -> None:
     names = ["benign", "malignant"]
     report = classification_report([0] * 56 + [1], [0] * 56 + [1], names)
-    assert report.accuracy == 1
-    for text in (str(report), report.notes[0]):
-        assert "an accuracy of 100.0% on 57 images says nothing of the classes" in text
+    assert report.scores["accuracy"].value == 1
+    for text in (str(report), report.notes[-1]):
+        assert "An accuracy of 100.0% on 57 images says nothing of the classes" in text
         assert "always predicting benign would reach 98.2%" in text
         assert "the smallest class, malignant, has 1 image. The balanced accuracy" in text
     constant = classification_report([0] * 56 + [1], [0] * 57, names)
-    assert "is 50.0%" in constant.notes[0]
-    assert constant.balanced_accuracy == 0.5
-    assert constant.to_dict()["majority_rate"] == pytest.approx(56 / 57)
+    assert "is 50.0%" in constant.notes[-1]
+    assert constant.scores["balanced_accuracy"].value == 0.5
     alone = classification_report([0] * 9, [0] * 9, names)
-    assert alone.notes[0].startswith("not tested, as there are no validation images: malignant")
+    assert alone.notes[0].startswith("Not tested, as there are no validation images: malignant")
     assert "there are no images of any other class" in alone.notes[1]
-    assert "note: not tested" in str(alone)
+    assert "note: Not tested" in str(alone)
     even = np.arange(40) % 2
     assert classification_report(even, even, names).notes == ()

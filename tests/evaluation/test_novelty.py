@@ -112,6 +112,6 @@ def test_novelty_is_saved_and_of_these_weights(tmp_path: Path, recwarn: Any) -> 
     assert not [w for w in recwarn if "calibrated" in str(w.message)]
     with pytest.warns(UserWarning, match=r"calibrated without --views flip"):
         open_classifier(tmp_path / "model.keras", views="flip")
-    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.warns(UserWarning, match=r"Train model\.uncalibrated\(\)"):
         model.fit(np.full((2, 8, 8, 3), 99.0, "float32"), np.array([0, 1]), verbose=0)

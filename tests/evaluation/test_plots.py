@@ -11,14 +11,12 @@ import pytest
 from keras_vit._base import fonts
 from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit.data import ArraySplit
-from keras_vit.evaluation import calibration, classification_report
-from keras_vit.evaluation.mistakes import Mistake
-from keras_vit.evaluation.task_report import task_report
+from keras_vit.evaluation import classification_report
 from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
 from keras_vit_cli.report import run_plots
-from keras_vit_cli.report.results import results_of_task
-from keras_vit_cli.report.run_plots import draw_curves, draw_mistakes
-from keras_vit_cli.report.task_plots import draw_grades
+from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
+from keras_vit_cli.report.run_plots import draw_curves
+from tests.evaluation.outcomes import report_of_classes, results_of_task
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
@@ -97,9 +95,10 @@ def test_curves_of_what_there_is() -> None:
 def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, images)
-    powers = np.exp(3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels])
-    result = calibration(labels, powers / powers.sum(1, keepdims=True))
-    figure = run_plots.draw_calibration(result)
+    logits = 3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels]
+    report = report_of_classes(NAMES, labels, logits)
+    figure, result = run_plots.draw_calibration(report), report.calibration
+    assert result is not None
     renderer = drawn(figure)
     diagram, histogram = figure.axes
     assert f"{images:,} images" in diagram.get_title()
@@ -120,15 +119,16 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
 
 
-def mistakes(files: tuple[str | None, ...] = FILES) -> list[Mistake]:
+def lines_of(files: tuple[str | None, ...] = FILES) -> list[tuple[str, str, str]]:
     return [
-        Mistake(i, i % 3, (i + 1) % 3, 0.9 - i / 100, 0.1, file) for i, file in enumerate(files)
+        (f"{NAMES[(i + 1) % 3]} ({90 - i}%)", NAMES[i % 3], file_text(i, file))
+        for i, file in enumerate(files)
     ]
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
 def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
-    figure = draw_mistakes(mistakes()[:count], IMAGES[:count], NAMES, columns=4)
+    figure = draw_contact_sheet("Worst", IMAGES[:count], lines_of()[:count], columns=4)
     renderer = drawn(figure)
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert len(shown) == count
@@ -147,7 +147,7 @@ def test_titles_of_mistakes_stand_at_one_height(count: int) -> None:
 
 
 def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
-    figure = draw_mistakes(mistakes(), IMAGES, NAMES)
+    figure = draw_contact_sheet("Worst", IMAGES, lines_of())
     renderer = drawn(figure)
     for axes, image in zip(figure.axes, IMAGES, strict=False):
         box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
@@ -155,16 +155,16 @@ def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
         assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
         assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
     lines = [texts(axes.texts) for axes in figure.axes if axes.texts]
-    assert lines[0] == ["rose $a$ (90%)", "labeled daisy", "daisy/a.jpg"]
+    assert lines[0] == ["rose $a$ (90%)", "true: daisy", "daisy/a.jpg"]
     assert "bold: prediction" in figure.get_suptitle()
     assert (lines[1][2], lines[5][2]) == ("rose/$x$ & y.jpg", r"daisy/\x1b[31m.jpg")
     assert re.fullmatch(r"rose/IMG_.*….*_0042\.jpg", lines[3][2])
     assert all(not text.get_parse_math() for axes in figure.axes for text in axes.texts)
     assert max(len(line) for part in lines for line in part) <= 40
-    without = draw_mistakes(mistakes((None, None)), IMAGES[:2], NAMES)
+    without = draw_contact_sheet("Worst", IMAGES[:2], lines_of((None, None)))
     assert [axes.texts[2].get_text() for axes in without.axes[:2]] == ["image 0", "image 1"]
     # Legible on a phone: at least 7 pixels high where the figure is 358 wide.
-    figure = draw_mistakes(4 * mistakes(), 4 * IMAGES, NAMES)
+    figure = draw_contact_sheet("Worst", 4 * IMAGES, 4 * lines_of())
     sizes = {text.get_fontsize() for axes in figure.axes for text in axes.texts}
     assert min(sizes) / 72 / figure.get_figwidth() * 358 >= 7
 
@@ -173,11 +173,11 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
     """Each box would be a warning of its own: here one says what to set."""
     fonts._warn.cache_clear()
     names = ("菊", "ばら", "\U000f0000")  # a private character, which no font has
-    files = [Mistake(0, 2, 1, 0.9, 0.1, "菊/ばら.jpg"), Mistake(1, 2, 1, 0.9, 0.1, "x/菊.jpg")]
+    lines = [("ばら (90%)", "\U000f0000", "菊/ばら.jpg"), ("ばら (90%)", "\U000f0000", "x/菊.jpg")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            figure = draw_mistakes(files, IMAGES[:2], names)
+            figure = draw_contact_sheet("Worst", IMAGES[:2], lines)
             run_plots.save_figure(figure, tmp_path / "mistakes.png")
         with without_glyph_warnings():
             drawn(run_plots.draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
@@ -196,30 +196,25 @@ def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -
     answers = task.answers(RANDOM.normal(size=(30, task.outputs)))
     checked = task.check_targets(targets)
     split = ArraySplit("val", task, np.zeros((30, 8, 8, 1), np.uint8), checked)
-    shown = results_of_task(task_report(task, targets, answers), checked, answers, split)
+    shown = results_of_task(task, targets, answers, split)
     figure = next(iter(shown.plots.values()))()
     renderer = drawn(figure)
     assert max(renderer.width, renderer.height) <= 3000
     if isinstance(task, Ordinal):
-        assert figure.axes[0].images[0].get_array().shape == (50, 50)
-        assert "8 grades per cell" in figure.axes[0].get_title("left")
+        assert len(figure.axes[0].get_yticklabels()) in (49, 50)
+        assert " of 400 grades: those of" in figure.axes[0].get_title()
     else:
         assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()
 
 
-def test_neighboring_grades_share_a_cell_and_the_worst_answers_name_their_files() -> None:
-    figure = draw_grades(Ordinal(size=100), np.array([0, 0, 99, 99]), np.eye(100)[[0, 1, 1, 99]])
-    matrix = figure.axes[0].images[0].get_array()
-    assert matrix[0, 0] == 1
-    assert matrix[49].tolist() == [0.5, *48 * [0], 0.5]
+def test_the_worst_answers_name_their_files() -> None:
     task, targets = Multilabel(("sun", "sea")), np.array([[1, 0], [1, 1], [0, 0]], np.float32)
     answers = np.array([[0.9, 0.2], [0.1, 0.2], [0.4, 0.1]], np.float32)
     split = ArraySplit("val", task, np.zeros((3, 8, 8, 1), np.uint8), targets)
-    report = task_report(task, targets, answers)
     answer, truth = "none of the labels (sea 20.00%)", "sun, sea"
     named = tuple(Path(f"beach/{i}.jpg") for i in range(3))
     for split.files, file in ((None, "image 1"), (named, "beach/1.jpg")):
-        shown = results_of_task(report, targets, answers, split)
+        shown = results_of_task(task, targets, answers, split)
         lines = texts(shown.plots["mistakes.png"]().axes[0].texts)
         assert lines == [answer, f"true: {truth}", file]
     first = {"index": 1, "file": "beach/1.jpg", "answer": answer, "truth": truth}

@@ -15,17 +15,17 @@ from sklearn.calibration import calibration_curve
 
 import keras_vit
 from keras_vit import data
-from keras_vit.evaluation import calibration, classification_report, predict_split, worst_mistakes
-from keras_vit.evaluation.mistakes import images_at
-from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation import calibration, predict_split
+from keras_vit.evaluation.shown_images import images_at
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.training import recipes
 from keras_vit_cli.report import description
 from keras_vit_cli.report.report_page import recipe_rows, report_page
-from keras_vit_cli.report.results import Results, results_of_classes
+from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_files import write_report
 from tests.bank import small, tiny
 from tests.data.image_fixtures import flat_folder, one_quick
+from tests.evaluation.outcomes import outcomes_of, results_of_classes
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
@@ -73,17 +73,15 @@ def test_calibration_is_its_definition_and_scikit_learns() -> None:
 
 
 def test_mistakes_are_the_most_confident_errors_and_have_their_images(tmp_path: Path) -> None:
-    mistakes = worst_mistakes(LABELS, PROBABILITIES, 10, [f"{i}.jpg" for i in range(400)])
-    predictions = PROBABILITIES.argmax(1)
-    wrong = np.flatnonzero(predictions != LABELS)
-    assert {m.index for m in mistakes} == set(wrong[np.argsort(-PROBABILITIES.max(1)[wrong])[:10]])
-    assert mistakes == tuple(sorted(mistakes, key=lambda m: -m.probability))
-    for mistake in mistakes:
-        assert mistake.label == LABELS[mistake.index] != mistake.prediction
-        assert mistake.probability == PROBABILITIES[mistake.index, mistake.prediction]
-        assert mistake.label_probability == PROBABILITIES[mistake.index, mistake.label]
-        assert mistake.file == f"{mistake.index}.jpg"
-    assert worst_mistakes(predictions, PROBABILITIES) == ()
+    outcomes = outcomes_of(NAMES, LABELS, LOGITS)
+    wrong = np.flatnonzero(PROBABILITIES.argmax(1) != LABELS)
+    order = wrong[np.argsort(-PROBABILITIES.max(1)[wrong])]
+    assert outcomes.worst(10) == order[:10].tolist()
+    answer, truth = outcomes.task.texts(outcomes.tally, order[0])
+    probability = PROBABILITIES[order[0]].max()
+    assert answer == f"{NAMES[PROBABILITIES[order[0]].argmax()]} ({probability:.0%})"
+    assert truth == NAMES[LABELS[order[0]]]
+    assert outcomes_of(NAMES, PROBABILITIES.argmax(1), LOGITS).worst() == []
     # Images come in the order of their indices; skipped files do not shift them, nor the labels.
     complete = data.load(flat_folder(tmp_path), val_fraction=0.5).val
     images = images_at(complete, [7, 2, 4])
@@ -102,8 +100,7 @@ def test_mistakes_are_the_most_confident_errors_and_have_their_images(tmp_path: 
 
 
 def results(split: data.Split | None = None) -> Results:
-    report = classification_report(LABELS, LOGITS, NAMES)
-    return results_of_classes(report, Outcomes.of_logits(LABELS, LOGITS), split)
+    return results_of_classes(NAMES, LABELS, LOGITS, split)
 
 
 def test_page_has_every_section_and_every_fact() -> None:
@@ -125,17 +122,15 @@ def test_page_has_every_section_and_every_fact() -> None:
     )  # fmt: skip
     assert [fact for fact in facts if fact not in page] == []
     assert "ema" not in page  # which is off
-    weakest = min(shown.report.classes, key=lambda scores: scores.recall)
-    assert f"The weakest class is {weakest.name}" in page
+    weakest = NAMES[shown.report.names["recall"].argmin()]
+    assert f"The weakest class is {weakest}" in page
     # Of the head alone, which does not follow the recipe.
     config = {**CONFIG, "job": {**CONFIG["job"], "freeze_backbone": True}}
     page = report_page("flowers", shown, FACTS, config)
     assert "The head alone was fitted" in page
     assert "learning_rate" not in page
     # Of an untested class, without facts.
-    report = classification_report([0, 0], [0, 0], ["cat", "dog"])
-    outcomes = Outcomes(*np.zeros((2, 2), int), *np.ones((2, 2)))
-    page = report_page("pets", results_of_classes(report, outcomes), {})
+    page = report_page("pets", results_of_classes(["cat", "dog"], [0, 0], [[9, 0], [9, 0]]), {})
     assert "Not tested, as there are no validation images: dog (1 class of 2)." in page
     assert "| accuracy | 1 | 0.3424 to 1 | 1 |" in page  # Wilson, 2 of 2
     assert "None" not in page
@@ -228,11 +223,13 @@ def test_folder(tmp_path: Path) -> None:
         assert min(colors.shape[:2]) > 300
         assert len(np.unique(colors.reshape(-1, 3), axis=0)) > 20
     record = json.loads((folder / "report.json").read_text("utf-8"))
-    assert record["accuracy"] == shown.report.accuracy
+    assert record["report"]["scores"]["accuracy"][0] == shown.report.scores["accuracy"].value
     assert (record["bad_files"], record["history"]) == (FACTS["bad_files"], history)
-    assert record["report"]["classes"][1]["name"] == "rose"
+    assert record["report"]["task"]["names"][1] == "rose"
     error = calibration(LABELS, PROBABILITIES).error
-    assert record["calibration"]["expected_calibration_error"] == pytest.approx(error, abs=1e-6)
+    assert record["report"]["calibration"]["expected_calibration_error"] == pytest.approx(
+        error, abs=1e-6
+    )
     assert len(record["mistakes"]) == 24
     page = (folder / "report.md").read_text("utf-8")
     assert page.startswith("# ビオラ\n")
@@ -269,8 +266,7 @@ def test_a_full_disk_leaves_the_last_report(name: str, tmp_path: Path, monkeypat
     """Of a model without mistakes, whose plot of them is there as well."""
     names, labels = ("a", "b"), np.array([0, 1])
     split = data.ArraySplit("val", names, np.zeros((2, 8, 8, 3), np.uint8), labels)
-    outcomes = Outcomes.of_logits(labels, 9 * np.eye(2))
-    results = results_of_classes(classification_report(labels, labels, names), outcomes, split)
+    results = results_of_classes(names, labels, 9 * np.eye(2), split)
     write_report(tmp_path, results, {}, history={"loss": [1.0]})
     assert (tmp_path / "mistakes.png").stat().st_size > 1000
     assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []

@@ -63,6 +63,7 @@ def test_classes_grades_and_numbers() -> None:
         for i in range(size):
             names = [name + f"_x{i}" * (size > 1) for name in ("mae", "rmse", "r2", "spearman")]
             expected |= zip(names, of_numbers(targets[:, i], answers[:, i]), strict=True)
+        expected |= {"r2": metrics.r2_score(targets, answers)}
         assert values_of(task, targets, answers) == pytest.approx(expected)
 
 

@@ -87,7 +87,7 @@ def test_the_better_probe_is_kept(folder: Path, weights: Path, tmp_path: Path, c
     )
     assert line in printed
     assert "1 epoch of 2 steps of 16 images" in printed
-    assert facts["accuracy"] >= 0.75
+    assert facts["report"]["scores"]["accuracy"][0] >= 0.75
     kept = "Kept: the linear probe, as fine-tuning made it worse"
     assert kept in (out / "report.md").read_text("utf-8")
     kept, start = (keras.saving.load_model(path) for path in (out / "model.keras", weights))
@@ -155,13 +155,13 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
 
 def test_a_run_below_a_probe_says_so() -> None:
     report = evaluation.classification_report([0, 0, 1, 1], [0, 0, 0, 0], ["a", "b"])
-    facts, job = {"probe_accuracy": 0.75}, Job("photos", Path("run"))
+    facts, job = {"probe_scores": {"accuracy": 0.75}}, Job("photos", Path("run"))
     note = note_of_probe(report, facts, job)
-    assert "a linear probe on the frozen features reaches 75.00%" in note
-    assert "the trained model 50.00%: try --freeze-backbone" in note
-    kept = {"probe_accuracy": 0.75, "choice": {"selected": "linear probe"}}
+    assert "a linear probe on the frozen features has accuracy 0.75" in note
+    assert "the trained model 0.5: try --freeze-backbone" in note
+    kept = {"probe_scores": {"accuracy": 0.75}, "choice": {"selected": "linear probe"}}
     assert not note_of_probe(report, facts, replace(job, freeze_backbone=True))  # it is that probe
-    for facts in ({"probe_accuracy": 0.5}, {}, kept):
+    for facts in ({"probe_scores": {"accuracy": 0.5}}, {}, kept):
         assert not note_of_probe(report, facts, job)
 
 
@@ -240,7 +240,7 @@ def test_200_classes_of_three_images(tmp_path: Path) -> None:
         # Without augmentation, fine-tuning does not average over mirrored views.
         assert cli.main([*words, *options, "--learning-rate", "0.02", "--views", "one"]) == 0
         facts = json.loads((tmp_path / name / "report.json").read_text("utf-8"))
-        accuracies[name] = facts["accuracy"]
+        accuracies[name] = facts["report"]["scores"]["accuracy"][0]
     assert (facts["choice"]["images"], facts["choice"]["selected"]) == (80, "linear probe")
     assert facts["choice"]["linear_probe"] > 0.3
     assert accuracies["tuned"] == accuracies["probe"] > 0.3  # fitted again on all images
