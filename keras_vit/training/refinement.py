@@ -55,10 +55,10 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
             "keras_vit.evaluation.fit_temperature."
         )
     task, targets = splits.task, splits.task.to_targets(train.labels())
-    part = grouped_part(splits, fraction, seed)
-    if task.sums_to_one and len(part) < LEAST_HELD_OUT:
+    count, part = round(fraction * len(train)), grouped_part(splits, fraction, seed)
+    if task.sums_to_one and count < LEAST_HELD_OUT:
         raise ValueError(
-            f"held_out={fraction} of {len(train)} training images is {len(part)}, and a "
+            f"held_out={fraction} of {len(train)} training images is {count}, and a "
             f"temperature needs at least {LEAST_HELD_OUT}: give more images, or held_out=0 "
             "(--held-out 0)."
         )

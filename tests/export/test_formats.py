@@ -177,7 +177,6 @@ def test_hostile_descriptions(tmp_path: Path) -> None:
         ({"channels": 0}, "channels"),
         ({"evaluation": {"mode": "rm -rf"}}, "rm -rf"),
         ({"class_names": None}, "damaged"),
-        ({"class_names": ["one"]}, "one class, 'one', which is 1 for every image"),
         ({"task": {"kind": "rm -rf"}}, "rm -rf"),
         ({"task": {"kind": "regression", "size": 1, "scale": [0]}}, "scale"),
         ({"task": {"kind": "multilabel", "size": 2, "thresholds": [0.5, 7]}}, "thresholds"),
@@ -302,7 +301,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ([*export, "--quantize", "int8", "--data", "digits"], 0, "out", "the same class"),
         (export, 2, "err", "--overwrite"),
         (["predict", file, images, "--top", "2"], 0, "out", "%"),
-        (evaluate, 0, "out", "macro average"),
+        (evaluate, 0, "out", "balanced_accuracy"),
         ([*evaluate, "--knn", "5"], 2, "err", "exported file"),
     ):
         assert cli.main(words) == status
