@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 CLIENTS = 32
 FAULTY = 0.2
+PATIENCE = 60  # seconds until an answer is given up
 TOLERANCE = 1e-3  # batches of other sizes round differently
 # Statuses that each fault may be answered with; None: the client has hung up itself.
 FAULTS: dict[str, tuple[int | None, ...]] = {
@@ -32,6 +33,16 @@ class Outcome:
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)  # of right answers
     broken: int = 0  # connections that the server closed or refused
+
+    @property
+    def lost(self) -> int:
+        """Photographs that were not answered: refused, or their connection was closed."""
+        return self.photographs - self.statuses["photograph: 200"]
+
+    @property
+    def photographs(self) -> int:
+        """The photographs that were sent."""
+        return sum(n for kind, n in self.statuses.items() if kind.startswith("photograph: "))
 
 
 @dataclass(frozen=True)
@@ -95,13 +106,14 @@ async def load(
     outcome: Outcome,
     clients: int = CLIENTS,
     faulty: float = FAULTY,
+    seed: int = 0,
 ) -> None:
     """Sends requests for that long; an `Outcome` that is passed in can be read meanwhile."""
     end = time.monotonic() + seconds
     await asyncio.gather(
         *(
-            _client(port, photographs, end, max_bytes, outcome, seed, faulty)
-            for seed in range(clients)
+            _client(port, photographs, end, max_bytes, outcome, seed + i, faulty)
+            for i in range(clients)
         )
     )
 
@@ -117,21 +129,23 @@ async def _client(
 ) -> None:
     dice, connection = random.Random(seed), Connection(port)
     while time.monotonic() < end:
-        photograph = dice.choice(photographs)
+        photograph, kind = dice.choice(photographs), "photograph"
         try:
-            if dice.random() < faulty:
-                fault = dice.choice(list(FAULTS))
-                status = await _misbehave(connection, fault, photograph, max_bytes, dice)
-                outcome.statuses[f"{fault}: {status or 'gone'}"] += 1
-                if status not in FAULTS[fault]:
-                    outcome.wrong.append(f"{fault} was answered with {status}")
-            else:
-                status = await _classify(connection, photograph, outcome)
+            async with asyncio.timeout(PATIENCE):
+                if dice.random() < faulty:
+                    kind = dice.choice(list(FAULTS))
+                    status = await _misbehave(connection, kind, photograph, max_bytes, dice)
+                    outcome.statuses[f"{kind}: {status or 'gone'}"] += 1
+                    if status not in FAULTS[kind]:
+                        outcome.wrong.append(f"{kind} was answered with {status}")
+                else:
+                    status = await _classify(connection, photograph, outcome)
             if status == 429:
                 await asyncio.sleep(dice.uniform(0.1, 1))
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
             connection.close()
             outcome.broken += 1
+            outcome.statuses[f"{kind}: {type(error).__name__}"] += 1
             await asyncio.sleep(0.1)
     connection.close()
 
@@ -180,9 +194,19 @@ async def _misbehave(
     return (await connection.answer())[0]
 
 
-async def send_slowly(port: int) -> None:
-    """Connects, sends headers one byte per second, and starts again when it is cut off."""
+def send_slowly(port: int, clients: int) -> None:
+    """So many clients, each of which begins again when it is cut off; never returns."""
+
+    async def send() -> None:
+        await asyncio.gather(*(_slow_client(port) for _ in range(clients)))
+
+    asyncio.run(send())
+
+
+async def _slow_client(port: int) -> None:
+    """Sends headers, a byte per second."""
     while True:
+        await asyncio.sleep(random.uniform(0, 2))
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"POST /predict HTTP/1.1\r\nX-Slow: ")
@@ -191,6 +215,6 @@ async def send_slowly(port: int) -> None:
                 writer.write(b"a")
                 await asyncio.wait([end], timeout=1)
             end.exception()
+            writer.close()
         except OSError:
             pass
-        await asyncio.sleep(1)

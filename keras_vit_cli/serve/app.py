@@ -133,6 +133,10 @@ async def _response_of(request: Request, answer: Answer) -> Response:
         return _Json(await answer(request), headers=_HEADERS)
     except ClientDisconnect:
         return Response(status_code=HUNG_UP)
+    except asyncio.CancelledError:  # the time for answers after a signal is over
+        return _error(
+            503, "The server stops, and had no time left for this request: send it again."
+        )
     except FullError as error:
         await discard_body(request)
         reason = f"The server is busy: {error}. Try again in a second."

@@ -103,8 +103,8 @@ class Batcher:
 
     async def _compute(self, batch: list[_Waiting]) -> None:
         loop, start = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-        pixels = np.stack([image.pixels for image in batch])
         try:
+            pixels = np.stack([image.pixels for image in batch])  # memory may be short
             rows = await loop.run_in_executor(self._thread, batch[0].model.predict, pixels)
         except Exception as error:
             for image in batch:

@@ -22,7 +22,9 @@ class FairConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
     """uvicorn's connection, which makes room for others.
 
     A connection above `CLIENT_CONNECTIONS` of its address, or above `MAX_CONNECTIONS`, replaces the
-    one that has been idle longest; where all have requests in progress, the new one is closed.
+    one that has been idle longest, of those first that have not had an answer yet: who opens
+    hundreds and sends nothing keeps nobody out who asks again and again on one. Where all have
+    requests in progress, the new one is closed.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -37,8 +39,13 @@ class FairConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
                 return
             crowd = everyone
         idle = [each for each in crowd if each is not self and each.is_idle]
-        longest = min(idle, key=lambda each: each.idle_since, default=self)
-        longest.transport.abort()
+        first = min(idle, key=lambda each: (each.is_welcome, each.idle_since), default=self)
+        first.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """Notes when the client was answered."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
 
     @property
     def host(self) -> str | None:
@@ -49,6 +56,11 @@ class FairConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
     def is_idle(self) -> bool:
         """Whether the client is waited for: for the rest of its headers, or to take its answer."""
         return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether the client has taken an answer, and may soon ask again."""
+        return self.cycle is not None and not self.flow.write_paused
 
     def close_if_idle(self, now: float) -> None:
         """Closes the connection where it has been idle for `IDLE_SECONDS`; called every second."""
@@ -64,18 +76,26 @@ class Server(uvicorn.Server):
 
     Args:
         config: With `FairConnection` as its protocol.
+        on_start: Called when it accepts connections.
         on_stop: Called at the first signal.
         seconds: After that, the system ends the process, whatever runs.
     """
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], seconds: int) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_start: Callable[[], None],
+        on_stop: Callable[[], None],
+        seconds: int,
+    ) -> None:
         super().__init__(config)
-        self._on_stop, self._seconds = on_stop, seconds
+        self._on_start, self._on_stop, self._seconds = on_start, on_stop, seconds
+        self._last_tick = False
 
     def run_until_signal(self, listener: socket.socket) -> None:
         """Answers until Ctrl-C, which is a KeyboardInterrupt, or SIGTERM, which is a normal end."""
-        # uvicorn raises the signal again when it is done.
-        former = signal.signal(signal.SIGTERM, lambda number, frame: None)
+        # From before uvicorn takes the signal until after it has raised it again, when it is done.
+        former = signal.signal(signal.SIGTERM, self.handle_exit)
         try:
             self.run(sockets=[listener])
         finally:
@@ -92,10 +112,20 @@ class Server(uvicorn.Server):
         self._on_stop()
         super().handle_exit(sig, frame)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to accept connections."""
+        await super().startup(sockets)
+        self._on_start()
+
     async def on_tick(self, counter: int) -> bool:
-        """Ten times per second."""
+        """Ten times per second; True at the second tick after a signal.
+
+        What had reached the system by the signal is read between the two: uvicorn closes
+        connections whose requests it has not read.
+        """
         if counter % 10 == 0:
             connections: set[Any] = self.server_state.connections
             for connection in list(connections):
                 connection.close_if_idle(time.monotonic())
-        return await super().on_tick(counter)
+        was_last, self._last_tick = self._last_tick, await super().on_tick(counter)
+        return was_last

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -42,6 +43,8 @@ class Decoders(WatchedThreads):
         self._context: Any = multiprocessing.get_context(_METHOD)
         # What is imported there is shared by all that are forked from it.
         self._context.set_forkserver_preload(["keras_vit.data.decode.image_files"])
+        if _METHOD == "forkserver":
+            _start_forkserver()
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         self._workers: set[_Worker] = set()
         self._is_closed = False
@@ -85,6 +88,8 @@ class Decoders(WatchedThreads):
             if worker is None or not worker.process.is_alive():
                 worker = _Worker(self._context)
                 self._workers.add(worker)
+                if self._is_closed:  # since it was asked
+                    raise BadImageError("the server is stopping")
             result = worker.call(function, args, is_left)
         except TimeoutError:
             reason = f"decoding it takes longer than {DECODE_SECONDS:g} seconds"
@@ -99,6 +104,20 @@ class Decoders(WatchedThreads):
         if isinstance(result, Exception):
             raise result
         return result
+
+
+def _start_forkserver() -> None:
+    """Starts the process that the others are forked from, deaf to SIGTERM and Ctrl-C.
+
+    Both are sent to every process, and the server still decodes what it has accepted.
+    """
+    # Unblocks the signals when it starts, and would do so below.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import ipaddress
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ PACKAGES = ("uvicorn", "starlette", "python_multipart", "prometheus_client")
 MAX_BYTES = 20 * 2**20
 MAX_IMAGES = 64
 BACKLOG = 1024  # connections that the system accepts before the server does
+ACCEPTED_AT_ONCE = 16  # of them, between two looks at those that are open
 # What is accepted is answered within the first time, or cut off; what cannot be cut off ends, with
 # the process, after the second.
 ANSWER_SECONDS, STOP_SECONDS = 25, 30
@@ -80,6 +82,9 @@ def serve(
     from keras_vit_cli.serve.versions import Versions
 
     path = Path(model)
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        # Means "load again", which the end of the process is not, while the model is loaded.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # The port is opened before the model: a taken one shows at once.
     with _listen(host, port) as listener, Decoders(min(8, available_processors())) as decoders:
         versions = Versions(path, batch_size, report)
@@ -97,13 +102,18 @@ def serve(
             lifespan="on",
             http=FairConnection,
             ws="none",
+            backlog=ACCEPTED_AT_ONCE,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=ANSWER_SECONDS,
         )
 
         _allow_open_files(2 * MAX_CONNECTIONS)
-        _announce(listener, versions.version.name, is_local, report)
-        Server(config, service.stop, STOP_SECONDS).run_until_signal(listener)
+
+        def on_start() -> None:
+            listener.listen(BACKLOG)  # uvicorn has made it ACCEPTED_AT_ONCE
+            _announce(listener, versions.version.name, is_local, report)
+
+        Server(config, on_start, service.stop, STOP_SECONDS).run_until_signal(listener)
         report("stopped")
 
 

@@ -13,6 +13,11 @@ from keras_vit.weights.containers.checkpoint_file import FILES_IN_FOLDER
 from keras_vit_cli.serve.model import ServedModel, load_served, warm_up
 
 POLL_SECONDS = 1.0
+FIRST_TRIES = 3
+
+
+class ReplacedError(ValueError):
+    """A model that was replaced while it was loaded."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,27 @@ class Versions:
 
     def __init__(self, path: Path, batch_size: int, report: Callable[[str], None]) -> None:
         self.path, self._batch_size, self._report = path, batch_size, report
-        self.version = newest_version(path)
-        self.model = self._load(self.version)
+        self.version, self.model = self._load_first()
         self.error: str | None = None
         self._last_tried = self.version
         self.reload_requested = asyncio.Event()
 
+    def _load_first(self, tries: int = FIRST_TRIES) -> tuple[ModelVersion, ServedModel]:
+        version = newest_version(self.path)
+        try:
+            return version, self._load(version)
+        except ReplacedError:
+            if tries == 1:
+                raise
+            return self._load_first(tries - 1)
+
     def _load(self, version: ModelVersion) -> ServedModel:
         model = load_served(version.path)
+        # Of which was it loaded, or of both?
+        if _stamp(version.path) != version.stamp:
+            raise ReplacedError(
+                f"{version.path} was replaced while it was loaded. Move a finished model there."
+            )
         warm_up(model, self._batch_size)
         return model
 

@@ -122,7 +122,9 @@ serve(sys.argv[1], port=0, batch_size=2, queue=4, report=lambda line: print(line
 """
 )
 # A server with small limits, whose attention never comes to an end.
-STUCK = """
+STUCK = (
+    IN_THREADS
+    + """
 import dataclasses, sys, time
 from keras_vit_cli.serve import connections, images, server, service, versions
 connections.IDLE_SECONDS, connections.CLIENT_CONNECTIONS, images.PATIENCE_SECONDS = 0.5, 8, 0.2
@@ -132,6 +134,15 @@ versions.load_served = lambda path: dataclasses.replace(load(path), explain=endl
 report = lambda line: print(line, flush=True)
 server.serve(sys.argv[1], port=0, batch_size=1, queue=2, report=report)
 """
+)
+
+
+def port_of(process: processes.WarmProcess) -> int:
+    """The port of a server, when it has printed its address."""
+    eventually(lambda: "http://" in process.output() or process.poll() is not None, 120)
+    address = re.search(r"http://[^ ]*:(\d+) ", process.output())
+    assert address, process.output()
+    return int(address[1])
 
 
 class Server:
@@ -141,10 +152,7 @@ class Server:
         for package in ("uvicorn", "prometheus_client"):
             pytest.importorskip(package)
         self.process = processes.start(code, *map(str, words), printed=folder / "printed")
-        eventually(lambda: "http://" in self.process.output() or self.has_ended, 120)
-        address = re.search(r"http://[^ ]*:(\d+) ", self.process.output())
-        assert address, self.process.output()
-        self.port = int(address[1])
+        self.port = port_of(self.process)
 
     @property
     def has_ended(self) -> bool:
