@@ -16,6 +16,7 @@ HOMES = {
     "tests/examples/": "tensorflow",
     "tests/export/": "tensorflow",
     "tests/distribution/": "jax",
+    "tests/test_damage.py": "tensorflow",
     "tests/test_faults.py": "tensorflow",
     "tests/test_output_folder.py": "tensorflow",
 }

@@ -7,7 +7,8 @@ import os
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,30 @@ def _printable_character(character: str) -> str:
     if category in ("Cc", "Cs", "Zl", "Zp") or (category == "Cf" and character not in _JOINERS):
         return character.encode("unicode_escape").decode()
     return character
+
+
+@contextmanager
+def naming_file(
+    path: str | os.PathLike[str], kind: type[ValueError] = ValueError
+) -> Iterator[None]:
+    """Puts the name of a file before an error of this very class that does not have it.
+
+    Example:
+
+    >>> from keras_vit._base.errors import naming_file
+    >>> with naming_file("labels.csv"):
+    ...     raise ValueError("The column 'age' is empty.")
+    Traceback (most recent call last):
+    ...
+    ValueError: labels.csv: The column 'age' is empty.
+    """
+    name = printable(path)
+    try:
+        yield
+    except kind as error:
+        if type(error) is not kind or name in str(error):
+            raise
+        raise kind(f"{name}: {error}") from error
 
 
 def counted(count: int, singular: str, plural: str | None = None) -> str:

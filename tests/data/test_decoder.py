@@ -17,7 +17,7 @@ from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.sources.verification import checked_files
-from tests.data.image_fixtures import IMAGE, PIXELS, encode, one_quick, orientation
+from tests.data.image_fixtures import IMAGE, PIXELS, encode, orientation
 
 tf = pytest.importorskip("tensorflow")
 TRANSPARENT = IMAGE.copy()
@@ -227,13 +227,6 @@ WHOLE = {name: FILES[name] for name in ("jpeg", "png", "bmp", "gif", "webp")}
 BROKEN = {f"half a {name}": file[: len(file) // 2] for name, file in WHOLE.items()}
 # TensorFlow 2.21 writes these past the end of its buffer.
 BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
-MORE_BROKEN = {
-    "empty": b"",
-    "text": b"a list of photographs",
-    "half a bmp of 2 colors": FILES["bmp, 2 colors"][:-40],
-    "jpeg without its end": FILES["jpeg"][:-40],
-    "tiff": encode(IMAGE, "TIFF"),
-}
 
 
 def test_bounds_on_pixels_other_channels_and_batches_in_a_graph() -> None:
@@ -296,6 +289,12 @@ def test_the_work_that_a_file_asks_for_is_bounded(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadImageError, match="too many parts"):
             decode_with_pillow(contents)
+    rows = bmp(8, PIXELS[..., 0], compression=1)[:1078]  # each of which four bytes fill
+    lines = 4096 * b"\1\1\0\0"
+    whole = rows[:22] + struct.pack("<i", 4096) + rows[26:] + lines
+    assert decode_with_pillow(whole).shape == (4096, 32, 3)
+    with pytest.raises(BadImageError, match="a compressed BMP file of 32 x 4097 pixels"):
+        decode_with_pillow(rows[:22] + struct.pack("<i", 4097) + rows[26:] + lines)
     again = BudgetedFile(bytes(2**20))
     again.left = 0
     with pytest.raises(BadImageError, match="lie over each other"):  # as tags of TIFF can
@@ -316,12 +315,10 @@ def test_a_part_of_a_turned_image(number: int) -> None:
     assert shapes == [list(whole.shape[:2])]  # as it is seen, not as it is stored
 
 
-@pytest.mark.parametrize("name", [*BROKEN, *one_quick(MORE_BROKEN)])
+@pytest.mark.parametrize("name", BROKEN)
 def test_broken_files_are_refused(name: str) -> None:
-    contents = {**BROKEN, **MORE_BROKEN}[name]
     for decode in (decode_image, tf.function(decode_image)):
         with pytest.raises(tf.errors.InvalidArgumentError):
-            decode(tf.constant(contents))
-    if name != "tiff":  # which is whole, and Pillow reads it
-        with pytest.raises(BadImageError):
-            decode_with_pillow(contents)
+            decode(tf.constant(BROKEN[name]))
+    with pytest.raises(BadImageError):
+        decode_with_pillow(BROKEN[name])

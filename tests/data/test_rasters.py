@@ -415,17 +415,12 @@ def test_threads_leave_the_filters_of_warnings() -> None:
 
 @pytest.mark.parametrize("name", [*one_quick(TIFFS), *OTHERS])
 def test_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A part of a file is an error or the whole image; changed bytes are either, and no crash."""
+    """A part of a file is an error or the whole image."""
     contents = FILES[name]
-    whole, random = read_raster(contents), np.random.default_rng(1)
+    whole = read_raster(contents)
     for length in [*range(0, len(contents), len(contents) // 60), len(contents) - 1]:
         with contextlib.suppress(BadImageError):
             np.testing.assert_array_equal(read_raster(contents[:length]), whole)
-    for i in range(120):
-        changed = bytearray(contents)
-        changed[random.integers(len(contents) if i % 2 else 400)] ^= 1 << random.integers(8)
-        with contextlib.suppress(BadImageError):
-            assert read_raster(bytes(changed)).ndim == 3
     assert not [r for r in caplog.records if r.name == "tifffile" and r.levelno >= logging.ERROR]
 
 

@@ -526,13 +526,6 @@ def test_hostile(photos: Path, tmp_path: Path, name: str, case: str) -> None:
 
 def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    write_parquet(path, [{"file": f, "label": a} for f, a in zip(FILES, ANIMALS, strict=True)])
-    contents = path.read_bytes()
-    middle = len(contents) // 2
-    for damaged in (b"PAR1", contents[:-20], b"no table" * 20, b"", contents[middle:]):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet"):
-            load(photos, labels=path)
     # Few bytes of Parquet are a text of many rows, or many rows.
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     texts = pa.DictionaryArray.from_arrays(np.zeros(10_000, np.int32), ["x" * 100_000])

@@ -29,6 +29,9 @@ _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 _ANIMATED = {"WEBP": "WebP", "AVIF": "AVIF"}  # formats of which some files are
 # GIF: quadratic in the blocks of a comment before Pillow 13. BMP: two reads per run of RLE.
 _MOST_READS = {"GIF": 2**13, "BMP": 2**20}
+# Of BMP in RLE, which Pillow decodes in Python: four bytes are a row, filled pixel by pixel, and
+# before Pillow 13 a step of four was up to 255 rows, whatever the height.
+_LONGEST_RLE = 2**12
 _EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
 _RAW_TAGS = {330, 50706}  # further images, whose first one is small; Adobe's DNG
 _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
@@ -79,6 +82,11 @@ def _check(image: Any, max_pixels: int | None) -> None:
     width, height = image.size
     if max_pixels is not None and width * height > max_pixels:
         raise BadImageError(too_large(f"{width} x {height}", max_pixels))
+    if image.tile and image.tile[0][0] == "bmp_rle" and max(image.size) > _LONGEST_RLE:
+        raise BadImageError(
+            f"a compressed BMP file of {width} x {height} pixels, of which sides of "
+            f"{_LONGEST_RLE} are read: save it again, without compression"
+        )
     if (name := _ANIMATED.get(image.format)) and image.is_animated:
         raise BadImageError(f"an animated {name} file, which is not supported")
     if image.format == "TIFF" and (reason := _unsuitable(image)):

@@ -19,6 +19,7 @@ from keras_vit._base.errors import (
     counted,
     did_you_mean,
     listed,
+    naming_file,
     printable,
     warn_at_caller,
 )
@@ -66,7 +67,6 @@ class _Columns(NamedTuple):
 class _Rows(NamedTuple):
     """The rows of a table, and `usable`: the numbers of those that can be used."""
 
-    table: Table
     files: list[Path]
     splits: list[str]
     labels: Labels
@@ -89,12 +89,16 @@ def load_table(
         raise NotADirectoryError(
             f"{printable(folder)} is not a folder here: with labels, give that of the images."
         )
-    rows = _read_rows(folder, options, reading)
-    table, files, labels, groups = rows.table, rows.files, rows.labels, rows.groups
+    path = Path(options.labels).expanduser()
+    table = read_table(path if path.exists() else folder / path)
+    with naming_file(table.path):
+        rows = _read_rows(folder, table, options, reading)
+    files, labels, groups = rows.files, rows.labels, rows.groups
     parts = {name: [r for r in rows.usable if rows.splits[r] == name] for name in _SPLITS}
     parts = {name: part for name, part in parts.items() if part}
     if not reading.whole:
-        parts = _validated(table, parts, groups, labels, val_fraction, seed)
+        with naming_file(table.path):
+            parts = _validated(table, parts, groups, labels, val_fraction, seed)
     elif not parts:
         raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
     bands, unreadable, upright, jpeg = check_images([files[row] for row in rows.usable], reading)
@@ -103,7 +107,8 @@ def load_table(
     for name, part in parts.items():
         if not part:
             raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
-    task = labels.task if reading.whole else labels.task.fitted(labels.targets[parts["train"]])
+    with naming_file(table.path):
+        task = labels.task if reading.whole else labels.task.fitted(labels.targets[parts["train"]])
     made = {
         name: FileSplit(
             name,
@@ -127,10 +132,8 @@ def load_table(
     return Splits(str(folder), task.names, made, report, rows.reason)
 
 
-def _read_rows(folder: Path, options: TableOptions, reading: FileOptions) -> _Rows:
-    """Reads a table, and reports the rows that cannot be used."""
-    path = Path(options.labels).expanduser()
-    table = read_table(path if path.exists() else folder / path)
+def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileOptions) -> _Rows:
+    """Interprets a table, and reports the rows that cannot be used."""
     images = ImageFolder(folder, suffixes_of(reading.read_by))
     columns = _choose_columns(table, images, options)
     bad = dict(table.broken)
@@ -152,7 +155,7 @@ def _read_rows(folder: Path, options: TableOptions, reading: FileOptions) -> _Ro
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
     ignored = ((files[r], f"{table.places[r]}: {why}") for r, why in sorted(left_out.items()))
     reason = "; ".join([labels.reason, *_notes(columns, labels, usable), *note])
-    return _Rows(table, files, splits, labels, groups, usable, tuple(ignored), reason)
+    return _Rows(files, splits, labels, groups, usable, tuple(ignored), reason)
 
 
 def _notes(columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:

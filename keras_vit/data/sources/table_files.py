@@ -25,6 +25,7 @@ MOST_COLUMNS, MOST_ROWS, MOST_CELLS = 30_000, 10_000_000, 30_000_000
 MOST_IN_LINE = 2**24  # characters
 MOST_CHARACTERS = 131_072  # of a cell; as many as Python's reader of CSV files takes
 _SHOWN = 100  # characters of what cannot be used
+_SHOWN_REASON = 300  # of what Arrow says, which may have bytes of the file
 
 Cell = str | tuple[str, ...]  # a tuple where the file has a list
 
@@ -205,7 +206,8 @@ def _read_parquet(path: Path) -> Table:
     except TooLargeError:
         raise
     except (arrow.ArrowException, OSError, OverflowError, ValueError, LookupError) as error:
-        raise ValueError(f"{printable(path)} cannot be read as Parquet: {error}") from None
+        reason = printable(" ".join(str(error).split())[:_SHOWN_REASON])
+        raise ValueError(f"{printable(path)} cannot be read as Parquet: {reason}") from None
     rows = file.metadata.num_rows
     return Table(path, columns, [f"row {row}" for row in range(1, rows + 1)], {})
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_vit._base.errors import naming_file
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.keras_file import SUFFIXES, read_keras_file
 from keras_vit.weights.containers.metadata import with_metadata
@@ -106,25 +107,31 @@ def open_checkpoint(
         max_parameters: As for `load_model`, of a `.keras` file.
     """
     check_regular(path)
-    if path.name.endswith(SUFFIXES):
-        check()
-        yield read_keras_file(path, model, max_parameters)
-        return
-    with open_container(path) as container:
-        chosen = layout_named(layout) if layout else recognize(container)
-        checkpoint = chosen.to_canonical(container.tensors)
-        root = STORED_FAMILIES[checkpoint.family].root
-        if root not in checkpoint.tensors:
-            raise CheckpointError(
-                f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
-                "incomplete, or one of several files, which are opened by their folder."
-            )
-        arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape)
-        grid = arguments.pop("grid", None)
-        checkpoint = replace(
-            checkpoint,
-            arguments={**checkpoint.arguments, **arguments},
-            class_names=names or checkpoint.class_names,
-            grid=grid or checkpoint.grid,
+    with naming_file(path, CheckpointError):  # also what the caller finds wrong with its tensors
+        if path.name.endswith(SUFFIXES):
+            check()
+            yield read_keras_file(path, model, max_parameters)
+            return
+        with open_container(path) as container:
+            yield _checkpoint(path, container, layout)
+
+
+def _checkpoint(path: Path, container: Container, layout: str | None) -> Checkpoint:
+    """The tensors of a container, with what is known beside them."""
+    chosen = layout_named(layout) if layout else recognize(container)
+    checkpoint = chosen.to_canonical(container.tensors)
+    root = STORED_FAMILIES[checkpoint.family].root
+    if root not in checkpoint.tensors:
+        raise CheckpointError(
+            f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
+            "incomplete, or one of several files, which are opened by their folder."
         )
-        yield with_positions_in_registers(with_metadata(checkpoint, container.metadata))
+    arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape)
+    grid = arguments.pop("grid", None)
+    checkpoint = replace(
+        checkpoint,
+        arguments={**checkpoint.arguments, **arguments},
+        class_names=names or checkpoint.class_names,
+        grid=grid or checkpoint.grid,
+    )
+    return with_positions_in_registers(with_metadata(checkpoint, container.metadata))

@@ -14,6 +14,9 @@ from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.tensors import TensorShape, check_declared_size
 
 DEEPEST = 32
+# A heap of texts: its mark and version, its size, and from `_HEADER` on objects with headers.
+_HEAP, _HEADER, _BLOCK = b"GCOL\x01\0\0\0", 16, 2**16
+_SMALLEST = 4096 - _HEADER  # HDF5 makes no smaller ones
 
 
 def h5_shapes(path: Path, content: Any = None) -> dict[str, TensorShape]:
@@ -22,6 +25,11 @@ def h5_shapes(path: Path, content: Any = None) -> dict[str, TensorShape]:
     `path` is the file, or the archive that holds it; then `content` is the file inside, open.
     """
     try:
+        if content is None:
+            with path.open("rb") as stream:
+                _check_heaps(path, stream)
+        else:
+            _check_heaps(path, content)
         with h5py.File(path if content is None else content, "r") as file:
             datasets = _walk(path, file)
     except CheckpointError:
@@ -30,6 +38,44 @@ def h5_shapes(path: Path, content: Any = None) -> dict[str, TensorShape]:
         raise CheckpointError(f"{path} is not a whole HDF5 file: {reason(error)}") from error
     check_declared_size(path, ((size,) for _, size in datasets.values()), 1)
     return {name: shape for name, (shape, _) in datasets.items()}
+
+
+def _check_heaps(path: Path, stream: Any) -> None:
+    """Refuses a heap whose objects do not fill it one after the other, in linear time.
+
+    HDF5 goes on by the size of each object, and where that is 0 without end.
+    """
+    place = 0
+    while (place := _find_heap(stream, place)) >= 0:
+        stream.seek(place)
+        length = int.from_bytes(stream.read(_HEADER)[8:], "little") - _HEADER
+        heap, at = stream.read(max(0, min(length, path.stat().st_size))), 0
+        while at + _HEADER <= len(heap):
+            is_free = heap[at : at + 2] == b"\0\0"
+            size = int.from_bytes(heap[at + 8 : at + 16], "little")
+            size = size if is_free else _HEADER + (size + 7) // 8 * 8
+            if not _HEADER <= size <= len(heap) - at:
+                break
+            at += size
+        if len(heap) != length or length < _SMALLEST or at + _HEADER <= len(heap):
+            raise CheckpointError(
+                f"{path} has a damaged heap of texts at byte {place:,}: download it again, or "
+                "take an earlier checkpoint."
+            )
+        place += _HEADER + length
+    stream.seek(0)
+
+
+def _find_heap(stream: Any, start: int) -> int:
+    """Where the next heap begins; -1 where there is none. In blocks: files may be large."""
+    stream.seek(start)
+    before = b""
+    while block := stream.read(_BLOCK):
+        text = before + block
+        if (at := text.find(_HEAP)) >= 0:
+            return start - len(before) + at
+        start, before = start + len(block), text[1 - len(_HEAP) :]
+    return -1
 
 
 def _walk(path: Path, file: Any) -> dict[str, tuple[TensorShape, int]]:
@@ -69,8 +115,9 @@ def _check_attributes(path: Path, name: str, entry: Any) -> None:
             )
 
 
-def _address(entry: Any) -> int:
-    return h5py.h5o.get_info(entry.id).addr
+def _address(entry: Any) -> Any:
+    # `h5o.get_info` would also measure what it indexes, and never end in a circle.
+    return h5py.h5g.get_objinfo(entry.id).objno
 
 
 def _dataset(path: Path, name: str, entry: Any) -> tuple[TensorShape, int]:
