@@ -79,7 +79,7 @@ class BatchPlan:
         return self.seed if self.training else None
 
     def draw(self, first: int, count: int) -> dict[str, Draws]:
-        """Draw the changes of so many images of the stream, from position `first` on."""
+        """Draw the changes of so many images, from position `first` of the stream on."""
         return self.augmentation.draw(self.size, self.seed, first, count=count)
 
     @cached_property

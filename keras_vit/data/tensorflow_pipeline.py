@@ -80,12 +80,13 @@ def _mix(
         return images, labels
     draw = partial(draw_mixture, plan.alphas, plan.size, plan.seed)
     draws = _in_numpy(draw, positions[0], like=draw(0))
-    before = tf.roll(images, 1, axis=0)
-    if plan.needed is not None:
+    if plan.needed is None:
+        before = tf.roll(images, 1, axis=0)
+    else:
         places = tf.numpy_function(plan.pairs, [tf.size(positions)], tf.int64)
         images, before = tf.unstack(tf.gather(images, tf.ensure_shape(places, (2, None))))
-    mixed = mix_images(images, before, draws)
-    return mixed, mix_rows(labels, tf.roll(labels, 1, axis=0), draws)
+    labels = mix_rows(labels, tf.roll(labels, 1, axis=0), draws)
+    return mix_images(images, before, draws), labels
 
 
 def _batches(
@@ -203,19 +204,15 @@ def _examples(plan: BatchPlan, start: int) -> tf.data.Dataset:
             draws = positions.map(lambda position: ({}, position))
         else:
             draws = positions.batch(_CHUNK).map(partial(_draw, plan)).unbatch()
-        examples = tf.data.Dataset.zip((examples, draws))
-        return examples.map(lambda example, draws: (*example, *draws))
+        return tf.data.Dataset.zip((examples, draws)).map(lambda a, b: (*a, *b))
 
     return passes.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(cardinality))
 
 
 def _draw(plan: BatchPlan, positions: tf.Tensor) -> tuple[Any, tf.Tensor]:
     """The random changes at successive positions, and these."""
-
-    def draw(positions: np.ndarray) -> Any:
-        return plan.draw(positions[0], len(positions))
-
-    return _in_numpy(draw, positions, like=draw(np.zeros(1, np.int64)), rows=True), positions
+    draws = _in_numpy(lambda p: plan.draw(p[0], len(p)), positions, like=plan.draw(0, 1), rows=True)
+    return draws, positions
 
 
 def _in_numpy(

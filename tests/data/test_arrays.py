@@ -1,7 +1,6 @@
 """Images that NumPy and Pillow prepare are those of TensorFlow's graphs."""
 
 import itertools
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from keras_vit.data import (
     Augmentation,
     _imports,
     evaluation_image,
-    training_boxes,
     training_image,
-    training_mask,
 )
 from keras_vit.data.augment.affine import transform
 from keras_vit.data.augment.rand_augment import RandAugment
@@ -61,16 +58,11 @@ def test_training(name: str) -> None:
     augmentation, size = SETTINGS[name], (48, 56)
     for image, position in itertools.product(IMAGES, range(4)):
         draws = augmentation.draw(size, seed=5, position=position)
-        mask, boxes = image[..., 0], np.array([[0, 0, 20, 30], [10, 5, 60, 40]], "float32")
-        for pixels, move in (
-            (image, training_image),
-            (mask, training_mask),
-            (boxes, partial(training_boxes, shape=image.shape[:2])),
-        ):
-            how = {"image_size": size, "draws": draws, "augmentation": augmentation}
-            exact = (1e-3, 0.0) if pixels is boxes else (0.0, 2e-3) if pixels is mask else ()
-            tensor = move(tf.constant(pixels), **how)
-            assert_alike(move(pixels, **how), tensor, *(exact or ROUNDED.get(name, ())))
+        array, tensor = (
+            training_image(pixels, size, draws, augmentation)
+            for pixels in (image, tf.constant(image))
+        )
+        assert_alike(array, tensor, *ROUNDED.get(name, ()))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

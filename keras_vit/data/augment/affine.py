@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from keras_vit.data._imports import tf
-from keras_vit.data.arrays import Array, array_namespace, transform_array
+from keras_vit.data.arrays import Array, transform_array
 from keras_vit.data.augment.change import Change, Draws, matrix_rows
 
 _LARGEST = {"rotation": 180, "zoom": 1, "shear": 1}
@@ -47,49 +47,35 @@ class Affine(Change):
         return not (self.rotation or self.zoom or self.shear)
 
     def draw(self, uniform: np.ndarray, size: tuple[int, int]) -> Draws:
-        if self.only_shifts:
-            offset = np.floor(uniform[:, :2] * (2 * self.shift + 1)).astype("int32") - self.shift
-            return {"offset": offset}
-        draws = 2 * uniform.T.astype("float64") - 1
-        angle = draws[0] * math.radians(self.rotation)
-        across, along = np.exp(draws[1] * self.zoom), np.exp(draws[2] * self.zoom)
+        uniform = uniform.T.astype("float64")
+        angle, across, along, shear, *shift = 2 * uniform - 1
+        angle = angle * math.radians(self.rotation)
+        across, along = np.exp(across * self.zoom), np.exp(along * self.zoom)
         cos, sin = np.cos(angle), np.sin(angle)
         # Output pixel (x, y), from the center, is taken from (a x + b y, d x + e y).
-        a, b = cos * across, draws[3] * self.shear - sin * across
+        a, b = cos * across, shear * self.shear - sin * across
         d, e = sin * along, cos * along
         y, x = ((side - 1) / 2 for side in size)
-        begin_x = x - a * x - b * y + draws[4] * self.shift
-        begin_y = y - d * x - e * y + draws[5] * self.shift
+        right, down = (self.shift * part for part in shift)
+        if self.only_shifts:  # by integers, each as likely
+            right, down = np.floor(uniform[4:] * (2 * self.shift + 1)) - self.shift
+        begin_x, begin_y = x - a * x - b * y + right, y - d * x - e * y + down
         return {"matrix": matrix_rows(a, b, begin_x, d, e, begin_y)}
 
     def apply(self, image: Array, draws: Draws) -> Array:
-        if not self.only_shifts:
-            return transform(image, draws["matrix"], "BILINEAR")
-        xp = array_namespace(image)
-        margin = (self.shift, self.shift)
-        padded = xp.pad(image, (margin, margin, (0, 0)))
-        begin = xp.concat([draws["offset"] + self.shift, [0]], 0)
-        return xp.slice(padded, begin, image.shape)
+        return transform(image, draws["matrix"], "NEAREST" if self.only_shifts else "BILINEAR")
 
     def matrices(self, draws: Draws) -> Sequence[Array]:
-        if not self.only_shifts:
-            return (draws["matrix"],)
-        xp = array_namespace(draws["offset"])
-        y, x = xp.unstack(xp.cast(draws["offset"], xp.float32))
-        return (xp.cast(xp.stack([1.0, 0.0, x, 0.0, 1.0, y]), xp.float32),)
-
-    def _words(self) -> Iterator[str]:
-        for name, most in (
-            ("shift", f"{self.shift} px"),
-            ("rotation", f"{self.rotation:g}°"),
-            ("zoom", f"{100 * self.zoom:.3g} %"),
-            ("shear", f"{self.shear:g} px"),
-        ):
-            if getattr(self, name):
-                yield f"{name} by up to {most}"
+        return (draws["matrix"],)
 
     def __str__(self) -> str:
-        return ", ".join(self._words())
+        most = {
+            "shift": f"{self.shift} px",
+            "rotation": f"{self.rotation:g}°",
+            "zoom": f"{100 * self.zoom:.3g} %",
+            "shear": f"{self.shear:g} px",
+        }
+        return ", ".join(f"{n} by up to {value}" for n, value in most.items() if getattr(self, n))
 
 
 def transform(image: Array, matrix: Array, interpolation: str, fill_value: float = 0.0) -> Array:

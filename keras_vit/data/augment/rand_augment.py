@@ -236,7 +236,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "autocontrast": _autocontrast,
     "equalize": _equalize,
     "invert": lambda image, *_: 255 - image,
-    "rotate": _move,
     "posterize": _posterize,
     "solarize": _solarize,
     "solarize_add": _solarize_add,
@@ -244,9 +243,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "contrast": _contrast,
     "brightness": lambda image, strength, *_: _blend(0.0, image, strength),
     "sharpness": _sharpness,
-    "shear_x": _move,
-    "shear_y": _move,
-    "translate_x": _move,
-    "translate_y": _move,
+    **dict.fromkeys(MOVES, _move),
     "cutout": _cutout,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,21 +12,15 @@ from keras_vit.data.augment.change import Change, Draws
 _LUMA = (0.299, 0.587, 0.114)
 _SIDE = 224.0  # the size for which the blur's radius is stated
 _BLUR = (0.1, 2.0)  # standard deviation of the Gaussian, in pixels
-JITTER = 0.3
+_JITTER = 0.3  # by how much the factors of brightness, contrast and saturation differ from 1
 
 
-@dataclass(frozen=True)
 class ThreeAugment(Change):
     """One of grayscale, solarization and blur, each as likely; then brightness, contrast, color.
 
     The crop and the mirror image, which belong to it in the paper, are those of `Augmentation`.
-
-    Args:
-        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to
-            1 + jitter.
     """
 
-    jitter: float = JITTER
     numbers = 5
     of_bytes = True
 
@@ -40,7 +33,7 @@ class ThreeAugment(Change):
         return {
             "which": (uniform[:, 0] * 3).astype("int32"),
             "blur": (weights / weights.sum(1, keepdims=True)).astype("float32"),
-            "factors": 1 + self.jitter * (2 * uniform[:, 2:] - 1),
+            "factors": 1 + _JITTER * (2 * uniform[:, 2:] - 1),
         }
 
     def apply(self, image: Array, draws: Draws) -> Array:
