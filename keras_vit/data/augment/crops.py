@@ -101,26 +101,22 @@ class RandomCrop:
             float32 `(6,)`.
         """
         xp = array_namespace(shape)
-        sides, mirrored = xp.cast(shape, xp.float32), draws.get("mirrored", 0)
-        begin, box = xp.zeros_like(sides), sides
+        sides, target = xp.cast(shape, xp.float32), xp.constant(size, xp.float32)
+        top, left, begin = 0.0, 0.0, xp.zeros_like(sides)
         if self.crop == "inception":
-            whole = xp.cast(self._inception_box(draws["place"], shape), xp.float32)
-            begin, box = whole[:2], whole[2:]
-        elif self.crop == "random":
+            box = xp.cast(self._inception_box(draws["place"], shape), xp.float32)
+            top, left, sides = box[0], box[1], box[2:]
+        scale = sides / target
+        if self.crop == "random":
             resized = small_side_size(shape, size, CROP_FRACTION)
             scale = sides / xp.cast(resized, xp.float32)
             begin = xp.cast(_window(resized, size, draws["place"]), xp.float32) * scale
-            box = scale * xp.constant(size, xp.float32)
-            # The window lies in the mirror image.
-            turned = xp.stack([begin[0], sides[1] - begin[1] - box[1]])
-            begin = xp.where(xp.cast(mirrored, xp.bool), turned, begin)
-        along, across = xp.unstack(box / xp.constant(size, xp.float32))
-        y, x = xp.unstack(begin)
-        sign = 1.0 - 2.0 * xp.cast(mirrored, xp.float32)
-        from_right = xp.cast(mirrored, xp.float32) * box[1]
-        x, y = x + from_right + sign * across / 2 - 0.5, y + along / 2 - 0.5
+        # Pixels are counted at their centers; from the right in a mirror image.
+        y, x = xp.unstack(begin + scale / 2 - 0.5)
+        mirrored = xp.cast(draws.get("mirrored", 0), xp.float32)
+        x = x + mirrored * (sides[1] - 1 - 2 * x)
         zero = xp.zeros_like(x)
-        return xp.stack([sign * across, zero, x, zero, along, y])
+        return xp.stack([(1 - 2 * mirrored) * scale[1], zero, left + x, zero, scale[0], top + y])
 
     def __str__(self) -> str:
         if self.crop == "inception":
