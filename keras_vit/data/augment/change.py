@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,7 +35,8 @@ class Change(ABC):
             size: height and width of the images.
 
         Returns:
-            small arrays, each `(images, ...)`.
+            small arrays, each `(images, ...)`. Masks and boxes move by the one that is called
+            "matrix", `(images, 6)` or, one after the other, `(images, moves, 6)`; see `transform`.
         """
 
     @abstractmethod
@@ -50,10 +50,6 @@ class Change(ABC):
         Returns:
             Another like `image`.
         """
-
-    def matrices(self, draws: Draws) -> Sequence[Array]:
-        """Return what moves pixels, in order, for masks and boxes; see `transform`."""
-        return ()
 
 
 def matrix_rows(*values: np.ndarray | float) -> np.ndarray:

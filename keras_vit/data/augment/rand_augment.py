@@ -8,7 +8,7 @@ long; `pipeline(augment=...)` takes both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -94,9 +94,6 @@ class RandAugment(Change):
         for i in range(self.number):
             image = change(image, draws["which"][i], draws["matrix"][i], draws["box"][i])
         return xp.cast(image, xp.float32)
-
-    def matrices(self, draws: Draws) -> Sequence[Array]:
-        return [draws["matrix"][i] for i in range(self.number)]
 
     def __str__(self) -> str:
         chosen = "" if self.operations is None else f" of {', '.join(self.operations)}"

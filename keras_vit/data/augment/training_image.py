@@ -140,8 +140,10 @@ def training_boxes(
 
 def _moves(draws: dict[str, Draws], augmentation: Augmentation) -> Iterator[Array]:
     """What moves the pixels of the image once it has the model's size, in order."""
-    for name, change in augmentation.changes.items():
-        yield from change.matrices(draws[name])
+    for name in augmentation.changes:
+        if (matrix := draws[name].get("matrix")) is not None:
+            xp = array_namespace(matrix)
+            yield from xp.unstack(xp.reshape(matrix, (-1, 6)))
 
 
 def _moved(matrix: Array, y: Array, x: Array) -> tuple[Array, Array]:
