@@ -52,7 +52,7 @@ def measure(folder: Path, count: int, size: int, rounds: int) -> None:
     split = RecordSplit("train", ("a", "b"), records, lambda record: (record, 0))
 
     def by_index(shuffle_seed: int | None) -> Any:
-        def read(example: Any, label: Any, _: Any) -> Any:
+        def read(example: Any, label: Any) -> Any:
             return tf.strings.length(split.read(example, label)[0][0])
 
         examples = split.dataset(shuffle_seed)

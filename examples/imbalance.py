@@ -105,7 +105,7 @@ def fine_tuned(
     if way == "sampling":
         passes = places.resampled(sampling_rates(splits.task.counts(y)))
     epochs = (passes.dataset(seed, epoch).as_numpy_iterator() for epoch in range(options.epochs))
-    order = np.array([int(place) for epoch in epochs for place, *_ in epoch])
+    order = np.array([int(place) for epoch in epochs for place, _ in epoch])
     recipe = replace(recipes.get(RECIPE), layer_decay=1.0, balance=way)
     steps = -(-len(order) // recipe.batch_size)
     keras_vit.compile_model(network, recipe, steps, targets=y)

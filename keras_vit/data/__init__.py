@@ -11,9 +11,8 @@ Importing this package imports neither TensorFlow nor anything else that is heav
 
 from keras_vit.data.augment.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.data.augment.augmentation_plot import format_soft_label, plot_augmentations
-from keras_vit.data.augment.erasing import random_erasing
-from keras_vit.data.augment.mixtures import cutmix, mixup
-from keras_vit.data.augment.rand_augment import OPERATIONS, rand_augment
+from keras_vit.data.augment.rand_augment import OPERATIONS
+from keras_vit.data.augment.training_image import training_boxes, training_image, training_mask
 from keras_vit.data.band_statistics import band_statistics
 from keras_vit.data.data_errors import BadImageError, DamagedShardError, DatasetUnavailableError
 from keras_vit.data.decode.decoder import decode_image
@@ -22,7 +21,7 @@ from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import read_image
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.input_pipeline import pipeline
-from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image, training_image
+from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.cached_files import cached_photographs
 from keras_vit.data.sources.folder import FileSplit
@@ -50,17 +49,15 @@ __all__ = [
     "TFDSSplit",
     "band_statistics",
     "cached_photographs",
-    "cutmix",
     "decode_image",
     "evaluation_image",
     "format_soft_label",
     "load",
     "map_or_else",
-    "mixup",
     "pipeline",
     "plot_augmentations",
-    "rand_augment",
-    "random_erasing",
     "read_image",
+    "training_boxes",
     "training_image",
+    "training_mask",
 ]

@@ -2,9 +2,8 @@
 
 Augmentations and evaluation transforms are written once, in the functions of an `array_namespace`.
 TensorFlow's is the module itself, so its graphs are what they would be without this file; NumPy's
-is a table under the same names, with the arguments that are used. Random numbers, boxes and choices
-are the same, and so are the bits of every pixel, except where the two libraries round sums, sines
-and antialiased pixels otherwise.
+is a table under the same names, with the arguments that are used. The bits of every pixel are the
+same, except where the two libraries round sums and antialiased pixels otherwise.
 
 `tf.experimental.numpy` would need no table, but graphs of it have a third more operations (85
 instead of 61 for the contrast of RandAugment) and take 16 to 31 % longer. Keras's layers, which
@@ -20,7 +19,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_vit.data import random_numbers
 from keras_vit.data._imports import tf
 
 Array: TypeAlias = Any  # an ndarray or a tensor of TensorFlow
@@ -134,11 +132,6 @@ def _slice(image: np.ndarray, begin: Any, size: Any) -> np.ndarray:
     return image[tuple(map(slice, begin, ends))]
 
 
-def _random_crop(image: np.ndarray, size: Any, seed: random_numbers.Seed) -> np.ndarray:
-    begin = random_numbers.stateless_integers(image.ndim, seed)
-    return _slice(image, begin % (np.array(image.shape) - size + 1), size)
-
-
 def _depthwise_convolution(images: np.ndarray, kernel: np.ndarray, *_: Any) -> np.ndarray:
     """Of stride 1, without padding."""
     count, height, width, channels = images.shape
@@ -168,21 +161,15 @@ def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
-def _softmax(values: np.ndarray) -> np.ndarray:
-    powers = np.exp(values - values.max())
-    return powers / powers.sum()
-
-
-_SAME = "argmax broadcast_to cos cumsum exp floor maximum minimum ones_like reshape roll round sin"
-_SAME += " searchsorted sqrt stack tile where"
-_REDUCED = "all any max mean min prod sum"
+_SAME = "broadcast_to cumsum floor maximum minimum ones_like reshape roll round sqrt stack"
+_SAME += " tile where zeros_like"
+_REDUCED = "all max mean min sum"
 
 # Names and arguments as in TensorFlow.
 NUMPY = SimpleNamespace(
     **{name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64")},
     **{name: getattr(np, name) for name in _SAME.split()},
     **{f"reduce_{name}": _reduced(getattr(np, name)) for name in _REDUCED.split()},
-    argsort=lambda values, stable: np.argsort(values, kind="stable" if stable else None),
     cast=lambda values, dtype: np.asarray(values).astype(dtype),
     clip_by_value=np.clip,
     concat=np.concatenate,
@@ -192,6 +179,7 @@ NUMPY = SimpleNamespace(
     ensure_shape=lambda image, _: image,
     function=lambda function, **_: function,
     gather=_gather,
+    gather_nd=lambda values, places: values[tuple(np.moveaxis(places, -1, 0))],
     pad=lambda image, margins, mode="CONSTANT": np.pad(image, margins, mode.lower()),
     range=np.arange,
     reverse=lambda image, axes: np.flip(image, tuple(axes)),
@@ -200,12 +188,7 @@ NUMPY = SimpleNamespace(
     slice=_slice,
     switch_case=lambda index, branches: branches[index](),
     unstack=list,
-    image=SimpleNamespace(resize=_resize, stateless_random_crop=_random_crop),
+    image=SimpleNamespace(resize=_resize),
     math=SimpleNamespace(bincount=np.bincount),
-    nn=SimpleNamespace(depthwise_conv2d=_depthwise_convolution, softmax=_softmax),
-    random=SimpleNamespace(
-        stateless_gamma=random_numbers.stateless_gamma,
-        stateless_uniform=random_numbers.stateless_uniform,
-        experimental=random_numbers,
-    ),
+    nn=SimpleNamespace(depthwise_conv2d=_depthwise_convolution),
 )

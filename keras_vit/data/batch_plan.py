@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_choice
 from keras_vit.data.augment.augmentation import Augmentation
+from keras_vit.data.augment.change import Draws
 from keras_vit.data.eval_transform import BAND_MODES, EvalTransform
 from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split, spread
@@ -77,6 +78,10 @@ class BatchPlan:
     def shuffle_seed(self) -> int | None:
         return self.seed if self.training else None
 
+    def draw(self, first: int, count: int) -> dict[str, Draws]:
+        """Draw the changes of so many images, from position `first` of the stream on."""
+        return self.augmentation.draw(self.size, self.seed, first, count=count)
+
     @cached_property
     def rows(self) -> np.ndarray | None:
         """The rows of a full batch that this process trains on; None for all.
@@ -91,6 +96,20 @@ class BatchPlan:
         if self.rows is None or not any(self.alphas):
             return self.rows
         return np.union1d(self.rows, (self.rows - 1) % self.batch_size)
+
+    def pairs(self, count: int) -> np.ndarray:
+        """Return which of the decoded images are this process's, and the one before each.
+
+        Args:
+            count: how many images the batch has in all; of one that is not full, all are decoded.
+
+        Returns:
+            int64 `(2, images)`.
+        """
+        rows, needed = np.arange(count), np.arange(count)
+        if self.rows is not None and self.needed is not None and count == self.batch_size:
+            rows, needed = self.rows, self.needed
+        return np.searchsorted(needed, [rows, (rows - 1) % count])
 
 
 def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
@@ -140,14 +159,9 @@ def check_band_plan(
     if not training:
         check_choice(transform.mode, "eval_transform's mode beside bands", BAND_MODES)
         return
-    of_bytes = {
-        "rand_augment": augmentation.rand_augment,
-        "three_augment": augmentation.three_augment,
-        "erasing": augmentation.erasing,
-    }
-    if changes := [name for name, value in of_bytes.items() if value]:
+    if of_bytes := [name for name, change in augmentation.changes.items() if change.of_bytes]:
         raise ValueError(
-            f"augment changes the colors of pixels 0..255 by {', '.join(changes)}, and bands have "
+            f"augment changes the colors of pixels 0..255 by {', '.join(of_bytes)}, and bands have "
             "a range of their own: give an Augmentation without, such as 'inception' (--augment "
             "inception)."
         )

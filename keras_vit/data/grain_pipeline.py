@@ -8,21 +8,24 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import grain
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.data.augment.mixtures import mixup_or_cutmix
+from keras_vit.data.augment.augmentation import of_image
+from keras_vit.data.augment.change import Draws
+from keras_vit.data.augment.mixtures import draw_mixture, mix_images, mix_rows
+from keras_vit.data.augment.training_image import augment_crop
 from keras_vit.data.batch_plan import BatchPlan
 from keras_vit.data.decode.rasters import fill_missing
-from keras_vit.data.preprocessing import augment_crop, evaluation_image, training_crop
-from keras_vit.data.random_numbers import stateless_fold_in
+from keras_vit.data.preprocessing import evaluation_image
 from keras_vit.data.sources.splits import IndexedSplit
 
 _ENDLESS = sys.maxsize  # positions, beyond which no run comes
+_CHUNK = 256  # images for which random changes are drawn at once
 
 
 def grain_batches(plan: BatchPlan) -> grain.IterDataset:
@@ -128,11 +131,11 @@ class _Iteration(grain.DatasetIterator):
 
 
 class _Example(NamedTuple):
-    """An image of the rows that this process decodes, or None; its label and number."""
+    """An image of the rows that this process decodes, or None; its label and position."""
 
     image: np.ndarray | None
     label: np.ndarray
-    number: int
+    position: int
 
 
 class _Examples:
@@ -143,23 +146,27 @@ class _Examples:
         self._plan, self._source = plan, plan.source
         self._labels = plan.source.labels()
         self._needed = None if plan.needed is None else frozenset(plan.needed.tolist())
-        self._order = lru_cache(maxsize=2)(self._make_order)
+        self._order = lru_cache(maxsize=2)(partial(self._source.order, plan.shuffle_seed))
+        self._draw = lru_cache(maxsize=4)(self._draw_chunk)
         self._one_thread = threading.Lock()  # makes the order, and others wait
 
-    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._source.order(self._plan.shuffle_seed, np.array(epoch, np.int64))
+    def _draw_chunk(self, chunk: int) -> dict[str, Draws]:
+        return self._plan.draw(chunk * _CHUNK, _CHUNK)
 
     def at(self, position: int) -> _Example | None:
         """The prepared image; None where it cannot be decoded and is left out."""
         plan, split = self._plan, self._source
-        epoch, place = divmod(int(position), len(split))
+        position = int(position)
+        epoch, place = divmod(position, len(split))
         with self._one_thread:
-            order, numbers = self._order(epoch)
-        index, number = int(order[place]), int(numbers[place])
+            index = int(self._order(epoch)[place])
         if not self._is_needed(position if plan.repeat else place):
-            return _Example(None, self._labels[index], number)
-        seed = np.array((number, plan.seed), np.int64)
-        crop = training_crop(seed, plan.augmentation) if plan.training else None
+            return _Example(None, self._labels[index], position)
+        crop, draws = None, {}
+        if plan.training:
+            with self._one_thread:
+                draws = of_image(self._draw(position // _CHUNK), position % _CHUNK)
+            crop = plan.augmentation.random_crop.to_decode(draws["crop"])
         image, valid = split.pixels_or_replace(index, plan.channels, crop)
         if not valid and split.skips:
             return None
@@ -169,12 +176,12 @@ class _Examples:
             # Black comes in at the border: of bands, the lowest value in the image.
             lowest = image.min(axis=(0, 1)).astype("float32")
             above = image.astype("float32") - lowest
-            image = augment_crop(above, plan.size, seed, plan.augmentation) + lowest
+            image = augment_crop(above, plan.size, draws, plan.augmentation) + lowest
         elif plan.training:
-            image = augment_crop(image, plan.size, seed, plan.augmentation)
+            image = augment_crop(image, plan.size, draws, plan.augmentation)
         else:
             image = evaluation_image(image, plan.size, plan.transform)
-        return _Example(image, self._labels[index], number)
+        return _Example(image, self._labels[index], position)
 
     def _is_needed(self, place: int) -> bool:
         """Whether this process decodes what stands at a place of a pass or of the stream."""
@@ -193,18 +200,11 @@ class _Examples:
             rows = np.zeros((len(labels), plan.num_classes), np.float32)
             rows[np.arange(len(labels)), labels] = 1
             labels = rows
-        images, labels = self._mixed(examples, images, labels)
+        if any(plan.alphas):
+            draws = draw_mixture(plan.alphas, plan.size, plan.seed, examples[0].position)
+            before = np.roll(images, 1, axis=0)
+            if plan.needed is not None:
+                images, before = images[plan.pairs(len(examples))]
+            images = mix_images(images, before, draws)
+            labels = mix_rows(labels, np.roll(labels, 1, axis=0), draws)
         return (np.moveaxis(images, -1, 1) if plan.channels_first else images), labels
-
-    def _mixed(
-        self, examples: Sequence[_Example], images: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        plan, before = self._plan, None
-        if not any(plan.alphas):
-            return images, labels
-        if plan.rows is not None and plan.needed is not None and len(examples) == plan.batch_size:
-            before = images[np.searchsorted(plan.needed, (plan.rows - 1) % plan.batch_size)]
-            images = images[np.searchsorted(plan.needed, plan.rows)]
-        # The first image's seed, folded: the same random numbers must not serve twice.
-        seed = stateless_fold_in(np.array((examples[0].number, plan.seed), np.int64), 1)
-        return mixup_or_cutmix(images, labels, seed, *plan.alphas, images_before=before)

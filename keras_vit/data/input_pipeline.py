@@ -1,9 +1,9 @@
 """From a split to batches: order, decode, augment, batch, mix, prefetch.
 
-Nothing random has a state. The order of pass e follows from (seed, e), the changes of an image from
-(seed, e, its index), and the mixing of a batch from its first image. So a stream can start
-anywhere: the number of its first batch determines the pass and the place in its order. And each of
-several processes can decode its rows of a batch alone.
+Nothing random has a state, and all of it is drawn in NumPy. The order of pass e follows from (seed,
+e), the changes of an image from (seed, e, its place in this order), and the mixing of a batch from
+its first image. So a stream can start anywhere: the number of its first batch determines the pass
+and the place in its order. And each of several processes can decode its rows of a batch alone.
 """
 
 from __future__ import annotations

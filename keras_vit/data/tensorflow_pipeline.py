@@ -13,10 +13,13 @@ import numpy as np
 
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.augment_layers import LayerAugmentation
-from keras_vit.data.augment.mixtures import mixup_or_cutmix
+from keras_vit.data.augment.mixtures import draw_mixture, mix_images, mix_rows
+from keras_vit.data.augment.training_image import augment_crop
 from keras_vit.data.batch_plan import BatchPlan
-from keras_vit.data.preprocessing import augment_crop, evaluation_image, training_crop
+from keras_vit.data.preprocessing import evaluation_image
 from keras_vit.data.sources.splits import Split
+
+_CHUNK = 256  # images for which random changes are drawn at once
 
 
 def tensorflow_batches(plan: BatchPlan) -> tf.data.Dataset:
@@ -25,25 +28,24 @@ def tensorflow_batches(plan: BatchPlan) -> tf.data.Dataset:
     changes = LayerAugmentation(plan.layers, (*size, channels), plan.columns)
     split = plan.source
 
-    def resize(image: tf.Tensor, image_seed: tf.Tensor) -> tf.Tensor:
+    def resize(image: tf.Tensor, draws: Any, position: tf.Tensor) -> tf.Tensor:
         if plan.training:
-            image = augment_crop(image, size, image_seed, plan.augmentation)
-            return changes.change(image, image_seed)
+            image = augment_crop(image, size, draws, plan.augmentation)
+            return changes.change(image, tf.stack([position, seed]))
         return evaluation_image(image, size, plan.transform)
 
     resize = tf.function(resize, autograph=False)  # traced once, for both calls of `prepare`
 
     def prepare(
-        example: tf.Tensor, label: tf.Tensor, number: tf.Tensor, guarded: bool = False
+        example: Any, label: tf.Tensor, draws: Any, position: tf.Tensor, guarded: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        image_seed = tf.stack([number, seed])
-        crop = training_crop(image_seed, plan.augmentation) if plan.training else None
+        crop = plan.augmentation.random_crop.to_decode(draws["crop"]) if plan.training else None
         example, label = split.read(example, label, guarded)
         if guarded:
             image, valid = split.decode_or_replace(example, channels, crop)
         else:
             image, valid = split.decode(example, channels, crop), tf.constant(True)
-        return resize(image, image_seed), label, number, valid
+        return resize(image, draws, position), label, position, valid
 
     if changes.mixes:  # layers pair any images of a batch
         changes.check_processes(plan.rows is not None)
@@ -65,19 +67,26 @@ def _mix(
     changes: LayerAugmentation,
     images: tf.Tensor,
     labels: tf.Tensor,
-    numbers: tf.Tensor,
+    positions: tf.Tensor,
     _: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The images of these rows, mixed with others of the batch, and all labels."""
     if plan.num_classes is not None and labels.dtype.is_integer:
         labels = tf.one_hot(labels, plan.num_classes)
     if changes.mixes:
-        images, labels = changes.mix(images, labels, tf.stack([numbers[0], plan.seed]))
+        images, labels = changes.mix(images, labels, tf.stack([positions[0], plan.seed]))
         return _own_rows(images, plan.rows, plan.batch_size), labels
-    images, before = _with_images_before(plan, images, numbers)
-    # The first image's seed, folded: the same random numbers must not serve twice.
-    batch_seed = tf.random.experimental.stateless_fold_in((numbers[0], plan.seed), 1)
-    return mixup_or_cutmix(images, labels, batch_seed, *plan.alphas, images_before=before)
+    if not any(plan.alphas):
+        return images, labels
+    draw = partial(draw_mixture, plan.alphas, plan.size, plan.seed)
+    draws = _in_numpy(draw, positions[0], like=draw(0))
+    if plan.needed is None:
+        before = tf.roll(images, 1, axis=0)
+    else:
+        places = tf.numpy_function(plan.pairs, [tf.size(positions)], tf.int64)
+        images, before = tf.unstack(tf.gather(images, tf.ensure_shape(places, (2, None))))
+    labels = mix_rows(labels, tf.roll(labels, 1, axis=0), draws)
+    return mix_images(images, before, draws), labels
 
 
 def _batches(
@@ -85,14 +94,14 @@ def _batches(
 ) -> tf.data.Dataset:
     """Batches of what `prepare` returns, whatever becomes of images that cannot be decoded.
 
-    With `needed` rows, a full batch has these images alone, and all labels and numbers.
+    With `needed` rows, a full batch has these images alone, and all labels and positions.
     """
     split, batch_size = plan.source, plan.batch_size
     start = 0 if split.skips else plan.start_step * batch_size
-    examples = _examples(split, plan.shuffle_seed, plan.repeat, start)
+    examples = _examples(plan, start)
     guarded = partial(prepare, guarded=True)
     if split.skips:
-        valid = _map(examples, guarded).filter(lambda image, label, number, valid: valid)
+        valid = _map(examples, guarded).filter(lambda image, label, position, valid: valid)
         return valid.batch(batch_size).skip(plan.start_step)
     if needed is not None:
         examples = examples.batch(batch_size)
@@ -135,9 +144,9 @@ def _batches_of_process(
     batch_size: int,
     rows: np.ndarray,
 ) -> tf.data.Dataset:
-    """Batches with the images of these rows alone, and the labels and numbers of all."""
+    """Batches with the images of these rows alone, and the labels and positions of all."""
 
-    def label_of(example: Any, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    def label_of(example: Any, label: tf.Tensor, *_: Any) -> tf.Tensor:
         return split.read(example, label, guarded=True)[1]
 
     def batch_of(*plan: Any) -> tf.data.Dataset:
@@ -150,7 +159,7 @@ def _batches_of_process(
         # Where records have the labels, all of them are read, and those of the rows decoded.
         labels = _map(tf.data.Dataset.from_tensor_slices(plan), label_of).batch(size)
         return tf.data.Dataset.zip((images, labels)).map(
-            lambda image, label: (image[0], label, plan[2], image[3])
+            lambda image, label: (image[0], label, plan[-1], image[3])
         )
 
     return _each(plans, batch_of)
@@ -162,25 +171,6 @@ def _each(plans: tf.data.Dataset, batch_of: Callable[..., tf.data.Dataset]) -> t
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 
 
-def _with_images_before(
-    plan: BatchPlan, images: tf.Tensor, numbers: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """The images of these rows, and for each the one before it where images are mixed.
-
-    A batch that is not full has all images.
-    """
-    rows, needed = plan.rows, plan.needed
-    if rows is None or needed is None or not any(plan.alphas):
-        return images, None
-    before = (rows - 1) % plan.batch_size
-    places = np.searchsorted(needed, rows), np.searchsorted(needed, before)
-    return tf.cond(
-        tf.size(numbers) == plan.batch_size,
-        lambda: tuple(tf.gather(images, place) for place in places),
-        lambda: (images, tf.roll(images, 1, axis=0)),
-    )
-
-
 def _own_rows(images: tf.Tensor, rows: np.ndarray | None, batch_size: int) -> tf.Tensor:
     """These rows of a full batch; a batch that is not full keeps all images."""
     if rows is None:
@@ -189,20 +179,55 @@ def _own_rows(images: tf.Tensor, rows: np.ndarray | None, batch_size: int) -> tf
     return tf.cond(full, lambda: tf.gather(images, rows), lambda: images)
 
 
-def _examples(split: Split, shuffle_seed: int | None, repeat: bool, start: int) -> tf.data.Dataset:
-    """The undecoded examples of one pass, or with `repeat` of all from number `start` on."""
-    count = len(split)
+def _examples(plan: BatchPlan, start: int) -> tf.data.Dataset:
+    """The undecoded examples of one pass, or with `repeat` of all from number `start` on.
+
+    Returns:
+        (example, label, what is drawn for it, its position among those of all passes).
+    """
+    count = len(plan.source)
     first, offset = divmod(start, max(count, 1))
-    if repeat:
+    if plan.repeat:
         passes = tf.data.Dataset.range(first, tf.int64.max)
-        count = tf.data.INFINITE_CARDINALITY
+        cardinality = tf.data.INFINITE_CARDINALITY
     else:
         # Counts how often the data set has been iterated.
         iteration = tf.Variable(-1, trainable=False, dtype=tf.int64)
         passes = tf.data.Dataset.from_tensors(1).map(lambda _: iteration.assign_add(1))
+        cardinality = count
 
     def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
         begin = tf.where(epoch == first, tf.constant(offset, tf.int64), 0)
-        return split.dataset(shuffle_seed, epoch, begin)
+        examples = plan.source.dataset(plan.shuffle_seed, epoch, begin)
+        positions = tf.data.Dataset.range(epoch * count + begin, (epoch + 1) * count)
+        if not plan.training:
+            draws = positions.map(lambda position: ({}, position))
+        else:
+            draws = positions.batch(_CHUNK).map(partial(_draw, plan)).unbatch()
+        return tf.data.Dataset.zip((examples, draws)).map(lambda a, b: (*a, *b))
 
-    return passes.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(count))
+    return passes.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def _draw(plan: BatchPlan, positions: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """The random changes at successive positions, and these."""
+    draws = _in_numpy(lambda p: plan.draw(p[0], len(p)), positions, like=plan.draw(0, 1), rows=True)
+    return draws, positions
+
+
+def _in_numpy(
+    draw: Callable[[Any], Any], argument: tf.Tensor, like: Any, rows: bool = False
+) -> Any:
+    """What a function of NumPy draws, as tensors of the structure, types and shapes of `like`.
+
+    With `rows`, the first axis may have any length.
+    """
+    flat = tf.nest.flatten(like)
+    if not flat:  # nothing is random
+        return like
+    tensors = tf.numpy_function(
+        lambda value: tf.nest.flatten(draw(value)), [argument], [array.dtype for array in flat]
+    )
+    for tensor, array in zip(tensors, flat, strict=True):
+        tensor.set_shape((None, *array.shape[1:]) if rows else array.shape)
+    return tf.nest.pack_sequence_as(like, tensors)

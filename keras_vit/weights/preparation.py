@@ -16,7 +16,8 @@ from keras_vit.data.eval_transform import (
     PILLOW_MODES,
     EvalTransform,
 )
-from keras_vit.data.preprocessing import PixelSize, scaled_sides
+from keras_vit.data.preprocessing import scaled_sides
+from keras_vit.data.resizing import PixelSize
 
 # Pillow's numbers, which transformers writes.
 RESAMPLE = {"lanczos": 1, "bilinear": 2, "bicubic": 3}

@@ -209,14 +209,13 @@ class TaskSplit(Split):
         one_pass = records
         if shuffle_seed is not None:
             one_pass = tf.data.Dataset.from_tensors(epoch).flat_map(shuffled)
-        first = epoch * len(self)
-        return one_pass.map(lambda example, label, i: (example, label, first + i)).skip(start)
+        return one_pass.skip(start)
 
     @cached_property
     def _records(self) -> tf.data.Dataset:
         with tf.init_scope():
             records = self._read({"image": tfds.decode.SkipDecoding()}, image=True)
-            return records.enumerate().map(lambda i, r: (r["image"], self._label(r), i))
+            return records.map(lambda record: (record["image"], self._label(record)))
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         return decode_image(example, channels, crop) * tf.constant(self.vtab_task.scale, tf.uint8)

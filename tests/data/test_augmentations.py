@@ -1,22 +1,29 @@
 """Mixup, CutMix, random erasing, affine changes and 3-Augment: their papers', Pillow's, scipy's."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit import data
-from keras_vit.data import Augmentation, random_erasing, training_image
-from keras_vit.data.augment.affine import random_affine, transform
-from keras_vit.data.augment.three_augment import three_augment
+from keras_vit.data import Augmentation, training_boxes, training_image, training_mask
+from keras_vit.data.augment.affine import Affine, transform
+from keras_vit.data.augment.augmentation import of_image
+from keras_vit.data.augment.change import Change
+from keras_vit.data.augment.erasing import Erasing
+from keras_vit.data.augment.mixtures import draw_mixture, mix_images, mix_rows
+from keras_vit.data.augment.rand_augment import MOVES
+from keras_vit.data.augment.three_augment import ThreeAugment
+from keras_vit.data.random_numbers import uniform
 
 tf, ndimage = map(pytest.importorskip, ("tensorflow", "scipy.ndimage"))
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
 # What the option alone does to the image's brightest point, in moments of a bright bar: from its
 # x and the sums of x^2, y^2 and xy.
 CHANGES = {
-    "shift": (2.0, lambda x, xx, yy, xy: x),
+    "shift": (2, lambda x, xx, yy, xy: x),
     "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
     "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
     "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
@@ -25,15 +32,34 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8"
 PICTURE = Image.fromarray(PIXELS)
 
 
+def applied(change: Change, image: np.ndarray, position: int = 0, count: int = 1) -> np.ndarray:
+    """`count` versions of an image, in TensorFlow's graph."""
+    size = (image.shape[0], image.shape[1])
+    draws = change.draw(uniform(5, "test", position, count, change.numbers), size)
+    pixels = tf.constant(image, tf.float32)
+    images = tf.data.Dataset.from_tensor_slices(draws).map(lambda one: change.apply(pixels, one))
+    return np.stack(list(images.as_numpy_iterator()))
+
+
+def mixed(images: np.ndarray, seed: int, *alphas: float) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.eye(len(images), dtype="float32")
+    draws = draw_mixture(alphas, images.shape[1:3], seed, 0)
+    tensors = {key: tf.constant(value) for key, value in draws.items()}
+    others, pixels = np.roll(images, 1, axis=0), tf.constant(images)
+    made = mix_images(pixels, tf.constant(others), tensors).numpy()
+    np.testing.assert_allclose(mix_images(images, others, draws), made, atol=1e-4)
+    return made, mix_rows(labels, np.roll(labels, 1, axis=0), draws)
+
+
 def test_images_and_labels_are_mixed_alike_and_in_training_only_by_seed_and_in_turns() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
-    labels, weights = np.eye(4, dtype="float32"), []
+    weights = []
     for seed in range(200):
-        mixed, rows = data.mixup(tf.constant(images), labels, (seed, 0), alpha=0.2)
+        made, rows = mixed(images, seed, 0.2, 0.0)
         weight = float(rows[1, 1])
         assert float(rows[1, 0]) == pytest.approx(1 - weight, abs=1e-6)
         # Image 1 with image 0: weight x 1 + (1 - weight) x 0.
-        np.testing.assert_allclose(mixed[1], weight, atol=1e-6)
+        np.testing.assert_allclose(made[1], weight, atol=1e-6)
         weights.append(weight)
     assert min(weights) >= 0.5  # the larger part
     # E[max(b, 1-b)] of Beta(0.2, 0.2), by numpy's generator.
@@ -57,13 +83,12 @@ def test_images_and_labels_are_mixed_alike_and_in_training_only_by_seed_and_in_t
 
 def test_boxes_are_cut_and_labels_follow_the_area() -> None:
     images = np.broadcast_to(np.arange(4.0).reshape(4, 1, 1, 1), (4, 20, 30, 1)).astype("float32")
-    labels = np.eye(4, dtype="float32")
     areas, tops = [], set()
     for seed in range(300):
-        cut, rows = data.cutmix(tf.constant(images), labels, (seed, 0), alpha=1.0)
-        box = cut[2, ..., 0].numpy() == 1  # image 1 within image 2
+        cut, rows = mixed(images, seed, 0.0, 1.0)
+        box = cut[2, ..., 0] == 1  # image 1 within image 2
         assert set(np.unique(cut[2])) <= {1.0, 2.0}
-        np.testing.assert_array_equal(box, cut[0, ..., 0].numpy() == 3)
+        np.testing.assert_array_equal(box, cut[0, ..., 0] == 3)
         inside = np.argwhere(box)
         if len(inside):  # a rectangle, without holes
             low, high = inside.min(0), inside.max(0) + 1
@@ -82,10 +107,7 @@ def test_boxes_are_cut_and_labels_follow_the_area() -> None:
 
 def erased(count: int, probability: float) -> np.ndarray:
     """Images of -1, but for what random erasing has drawn."""
-    blank = tf.fill((60, 80, 3), -1.0)
-    images = tf.data.Dataset.from_tensor_slices(np.stack([np.arange(count), np.full(count, 5)], 1))
-    images = images.map(lambda seed: random_erasing(blank, seed, probability))
-    return np.stack(list(images.as_numpy_iterator()))
+    return applied(Erasing(probability), np.full((60, 80, 3), -1.0), count=count)
 
 
 def test_erased_boxes_are_those_of_the_paper() -> None:
@@ -126,20 +148,10 @@ def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
         options = {"output_shape": IMAGE.shape[:2], "order": 1}
         expected = ndimage.affine_transform(padded, [[e, d], [b, a]], place, **options)
         np.testing.assert_allclose(seen[..., channel], expected, atol=1e-3)
-    # Nothing drawn is no change, and the seed decides.
-    image = tf.constant(IMAGE)
-    np.testing.assert_allclose(random_affine(image, (0, 1)), IMAGE, atol=1e-3)
-    options = {"rotation": 20.0, "zoom": 0.2, "shear": 0.2, "shift": 1.0}
-    first = random_affine(image, (3, 4), **options).numpy()
-    np.testing.assert_array_equal(first, random_affine(image, (3, 4), **options))
-    assert np.abs(first - random_affine(image, (3, 5), **options)).max() > 1
-    # Training images stay in their range of values.
-    augmentation = Augmentation(crop="resize", flip=False, rotation=20, zoom=0.2, shift=1)
-    pixels = IMAGE.astype("uint8")
-    turned = training_image(tf.constant(pixels), (9, 12), (0, 1), augmentation).numpy()
-    assert (turned.dtype, turned.shape) == ("float32", IMAGE.shape)
-    assert 0 <= turned.min() <= turned.max() <= 255
-    assert np.abs(turned - pixels).max() > 1
+    change = Affine(rotation=20.0, zoom=0.2, shear=0.2, shift=1)
+    first, second = applied(change, IMAGE, count=2)
+    assert np.abs(first - second).max() > 1
+    assert 0 <= first.min() <= first.max() <= 255
 
 
 @pytest.mark.parametrize("option", CHANGES)
@@ -148,8 +160,7 @@ def test_each_change_stays_within_its_range(option: str) -> None:
     rows, columns = np.mgrid[0:41, 0:41] - 20.0
     bar = np.exp(-((columns / 8) ** 2) - (rows / 4) ** 2).astype("float32")[..., None] * 255
     seen = []
-    for seed in range(60):
-        image = random_affine(tf.constant(bar), (seed, 1), **{option: value}).numpy()[..., 0]
+    for image in applied(Affine(**{option: value}), bar, count=60)[..., 0]:
         weight = image / image.sum()
         y, x = (weight * rows).sum(), (weight * columns).sum()
         right, down = columns - x, rows - y
@@ -178,22 +189,82 @@ def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
 
 def test_three_augment_equals_pillow_up_to_its_rounding_and_follows_from_the_seed() -> None:
     chosen = set()
-    for seed in range(12):
-        draws = tf.random.stateless_uniform((5,), (seed, 0)).numpy()
+    images = applied(ThreeAugment(), PIXELS, count=12)
+    for draws, image in zip(uniform(5, "test", 0, 12, 5), images, strict=True):
         chosen.add(int(draws[0] * 3))
-        image = three_augment(tf.cast(PIXELS, tf.float32), (seed, 0)).numpy()
         # Pillow rounds to integers after each of four changes.
         np.testing.assert_allclose(image, by_hand(*draws), atol=4)
     assert chosen == {0, 1, 2}
     for shape in ((1, 1, 3), (8, 8, 1), (33, 64, 3)):
-        pixels = tf.constant(np.random.default_rng(0).uniform(0, 255, shape), tf.float32)
-        for seed in range(6):
-            image = three_augment(pixels, (seed, 1)).numpy()
-            np.testing.assert_array_equal(image, three_augment(pixels, (seed, 1)))
-            assert image.shape == shape
-            assert 0 <= image.min() <= image.max() <= 255
+        images = applied(ThreeAugment(), np.random.default_rng(0).uniform(0, 255, shape), count=6)
+        assert images.shape == (6, *shape)
+        assert 0 <= images.min() <= images.max() <= 255
     plain = Augmentation(crop="resize", flip=False)
-    before = training_image(tf.constant(PIXELS), 112, (0, 1), plain)
-    after = training_image(tf.constant(PIXELS), 112, (0, 1), replace(plain, three_augment=True))
+    before, after = (
+        training_image(PIXELS, 112, how.draw(112, seed=0, position=1), how)
+        for how in (plain, replace(plain, three_augment=True))
+    )
     np.testing.assert_array_equal(before, PIXELS)
     assert np.abs(after - before).mean() > 1
+
+
+MOVING = {"rotation": 25, "zoom": 0.2, "shear": 0.2, "shift": 4}
+TURNS = {"rand_augment": (2, 12), "operations": tuple(MOVES)}
+GEOMETRY = {
+    "inception": Augmentation(min_area=0.3),
+    "random crop": Augmentation(crop="random"),
+    "shift": Augmentation(crop="resize", shift=5),
+    "affine": Augmentation(crop="resize", **MOVING),
+    "operations": Augmentation(**TURNS),
+    "all": Augmentation(min_area=0.3, **MOVING, **TURNS),
+}
+EVERYTHING = replace(GEOMETRY["all"], erasing=0.5, three_augment=True)
+
+
+def test_draws_follow_from_seed_position_view_and_their_own_name_alone() -> None:
+    draw, same = partial(EVERYTHING.draw, 24), np.testing.assert_array_equal
+    draws = draw(3, 500, count=40)
+    # Together or one by one, from wherever, even after ImageNet's millions of images.
+    for first in (500, 10**12):
+        seventeenth = of_image(draw(3, first, count=40), 17)
+        tf.nest.map_structure(same, draw(3, first + 17), seventeenth)
+    # One change less leaves the others as they are.
+    fewer = replace(EVERYTHING, erasing=0.0).draw(24, 3, 500, count=40)
+    tf.nest.map_structure(same, fewer, {name: draws[name] for name in fewer})
+    for other in (draw(4, 500, count=40), draw(3, 540, count=40), draw(3, 500, count=40, view=1)):
+        assert (other["crop"]["place"] != draws["crop"]["place"]).all()
+    streams = [uniform(3, name, 0, 4000, 1)[:, 0] for name in ("crop", "erasing", "affine")]
+    assert np.abs(np.corrcoef(streams) - np.eye(3)).max() < 0.08  # five standard deviations
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_masks_and_boxes_move_with_their_image(name: str, as_array) -> None:
+    moves, size, wrong, seen = GEOMETRY[name], (56, 64), [], 0
+    mask = np.ones((70, 100), "uint8")
+    mask[14:40, 30:75] = 2
+    boxes = as_array(np.array([[14, 30, 40, 75], [-9, -9, -1, -1]], "float32"))
+    for position in range(12):
+        draws = tf.nest.map_structure(as_array, moves.draw(size, seed=1, position=position))
+        how = {"image_size": size, "draws": draws, "augmentation": moves}
+        pixels = np.asarray(training_image(as_array(100 * mask[..., None]), **how))[..., 0]
+        moved = np.asarray(training_mask(as_array(mask), **how))
+        assert (moved.dtype, moved.shape) == (mask.dtype, size)
+        # Gray comes in by an operation, and black by an affine change or shift.
+        wrong.append((moved != np.where(pixels == 128, 0, np.round(pixels / 100))).mean())
+        edges, outside = np.asarray(training_boxes(boxes, mask.shape, **how))
+        assert (outside[:2] == outside[2:]).any()
+        inside = np.argwhere(moved == 2)
+        if len(inside):
+            found = np.concatenate([inside.min(0), inside.max(0) + 1])
+            beyond = (found - edges) * [-1, -1, 1, 1]  # turned, it is smaller than its box
+            assert beyond.max() <= 1
+            assert beyond.min() >= -1 or moves.changes
+            seen += 1
+    assert seen >= 8
+    # Between two levels, bilinear pixels are neither: the borders, a few pixels in a hundred.
+    assert max(wrong) < 0.06
+    assert np.mean(wrong) < 0.025
+    # Colors and erasing leave masks alone.
+    both = [(how, how.draw(size, seed=1, position=3)) for how in (EVERYTHING, GEOMETRY["all"])]
+    np.testing.assert_array_equal(*(training_mask(mask, size, d, how) for how, d in both))

@@ -1,11 +1,14 @@
 """RandAugment's operations against Pillow and NumPy, and how they are chosen."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from keras_vit.data import OPERATIONS, Augmentation, rand_augment, training_image
-from keras_vit.data.augment.rand_augment import _gray
+from keras_vit.data import OPERATIONS, Augmentation, training_image
+from keras_vit.data.augment.rand_augment import RandAugment, _gray
+from keras_vit.data.random_numbers import uniform
 
 tf = pytest.importorskip("tensorflow")
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), np.uint8)
@@ -15,9 +18,13 @@ IMAGES = {"noise": NOISE, "narrow": NARROW, "flat": FLAT}
 
 
 def apply(name: str, image: np.ndarray, magnitude: float, *draw: float) -> np.ndarray:
-    result = OPERATIONS[name](tf.constant(image), magnitude / 10, tf.constant(draw or (0.9, 0, 0)))
-    assert result.dtype == tf.uint8
-    return result.numpy()
+    return augmented(image, RandAugment(1, magnitude, (name,)), (0, *(draw or (0.9, 0, 0))))
+
+
+def augmented(image: np.ndarray, change: RandAugment, numbers: object) -> np.ndarray:
+    draws = change.draw(np.array([numbers], "float32"), image.shape[:2])
+    draws = {key: tf.constant(value[0]) for key, value in draws.items()}
+    return change.apply(tf.constant(image, tf.float32), draws).numpy().astype("uint8")
 
 
 # And what a blend may differ by: it is truncated, and an integer may fall to either side.
@@ -91,14 +98,16 @@ def test_geometry(name: str, draw: float, sign: int) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_operation_is_chosen_as_often(channels: int) -> None:
     image = NARROW[..., :channels]
+    pixels = tf.constant(image, tf.float32)
     versions = {
         name: {apply(name, image, 5, side, 0.5, 0.5).tobytes() for side in (0.1, 0.9)}
         for name in OPERATIONS
         if name != "cutout"
     }
-    seeds = tf.data.Dataset.range(800).map(lambda number: tf.stack([number, 0]))
-    made = seeds.map(lambda seed: rand_augment(image, seed, 1, 5)).as_numpy_iterator()
-    outputs = [output.tobytes() for output in made]
+    change = RandAugment(1, 5)
+    draws = change.draw(uniform(0, "rand_augment", 0, 800, 4), image.shape[:2])
+    made = tf.data.Dataset.from_tensor_slices(draws).map(partial(change.apply, pixels))
+    outputs = [output.astype("uint8").tobytes() for output in made.as_numpy_iterator()]
     counts = {name: sum(output in v for output in outputs) for name, v in versions.items()}
     # 50 each are expected; five standard deviations. On gray, "color" leaves what it finds.
     told = [count for name, count in counts.items() if image.tobytes() not in versions[name]]
@@ -106,18 +115,11 @@ def test_every_operation_is_chosen_as_often(channels: int) -> None:
     assert sum(told) < 800 - 16  # and cutout
 
 
-def test_the_seed_decides() -> None:
-    def versions(**options) -> list[bytes]:
-        seeds = tf.data.Dataset.range(10).map(lambda i: tf.stack([i // 2, 7]))
-        images = seeds.map(lambda seed: rand_augment(NARROW, seed, 2, 10, **options))
-        return [image.tobytes() for image in images.as_numpy_iterator()]
-
-    variants = versions(operations=("rotate", "color", "cutout", "shear_y"))
-    assert variants[::2] == variants[1::2]
-    assert len(set(variants)) > 3
-    assert set(versions(operations=("invert",))) == {NARROW.tobytes()}  # inverted twice
-    # In training images.
-    augmentation = Augmentation("resize", flip=False, rand_augment=(1, 10), operations=("invert",))
-    result = training_image(NOISE, (40, 48), (0, 1), augmentation)
-    assert result.dtype == tf.float32
-    np.testing.assert_array_equal(result, 255 - NOISE)
+def test_operations_follow_each_other_in_training_images() -> None:
+    for number, expected in ((1, 255 - NOISE), (2, NOISE)):  # inverted twice
+        options = {"rand_augment": (number, 10), "operations": ("invert",)}
+        augmentation = Augmentation("resize", flip=False, **options)
+        draws = augmentation.draw((40, 48), seed=0, position=1)
+        result = training_image(NOISE, (40, 48), draws, augmentation)
+        assert result.dtype == np.float32
+        np.testing.assert_array_equal(result, expected)

@@ -3,64 +3,82 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from keras_vit.data._imports import tf
-from keras_vit.data.arrays import Array, array_namespace, transform_array
+from keras_vit.data.arrays import Array, transform_array
+from keras_vit.data.augment.change import Change, Draws, matrix_rows
+
+_LARGEST = {"rotation": 180, "zoom": 1, "shear": 1}
 
 
-def random_affine(
-    image: Array,
-    seed: Array,
-    rotation: float = 0.0,
-    zoom: float = 0.0,
-    shear: float = 0.0,
-    shift: float = 0.0,
-) -> Array:
-    """Changes the geometry of one image, by amounts drawn evenly on either side of no change.
+@dataclass(frozen=True)
+class Affine(Change):
+    """Changes the geometry by amounts drawn evenly on either side of no change.
 
     What comes in from outside the image is black. Around the center: the row of an output pixel
     follows from its place by rotation, then zoom of each axis by itself, then shear along x.
 
     Args:
-        image: float array or tensor of shape `(height, width, channels)`.
-        seed: integers of shape `(2,)`; the same seed gives the same change.
         rotation: largest angle in degrees.
         zoom: largest logarithm of the factor by which each axis is scaled, such as 0.1 for 10 %.
         shear: largest shift along x per pixel along y.
-        shift: largest shift in pixels along each axis, fractions of a pixel included.
-
-    Returns:
-        float32, of the kind and shape of `image`.
-
-    Example:
-        >>> random_affine(np.ones((8, 8, 1), "float32"), (0, 1), rotation=15).shape
-        (8, 8, 1)
+        shift: largest shift in pixels along each axis: in whole pixels where it is alone.
     """
-    xp = array_namespace(image)
-    draws = xp.random.stateless_uniform((6,), seed, -1.0, 1.0)
-    angle = draws[0] * math.radians(rotation)
-    across, along = xp.exp(draws[1] * zoom), xp.exp(draws[2] * zoom)
-    cos, sin = xp.cos(angle), xp.sin(angle)
-    # Output pixel (x, y), from the center, is taken from (a x + b y, d x + e y).
-    a, b = cos * across, draws[3] * shear - sin * across
-    d, e = sin * along, cos * along
-    height, width = xp.unstack(xp.cast(xp.shape(image)[:2], xp.float32))
-    x, y = (width - 1) / 2, (height - 1) / 2
-    begin_x = x - a * x - b * y + draws[4] * shift
-    begin_y = y - d * x - e * y + draws[5] * shift
-    return transform(image, (a, b, begin_x, d, e, begin_y), "BILINEAR")
+
+    rotation: float = 0.0
+    zoom: float = 0.0
+    shear: float = 0.0
+    shift: int = 0
+    numbers = 6
+
+    def __post_init__(self) -> None:
+        if self.shift < 0:
+            raise ValueError(f"shift={self.shift} must be a number of pixels, 0 or more")
+        for name, largest in _LARGEST.items():
+            if not 0 <= (value := getattr(self, name)) <= largest:
+                raise ValueError(f"{name}={value} must lie in [0, {largest}]; 0 turns it off")
+
+    @property
+    def only_shifts(self) -> bool:
+        return not (self.rotation or self.zoom or self.shear)
+
+    def draw(self, uniform: np.ndarray, size: tuple[int, int]) -> Draws:
+        uniform = uniform.T.astype("float64")
+        angle, across, along, shear, *shift = 2 * uniform - 1
+        angle = angle * math.radians(self.rotation)
+        across, along = np.exp(across * self.zoom), np.exp(along * self.zoom)
+        cos, sin = np.cos(angle), np.sin(angle)
+        # Output pixel (x, y), from the center, is taken from (a x + b y, d x + e y).
+        a, b = cos * across, shear * self.shear - sin * across
+        d, e = sin * along, cos * along
+        y, x = ((side - 1) / 2 for side in size)
+        right, down = (self.shift * part for part in shift)
+        if self.only_shifts:  # by integers, each as likely
+            right, down = np.floor(uniform[4:] * (2 * self.shift + 1)) - self.shift
+        begin_x, begin_y = x - a * x - b * y + right, y - d * x - e * y + down
+        return {"matrix": matrix_rows(a, b, begin_x, d, e, begin_y)}
+
+    def apply(self, image: Array, draws: Draws) -> Array:
+        return transform(image, draws["matrix"], "NEAREST" if self.only_shifts else "BILINEAR")
+
+    def __str__(self) -> str:
+        most = {
+            "shift": f"{self.shift} px",
+            "rotation": f"{self.rotation:g}°",
+            "zoom": f"{100 * self.zoom:.3g} %",
+            "shear": f"{self.shear:g} px",
+        }
+        return ", ".join(f"{n} by up to {value}" for n, value in most.items() if getattr(self, n))
 
 
-def transform(
-    image: Array, matrix: tuple[Any, ...], interpolation: str, fill_value: float = 0.0
-) -> Array:
-    """Takes output pixel (x, y) from (a x + b y + c, d x + e y + f)."""
+def transform(image: Array, matrix: Array, interpolation: str, fill_value: float = 0.0) -> Array:
+    """Take output pixel (x, y) from (a x + b y + c, d x + e y + f), of a matrix `(6,)`."""
     if isinstance(image, np.ndarray):
         return transform_array(image, matrix, interpolation, fill_value)
-    row = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0, 0)])
+    row = tf.concat([tf.cast(matrix, tf.float32), [0.0, 0.0]], 0)
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
         transforms=row[None],

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
-from keras_vit._base.errors import counted
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.augmentation import AUGMENTATIONS, Augmentation
 
@@ -28,7 +27,6 @@ Augment: TypeAlias = "Augmentation | str | Callable[..., Any] | Sequence[Any]"
 # Layers that mix the images of a batch with each other, and their labels.
 MIXING_LAYERS = ("MixUp", "CutMix", "FourierMix", "Mosaic")
 _PROBES = 4  # random versions of a test image
-_FIRST_KEY = 2  # the seeds of a batch and of an image, folded with 0 and 1, serve elsewhere
 
 
 def resolve_augment(
@@ -105,40 +103,10 @@ def describe_augment(settings: Augmentation, layers: Sequence[Any]) -> str:
         >>> describe_augment(AUGMENTATIONS["randaugment"], ())
         'inception crop of at least 5 %, flip, RandAugment (2 operations, magnitude 10)'
     """
-    return ", ".join([*_in_words(settings), *map(describe, layers)])
-
-
-def _in_words(settings: Augmentation) -> Iterator[str]:
-    """What is done to an image, in order, each in a few words."""
-    if settings.crop == "inception":
-        low, high = settings.aspect_ratio
-        usual = settings.aspect_ratio == Augmentation.aspect_ratio
-        ratio = "" if usual else f" and aspect ratios of {low:.3g} to {high:.3g}"
-        yield f"inception crop of at least {100 * settings.min_area:.3g} %{ratio}"
-    else:
-        yield "random crop" if settings.crop == "random" else "resize"
-    if settings.flip:
-        yield "flip"
-    for name, most in (
-        ("shift", f"{settings.shift} px"),
-        ("rotation", f"{settings.rotation:g}°"),
-        ("zoom", f"{100 * settings.zoom:.3g} %"),
-        ("shear", f"{settings.shear:g} px"),
-    ):
-        if getattr(settings, name):
-            yield f"{name} by up to {most}"
-    if settings.rand_augment is not None:
-        count, magnitude = settings.rand_augment
-        chosen = "" if settings.operations is None else f" of {', '.join(settings.operations)}"
-        yield f"RandAugment ({counted(count, 'operation')}{chosen}, magnitude {magnitude:g})"
-    if settings.three_augment:
-        yield "3-Augment"
-    if settings.erasing:
-        yield f"random erasing of {100 * settings.erasing:.3g} %"
-    if settings.mixup:
-        yield f"mixup {settings.mixup:g}"
-    if settings.cutmix:
-        yield f"CutMix {settings.cutmix:g}"
+    changes = map(str, (settings.random_crop, *settings.changes.values()))
+    mixtures = {"mixup": settings.mixup, "CutMix": settings.cutmix}
+    mixed = (f"{name} {alpha:g}" for name, alpha in mixtures.items() if alpha)
+    return ", ".join([*changes, *mixed, *map(describe, layers)])
 
 
 def describe(layer: Any) -> str:
@@ -243,7 +211,7 @@ def _trace(layer: Any, index: int, shape: tuple[int, int, int], num_classes: int
     _check_settings(layer, name)
 
     def step(seed: tf.Tensor, *tensors: tf.Tensor) -> Any:
-        with _stateless(layer, tf.random.experimental.stateless_fold_in(seed, _FIRST_KEY + index)):
+        with _stateless(layer, tf.random.experimental.stateless_fold_in(seed, index)):
             # AutoGraph for the layer alone, as `Dataset.map` does: some have a Python `if`.
             outputs = tf.function(partial(_call, layer, batchwise))(*tensors)
         return _checked(name, outputs, tensors)

@@ -1,11 +1,21 @@
-"""How training images are changed, as a small table of settings."""
+"""How training images are changed: a small table of settings, and what they draw."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from keras_vit._base.errors import check_choice
-from keras_vit.data.augment.rand_augment import check_rand_augment
+import numpy as np
 
-CROPS = ("inception", "random", "resize")
+from keras_vit._base.errors import as_pair, check_choice
+from keras_vit.data.augment.affine import Affine
+from keras_vit.data.augment.change import Change, Draws
+from keras_vit.data.augment.crops import RandomCrop
+from keras_vit.data.augment.erasing import Erasing
+from keras_vit.data.augment.rand_augment import RandAugment
+from keras_vit.data.augment.three_augment import ThreeAugment
+from keras_vit.data.random_numbers import uniform
 
 
 @dataclass(frozen=True)
@@ -24,13 +34,13 @@ class Augmentation:
         rotation: turn the image by up to this many degrees each way, 0 to 180.
         zoom: scale height and width, each by itself, by up to about this fraction each way, 0 to 1.
         shear: move each row against the next by up to this many pixels each way, 0 to 1.
-        rand_augment: number of operations and their magnitude, as in (2, 10); see `rand_augment`.
+        rand_augment: number of operations and their magnitude, as in (2, 10); see `RandAugment`.
         operations: the operations to choose from, such as ("autocontrast", "equalize"); None for
             all sixteen.
-        three_augment: change colors as DeiT III does; see `three_augment`.
-        erasing: probability of filling a random box with noise; see `random_erasing`.
-        mixup: alpha of `mixup`, which blends pairs of images and of one-hot labels; 0 for none.
-        cutmix: alpha of `cutmix`; 0 for none. With both, each batch has one of them by a fair coin.
+        three_augment: change colors as DeiT III does; see `ThreeAugment`.
+        erasing: probability of filling a random box with noise; see `Erasing`.
+        mixup: alpha of mixup, which blends pairs of images and of one-hot labels; 0 for none.
+        cutmix: alpha of CutMix; 0 for none. With both, each batch has one of them by a fair coin.
 
     Raises:
         ValueError: a value out of range or an unknown name.
@@ -56,36 +66,75 @@ class Augmentation:
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
-        check_choice(self.crop, "crop", CROPS)
-        if not 0 < self.min_area <= 1:
-            raise ValueError(f"min_area={self.min_area} must lie in (0, 1], for instance 0.05")
-        low, high = self.aspect_ratio
-        if not 0 < low <= high:
-            raise ValueError(
-                f"aspect_ratio={self.aspect_ratio} must be (low, high) with 0 < low <= high"
-            )
-        if self.shift < 0:
-            raise ValueError(f"shift={self.shift} must be a number of pixels, 0 or more")
-        for name, largest in (("rotation", 180), ("zoom", 1), ("shear", 1)):
-            if not 0 <= (value := getattr(self, name)) <= largest:
-                raise ValueError(f"{name}={value} must lie in [0, {largest}]; 0 turns it off")
-        if self.rand_augment is not None:
-            check_rand_augment(*self.rand_augment, self.operations)
-        elif self.operations is not None:
+        if self.operations is not None and self.rand_augment is None:
             raise ValueError(
                 f"operations={self.operations} are for RandAugment: give rand_augment, too, for "
                 "instance (1, 10)"
             )
-        if not 0 <= self.erasing <= 1:
-            raise ValueError(f"erasing={self.erasing} must lie in [0, 1], for instance 0.25")
         for name in ("mixup", "cutmix"):
             if (alpha := getattr(self, name)) < 0:
                 raise ValueError(f"{name}={alpha} must be at least 0, such as 0.2; 0 turns it off")
+        _ = self.random_crop, self.changes  # which check what they are given
 
-    @property
-    def is_affine(self) -> bool:
-        """Whether the image is rotated, zoomed or sheared."""
-        return bool(self.rotation or self.zoom or self.shear)
+    @cached_property
+    def random_crop(self) -> RandomCrop:
+        """How an image is brought to the model's size."""
+        return RandomCrop(self.crop, self.min_area, self.aspect_ratio, self.flip)
+
+    @cached_property
+    def changes(self) -> dict[str, Change]:
+        """The changes of an image of the model's size that are on, in their order.
+
+        Each draws from the stream of its name, so that a further one leaves the others as they are.
+        """
+        affine = Affine(self.rotation, self.zoom, self.shear, self.shift)
+        rows = {
+            "affine": affine if affine != Affine() else None,
+            "rand_augment": self.rand_augment and RandAugment(*self.rand_augment, self.operations),
+            "three_augment": ThreeAugment() if self.three_augment else None,
+            "erasing": Erasing(self.erasing) if self.erasing else None,
+        }
+        return {name: change for name, change in rows.items() if change is not None}
+
+    def draw(
+        self,
+        image_size: int | tuple[int, int],
+        seed: int,
+        position: int,
+        *,
+        count: int | None = None,
+        view: int = 0,
+    ) -> dict[str, Draws]:
+        """Draw what happens to an image, for `training_image`, `training_mask`, `training_boxes`.
+
+        Args:
+            image_size: int or `(height, width)` of the model's images.
+            seed: of the training, 0 or more.
+            position: of the image among those of all passes: `pass * images + place`.
+            count: draw for so many images from there on, whose numbers have a first axis then.
+            view: the number of the view, where an image has several.
+
+        Returns:
+            for each change, some small arrays of NumPy. They follow from the arguments alone.
+
+        Example:
+            >>> draws = Augmentation(erasing=0.25).draw(32, seed=0, position=7)
+            >>> list(draws), draws["crop"]["place"].shape
+            (['crop', 'erasing'], (4,))
+        """
+        size = as_pair(image_size, "image_size")
+
+        def rows(name: str, width: int) -> np.ndarray:
+            return uniform(seed, name, position, count or 1, width, view)
+
+        changes: dict[str, Any] = {"crop": self.random_crop, **self.changes}
+        draws = {n: change.draw(rows(n, change.numbers), size) for n, change in changes.items()}
+        return draws if count is not None else of_image(draws, 0)
+
+
+def of_image(draws: dict[str, Draws], index: int) -> dict[str, Draws]:
+    """Return what was drawn for one of several images."""
+    return {n: {k: value[index] for k, value in part.items()} for n, part in draws.items()}
 
 
 AUGMENTATIONS = {
@@ -98,7 +147,7 @@ AUGMENTATIONS = {
 }
 
 
-def get_augmentation(augment: "Augmentation | str") -> Augmentation:
+def get_augmentation(augment: Augmentation | str) -> Augmentation:
     """The augmentation itself, or the one with this name in `AUGMENTATIONS`."""
     if isinstance(augment, Augmentation):
         return augment

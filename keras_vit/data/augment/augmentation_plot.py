@@ -14,7 +14,6 @@ from keras_vit._base.files import atomic_write, begins_with_mark
 from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit._base.version import install_command
 from keras_vit.data._imports import require
-from keras_vit.data.arrays import Array
 from keras_vit.data.augment.augment_layers import Augment, describe_augment, mixes, resolve_augment
 from keras_vit.data.augment.augmentation import get_augmentation
 from keras_vit.data.input_pipeline import pipeline
@@ -109,7 +108,7 @@ def plot_augmentations(
 class _OrderedSplit(DecodedSplit):
     """Keeps its order in training, too, so that a row shows one image."""
 
-    def order(self, shuffle_seed: int | None, epoch: Array) -> tuple[Array, Array]:
+    def order(self, shuffle_seed: int | None, epoch: int) -> np.ndarray:
         return super().order(None, epoch)
 
 

@@ -3,50 +3,71 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from keras_vit.data.arrays import Array, array_namespace
 from keras_vit.data.augment.boxes import box_mask
+from keras_vit.data.augment.change import Change, Draws
+from keras_vit.data.random_numbers import uniform as random_numbers
 
 AREA = (0.02, 1 / 3)  # fraction of the image, as in the paper and in DeiT
 ASPECT_RATIO = (0.3, 1 / 0.3)
 _ATTEMPTS = 10  # random boxes, of which the first that fits is taken
 
 
-def random_erasing(image: Array, seed: Array, probability: float) -> Array:
-    """Fills a random box of one image with uniform noise in 0..255.
+@dataclass(frozen=True)
+class Erasing(Change):
+    """Fills a random box of an image with uniform noise in 0..255.
 
     Args:
-        image: float array or tensor of static shape `(height, width, channels)`, values 0..255.
-        seed: integers of shape `(2,)`; the same seed gives the same box and noise.
         probability: how often, in [0, 1]; DeiT takes 0.25.
-
-    Returns:
-        Another like `image`.
-
-    Example:
-        >>> import numpy as np
-        >>> erased = random_erasing(np.full((32, 32, 3), -1.0), (0, 1), probability=1.0)
-        >>> bool(0.02 < np.mean(erased >= 0) < 0.34)
-        True
     """
-    xp = array_namespace(image)
-    height, width, _ = image.shape
-    box_seed, noise_seed = xp.unstack(xp.random.experimental.stateless_split(seed, 2))
-    draws = xp.random.stateless_uniform((_ATTEMPTS + 1, 2), box_seed)
 
-    def erase() -> Array:
-        log_low, log_high = map(math.log, ASPECT_RATIO)
-        area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * draws[1:, 0])
-        aspect = xp.exp(log_low + (log_high - log_low) * draws[1:, 1])
-        sides = xp.round(xp.sqrt(xp.stack([area * aspect, area / aspect], axis=1)))
-        fits = xp.reduce_all(sides < (height, width), axis=1)
-        side = xp.where(xp.reduce_any(fits), sides[xp.argmax(fits)], 0.0)
-        # The first row decides whether to erase; stretched to [0, 1) again, it is the place.
-        place = xp.stack([draws[0, 0] / probability, draws[0, 1]])
-        begin = xp.floor(place * (xp.constant((height, width), xp.float32) - side + 1))
+    probability: float
+    numbers = 5 + 2 * _ATTEMPTS
+    of_bytes = True
 
-        box = box_mask(begin, begin + side, (height, width))
-        noise = xp.random.stateless_uniform(image.shape, noise_seed, maxval=255.0)
-        return xp.where(box, noise, image)
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"erasing={self.probability} must lie in [0, 1], for instance 0.25")
 
-    return xp.cond(draws[0, 0] < probability, erase, lambda: image)
+    def draw(self, uniform: np.ndarray, size: tuple[int, int]) -> Draws:
+        """Draw the box, empty where nothing is erased, and the place of its noise."""
+        areas, aspects = np.split(uniform[:, 5:].astype("float64"), 2, axis=1)
+        areas = math.prod(size) * (AREA[0] + (AREA[1] - AREA[0]) * areas)
+        low, high = map(math.log, ASPECT_RATIO)
+        aspects = np.exp(low + (high - low) * aspects)
+        sides = np.round(np.sqrt(np.stack([areas * aspects, areas / aspects], axis=-1)))
+        fits = (sides < size).all(-1)
+        side = sides[np.arange(len(sides)), fits.argmax(1)]
+        erased = fits.any(1) & (uniform[:, 0] < self.probability)
+        side = np.where(erased[:, None], side, 0)
+        begin = np.floor(uniform[:, 1:3] * (size - side + 1))
+        return {
+            "box": np.concatenate([begin, begin + side], 1).astype("float32"),
+            "noise": (uniform[:, 3:5] * size).astype("int32"),
+        }
+
+    def apply(self, image: Array, draws: Draws) -> Array:
+        xp = array_namespace(image)
+        box = draws["box"]
+
+        def erase() -> Array:
+            noise = xp.roll(xp.constant(_noise(*image.shape)), draws["noise"], (0, 1))
+            return xp.where(box_mask(box[:2], box[2:], image.shape[:2]), noise, image)
+
+        return xp.cond(box[2] > box[0], erase, lambda: image)
+
+    def __str__(self) -> str:
+        return f"random erasing of {100 * self.probability:.3g} %"
+
+
+@lru_cache(maxsize=4)
+def _noise(height: int, width: int, channels: int) -> np.ndarray:
+    """Evenly spaced levels in random order, which images take from different places."""
+    count = height * width * channels
+    order = random_numbers(0, "noise", 0, 1, count).argsort(kind="stable")
+    return (order * (255 / count)).astype("float32").reshape(height, width, channels)

@@ -6,121 +6,66 @@ mixed with the one before it, so that each of several processes decodes few imag
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from keras_vit.data.arrays import Array, array_namespace
 from keras_vit.data.augment.boxes import box_mask
+from keras_vit.data.augment.change import Draws
+from keras_vit.data.random_numbers import generator
 
 
-def mixup(
-    images: Array,
-    labels: Array,
-    seed: Array,
-    alpha: float,
-    images_before: Array | None = None,
-) -> tuple[Array, Array]:
-    """Blends every image of a batch with the one before it, all with the same weight.
+def draw_mixture(
+    alphas: tuple[float, float], size: tuple[int, int], seed: int, position: int
+) -> Draws:
+    """Draw how every image of a batch is mixed with the one before it, all alike.
 
-    The weight is drawn from Beta(alpha, alpha); the image itself gets the larger part, as in
-    big_vision's `mixup`.
+    Of mixup, the weight is drawn from Beta(alpha, alpha); the image itself gets the larger part, as
+    in big_vision's `mixup`. Of CutMix, the area of the box that is pasted is drawn from it, and its
+    center evenly over the image; what lies outside is cut off, and labels are mixed by the area
+    that remains.
 
     Args:
-        images: float array or tensor `(batch, height, width, channels)`.
-        labels: float rows `(batch, columns)`: one-hot, of several labels, or of numbers.
-        seed: integers `(2,)`; the same seed gives the same weight.
-        alpha: parameter of the Beta distribution, above 0; 0.2 is mild, 1 draws evenly.
-        images_before: the image before each of `images`, where these are some rows of a batch with
-            these labels.
+        alphas: of mixup and of CutMix, one of them above 0. Where both are, a fair coin decides, as
+            in DeiT.
+        size: height and width of the images.
+        seed: of the training.
+        position: of the first image of the batch.
 
     Returns:
-        Images and labels, mixed alike, in the kinds and shapes they came in.
-
-    Raises:
-        ValueError: alpha is not above 0.
+        `weight`, that of the image and its label, and `box` `(top, left, bottom, right)`, empty
+        where images are blended; float32.
 
     Example:
-        >>> import numpy as np
-        >>> images, labels = np.zeros((2, 4, 4, 3), "float32"), np.eye(2, dtype="float32")
-        >>> mixup(images, labels, (0, 1), alpha=0.2)[1].sum(axis=1).tolist()
-        [1.0, 1.0]
+        >>> draws = draw_mixture((0.2, 0.0), (8, 8), seed=0, position=0)
+        >>> bool(0.5 <= draws["weight"] <= 1), draws["box"].tolist()
+        (True, [0.0, 0.0, 0.0, 0.0])
     """
-    xp = array_namespace(images)
-    weight = _sample_beta(xp, seed, alpha)
-    weight = xp.maximum(weight, 1 - weight)
-    before = _before(images) if images_before is None else images_before
-    return _blend(images, before, weight), _blend(labels, _before(labels), weight)
+    draws = generator(seed, "mixture", position)
+    coin, *center = draws.random(3)
+    pasted = alphas[1] > 0 and (not alphas[0] or coin < 0.5)
+    alpha = alphas[1] if pasted else alphas[0]
+    weight, box = draws.beta(alpha, alpha), np.zeros(4)
+    if pasted:
+        sides = np.array(size)
+        half = np.floor(sides * np.sqrt(1 - weight)) / 2
+        middle = center * sides
+        begin, end = (np.round(middle + d).clip(0, sides) for d in (-half, half))
+        weight, box = 1 - np.prod((end - begin) / sides), np.concatenate([begin, end])
+    else:
+        weight = max(weight, 1 - weight)
+    return {"weight": np.array(weight, "float32"), "box": box.astype("float32")}
 
 
-def cutmix(
-    images: Array,
-    labels: Array,
-    seed: Array,
-    alpha: float,
-    images_before: Array | None = None,
-) -> tuple[Array, Array]:
-    """Pastes a box from the image before it into every image of a batch, at the same place.
+def mix_images(images: Array, others: Array, draws: Draws) -> Array:
+    """Mix each image `(height, width, channels)` of a batch, float32, with one of `others`."""
+    xp, box = array_namespace(images), draws["box"]
 
-    The area of the box is drawn from Beta(alpha, alpha), its center evenly over the image; what
-    lies outside is cut off, and labels are mixed by the area that remains. The arguments are those
-    of `mixup`; alpha is 1 in the paper.
+    def paste() -> Array:
+        return xp.where(box_mask(box[:2], box[2:], images.shape[1:3]), others, images)
 
-    Example:
-        >>> import numpy as np
-        >>> images = np.stack([np.zeros((8, 8, 3)), np.ones((8, 8, 3))]).astype("float32")
-        >>> cut, labels = cutmix(images, np.eye(2, dtype="float32"), (0, 1), alpha=1.0)
-        >>> bool(cut[1].mean() == labels[1, 1])
-        True
-    """
-    xp = array_namespace(images)
-    area_seed, place_seed = xp.unstack(xp.random.experimental.stateless_split(seed, 2))
-    size = xp.cast(xp.shape(images)[1:3], xp.float32)
-    half = xp.floor(size * xp.sqrt(1 - _sample_beta(xp, area_seed, alpha))) / 2
-    center = xp.random.stateless_uniform((2,), place_seed) * size
-    begin = xp.clip_by_value(xp.round(center - half), 0, size)
-    end = xp.clip_by_value(xp.round(center + half), 0, size)
-    box = box_mask(begin, end, xp.unstack(size))
-    weight = 1 - xp.reduce_prod((end - begin) / size)
-    before = _before(images) if images_before is None else images_before
-    return xp.where(box, before, images), _blend(labels, _before(labels), weight)
+    return xp.cond(box[2] > box[0], paste, lambda: mix_rows(images, others, draws))
 
 
-def mixup_or_cutmix(
-    images: Array,
-    labels: Array,
-    seed: Array,
-    mixup_alpha: float,
-    cutmix_alpha: float,
-    images_before: Array | None = None,
-) -> tuple[Array, Array]:
-    """`mixup`, `cutmix` or, where both alphas are above 0, one by a fair coin, as in DeiT."""
-    if not mixup_alpha and not cutmix_alpha:
-        return images, labels
-    if not cutmix_alpha:
-        return mixup(images, labels, seed, mixup_alpha, images_before)
-    if not mixup_alpha:
-        return cutmix(images, labels, seed, cutmix_alpha, images_before)
-    xp = array_namespace(images)
-    coin_seed, seed = xp.unstack(xp.random.experimental.stateless_split(seed, 2))
-    return xp.cond(
-        xp.random.stateless_uniform((), coin_seed) < 0.5,
-        lambda: mixup(images, labels, seed, mixup_alpha, images_before),
-        lambda: cutmix(images, labels, seed, cutmix_alpha, images_before),
-    )
-
-
-def _sample_beta(xp: Any, seed: Array, alpha: float) -> Array:
-    """A sample of Beta(alpha, alpha)."""
-    if alpha <= 0:
-        raise ValueError(f"alpha={alpha} must be above 0, for instance 0.2")
-    # Two Gamma variables, each divided by their sum, are Beta distributed.
-    gammas = xp.random.stateless_gamma((2,), seed, alpha)
-    return gammas[0] / xp.maximum(xp.reduce_sum(gammas), 1e-30)
-
-
-def _before(values: Array) -> Array:
-    """For every row of a batch, the one before it."""
-    return array_namespace(values).roll(values, 1, axis=0)
-
-
-def _blend(values: Array, before: Array, weight: Array) -> Array:
-    return weight * values + (1 - weight) * before
+def mix_rows(rows: Array, others: Array, draws: Draws) -> Array:
+    """Blend each row of numbers, such as a one-hot label, with one of `others`."""
+    return draws["weight"] * rows + (1 - draws["weight"]) * others

@@ -4,41 +4,49 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 from keras_vit.data.arrays import Array, array_namespace
+from keras_vit.data.augment.change import Change, Draws
 
 _LUMA = (0.299, 0.587, 0.114)
 _SIDE = 224.0  # the size for which the blur's radius is stated
 _BLUR = (0.1, 2.0)  # standard deviation of the Gaussian, in pixels
-JITTER = 0.3
+_JITTER = 0.3  # by how much the factors of brightness, contrast and saturation differ from 1
 
 
-def three_augment(image: Array, seed: Array, jitter: float = JITTER) -> Array:
+class ThreeAugment(Change):
     """One of grayscale, solarization and blur, each as likely; then brightness, contrast, color.
 
     The crop and the mirror image, which belong to it in the paper, are those of `Augmentation`.
-
-    Args:
-        image: float array or tensor of static shape `(height, width, channels)`, values 0..255.
-        seed: integers of shape `(2,)`; the same seed gives the same changes.
-        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to
-            1 + jitter.
-
-    Returns:
-        float32, of the kind and shape of `image`, values 0..255.
-
-    Example:
-        >>> import numpy as np
-        >>> three_augment(np.zeros((8, 8, 3), "float32"), (0, 1)).shape
-        (8, 8, 3)
     """
-    xp = array_namespace(image)
-    draws = xp.random.stateless_uniform((5,), seed)
-    choices = [partial(choice, image, draws[1]) for choice in (_gray, _solarize, _blur)]
-    image = xp.switch_case(xp.cast(draws[0] * len(choices), xp.int32), choices)
-    brightness, contrast, color = xp.unstack(1 + jitter * (2 * draws[2:] - 1))
-    image = xp.clip_by_value(image * brightness, 0.0, 255.0)
-    image = _between(xp.reduce_mean(_luma(image)), image, contrast)
-    return _between(_luma(image), image, color)
+
+    numbers = 5
+    of_bytes = True
+
+    def draw(self, uniform: np.ndarray, size: tuple[int, int]) -> Draws:
+        scale = min(size) / _SIDE
+        reach = min(max(round(3 * scale * _BLUR[1]), 1), min(size) - 1)
+        sigma = scale * (_BLUR[0] + uniform[:, 1:2] * (_BLUR[1] - _BLUR[0]))
+        places = np.arange(-reach, reach + 1)
+        weights = np.exp(-(places**2) / (2 * np.maximum(sigma, 1e-3) ** 2))
+        return {
+            "which": (uniform[:, 0] * 3).astype("int32"),
+            "blur": (weights / weights.sum(1, keepdims=True)).astype("float32"),
+            "factors": 1 + _JITTER * (2 * uniform[:, 2:] - 1),
+        }
+
+    def apply(self, image: Array, draws: Draws) -> Array:
+        xp = array_namespace(image)
+        choices = [partial(choice, image, draws["blur"]) for choice in (_gray, _solarize, _blur)]
+        image = xp.switch_case(xp.convert_to_tensor(draws["which"]), choices)
+        brightness, contrast, color = xp.unstack(draws["factors"])
+        image = xp.clip_by_value(image * brightness, 0.0, 255.0)
+        image = _between(xp.reduce_mean(_luma(image)), image, contrast)
+        return _between(_luma(image), image, color)
+
+    def __str__(self) -> str:
+        return "3-Augment"
 
 
 def _luma(image: Array) -> Array:
@@ -64,17 +72,13 @@ def _solarize(image: Array, _: Array) -> Array:
     return array_namespace(image).where(image < 128, image, 255 - image)
 
 
-def _blur(image: Array, draw: Array) -> Array:
+def _blur(image: Array, weights: Array) -> Array:
     """A Gaussian along the rows, then along the columns; the border is mirrored."""
     xp = array_namespace(image)
     height, width, channels = image.shape
-    scale = min(height, width) / _SIDE
-    sigma = scale * (_BLUR[0] + draw * (_BLUR[1] - _BLUR[0]))
-    reach = min(max(round(3 * scale * _BLUR[1]), 1), height - 1, width - 1)
+    reach = (weights.shape[0] - 1) // 2
     if reach < 1:
         return image
-    places = xp.range(-reach, reach + 1, dtype=xp.float32)
-    weights = xp.nn.softmax(-(places**2) / (2 * xp.maximum(sigma, 1e-3) ** 2))
     margin = ((reach, reach), (reach, reach), (0, 0))
     image = xp.pad(image, margin, "REFLECT")[None]
     for shape in ((-1, 1, 1, 1), (1, -1, 1, 1)):

@@ -258,7 +258,7 @@ class RecordSplit(Split):
     @cached_property
     def _labels(self) -> np.ndarray:
         labels = self.dataset().map(
-            lambda example, label, _: self.read(example, label, guarded=True)[1],
+            lambda example, label: self.read(example, label, guarded=True)[1],
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -272,11 +272,11 @@ class RecordSplit(Split):
     ) -> tf.data.Dataset:
         epoch, count = tf.cast(epoch, tf.int64), len(self)
 
-        def examples(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def examples(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             indices = positions
             if shuffle_seed is not None:
                 indices = _permuted(positions, shuffle_seed, epoch, count)
-            return indices, tf.fill(tf.shape(indices), -1), epoch * count + indices
+            return indices, tf.fill(tf.shape(indices), -1)
 
         positions = tf.data.Dataset.range(tf.cast(start, tf.int64), count)
         return positions.batch(_CHUNK).map(examples).unbatch()

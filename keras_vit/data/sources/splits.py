@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +17,10 @@ import numpy as np
 from keras_vit._base.errors import check_choice, counted
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
-from keras_vit.data.arrays import NUMPY, Array, array_namespace
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.decoder import DECODERS, Crop
 from keras_vit.data.decode.image_files import unreadable_reason
+from keras_vit.data.random_numbers import generator
 from keras_vit.tasks import Classification, Task
 
 GRAY = 127  # what replaces an image that cannot be decoded
@@ -104,12 +104,10 @@ class Split(ABC):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        """One pass, from position `start` on: a tf.data.Dataset of `(example, label, number)`.
+        """One pass, from position `start` on: a tf.data.Dataset of `(example, label)`.
 
-        An example is not decoded yet: an index, the path of a file, or an encoded image. `number`
-        is `epoch * len(split) + index`, where the index is its place in `labels()`: it is unique
-        over all passes. With a seed, the order is a permutation that follows from the seed and the
-        epoch alone.
+        An example is not decoded yet: an index, the path of a file, or an encoded image. With a
+        seed, the order is a permutation that follows from the seed and the epoch alone.
         """
 
     def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
@@ -255,7 +253,7 @@ class IndexedSplit(Split):
             >>> split = ArraySplit("train", ("a", "b"), np.zeros((8, 8, 8, 1)).astype("uint8"),
             ...                    [0, 0, 0, 0, 0, 0, 1, 1])
             >>> images = split.resampled([1, 3]).dataset(shuffle_seed=0).as_numpy_iterator()
-            >>> sorted(int(label) for _, label, _ in images)
+            >>> sorted(int(label) for _, label in images)
             [0, 0, 0, 0, 1, 1, 1, 1]
         """
         values = np.asarray(rates, np.float64)
@@ -338,37 +336,24 @@ class IndexedSplit(Split):
                     if valid or not self.skips:
                         yield image, self._labels[place]
 
-    def order(self, shuffle_seed: int | None, epoch: Array) -> tuple[Array, Array]:
-        """The places of one pass in `labels()`, and their numbers, int64: see `dataset`.
+    def order(self, shuffle_seed: int | None, epoch: int) -> np.ndarray:
+        """The places of one pass in `labels()`, int64: see `dataset`."""
+        if shuffle_seed is None:
+            return np.arange(len(self))
+        # Made at once: a run that is resumed within a pass does not go through its beginning.
+        draws = generator(shuffle_seed, "order", epoch)
+        order = draws.permutation(len(self))
+        return order if self.sampling_rates is None else self._sample(order, draws)
 
-        Args:
-            shuffle_seed: of `dataset`.
-            epoch: int64 scalar, an array of NumPy or a tensor; the results are of its kind.
-        """
-        xp = array_namespace(epoch)
-        order = numbers = xp.range(len(self), dtype=xp.int64)
-        if shuffle_seed is not None:
-            # Made at once: a run that is resumed within a pass does not go through its beginning.
-            key = xp.stack([xp.constant(shuffle_seed, xp.int64), epoch])
-            order = numbers = xp.random.experimental.stateless_shuffle(order, key)
-            if self.sampling_rates is not None:
-                # Numbers stay those of the order: an image that is drawn twice is cropped anew.
-                order = self._sample(order, key)
-        return order, epoch * len(self) + numbers
-
-    def _sample(self, shuffled: Array, key: Array) -> Array:
+    def _sample(self, shuffled: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         """As many places as `shuffled` has, drawn by the rates, in another random order."""
-        xp = array_namespace(shuffled)
-        labels = self._labels if xp is NUMPY else self._label_tensor
-        by_label = xp.gather(shuffled, xp.argsort(xp.gather(labels, shuffled), stable=True))
-        rates = xp.gather(self.sampling_rates, xp.gather(labels, by_label))
-        edges = xp.cumsum(rates) / xp.reduce_sum(rates) * len(self)
-        key = xp.random.experimental.stateless_fold_in(key, 1)
-        first = xp.random.stateless_uniform((), key, dtype=xp.float64)
-        places = xp.searchsorted(edges, xp.range(len(self), dtype=xp.float64) + first, "right")
+        assert self.sampling_rates is not None
+        by_label = shuffled[np.argsort(self._labels[shuffled], kind="stable")]
+        rates = self.sampling_rates[self._labels[by_label]]
+        edges = rates.cumsum() / rates.sum() * len(self)
+        places = np.searchsorted(edges, np.arange(len(self)) + draws.random(), "right")
         # The last edge may be a rounding error below the last place.
-        sampled = xp.gather(by_label, xp.minimum(places, len(self) - 1))
-        return xp.random.experimental.stateless_shuffle(sampled, key)
+        return draws.permutation(by_label[np.minimum(places, len(self) - 1)])
 
     def dataset(
         self,
@@ -376,10 +361,10 @@ class IndexedSplit(Split):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        order, numbers = self.order(shuffle_seed, tf.cast(epoch, tf.int64))
-        order, numbers = order[start:], numbers[start:]
+        order = tf.numpy_function(partial(self.order, shuffle_seed), [epoch], tf.int64)
+        order = tf.ensure_shape(order, len(self))[start:]
         examples, labels = self._examples(order), tf.gather(self._label_tensor, order)
-        return tf.data.Dataset.from_tensor_slices((examples, labels, numbers))
+        return tf.data.Dataset.from_tensor_slices((examples, labels))
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
         """The undecoded examples with these indices; by default the indices themselves."""
