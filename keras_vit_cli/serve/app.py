@@ -135,7 +135,7 @@ async def _response_of(request: Request, answer: Answer) -> Response:
         return Response(status_code=HUNG_UP)
     except asyncio.CancelledError:  # the time for answers after a signal is over
         return _error(
-            503, "The server stops, and had no time left for this request: send it again."
+            503, "The server stops, and no time was left for this request: send it again."
         )
     except FullError as error:
         await discard_body(request)
