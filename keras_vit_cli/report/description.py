@@ -38,7 +38,8 @@ def describe_model(model: ImageModel) -> str:
     'ViT-Ti/16 (pooling map; class_token no)'
     """
     kind = model.config_class
-    arguments = [field.name for field in fields(kind) if field.name not in _OTHERS]
+    names = {field.name: None for field in fields(kind) if field.name not in _OTHERS}
+    arguments = [*filter(names.__contains__, _SIZES), *(n for n in names if n not in _SIZES)]
     title, base = _named_like(model) or (type(model).__name__, kind())
     shown = {
         name: value
