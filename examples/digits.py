@@ -10,7 +10,6 @@ minutes per seed on two CPU cores; writes runs/digits and runs/digits_half. Need
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from sklearn.neighbors import KNeighborsClassifier
@@ -55,11 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
             out = options.out.with_name(name.replace("digits", options.out.name).replace("/", "_"))
             out = out.with_name(f"{out.name}_{seed}") if seed else out
             report = train(Job(name, out, seed=seed, overwrite=options.overwrite))
-            calibration = json.loads((out / "report.json").read_text())["report"]["calibration"]
             accuracies = {
-                "ViT": report.accuracy,
+                "ViT": report.scores["accuracy"].value,
                 **sklearn_accuracies(data.load(name, seed=seed)),
-                "calibration error of the ViT": calibration["expected_calibration_error"],
+                "calibration error of the ViT": report.calibration.error,
             }
             for classifier, value in accuracies.items():
                 results.setdefault(classifier, []).append(value)

@@ -12,7 +12,6 @@ leaves finished ones as they are, and continues an interrupted one. Needs keras3
 """
 
 import argparse
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -49,9 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
             job = replace(job, resume=False)  # a seed that was not begun
         report = train(job)
         assert report is not None  # there is one process
-        facts = json.loads((out / "report.json").read_text("utf-8"))
-        accuracies.append(report.accuracy)
-        errors.append(facts["report"]["calibration"]["expected_calibration_error"])
+        assert report.calibration is not None  # the answers are probabilities of classes
+        accuracies.append(report.scores["accuracy"].value)
+        errors.append(report.calibration.error)
     seeds = f"; seeds 0 to {options.seeds - 1}" if several else ""
     print(
         f"\naccuracy {mean_and_spread(accuracies)}, calibration error {mean_and_spread(errors)}"

@@ -113,8 +113,8 @@ def main() -> None:
             print(f"\n{name}, seed {seed}\n{reports[-1]}\n")
         seconds = time.time() - started
         first_seconds = first_seconds or seconds
-        accuracies = [report.accuracy for report in reports]
-        macro_f1 = fmean(report.macro.f1 for report in reports)
+        accuracies = [report.scores["accuracy"].value for report in reports]
+        macro_f1 = fmean(report.scores["macro_f1"].value for report in reports)
         tables += f"\n## {name}\n\n{reports[0].to_markdown()}\n"
         text += (
             f"| {name} | {model.count_params():,} | {mean_and_spread(accuracies)} "

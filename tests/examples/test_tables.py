@@ -16,6 +16,7 @@ import keras_vit
 from keras_vit import data
 from keras_vit.curation import measure_photos
 from keras_vit.layers.novelty_score import unit_rows
+from keras_vit.tasks.scores import Score
 from tests import bank
 from tests.conftest import REPOSITORY
 from tests.curation.photos import grainy, index_of, picture
@@ -35,15 +36,14 @@ RESULTS = {"digits": STRATIFIED, "digits/half": HALVES}
 
 
 def recorded_train(jobs: list[Any], result: Callable[[Any], tuple[float, float]]) -> Any:
-    """A `train` that keeps its job, and writes the report of the job's accuracy and error."""
+    """A `train` that keeps its job, and returns a report of the job's accuracy and error."""
 
     def train(job: Any) -> Any:
         jobs.append(job)
         accuracy, error = result(job)
         job.out.mkdir(parents=True, exist_ok=True)
-        calibration = {"calibration": {"expected_calibration_error": error}}
-        (job.out / "report.json").write_text(json.dumps(calibration))
-        return SimpleNamespace(accuracy=accuracy)
+        scores = {"accuracy": Score(accuracy, 0, 1)}
+        return SimpleNamespace(scores=scores, calibration=SimpleNamespace(error=error))
 
     return train
 
