@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import queue
@@ -165,16 +166,18 @@ def _work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # TensorFlow would take the memory of the GPU
+    with contextlib.suppress(EOFError, ConnectionError):  # the server ended, or was killed
+        _answer_calls(pipe)
+
+
+def _answer_calls(pipe: Connection) -> None:
     parent = os.getppid()
     pipe.send(None)
     while True:
         while not pipe.poll(1):
             if os.getppid() != parent:  # the server was killed
                 return
-        try:
-            function, args = pipe.recv()
-        except EOFError:
-            return
+        function, args = pipe.recv()
         _end_in(2 * DECODE_SECONDS)
         try:
             result = function(*args)

@@ -194,9 +194,4 @@ def test_contracts_as_text() -> None:
         of = contract(task)
         assert Contract.from_text(of.to_text()) == of
         assert "class_names" not in json.loads(of.to_text())
-    # Those of before there were tasks.
-    values = json.loads(contract().to_text())
-    del values["task"], values["raw_shape"]
-    text = json.dumps({**values, "class_names": list("0123456789")})
-    assert Contract.from_text(text) == contract()
     assert KEY == "keras_vit"
