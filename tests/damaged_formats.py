@@ -53,13 +53,13 @@ def one(name: str, seeds: Callable[[], list[bytes]], read: Any, *errors: Any) ->
 def read_image(readers: tuple[str, ...], path: Path) -> None:
     """By the check of a folder, and as it is evaluated; the reasons are the errors."""
     for reader in readers:
-        for file, reason in checked_files([path], MAX_PIXELS, reader)[0]:
+        for file, reason in checked_files([path], MAX_PIXELS, reader).unreadable:
             raise BadImageError(f"{file}: {reason}")
     prepare_file(path, 16, 3, MAX_PIXELS)
 
 
 def read_bands(path: Path) -> None:
-    for file, reason in checked_rasters([path], MAX_PIXELS, (1,), False, 0):
+    for file, reason in checked_rasters([path], MAX_PIXELS, (1,), False, 0).unreadable:
         raise BadImageError(f"{file}: {reason}")
     prepare_file(path, 16, 1, MAX_PIXELS, EvalTransform(bands=(1,), nodata=(0,)))
 

@@ -100,6 +100,13 @@ batches = keras_vit.data.pipeline(digits.val, (16, 16), 90)
 assert model.predict(batches, verbose=0).shape == (360, 2)
 try: keras_vit.data.load('tfds:mnist')
 except ImportError as error: print(error)
+from dataclasses import replace
+from keras_vit.training import recipes
+from keras_vit_cli import commands
+small = {**recipes.get('digits').model, 'hidden_dim': 16, 'depth': 1, 'mlp_dim': 16}
+recipes.RECIPES['digits'] = replace(recipes.get('digits'), model=small, steps=2, epochs=0)
+for words in ('train --data digits --out', 'evaluate'):
+    assert commands.main([*words.split(), sys.argv[1] + '/run']) == 0, words
 assert not loaded()
 """
 

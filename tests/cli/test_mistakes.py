@@ -28,6 +28,7 @@ train --data photos/gren/0.jpg -> photos/gren/0.jpg | CLASS/*.jpg | photos/green
 train --data photos/red/0.jpg -> is a file | several of them | the folder around
 train --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
 train --data photos/red -> 0 class folders | FOLDER/<class>/*.jpg | give the folder around it
+train --data lone -> the split train without class | give train/<class>/*.jpg | --labels
 train --data one -> 1 class folders | needs two or more | FOLDER/<class>/*.jpg
 train --data empty -> 0 class folders | two or more | Give FOLDER/<class>/*.jpg
 train --data photos.zip -> is an archive | the folder | unzip photos.zip -d DATA
@@ -59,6 +60,7 @@ predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you m
 predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
 predict m.keras photos --out answers.xlsx -> does not end in | .jsonl or .parquet | give --format
 predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
+evaluate m.keras --data photos --split valid -> 'valid' | choose from | mean 'val'?
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> 'x' must end in .onnx | .onnx | 'x.onnx'
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS
@@ -79,6 +81,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (photos / "missing.csv").write_text("\n".join([*lines, "red/99.jpg,red"]))
     (photos / "nofile.csv").write_text("name,color\nanna,green\nben,red\n")
     write(folder / "flat", {"a.png": plain(1), "b.png": plain(2)})
+    write(folder / "lone", {"train/a.png": plain(1)})
     write(folder / "one", {"red/a.png": plain(1)})
     write(folder / "scans", {"a/1.pdf": b"%PDF", "b/1.pdf": b"%PDF"})
     write(folder, {"mine/notes.txt": b"mine", "labels.txt": b"red", "broken.jpg": b"\xff\xd8\xff"})

@@ -119,7 +119,7 @@ def test_nothing_that_a_run_used_is_scored(
         shutil.copy(photos / name / f"{number}.png", photos / name / f"copy{number}.png")
     options: dict[str, Any] = {"val_fraction": float(rng.uniform(0.1, 0.5))}
     if seed % 2:
-        options["held_out"] = 0.3
+        options |= {"held_out": 0.3, "reader": "grain"}
     if seed % 3 == 1:
         options["coverage"] = 0.8
     if seed % 4 > 1:  # the same labels from a table, by groups

@@ -1,5 +1,6 @@
 """`load`: digits, and folders in every layout and in every disorder."""
 
+import hashlib
 import os
 import re
 import warnings
@@ -16,6 +17,8 @@ from sklearn.model_selection import train_test_split
 from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data import Augmentation, BadImageError, load, pipeline, read_image
 from keras_vit.data.decode.image_kinds import suffixes_of
+from keras_vit.data.image_readers import READERS
+from keras_vit.data.sources import folder as folder_source
 from keras_vit.data.sources.splits import FileReport
 from tests.data import image_fixtures
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, orientation, plain, write
@@ -156,6 +159,18 @@ def test_names_of_splits(folders: str, expected: str, warning: str | None, tmp_p
         assert photo.label == (inner[0] if inner and photo.split else None)
     with pytest.raises(KeyError, match="does not have a split 'tests': it has train, val"):
         splits["tests"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_digests_are_those_of_files_that_are_read_once(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat_folder(tmp_path)
+    late, val = (load(tmp_path, verify=verify, reader=reader).val for verify in (False, True))
+    expected = [hashlib.sha256(file.read_bytes()).hexdigest()[:32] for file in val.files]
+    assert late.digests().astype(str).tolist() == expected
+    monkeypatch.setattr(folder_source, "read_contents", None)  # they were read to verify them
+    assert val.digests().astype(str).tolist() == expected
 
 
 def test_a_folder_that_is_only_evaluated_is_one_split(tmp_path: Path) -> None:
@@ -355,6 +370,8 @@ def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
     rows: dict[str, tuple[dict[str, bytes], str]] = {
         "empty": ({"readme": b""}, f"0 {TWO_CLASSES}"),
         "one class": (images("a/1"), f"1 {TWO_CLASSES}"),
+        "one split": (images("train/1 train/2"), "the split train without class folders: .*labels"),
+        "flat splits": (images("train/1 val/1"), "the splits train, val without class folders"),
         "no images": (images("a/1 a/2 c/1 c/2") | NOTES, ONE_EMPTY),
         "one class left": (images("a/1 a/2") | NOTES, ONE_LEFT),
         "no val.txt": (LISTED, "has train.txt but no val.txt"),

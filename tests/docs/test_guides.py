@@ -16,7 +16,7 @@ import keras
 import pytest
 
 import keras_vit
-from docs.tools import guides, zoo
+from docs.tools import gallery, guides, zoo
 from docs.tools.build import versions, write_versions
 from docs.tools.links import dead_links, external_links
 from keras_vit.weights.released import RELEASED
@@ -66,6 +66,17 @@ def test_guides_make_promises_and_have_the_outputs_of_their_scripts() -> None:
         script = guides.FOLDER / f"{name}.py"
         assert guides.is_current(script), f"run `make guides GUIDES={name}`"
         assert f"\n{name}\n" in (guides.FOLDER / "index.md").read_text("utf-8")
+
+
+def test_the_home_has_a_picture_of_each_guide_and_code_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gallery, "FOLDER", tmp_path)
+    cards = gallery.markdown()
+    assert {file.stem for file in tmp_path.glob("*.png")} == {*RESULTS}
+    assert all(cards.count(f"](guides/{name}.ipynb)") == 1 for name in RESULTS)
+    code = (guides.FOLDER.parent / "index.md").read_text("utf-8").split("```")[1::2]
+    assert max(len(line) for block in code for line in block.splitlines()) < 80
 
 
 def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:

@@ -51,10 +51,18 @@ from keras_vit.data.sources.split_names import (
     folders_in,
     split_folders,
     split_lists,
+    split_of,
     with_validation,
 )
-from keras_vit.data.sources.splits import GRAY, MOST_LINES, FileReport, IndexedSplit, Splits
-from keras_vit.data.sources.verification import checked_files, checked_rasters
+from keras_vit.data.sources.splits import (
+    DIGEST_DIGITS,
+    GRAY,
+    MOST_LINES,
+    FileReport,
+    IndexedSplit,
+    Splits,
+)
+from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
 
 FOLDER_LAYOUTS = (
@@ -228,8 +236,8 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     else:
         examples = with_validation(examples, folder)
     files = [file for part in examples.values() for file, _ in part]
-    bands, unreadable, upright, jpeg = check_images(files, options)
-    bad = {file for file, _ in unreadable}
+    bands, checked = check_images(files, options)
+    bad = {file for file, _ in checked.unreadable}
     examples = {s: [(f, c) for f, c in part if f not in bad] for s, part in examples.items()}
     to_know = examples.values() if options.whole else [examples["train"]]
     trained = {c for part in to_know for _, c in part}
@@ -248,21 +256,9 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     splits = {}
     for name, part in examples.items():
         files, labels = [file for file, _ in part], [label[c] for _, c in part]
-        splits[name] = FileSplit(
-            name,
-            class_names,
-            files,
-            labels,
-            options.verify,
-            upright,
-            jpeg,
-            options.max_pixels,
-            options.reader,
-            bands,
-            options.nodata,
-        )
+        splits[name] = checked_split(name, class_names, files, labels, bands, checked, options)
     _report_ignored(ignored)
-    report = FileReport(tuple(unreadable), (*ignored, *unused))
+    report = FileReport(tuple(checked.unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
 
 
@@ -321,16 +317,18 @@ def _from_split_folders(
 def _class_names(folder: Path, options: FileOptions) -> tuple[str, ...]:
     folders = folders_in(folder)
     names = tuple(path.name for path in folders)
+    is_train_alone = [split_of(name) for name in names] == ["train"] and not options.whole
+    if is_train_alone or are_splits(folders):
+        have = "split" if is_train_alone else "splits"
+        raise ValueError(
+            f"{folder} has the {have} {', '.join(names)} without class folders: give "
+            f"{names[0]}/<class>/*.jpg, or a table of labels (labels='labels.csv', --labels)."
+        )
     if len(names) < (1 if options.whole else 2):
         needs = "one or more are needed" if options.whole else "a classifier needs two or more"
         raise ValueError(
             f"{folder} has {len(names)} class folders and {needs}. "
             f"{_is_one_class(folder)}{FOLDER_LAYOUTS}"
-        )
-    if are_splits(folders):
-        raise ValueError(
-            f"{folder} has the splits {', '.join(names)}, which do not hold class folders: give "
-            f"{names[0]}/<class>/*.jpg, or a table of labels (labels='labels.csv', --labels)."
         )
     return names
 
@@ -404,12 +402,11 @@ def _stratified(
 
 def check_images(
     files: Sequence[Path], options: FileOptions
-) -> tuple[tuple[int, ...] | None, Files, bool, bool]:
+) -> tuple[tuple[int, ...] | None, Checked]:
     """Decodes files, where they are to be verified, and reports those that cannot be decoded.
 
     Returns:
-        The numbers of bands, or None; those files; and whether all others are upright, and JPEG
-        files, as far as that is known.
+        The numbers of bands, or None; and what is known of the files.
     """
     if options.bands is not None:
         require_readers(kind.suffixes[0] for file in files if (kind := kind_of(file)))
@@ -417,16 +414,44 @@ def check_images(
     if not options.verify:
         if bands is None:
             warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
-        return bands, [], False, False
+        return bands, Checked([], {})
     if bands is not None:
         is_exact = options.bands == "all"
-        unreadable = checked_rasters(files, options.max_pixels, bands, is_exact, options.nodata)
-        upright = jpeg = False
+        checked = checked_rasters(files, options.max_pixels, bands, is_exact, options.nodata)
     else:
-        unreadable, upright, jpeg, deep = checked_files(files, options.max_pixels, options.reader)
-        warn_of_sixteen_bits(deep, len(files))
-    _report_unreadable(unreadable, len(files), options.on_bad_file)
-    return bands, unreadable, upright, jpeg
+        checked = checked_files(files, options.max_pixels, options.reader)
+        warn_of_sixteen_bits(checked.deep, len(files))
+    _report_unreadable(checked.unreadable, len(files), options.on_bad_file)
+    return bands, checked
+
+
+def checked_split(
+    name: str,
+    meaning: Sequence[str] | Task,
+    files: Sequence[Path],
+    labels: Any,
+    bands: tuple[int, ...] | None,
+    checked: Checked,
+    options: FileOptions,
+) -> FileSplit:
+    """The split of some of the files that `check_images` has looked at."""
+    split = FileSplit(
+        name,
+        meaning,
+        files,
+        labels,
+        options.verify,
+        checked.upright,
+        checked.jpeg,
+        options.max_pixels,
+        options.reader,
+        bands,
+        options.nodata,
+    )
+    if options.verify:  # so that nobody reads them once more for it
+        digests = [checked.digests[file] for file in files]
+        split._digests = np.array(digests, f"S{DIGEST_DIGITS}")
+    return split
 
 
 def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:

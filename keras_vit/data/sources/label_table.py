@@ -24,7 +24,7 @@ from keras_vit._base.errors import (
     warn_at_caller,
 )
 from keras_vit.data.decode.image_kinds import suffixes_of
-from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
+from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.table_cells import number, shown
@@ -101,34 +101,23 @@ def load_table(
             parts = _validated(table, parts, groups, labels, val_fraction, seed)
     elif not parts:
         raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
-    bands, unreadable, upright, jpeg = check_images([files[row] for row in rows.usable], reading)
-    broken = {file for file, _ in unreadable}
+    bands, checked = check_images([files[row] for row in rows.usable], reading)
+    broken = {file for file, _ in checked.unreadable}
     parts = {name: [r for r in part if files[r] not in broken] for name, part in parts.items()}
     for name, part in parts.items():
         if not part:
             raise ValueError(f"{printable(table.path)} does not have a {name} image that decodes.")
     with naming_file(table.path):
         task = labels.task if reading.whole else labels.task.fitted(labels.targets[parts["train"]])
-    made = {
-        name: FileSplit(
-            name,
-            task,
-            [files[row] for row in part],
-            labels.targets[part],
-            reading.verify,
-            upright,
-            jpeg,
-            reading.max_pixels,
-            reading.reader,
-            bands,
-            reading.nodata,
-        )
-        for name, part in parts.items()
-    }
+    made = {}
+    for name, part in parts.items():
+        of_part = [files[row] for row in part]
+        targets = labels.targets[part]
+        made[name] = checked_split(name, task, of_part, targets, bands, checked, reading)
     if groups is not None:
         for name, split in made.items():
             split.groups = groups[parts[name]]
-    report = FileReport(tuple(unreadable), rows.ignored)
+    report = FileReport(tuple(checked.unreadable), rows.ignored)
     return Splits(str(folder), task.names, made, report, rows.reason)
 
 

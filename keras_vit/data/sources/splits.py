@@ -283,13 +283,12 @@ class IndexedSplit(Split):
         """The digest of each image, in the order of `labels()`, `(images,)` of bytes.
 
         The first 32 hexadecimal digits of the SHA-256 of an image's file; of images in memory, of
-        their shape and pixels. The first call reads every file.
+        their shape and pixels. The first call reads every file that was not read to verify it.
         """
         if self._digests is None:
             with ThreadPoolExecutor(available_processors()) as pool:
                 read = pool.map(self._contents, range(len(self)))
-                digits = [hashlib.sha256(one).hexdigest()[:DIGEST_DIGITS] for one in read]
-            self._digests = np.array(digits, f"S{DIGEST_DIGITS}")
+                self._digests = np.array([digest_of(one) for one in read], f"S{DIGEST_DIGITS}")
         return self._digests
 
     def _contents(self, index: int) -> bytes:
@@ -374,6 +373,11 @@ class IndexedSplit(Split):
     def _label_tensor(self) -> tf.Tensor:
         with tf.device("CPU"), tf.init_scope():
             return tf.constant(self._labels)
+
+
+def digest_of(contents: bytes) -> str:
+    """The digest of an image, from the bytes of its file: see `IndexedSplit.digests`."""
+    return hashlib.sha256(contents).hexdigest()[:DIGEST_DIGITS]
 
 
 def joined(splits: Sequence[Split]) -> Split:

@@ -39,7 +39,10 @@ def read_cell(cell: Cell) -> Cell:
         items = _read_list(cell.strip())
         cell = cell if items is None else items
     if isinstance(cell, Unusable):
-        raise ValueError("is not a label: give a text, a list of texts, or a column per number")
+        raise ValueError(
+            "is not a label: give a text, a list of texts, or a column per number; or the columns "
+            "that hold labels as label_columns (--label-columns)"
+        )
     if isinstance(cell, str):
         return clean_name(cell)
     return tuple(filter(None, map(clean_name, cell)))

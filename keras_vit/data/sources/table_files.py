@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _SHOWN = 100  # characters of what cannot be used
 _SHOWN_REASON = 300  # of what Arrow says, which may have bytes of the file
 
 Cell = str | tuple[str, ...]  # a tuple where the file has a list
+# Not labels; a date might be a class or an amount, and whoever writes the table knows which.
+_OTHERS = dict, bytes, date, time, timedelta
 
 
 class TooLargeError(ValueError):
@@ -222,7 +225,7 @@ def as_cell(value: Any) -> Cell:
         if all(map(_is_label, value)):
             return tuple(str(as_cell(item)) for item in value)
         return Unusable(str(value)[:_SHOWN])
-    if isinstance(value, dict | bytes):
+    if isinstance(value, _OTHERS):
         return Unusable(str(value)[:_SHOWN])
     text = str(int(value)) if isinstance(value, bool) else str(value).strip()
     text.encode()  # half of a surrogate pair could not be written to a report
@@ -232,7 +235,7 @@ def as_cell(value: Any) -> Cell:
 def _is_label(item: Any) -> bool:
     """Whether an item of a list is a name or a class; embeddings and boxes are not."""
     is_fraction = isinstance(item, float) and not item.is_integer()
-    return not isinstance(item, dict | list | tuple | bytes) and not is_fraction
+    return not isinstance(item, (*_OTHERS, list, tuple)) and not is_fraction
 
 
 def _check_parquet(path: Path, metadata: Any, names: Set[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,42 +21,52 @@ from keras_vit.data.decode.decoder import decode_and_orientation
 from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.rasters import fill_missing, read_raster
+from keras_vit.data.sources.splits import digest_of
 
 
-def checked_files(
-    files: Sequence[Path], max_pixels: int | None, reader: str
-) -> tuple[list[tuple[Path, str]], bool, bool, list[Path]]:
+class Checked(NamedTuple):
+    """What is known of files that were read once.
+
+    Attributes:
+        unreadable: `(path, reason)` of those that cannot be decoded.
+        digests: Of each file that can be opened, as `IndexedSplit.digests` has it; empty where none
+            was read.
+        upright: Whether all others are stored upright. Only TensorFlow looks for it, to leave the
+            search out later.
+        jpeg: Whether all others are JPEG files.
+        deep: The PNG files of 16 bits per channel.
+    """
+
+    unreadable: list[tuple[Path, str]]
+    digests: dict[Path, str]
+    upright: bool = False
+    jpeg: bool = False
+    deep: tuple[Path, ...] = ()
+
+
+def checked_files(files: Sequence[Path], max_pixels: int | None, reader: str) -> Checked:
     """Decodes every file once, in threads, with a progress bar where stderr is a terminal.
 
     A line there with the result takes the place of the bar. One core decodes about 1,000
     photographs of 300 x 200 pixels in a second.
-
-    Returns:
-        `(path, reason)` of those that fail; whether all others are stored upright; whether all
-        others are JPEG files; and the PNG files of 16 bits per channel. Only TensorFlow looks for
-        what is upright, to leave the search out later.
     """
     orientation_of = _decode_in_a_graph(max_pixels) if reader == "tensorflow" else None
     orientations, jpeg, deep = set(), set(), set()
 
-    def reason(file: Path) -> str | None:
-        try:
-            contents = read_contents(file)
-            if orientation_of is None:
-                decode_with_pillow(contents, 3, max_pixels)
-            else:
-                check_scans(contents)
-                orientations.add(orientation_of(contents))
-        except (OSError, BadImageError) as error:
-            return unreadable_reason(error)
+    def check(file: Path, contents: bytes) -> None:
+        if orientation_of is None:
+            decode_with_pillow(contents, 3, max_pixels)
+        else:
+            check_scans(contents)
+            orientations.add(orientation_of(contents))
         jpeg.add(contents.startswith(JPEG))
         if has_sixteen_bits(contents):
             deep.add(file)
-        return None
 
-    unreadable = _unreadable(files, reason)
-    upright = orientation_of is not None and orientations <= {1}
-    return unreadable, upright, jpeg == {True}, [f for f in files if f in deep]
+    upright = orientation_of is not None
+    unreadable, digests = _read_all(files, check)
+    in_order = tuple(file for file in files if file in deep)
+    return Checked(unreadable, digests, upright and orientations <= {1}, jpeg == {True}, in_order)
 
 
 def checked_rasters(
@@ -65,7 +75,7 @@ def checked_rasters(
     bands: tuple[int, ...],
     exact: bool,
     nodata: Any,
-) -> list[tuple[Path, str]]:
+) -> Checked:
     """Reads every file of bands once, as `checked_files` does, and warns of mixed bit depths.
 
     Args:
@@ -77,36 +87,43 @@ def checked_rasters(
     """
     depths: dict[str, int] = Counter()
 
-    def reason(file: Path) -> str | None:
-        try:
-            image = read_raster(read_contents(file), None if exact else bands, max_pixels)
-            if nodata == "refuse":
-                fill_missing(image, nodata)
-        except (OSError, BadImageError) as error:
-            return unreadable_reason(error)
+    def check(file: Path, contents: bytes) -> None:
+        image = read_raster(contents, None if exact else bands, max_pixels)
+        if nodata == "refuse":
+            fill_missing(image, nodata)
         if image.shape[-1] != len(bands):
             have = f"it has {counted(image.shape[-1], 'band')}, and the first file has {len(bands)}"
-            return f"{have}: choose those that all have, such as bands=(3, 2, 1)"
+            raise BadImageError(f"{have}: choose those that all have, such as bands=(3, 2, 1)")
         if not np.isnan(image).any():  # others are floats, whatever their depth
             depths[str(image.dtype)] += 1
-        return None
 
-    unreadable = _unreadable(files, reason)
+    unreadable, digests = _read_all(files, check)
     if len(depths) > 1:
         kinds = ", ".join(f"{counted(n, 'file')} of {kind}" for kind, n in sorted(depths.items()))
         warn_of_data(
             f"The files differ in bit depth ({kinds}): where their ranges differ as well, write "
             "all in one, or a model sees what the depth shows of the class."
         )
-    return unreadable
+    return Checked(unreadable, digests)
 
 
-def _unreadable(
-    files: Sequence[Path], reason: Callable[[Path], str | None]
-) -> list[tuple[Path, str]]:
-    """The files with a reason, each looked at once, in threads."""
+def _read_all(
+    files: Sequence[Path], check: Callable[[Path, bytes], None]
+) -> tuple[list[tuple[Path, str]], dict[Path, str]]:
+    """Reads each file once, in threads; those that a check refuses, and the digests."""
     from rich.console import Console
     from rich.progress import track
+
+    digests: dict[Path, str] = {}
+
+    def reason(file: Path) -> str | None:
+        try:
+            contents = read_contents(file)
+            digests[file] = digest_of(contents)
+            check(file, contents)
+        except (OSError, BadImageError) as error:
+            return unreadable_reason(error)
+        return None
 
     console = Console(stderr=True)
     with ThreadPoolExecutor(available_processors()) as pool:
@@ -122,7 +139,7 @@ def _unreadable(
     if console.is_terminal:
         result = f"{len(unreadable):,} cannot be decoded" if unreadable else "all can be decoded"
         console.print(f"checked {counted(len(files), 'file')}: {result}", highlight=False)
-    return unreadable
+    return unreadable, digests
 
 
 @cache
