@@ -57,10 +57,12 @@ def test_from_training_to_the_exported_file(
         assert answers.read_text().count("water") >= 4
     command("inspect", run, files[0], "--out", tmp_path / "look")
     # An index shows its tiles, and an audit can read them.
-    index, pages = tmp_path / "index", [tmp_path / "like.html", tmp_path / "audit" / "index.html"]
+    index, names = tmp_path / "index", ("like.html", "clusters.html", "audit/index.html")
+    pages = [tmp_path / name for name in names]
     command("embed", tiles, "--model", run, "--out", index)
     command("search", index, files[0], "--out", pages[0])
-    command("audit", tiles, "--model", run, "--index", index, "--out", pages[1].parent)
+    command("cluster", index, "--clusters", "3", "--out", pages[1])
+    command("audit", tiles, "--model", run, "--index", index, "--out", pages[2].parent)
     for page in pages:
         text = page.read_text("utf-8")
         assert "data:image/jpeg" in text

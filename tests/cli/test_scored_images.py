@@ -173,6 +173,10 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     def said(words: str) -> str:
         return " ".join(command(words).split())  # as one line
 
+    note = "was made with 36 images of these"
+    assert note in said("audit photos --model run --out audit")
+    assert note in said("audit audit_index --out again")
+    assert note.replace("image", "photograph") in Path("again/index.html").read_text()
     for words in ("run", "run --data photos", "run/model.keras --data photos"):
         printed = said(f"evaluate {words}")
         assert "val: 24 images: 24 that the model was validated on" in printed
@@ -204,6 +208,11 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     assert "Not tested, as there are no validation images: bird" in printed
     report = keras_vit.evaluation.classification_report([1, 1, 2], [1, 1, 2], ("bird", *NAMES))
     assert [report.scores[name].value for name in ("balanced_accuracy", "macro_f1")] == [1, 1]
+    for number, part in enumerate(("train", "valid", "test"), 1):
+        write_photos(Path("parts", part), 10 * number, 100 * number)
+    for words, count in (("", 20), ("--split test", 30), ("--split all", 60)):
+        printed = command(f"evaluate model.keras --data parts {words}")
+        assert f"{count} images: {count} new" in printed
     shutil.rmtree("test/light")
     assert "15 images: 15 new" in command("evaluate model.keras --data test")
     write_photo(Path("test/fox/1.png"), 1)

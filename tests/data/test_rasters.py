@@ -18,6 +18,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from keras_vit._base.errors import DataRangeWarning
+from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data import BadImageError, EvalTransform, band_statistics, load, pipeline, read_image
 from keras_vit.data.decode.rasters import read_raster, shown
 from tests.data.image_fixtures import encode, one_quick, orientation, write
@@ -454,6 +455,10 @@ def test_a_folder_of_bands_and_what_it_refuses(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cached, numbered(every.files))
     one = read_image(splits.val.files[0], 8, 2, transform=EvalTransform(bands=(4, 1)))
     np.testing.assert_array_equal(one, expected[0])
+    scans = {f"{'ab'[i % 2]}/1.2.{i}": dicom(IMAGES[i, ..., 0]) for i in range(4)}
+    folder = write(tmp_path / "scans", scans)  # named by their identifier
+    assert len(list(find_photos(folder).walk())) == 4
+    assert load(folder, bands="all").val.bands == (1,)
     # With the labels in a table.
     folder = tiles(tmp_path / "table", IMAGES, ".npy")
     rows = [f"{'ab'[i % 2]}/{i}.npy,{i / 7:.3f}" for i in range(20)]
