@@ -2,13 +2,15 @@
 
 `python -m tests.damage FORMAT COUNT SEED` reads so many files of a row of `tests.damaged_formats`,
 in an empty folder. What is not a typed error with the file's name ends it: another exception, a
-crash of a library in C, more than `MOST_SECONDS` or `MOST_BYTES` for a file, one that is written.
+crash of a library in C, more than `MOST_SECONDS` of a processor or `MOST_BYTES` for a file, waiting
+for `LONGEST_WAIT` seconds, a file that is written.
 Hypothesis prints the smallest such damage; what ended the process at once is in the file `DAMAGE`.
 """
 
 import faulthandler
 import re
 import resource
+import signal
 import sys
 import time
 import warnings
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 
 from tests.damaged_formats import FORMATS, Format, Parts
 
-MOST_SECONDS, MOST_BYTES, LONGEST = 10, 2**28, 2**20
+MOST_SECONDS, LONGEST_WAIT, MOST_BYTES, LONGEST = 10, 100, 2**28, 2**20
 DAMAGE = "damage.txt"
 # Of a text: its words, and its innermost lists and objects.
 _WORDS = (rb'"[^"\n]*"|[\w./|+-]+', rb"\[[^\[\]]*\]|\{[^{}]*\}")
@@ -93,7 +95,8 @@ def read_within_limits(kind: Format, path: Path) -> None:
     """Reads a file; raises for what a reader may not do, and ends the process after a while."""
     before, most = sorted(path.parent.rglob("*")), _peak() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # nothing is written
-    faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    faulthandler.dump_traceback_later(LONGEST_WAIT, exit=True)
     try:
         kind.read(path)
     except kind.errors as error:
@@ -102,6 +105,7 @@ def read_within_limits(kind: Format, path: Path) -> None:
             raise AssertionError("of another class, without the file, or not printable") from error
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
     assert sorted(path.parent.rglob("*")) == before
     assert _peak() <= most, f"{_peak() - most + MOST_BYTES:,} bytes of memory"
@@ -116,6 +120,7 @@ def main(name: str, count: int, seed: int) -> None:
         kind.read(laid(kind, folder, seeds, (number, ())))  # whole: and memory that all reads need
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 16 * MOST_BYTES,) * 2)
+    faulthandler.register(signal.SIGPROF, chain=True)  # and then it ends the process
     every = list(hypothesis.HealthCheck)
     settings = {"max_examples": count, "database": None, "deadline": None}
 

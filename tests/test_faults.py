@@ -54,6 +54,7 @@ COMMANDS = {
     "convert-folder": ("convert model.keras vit --layout huggingface", "--overwrite"),
     "evaluate": ("evaluate model.keras --data photos --probe --cache-dir features", ""),
     "inspect": ("inspect model.keras photos/red/0.jpg --out page --overwrite", ""),
+    "embed": ("embed photos --model model.keras --out index", ""),
 }
 
 
@@ -79,6 +80,10 @@ def result(folder: Path, command: str) -> list[np.ndarray]:
         files = {"README.md", "config.json", "preprocessor_config.json", "model.safetensors"}
         assert {file.name for file in (folder / "vit").iterdir()} == files
         return keras_vit.from_checkpoint(folder / "vit").get_weights()
+    if command == "embed":
+        sums_of = sums(folder / "index")
+        sums_of.pop(".lock", None)  # where removing it failed
+        return [np.array(sorted(sums_of.items()))]
     # Features are kept under names that depend on the photographs' folder.
     names = {name.split("/")[0] if "features" in name else name for name in sums(folder)}
     assert not [name for name in names if ".part" in name]
@@ -152,6 +157,7 @@ def test_some_faults(command: str, start: Path, folder: Path, capsys: Any) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("capsys")  # not a file, which the limits would be of, too
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_fault(command: str, part: int, start: Path, folder: Path) -> None:

@@ -25,7 +25,15 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from keras_vit._base.errors import check_choice
-from keras_vit._base.files import atomic_write, cache_folder, path_from, write_text
+from keras_vit._base.files import (
+    append,
+    atomic_write,
+    cache_folder,
+    named_errors,
+    open_to_append,
+    path_from,
+    write_text,
+)
 from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit._base.processors import available_processors
@@ -343,20 +351,20 @@ def _write_rows(
     features, log = workspace / FEATURES, workspace / LOG
     features.touch()
     log.touch()
-    files = computed = unreadable = 0
-    with features.open("r+b") as rows_file, log.open("r+b") as log_file:
-        groups = _groups(_items(listed, former), encoder.batch_size)
-        groups, done = _after_log(rows_file, log_file, groups, info)
-        files, unreadable = done.files, done.unreadable
-        report(done)
+    groups = _groups(_items(listed, former), encoder.batch_size)
+    groups, done = _after_log(features, log, groups, info)
+    files, computed, unreadable = done
+    report(done)
+    with (
+        open_to_append(features, new=False) as rows_file,
+        open_to_append(log, new=False) as log_file,
+    ):
         for group, read in _decoded_ahead(groups, encoder, listed.root):
             rows, entries = _rows_of(group, read, encoder, former)
             content = _stored(rows, info["dtype"]).tobytes()
-            rows_file.write(content)
-            rows_file.flush()
+            append(rows_file, content)
             line = json.dumps({"sum": zlib.crc32(content), "rows": len(rows), "files": entries})
-            log_file.write(f"{line}\n".encode())
-            log_file.flush()
+            append(log_file, f"{line}\n".encode())
             files += len(group)
             computed += sum(not item.is_unchanged for item in group)
             unreadable += sum(entry["error"] is not None for entry in entries)
@@ -364,32 +372,30 @@ def _write_rows(
 
 
 def _after_log(
-    rows_file: BinaryIO, log_file: BinaryIO, groups: Iterator[Group], info: Entry
+    features: Path, log: Path, groups: Iterator[Group], info: Entry
 ) -> tuple[Iterator[Group], Progress]:
     """The groups that are still to be done, and what is; both files end with that.
 
     A group is done where the log has its files as they are now, and its rows have the log's sum.
     """
     row_bytes = info["dimension"] * np.dtype(info["dtype"]).itemsize
-    if os.fstat(rows_file.fileno()).st_size < HEADER:
-        rows_file.write(bytes(HEADER))
-    rows_file.seek(HEADER)
     files = unreadable = end = 0
     rows_end = HEADER
     rest: list[Group] = []
-    for group in groups:
-        line = log_file.readline()
-        entries = _logged(line)
-        if entries is None or not _is_done(group, entries, rows_file, row_bytes):
-            rest = [group]
-            break
-        end += len(line)
-        files += len(group)
-        unreadable += sum(entry["error"] is not None for entry in entries["files"])
-        rows_end = rows_file.tell()
-    for file, place in ((rows_file, rows_end), (log_file, end)):
-        file.seek(place)
-        file.truncate()
+    with features.open("rb") as rows_file, log.open("rb") as log_file:
+        rows_file.seek(HEADER)
+        for group in groups:
+            line = log_file.readline()
+            entries = _logged(line)
+            if entries is None or not _is_done(group, entries, rows_file, row_bytes):
+                rest = [group]
+                break
+            end += len(line)
+            files += len(group)
+            unreadable += sum(entry["error"] is not None for entry in entries["files"])
+            rows_end = rows_file.tell()
+    os.truncate(features, rows_end)  # a new file gets zeros, whose place the header will take
+    os.truncate(log, end)
     return chain(rest, groups), Progress(files, 0, unreadable)
 
 
@@ -527,7 +533,8 @@ def _write_tables(workspace: Path, info: Entry, seen: SeenImages | None) -> None
             file.write(json.dumps(entry).encode() + b"\n")
     with atomic_write(workspace / MODIFIED) as temporary:
         np.save(temporary, np.frombuffer(times, np.int64))
-    with (workspace / FEATURES).open("r+b") as features:
+    place = workspace / FEATURES
+    with named_errors(place), place.open("r+b") as features:
         features.write(features_header(info["dtype"], rows, info["dimension"]))
         features.flush()
         os.fsync(features.fileno())

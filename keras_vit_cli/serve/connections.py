@@ -15,6 +15,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 MAX_CONNECTIONS = 1024  # beyond them uvicorn answers 503
 CLIENT_CONNECTIONS = 256  # from one address, a proxy perhaps
+# Turns after a signal: in each, 16 waiting connections are accepted; some more until all are read.
+LAST_READS = 100
 IDLE_SECONDS = 10.0  # until all headers have arrived, or an answer has been taken
 
 
@@ -90,7 +92,6 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._on_start, self._on_stop, self._seconds = on_start, on_stop, seconds
-        self._last_tick = False
 
     def run_until_signal(self, listener: socket.socket) -> None:
         """Answers until Ctrl-C, which is a KeyboardInterrupt, or SIGTERM, which is a normal end."""
@@ -118,14 +119,19 @@ class Server(uvicorn.Server):
         self._on_start()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times per second; True at the second tick after a signal.
-
-        What had reached the system by the signal is read between the two: uvicorn closes
-        connections whose requests it has not read.
-        """
+        """Ten times per second; True after a signal."""
         if counter % 10 == 0:
             connections: set[Any] = self.server_state.connections
             for connection in list(connections):
                 connection.close_if_idle(time.monotonic())
-        was_last, self._last_tick = self._last_tick, await super().on_tick(counter)
-        return was_last
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Reads what had reached the system by the signal, and answers it.
+
+        uvicorn closes connections whose requests it has not read. Turns of the loop are counted,
+        not the time: on a busy machine, a second may pass without any.
+        """
+        for _ in range(LAST_READS):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,9 +137,16 @@ def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         cached_photographs(split, SIDE, 3, tmp_path / "cache", stop)
+    # What a kill left goes, not what another run may be writing, or a file of someone else.
+    left = [tmp_path / f"cache/{SIDE}px/00/{name}.bmp" for name in (".a.1.part", ".a.2.part", "a")]
+    for file, age in zip(left, (4000, 0, 4000), strict=True):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        os.utime(file, (time.time() - age,) * 2)
     cached, lines = keep()
     assert f"{len(split) - 2} of them are new" in lines[0]
     assert len(list(cached.decoded())) == len(split)
+    assert [file.exists() for file in left] == [False, True, True]
 
 
 def test_space_is_checked_before_anything_is_written(keep, tmp_path, monkeypatch) -> None:

@@ -541,6 +541,7 @@ def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
         (texts, {"store_schema": False}, "has 1,000,000,000 bytes of text"),
         (few, DELTA, "it as PLAIN"),
         (flags, {}, "has 11,000,000 rows or more, and at most 10,000,000 rows and 30,000,000"),
+        (pa.array([2**30], pa.date32()), {}, "cannot be read as Parquet: "),
     ):
         pq.write_table(pa.table({"file": column}), path, compression="zstd", **options)
         with pytest.raises(ValueError, match=reason):

@@ -27,7 +27,7 @@ import numpy as np
 from rich.filesize import decimal
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.files import cache_folder, irregular_type, write_bytes
+from keras_vit._base.files import TEMPORARY_FILES, cache_folder, irregular_type, write_bytes
 from keras_vit._base.processors import available_processors
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import unreadable_reason
@@ -40,6 +40,7 @@ _AT_ONCE = 256  # photographs between two looks at the clock
 _SAMPLE = 32
 _LARGE = 400_000  # bytes of a file: below, a photograph is decoded in a few milliseconds
 _SECONDS = 10.0  # between lines of progress
+_STALE_SECONDS = 3600.0  # writing a file takes milliseconds; another run may do it now
 
 
 def cached_photographs(
@@ -54,7 +55,8 @@ def cached_photographs(
     Pillow decodes them, and reduces those that are larger by its antialiased bicubic resize, so
     that crops of them differ a little from those of the photographs; smaller ones keep the pixels
     that `decoder="pillow"` has. The size is said before anything is written, and afterwards whether
-    reading is quicker. Nothing is deleted: the folder can be, at any time between runs.
+    reading is quicker. Nothing but what killed runs left unfinished is deleted: the folder can be,
+    at any time between runs.
 
     Args:
         split: Of image files that were verified; its training images, as a rule.
@@ -87,6 +89,7 @@ def cached_photographs(
         )
     assert isinstance(split, FileSplit)
     folder = (folder or cache_folder() / "photographs") / f"{shorter_side}px"
+    _remove_stale(folder)
     files = [folder / name[:2] / name for name in _names(split, shorter_side, channels)]
     with ThreadPoolExecutor(available_processors()) as pool:
         missing = [place for place, whole in enumerate(pool.map(_is_whole, files)) if not whole]
@@ -213,6 +216,14 @@ def _sum(content: bytes, file: Path) -> bytes:
     view = memoryview(content)
     value = zlib.crc32(view[: _SUM.start], zlib.crc32(file.name.encode()))
     return zlib.crc32(view[_SUM.stop :], value).to_bytes(4, "little")
+
+
+def _remove_stale(folder: Path) -> None:
+    """Removes what runs that were killed have left: the part of a file that each was writing."""
+    for file in folder.glob(f"*/{TEMPORARY_FILES}.bmp"):
+        with suppress(OSError):  # another run removes it, too
+            if time.time() - file.lstat().st_mtime > _STALE_SECONDS:
+                file.unlink()
 
 
 def _check_space(folder: Path, needed: float) -> None:
