@@ -111,7 +111,7 @@ def training_boxes(
         image_size, draws, augmentation: those of the image.
 
     Returns:
-        float32 `(boxes, 4)` in pixels of the result: the smallest boxes around what the given ones
+        float32 `(boxes, 4)` in pixels of the result, the smallest boxes around what the given ones
         have become, cut off at its border. The area of one that lies outside is 0.
 
     Example:
