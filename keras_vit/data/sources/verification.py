@@ -63,10 +63,10 @@ def checked_files(files: Sequence[Path], max_pixels: int | None, reader: str) ->
         if has_sixteen_bits(contents):
             deep.add(file)
 
-    upright = orientation_of is not None
     unreadable, digests = _read_all(files, check)
+    upright = orientation_of is not None and orientations <= {1}
     in_order = tuple(file for file in files if file in deep)
-    return Checked(unreadable, digests, upright and orientations <= {1}, jpeg == {True}, in_order)
+    return Checked(unreadable, digests, upright, jpeg == {True}, in_order)
 
 
 def checked_rasters(
