@@ -1,1 +1,1 @@
-"""keras-vit evaluate: tables of accuracy, and VTAB."""
+"""keras-vit evaluate: tables of accuracy."""

@@ -7,8 +7,7 @@ from rich.table import Table
 
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.export import ExportedModel
-from keras_vit.weights import load_model
-from keras_vit_cli.evaluate.tables import own_results, transfer_rows, vtab_report
+from keras_vit_cli.evaluate.tables import own_results, transfer_rows
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.printing import print_table, print_text
@@ -17,7 +16,7 @@ from keras_vit_cli.scored_images import scored_images
 
 
 def evaluate(options: EvaluateOptions) -> int:
-    """Prints how good a model or its features are; returns 1 where VTAB tasks are missing.
+    """Prints how good a model or its features are.
 
     Images that the model was made with are left out, as far as it has a record of them.
 
@@ -25,10 +24,6 @@ def evaluate(options: EvaluateOptions) -> int:
         ValueError: The split is unknown, no image is left, or an exported file does not have
             features.
     """
-    if options.vtab:
-        report = vtab_report(load_model(options.model), options)
-        print_text(report)
-        return 1 if report.missing else 0
     began = time.time()
     if options.out is not None:
         output = _output(options)

@@ -6,14 +6,12 @@ from typing import Any
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
-from keras_vit.evaluation.features import features, features_digest
+from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import report_of
 from keras_vit.models.answers import task_of
-from keras_vit_cli.evaluate import vtab_tasks
-from keras_vit_cli.evaluate.vtab import Setting, VTABReport, finetuning, run_vtab
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.report.results import Results, results_of
 
@@ -101,36 +99,6 @@ def transfer_rows(
             spread = f"± {100 * row.spread:.2f} over {counted(options.seeds, 'seed')}"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows
-
-
-def vtab_report(model: Any, options: EvaluateOptions) -> VTABReport:
-    """`run_vtab` with `finetuning`, sweeping over learning rates.
-
-    Raises:
-        ValueError: A task is unknown, or `out` holds another model's results.
-        DatasetUnavailableError: No task's data is prepared.
-    """
-    assert options.out is not None  # `parse` has seen to it
-    sweep = tuple(
-        Setting(
-            learning_rate=rate,
-            steps=options.steps,
-            batch_size=options.batch_size,
-            image_size=options.image_size,
-            warmup=min(Setting().warmup, options.steps // 5),
-            accumulate=options.accumulate,
-        )
-        for rate in options.learning_rates
-    )
-    names = options.tasks
-    return run_vtab(
-        finetuning(model),
-        options.out,
-        sweep=sweep,
-        tasks=vtab_tasks.VTAB_TASKS if names is None else [vtab_tasks.task(name) for name in names],
-        data_dir=options.data_dir,
-        identity=features_digest(model),
-    )
 
 
 def _shorten(names: Sequence[str], shown: int = 5) -> str:

@@ -13,15 +13,14 @@ from keras_vit_cli.options.option import (
     UsageError,
     in_data,
     in_model,
-    in_recipe,
     in_run,
 )
-from keras_vit_cli.options.shared import BATCH, DATA_HELP, PIXELS, RATE, STEPS
+from keras_vit_cli.options.shared import BATCH, DATA_HELP
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
-    """The options of `keras-vit evaluate`, with the defaults that `--vtab` changes filled in."""
+    """The options of `keras-vit evaluate`."""
 
     model: str = in_model(
         "a .keras or weights file, the folder of a training run, an exported file, or the "
@@ -47,24 +46,7 @@ class EvaluateOptions:
         None,
         choices=("val", "test", "train", "all"),
     )
-    batch_size: int = in_data(
-        "number of images per batch (default: 32; 512 with --vtab)", MISSING, BATCH, optional=True
-    )
-    steps: int = in_recipe(
-        "number of updates per VTAB task (default: 2500)", MISSING, STEPS, optional=True
-    )
-    image_size: int = in_recipe(
-        "height and width of the VTAB images (default: 384)", MISSING, PIXELS, optional=True
-    )
-    learning_rates: tuple[float, ...] = in_recipe(
-        "learning rates to try on each VTAB task (default: 0.01)", MISSING, RATE, optional=True
-    )
-    accumulate: int = in_recipe(
-        "compute each VTAB batch in this many parts (default: 1)",
-        MISSING,
-        Integers(1, 4096, "PARTS"),
-        optional=True,
-    )
+    batch_size: int = in_data("number of images per batch", 32, BATCH)
     probe: bool = in_run("fit a linear probe on the frozen features", False)
     knn: int | None = in_run(
         "classify by the K nearest neighbors (default of K: 20)",
@@ -89,27 +71,10 @@ class EvaluateOptions:
     cache_dir: Path | None = in_run(
         "folder in which features are cached (default: in Keras's cache)", None, metavar="FOLDER"
     )
-    vtab: bool = in_run("fine-tune on the 19 tasks of VTAB, from --data-dir", False)
-    out: Path | None = in_run(
-        "folder for the report as JSON and as a page; of VTAB, for its results, where a second run "
-        "continues",
-        None,
-        metavar="FOLDER",
-    )
+    out: Path | None = in_run("folder for the report as JSON and as a page", None, metavar="FOLDER")
     overwrite: bool = in_run("replace an earlier report in --out", False)
-    tasks: tuple[str, ...] | None = in_run(
-        "VTAB tasks to run, such as svhn dtd (default: all 19)", None, metavar="TASK"
-    )
 
 
-# Options that have an effect only beside others, and only with or without --vtab.
-VTAB_DEFAULTS: dict[str, Any] = {
-    "tasks": None,
-    "steps": 2500,
-    "image_size": 384,
-    "learning_rates": (0.01,),
-    "accumulate": 1,
-}
 FEATURE_OPTIONS = ("probe", "knn", "fewshot")
 
 
@@ -124,31 +89,18 @@ def _check(options: dict[str, Any]) -> None:
                     f"--{name.replace('_', '-')} {reason} (see keras-vit evaluate -h)."
                 )
 
-    if options["vtab"]:
-        refuse(("data", "decoder", "reader", *FEATURE_OPTIONS), "has no effect with --vtab")
-    else:
-        refuse(tuple(VTAB_DEFAULTS), "has no effect without --vtab")
     if options["fewshot"] is None:
         refuse(("seeds",), "has no effect without --fewshot")
     on_features = any(options[name] not in (None, False) for name in FEATURE_OPTIONS)
     if not on_features:
         refuse(("cache_dir",), "has no effect without --probe, --knn or --fewshot")
-    defaults = {"seeds": 3, "batch_size": 512 if options["vtab"] else 32, **VTAB_DEFAULTS}
-    options |= {name: value for name, value in defaults.items() if options[name] is None}
-    if options["overwrite"] and (options["vtab"] or options["out"] is None):
-        raise UsageError("--overwrite is about the report in --out: give --out, without --vtab.")
-    if not options["vtab"]:
-        if options["out"] is not None and on_features:
-            raise UsageError("--out keeps a report on the model's own answers, not on features.")
-        if options["split"] in ("train", "all") and on_features:
-            raise UsageError("--probe, --knn and --fewshot are fitted on train: give val or test.")
-    elif options["out"] is None:
-        raise UsageError("--vtab needs --out, the folder of its results.")
-    elif options["batch_size"] % options["accumulate"]:
-        raise UsageError(
-            f"--accumulate {options['accumulate']} does not divide --batch-size "
-            f"{options['batch_size']}. Give a divisor, such as 1."
-        )
+    options["seeds"] = options["seeds"] or 3
+    if options["overwrite"] and options["out"] is None:
+        raise UsageError("--overwrite is about the report in --out: give --out.")
+    if options["out"] is not None and on_features:
+        raise UsageError("--out keeps a report on the model's own answers, not on features.")
+    if options["split"] in ("train", "all") and on_features:
+        raise UsageError("--probe, --knn and --fewshot are fitted on train: give val or test.")
 
 
 EVALUATE = Command(

@@ -41,8 +41,8 @@ RESULTS = {
     "resume": {"weights_equal": 1, "history_equal": 1, "checksums_hold": 1},
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
-# The others take more than a minute, mostly of processes that start and compile.
-QUICK = ("inspection", "own_parts")
+# The others take minutes, mostly of processes that start and compile; `make guides` runs all.
+QUICK = ("inspection",)
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
 PRETRAINED = {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"}
 NEEDS_SHARED = {

@@ -14,10 +14,8 @@ from keras_vit.data.decode.decoder import DECODERS
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.weights import folder_transform, from_checkpoint, load_model, save_weights
-from keras_vit_cli import arguments
 from keras_vit_cli import commands as cli
 from keras_vit_cli.options import shared as shared_options
-from keras_vit_cli.options.option import UsageError
 from tests.bank import fresh, outputs, small
 from tests.weights.models import assert_same_weights, compare_logits, refused, stripped, their_vit
 
@@ -324,8 +322,6 @@ def test_predict_and_evaluate_take_a_decoder(tmp_path: Path, capsys: Any, shared
         assert cli.main(["predict", *words]) == 0
         printed[decoder] = capsys.readouterr().out
     assert printed["tensorflow"] != printed["pillow"]
-    with pytest.raises(UsageError, match="no effect with --vtab"):
-        arguments.parse(["evaluate", "m", "--vtab", "--decoder", "pillow"])
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from examples.vtab.tasks import VTAB_GROUPS, VTAB_TASKS, VtabTask, task_splits
 from keras_vit._base.errors import check_above_zero, check_non_negative, check_positive, printable
 from keras_vit._base.files import write_text
 from keras_vit.data import DatasetUnavailableError, Split, pipeline
 from keras_vit.evaluation.markdown import table
 from keras_vit.models.geometry import image_shape
-from keras_vit_cli.evaluate.vtab_tasks import VTAB_GROUPS, VTAB_TASKS, VtabTask, task_splits
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ def run_vtab(
 
     >>> import tempfile
     >>> from keras_vit.data import DatasetUnavailableError
-    >>> from keras_vit_cli.evaluate import vtab
+    >>> from examples.vtab import runner
     >>> folder = tempfile.mkdtemp()
     >>> try:
-    ...     vtab.run_vtab(lambda *_: 0.5, folder, data_dir=folder, log=lambda _: None)
+    ...     runner.run_vtab(lambda *_: 0.5, folder, data_dir=folder, log=lambda _: None)
     ... except DatasetUnavailableError as error:
     ...     print(str(error)[:49])
     None of the 19 data sets of VTAB is prepared: cal
@@ -257,7 +257,7 @@ def finetuning(model: Any, verbose: str | int = "auto") -> Train:
     Example:
 
     >>> import keras_vit
-    >>> from keras_vit_cli.evaluate.vtab import finetuning
+    >>> from examples.vtab.runner import finetuning
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=4, hidden_dim=8, depth=1, num_heads=2, input_shape=(8, 8, 3))
     >>> train = finetuning(model)  # for run_vtab(train, "runs/vtab", data_dir="tfds")

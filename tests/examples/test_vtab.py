@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.vtab import __main__ as command
+from examples.vtab import runner as vtab
+from examples.vtab import tasks as vtab_tasks
+from examples.vtab.runner import Setting, finetuning, run_vtab
+from examples.vtab.tasks import VTAB_TASKS, TaskSplit, VtabTask, task, task_splits
 from keras_vit import data
-from keras_vit_cli import commands as cli
-from keras_vit_cli.evaluate import vtab, vtab_tasks
-from keras_vit_cli.evaluate.vtab import Setting, finetuning, run_vtab
-from keras_vit_cli.evaluate.vtab_tasks import VTAB_TASKS, TaskSplit, VtabTask, task, task_splits
 from tests.bank import TINY, fresh, pixels, tiny
 from tests.data.image_fixtures import plain
 
@@ -152,14 +153,15 @@ def test_prepared_splits_and_the_command(tmp_path: Path, monkeypatch: Any, capsy
     assert shuffled != first
     # The command reads them.
     tiny(input_shape=(8, 8, 3)).save(tmp_path / "m.keras")
-    common = ["evaluate", str(tmp_path / "m.keras"), "--vtab", "--data-dir", str(tmp_path / "tfds")]
+    common = [str(tmp_path / "m.keras"), "--data-dir", str(tmp_path / "tfds")]
     options = ["--out", str(tmp_path / "out"), "--steps=2", "--image-size=8", "--batch-size=64"]
-    assert cli.main(common) == 2
-    assert "--vtab needs --out" in capsys.readouterr().err
-    assert cli.main([*common, *options, "--tasks", "svhn"]) == 2
+    with pytest.raises(SystemExit, match="None of the 1 data sets"):
+        command.main([*common, *options, "--tasks", "svhn"])
     assert "tfds build svhn_cropped" in capsys.readouterr().out
-    monkeypatch.setattr(vtab_tasks, "VTAB_TASKS", (OURS, task("svhn")))
-    assert cli.main([*common, *options]) == 1
+    with pytest.raises(SystemExit, match="accumulate=3"):
+        command.main([*common, *options, "--accumulate", "3"])
+    monkeypatch.setattr(command, "VTAB_TASKS", (OURS, task("svhn")))
+    assert command.main([*common, *options]) == 1
     printed = capsys.readouterr().out
     assert "natural (2)" in printed
     assert "missing" in printed
