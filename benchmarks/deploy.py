@@ -79,7 +79,7 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
     """Size, accuracy, and the rate of every round at each batch size."""
     import keras_vit
     from keras_vit.evaluation.prediction import pipeline_arguments
-    from keras_vit.export.comparison import calibration_images
+    from keras_vit.exporting.comparison import calibration_images
 
     model = keras_vit.load_model(path)
     model = model.copy(dtype="float32")  # as the exports; it may have been trained in bfloat16
@@ -134,8 +134,8 @@ def _contestants(
     import keras
 
     import keras_vit
-    from keras_vit.export import load_exported
-    from keras_vit.export.comparison import size_of
+    from keras_vit.exporting import load_exported
+    from keras_vit.exporting.comparison import size_of
 
     weights = 4 * model.count_params() / 1e6
     yield REFERENCE, lambda x: np.asarray(model.predict_on_batch(x)), weights

@@ -49,7 +49,7 @@ from keras_vit.applications import (
     ViTTi16,
     create,
 )
-from keras_vit.export import export_model
+from keras_vit.exporting import export_model
 from keras_vit.models import BiTResNet, MLPMixer, VisionTransformer, list_models
 from keras_vit.models.views import average_views
 from keras_vit.training import recipes

@@ -14,9 +14,9 @@ from rich.table import Table
 from keras_vit import from_checkpoint, list_weights, load_model, save_weights
 from keras_vit._base.errors import printable
 from keras_vit.data import load, plot_augmentations
-from keras_vit.export import export_model, load_exported
-from keras_vit.export.comparison import calibration_images, compare
-from keras_vit.export.format_table import check_format
+from keras_vit.exporting import export_model, load_exported
+from keras_vit.exporting.comparison import calibration_images, compare
+from keras_vit.exporting.format_table import check_format
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse

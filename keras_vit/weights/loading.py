@@ -110,7 +110,7 @@ def load_model(
             several (`model.safetensors.index.json`), the folder of a run with `model.keras` in it,
             a folder of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5`
             file does not hold the architecture: build the model and use `load_weights`.
-            What `export_model` wrote is opened by `keras_vit.export.load_exported`.
+            What `export_model` wrote is opened by `keras_vit.exporting.load_exported`.
         sha256: The sum that the file must have.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.

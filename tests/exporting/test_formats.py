@@ -16,17 +16,17 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.data import EvalTransform, read_image
-from keras_vit.export import FORMATS, ExportedModel, load_exported
-from keras_vit.export.agreement import check_agreement, check_images, check_novelty
-from keras_vit.export.comparison import calibration_images, compare, size_of
-from keras_vit.export.openvino_folder import quietly_imported
+from keras_vit.exporting import FORMATS, ExportedModel, load_exported
+from keras_vit.exporting.agreement import check_agreement, check_images, check_novelty
+from keras_vit.exporting.comparison import calibration_images, compare, size_of
+from keras_vit.exporting.openvino_folder import quietly_imported
 from keras_vit.tasks import Classification
 from keras_vit.weights import CheckpointError
 from keras_vit_cli import commands as cli
 from keras_vit_cli.model_files import keep_decoder
 from tests import bank
 from tests.data.image_fixtures import encode, write
-from tests.export.artifacts import (
+from tests.exporting.artifacts import (
     IMAGES,
     NAMES,
     Artifacts,
@@ -102,7 +102,7 @@ def test_nothing_is_reported(run_python: Callable[..., str]) -> None:
     pytest.importorskip("openvino_telemetry")
     code = """
 import os
-from keras_vit.export.openvino_folder import quietly_imported
+from keras_vit.exporting.openvino_folder import quietly_imported
 quietly_imported()
 import nncf, openvino_telemetry
 print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))

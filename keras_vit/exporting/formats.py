@@ -18,12 +18,12 @@ from keras_vit._base.files import atomic_write, check_place
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import check_takes_pixels
-from keras_vit.export.agreement import check_images
-from keras_vit.export.contract import Contract
-from keras_vit.export.exported import read_contract
-from keras_vit.export.failure import failure_reason
-from keras_vit.export.format_table import Format, check_format
-from keras_vit.export.writer_process import (
+from keras_vit.exporting.agreement import check_images
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.exported import read_contract
+from keras_vit.exporting.failure import failure_reason
+from keras_vit.exporting.format_table import Format, check_format
+from keras_vit.exporting.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
     MODEL_FILE,
@@ -75,7 +75,7 @@ def export_model(
     `(batch,)`, above 1 for an image unlike those of the training.
 
     It carries the task, the size and the preparation of photographs, which
-    `keras_vit.export.load_exported` reads. It is written in float32, whatever the model's dtype
+    `keras_vit.exporting.load_exported` reads. It is written in float32, whatever the model's dtype
     policy, and run once in its own engine: a file that does not predict what the model does is
     not kept.
 
@@ -242,7 +242,7 @@ def _write(
         (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
         np.savez(folder / CHECK_FILE, **arrays)
         python, environment = backend.process_on(row.backend)
-        command = [*python, "-m", "keras_vit.export.writer_process", str(folder), str(path)]
+        command = [*python, "-m", "keras_vit.exporting.writer_process", str(folder), str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise _failed(contract, _reason(folder / REASON_FILE, done))

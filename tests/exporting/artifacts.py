@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit import data
-from keras_vit.export import FORMATS, Contract, ExportedModel, load_exported
+from keras_vit.exporting import FORMATS, Contract, ExportedModel, load_exported
 from keras_vit.tasks import Classification, Task
 from tests.bank import outputs, pixels
 from tests.models.test_common import KINDS, build

@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.export.contract import IMAGES, KEY, PIXELS, Contract
-from keras_vit.export.graph import save_signatures
+from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.exporting.graph import save_signatures
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 from keras_vit.tasks import Task

@@ -12,14 +12,14 @@ import keras_vit
 from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
-from keras_vit.export import FORMATS, load_exported
-from keras_vit.export.contract import KEY, Contract
+from keras_vit.exporting import FORMATS, load_exported
+from keras_vit.exporting.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.tasks import PredictionSets
 from tests import bank
 from tests.data.image_fixtures import one_quick
-from tests.export.artifacts import PATHS, Artifacts, contract, exported, formats, pairs
+from tests.exporting.artifacts import PATHS, Artifacts, contract, exported, formats, pairs
 from tests.models.test_task import TASKS, images, vit
 
 PIXELS = images(8)

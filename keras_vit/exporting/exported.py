@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import check_positive
-from keras_vit.export.contract import Contract
-from keras_vit.export.format_table import FORMATS
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY
 from keras_vit.trainer.pixel_ranges import check_pixels
@@ -151,7 +151,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     Example:
 
     >>> import keras_vit, tempfile
-    >>> from keras_vit.export import load_exported
+    >>> from keras_vit.exporting import load_exported
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
     >>> folder = keras_vit.export_model(model, tempfile.mkdtemp() + "/1", class_names="ab")
@@ -184,7 +184,7 @@ def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
     Example:
 
     >>> import keras_vit, tempfile
-    >>> from keras_vit.export import load_classifier
+    >>> from keras_vit.exporting import load_classifier
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
     >>> model.save(file := tempfile.mkdtemp() + "/model.keras")

@@ -14,9 +14,9 @@ from keras_vit import VisionTransformer, recipes
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import AUGMENTATIONS, EvalTransform, Splits, band_statistics, load, pipeline
 from keras_vit.evaluation.prediction import predict_files, predict_split
-from keras_vit.export.comparison import calibration_images, compare
+from keras_vit.exporting.comparison import calibration_images, compare
 from tests import bank
-from tests.export.artifacts import exported, formats
+from tests.exporting.artifacts import exported, formats
 
 imagecodecs = pytest.importorskip("imagecodecs")
 pytest.importorskip("grain")

@@ -14,13 +14,13 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.export import FORMATS
+from keras_vit.exporting import FORMATS
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
 from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
-from tests.export.artifacts import Artifacts, case
+from tests.exporting.artifacts import Artifacts, case
 
 ONNX = pytest.param("onnx", marks=pytest.mark.every_backend)
 OTHERS = [case(f, quick=f in ("tf_saved_model", "torch")) for f in FORMATS if f != "onnx"]

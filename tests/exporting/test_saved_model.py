@@ -14,7 +14,7 @@ from PIL import Image
 import keras_vit
 from tests import bank
 from tests.data.image_fixtures import orientation
-from tests.export.artifacts import (
+from tests.exporting.artifacts import (
     Artifacts,
     evaluation_images,
     exported,
@@ -192,7 +192,7 @@ def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_and_a_folder_of_the_user_stays(tmp_path: Path) -> None:
     folder, full = tmp_path / "1", OSError("No space left on device")
     with (
-        patch("keras_vit.export.saved_model.write_text", side_effect=full),
+        patch("keras_vit.exporting.saved_model.write_text", side_effect=full),
         pytest.raises(OSError, match="No space"),
     ):
         keras_vit.export_model(bank.tiny(), folder)
