@@ -54,9 +54,9 @@ from keras_vit.models import BiTResNet, MLPMixer, VisionTransformer, list_models
 from keras_vit.models.views import average_views
 from keras_vit.training import recipes
 from keras_vit.training.averaging import average_weights, model_stock
-from keras_vit.training.compile_model import compile_model
+from keras_vit.training.compilation import compile_model
 from keras_vit.training.distillation import Distillation
-from keras_vit.training.fit import fit
+from keras_vit.training.fitting import fit
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.weights import (

@@ -12,7 +12,7 @@ from keras_vit.data import Augmentation
 from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.report_text import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
-from keras_vit.training.compile_model import loss_name
+from keras_vit.training.compilation import loss_name
 from keras_vit.training.recipes import Recipe
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.report.description import (

@@ -36,10 +36,10 @@ from keras_vit.ops import (
 from keras_vit.tasks.balance import describe_counts, differs_much
 from keras_vit.training.apart import digests_of, unseen, without_copies
 from keras_vit.training.callbacks import check_tensorboard
-from keras_vit.training.compile_model import loss_name
+from keras_vit.training.compilation import loss_name
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.first_look import first_look
-from keras_vit.training.fit import History, fit
+from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose, hold_out_to_choose
 from keras_vit.training.refinement import (

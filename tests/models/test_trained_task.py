@@ -16,7 +16,7 @@ from keras_vit import DataRangeWarning, data, tasks
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, losses
-from keras_vit.training.compile_model import check_task
+from keras_vit.training.compilation import check_task
 from tests.backend import reloaded
 from tests.bank import TINY, fresh, outputs, pixels
 from tests.training.common import SOURCES, Source

@@ -22,9 +22,9 @@ from keras_vit.ops import without_gradient
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.tasks import distillation_losses as ours
 from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
-from keras_vit.training import fit as fit_module
+from keras_vit.training import fitting as fit_module
 from keras_vit.training.distillation import DISTILLATION_KINDS, Distillation, _images_for
-from keras_vit.training.fit import fit
+from keras_vit.training.fitting import fit
 from keras_vit.training.lora import enable_lora
 from keras_vit.training.parameter_groups import find_groups
 from keras_vit.training.resume import ResumableRun, RunMismatchError

@@ -14,7 +14,7 @@ import pytest
 
 import keras_vit
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
-from keras_vit.training.fit import fit
+from keras_vit.training.fitting import fit
 from tests.backend import rows
 from tests.bank import SIZES, pixels
 from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal, reloaded
