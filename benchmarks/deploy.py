@@ -81,7 +81,7 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
     from keras_vit.evaluation.prediction import pipeline_arguments
     from keras_vit.exporting.comparison import calibration_images
 
-    model = keras_vit.load_model(path)
+    model = keras_vit.load(path)
     model = model.copy(dtype="float32")  # as the exports; it may have been trained in bfloat16
     splits = keras_vit.data.load(data)
     batches = keras_vit.data.pipeline(splits.val, batch_size=32, **pipeline_arguments(model))

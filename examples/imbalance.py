@@ -65,9 +65,7 @@ def long_tail(labels: np.ndarray, ratio: float, seed: int) -> np.ndarray:
 
 def build(options: argparse.Namespace, splits: data.Splits, size: int) -> Any:
     shape = (size, size, splits.train.channels)
-    model = keras_vit.from_checkpoint(
-        options.weights, num_classes=splits.num_classes, input_shape=shape
-    )
+    model = keras_vit.load(options.weights, num_classes=splits.num_classes, input_shape=shape)
     model.eval_transform = "stretch"  # such small images do not have a border to crop
     return model
 

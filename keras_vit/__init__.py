@@ -7,6 +7,7 @@
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 from keras_vit._base.installation import check_backend
 
@@ -15,6 +16,7 @@ if "keras" not in sys.modules:
 
 from keras_vit import curation, data, distribution, evaluation, inspection, layers, tasks
 from keras_vit._base.errors import DataRangeWarning
+from keras_vit._base.old_names import old_names
 from keras_vit._base.version import __version__
 from keras_vit.applications import (
     BiTR50x1,
@@ -62,9 +64,8 @@ from keras_vit.training.sam import sharpness_aware
 from keras_vit.weights import (
     CheckpointError,
     LoadReport,
-    from_checkpoint,
     list_weights,
-    load_model,
+    load,
     load_weights,
     save_weights,
 )
@@ -119,12 +120,11 @@ __all__ = [
     "evaluation",
     "export_model",
     "fit",
-    "from_checkpoint",
     "inspection",
     "layers",
     "list_models",
     "list_weights",
-    "load_model",
+    "load",
     "load_weights",
     "model_stock",
     "recipes",
@@ -132,3 +132,8 @@ __all__ = [
     "sharpness_aware",
     "tasks",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(
+        "keras_vit", {"from_checkpoint": "keras_vit.load", "load_model": "keras_vit.load"}
+    )

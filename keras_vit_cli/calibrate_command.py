@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import load_model, save_weights
+from keras_vit import load, save_weights
 from keras_vit._base.errors import counted, listed
 from keras_vit.data import Split
 from keras_vit.data.seen_images import CALIBRATED, SeenImages
@@ -36,7 +36,7 @@ def calibrate(options: CalibrateOptions) -> None:
         raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
     if out.exists() and not options.overwrite:
         raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
-    model = load_model(options.model).uncalibrated()
+    model = load(options.model).uncalibrated()
     check_takes_pixels_to_answers(model)
     images = scored_images(model, options, split_name=options.split)
     check_same_task(model, images.split)

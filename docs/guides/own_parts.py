@@ -277,7 +277,7 @@ for name, tensor in load_file(folder / "foreign.safetensors").items():
     renamed[name] = tensor
 save_file(renamed, folder / "renamed.safetensors")
 
-model = keras_vit.from_checkpoint(folder / "renamed.safetensors", num_heads=4, norm_epsilon=1e-5)
+model = keras_vit.load(folder / "renamed.safetensors", num_heads=4, norm_epsilon=1e-5)
 print(model.load_report)
 renamed_logits = model.predict(val_images, verbose=0)
 print(f"largest difference of the logits {np.abs(renamed_logits - foreign_logits).max():.1e}")
@@ -333,7 +333,7 @@ LAYOUTS["torch_encoder"] = Layout(
     ),
 )
 
-model = keras_vit.from_checkpoint(folder / "foreign.safetensors")
+model = keras_vit.load(folder / "foreign.safetensors")
 print(model.load_report)
 read_logits = model.predict(val_images, verbose=0)
 print(f"accuracy in Keras {(read_logits.argmax(1) == val_labels).mean():.1%}")

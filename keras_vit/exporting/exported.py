@@ -16,7 +16,7 @@ from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY
 from keras_vit.trainer.pixel_ranges import check_pixels
-from keras_vit.weights import load_model
+from keras_vit.weights import load
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import holds_weights
 
@@ -171,7 +171,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
 
 
 def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
-    """Opens what `keras_vit.load_model` or `load_exported` opens: for predictions, either will do.
+    """Opens what `keras_vit.load` or `load_exported` opens: for predictions, either will do.
 
     Args:
         path: A file, the folder of a run, `"MODEL:TAG"` of released weights, or an exported file.
@@ -191,7 +191,7 @@ def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
     >>> load_classifier(file).num_classes
     2
     """
-    return load_model(path) if format_of(Path(path)) is None else load_exported(path)
+    return load(path) if format_of(Path(path)) is None else load_exported(path)
 
 
 def read_contract(path: str | os.PathLike[str]) -> Contract:

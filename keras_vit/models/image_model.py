@@ -89,7 +89,7 @@ class ImageModel(CompiledModel):
             raise ValueError(
                 f"{cls.__name__}(weights={kwargs['weights']!r}) has random weights: build it, then "
                 "keras_vit.load_weights(model, file). A named model takes them at once, as "
-                "keras_vit.ViTB16(weights=...) does, and keras_vit.from_checkpoint(file) reads the "
+                "keras_vit.ViTB16(weights=...) does, and keras_vit.load(file) reads the "
                 "sizes from the file."
             )
         check_arguments(cls, kwargs)

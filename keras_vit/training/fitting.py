@@ -91,7 +91,7 @@ def fit(
     >>> history = keras_vit.fit(model, recipe, splits, folder)  # doctest: +ELLIPSIS
     small: 3,850 parameters, 1 epoch of 4 steps of 64 images
     epoch 1/1  step 4/4  ...
-    >>> keras_vit.load_model(folder + "/best.keras").num_classes
+    >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
     images = len(splits.train)

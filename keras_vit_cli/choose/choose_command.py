@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit import load_model
+from keras_vit import data, load
 from keras_vit._base.errors import counted, listed, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex, index_of, judge_features
 from keras_vit.curation.photo_encoder import Encoder
-from keras_vit.data import load
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.models import ImageModel
@@ -136,7 +135,7 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
     Those that a candidate was made with are left out: its features know them.
     """
     table = table_options(options)
-    splits = load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
+    splits = data.load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
     split = splits.train
     if split.files is None:
         raise ValueError(
@@ -163,7 +162,7 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
 
 
 def _candidates(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
-    model = load_model(weights)
+    model = load(weights)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     for size in options.sizes or (None,):

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.exporting import ExportedModel
-from keras_vit.weights import load_model
+from keras_vit.weights import load
 from keras_vit_cli.evaluate.tables import own_results, transfer_rows, vtab_report
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
@@ -26,7 +26,7 @@ def evaluate(options: EvaluateOptions) -> int:
             features.
     """
     if options.vtab:
-        report = vtab_report(load_model(options.model), options)
+        report = vtab_report(load(options.model), options)
         print_text(report)
         return 1 if report.missing else 0
     began = time.time()

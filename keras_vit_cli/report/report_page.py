@@ -293,7 +293,7 @@ def _commands(run: Path, config: Mapping[str, Any], beside: str, facts: Mapping[
     parts.insert(0, "```\n" + "\n".join(map(printable, commands)) + "\n```")
     parts.append(
         "```python\nimport keras_vit\n\n"
-        f"model = keras_vit.load_model({file})  # takes pixels 0..255\n"
+        f"model = keras_vit.load({file})  # takes pixels 0..255\n"
         "answers = keras_vit.models.answers.answers_of(model, model.predict(images))\n```",
     )
     if note := facts.get("note_of_best", ""):

@@ -51,7 +51,7 @@ from keras_vit.training.refinement import (
     some_images,
     some_of,
 )
-from keras_vit.weights import load_model
+from keras_vit.weights import load
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of
@@ -346,7 +346,7 @@ class Run:
             tensorboard=job.tensorboard,
         )
         if job.patience is not None and (self.folder / "best.keras").is_file():
-            self.model = load_model(self.folder / "best.keras")
+            self.model = load(self.folder / "best.keras")
         else:
             self.model = self.model.copy() if job.lora is None else merged(self.model)
 
@@ -480,6 +480,6 @@ def load_splits(job: Job) -> data.Splits:
 
 def load_teacher(name: str) -> Any:
     """A model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
-    teacher = load_model(name)
+    teacher = load(name)
     check_classifier(teacher, "teacher")
     return teacher

@@ -62,7 +62,7 @@ def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, comman
     assert "accuracy" not in card or kind == "ordinal"
     value = record["report"]["scores"][score][0]
     assert f"{value:.4g}" in command("evaluate", out, *data)
-    model = keras_vit.load_model(out)
+    model = keras_vit.load(out)
     assert model.task.kind == kind
     file = tmp_path / name / "0000.png"
     command("predict", out, file)
@@ -90,7 +90,7 @@ def test_a_frozen_backbone_and_a_teacher(
     printed = command("train --freeze-backbone", *data, "--weights", weights, "--out", frozen)
     assert "on frozen features: linear probe mean_average_precision 0." in printed
     assert "the head alone is trained" in printed
-    trained = keras_vit.load_model(frozen)
+    trained = keras_vit.load(frozen)
     for layer, weights in (
         ("head", [probes[0].kernel, probes[0].bias]),
         ("block_0", model.get_layer("block_0").get_weights()),

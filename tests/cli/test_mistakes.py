@@ -145,7 +145,7 @@ def test_packages_are_named_before_any_work(
     ):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            patch.setattr("keras_vit_cli.commands.load_model", None)
+            patch.setattr("keras_vit_cli.commands.load", None)
             error = command(words, status=2)
         assert package in error
         assert "pip install" in error

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("here")
 NAMES = ("dark", "light")
 # What each command loads a model by, and what it does with the images that it scores it on.
 LOADS = [(evaluate_command, "open_classifier")]
-LOADS += [(module, "load_model") for module in (calibrate_command, choose_command, commands)]
+LOADS += [(module, "load") for module in (calibrate_command, choose_command, commands)]
 SCORES = [(calibrate_command, "predict_split"), (choose_command, "_judge"), (commands, "compare")]
 SCORES += [(evaluate_command, "own_results"), (evaluate_command, "transfer_rows")]
 WHOLE = "evaluate model.keras --data", "calibrate model.keras --out other.keras --data"
@@ -226,7 +226,7 @@ def test_fit_in_python_notes_its_images(tmp_path: Path) -> None:
     model = bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1))
     recipe = replace(recipes.get("digits"), steps=2, epochs=0)
     keras_vit.fit(model, recipe, splits, tmp_path, print_fn=lambda line: None)
-    seen = keras_vit.load_model(tmp_path / "best.keras").seen_images
+    seen = keras_vit.load(tmp_path / "best.keras").seen_images
     assert set(seen.uses(splits.val.digests())) <= {"validated on", "trained on"}
     assert set(seen.uses(splits.train.digests())) == {"trained on"}
 
@@ -239,7 +239,7 @@ def test_a_record_survives_files(tmp_path: Path) -> None:
     model.seen_images = seen
     for name, layout in (("a.keras", None), ("a.npz", "google"), ("a.safetensors", "timm")):
         keras_vit.save_weights(model, tmp_path / name, layout)
-        read = keras_vit.from_checkpoint(tmp_path / name)
+        read = keras_vit.load(tmp_path / name)
         assert read.seen_images.uses(digests).tolist() == expected
     other = model.copy()
     other.seen_images = SeenImages.of({"calibrated on": digests[35:45]})

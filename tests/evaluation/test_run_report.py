@@ -243,7 +243,7 @@ def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch
     page = Path("partial/report.md").read_text("utf-8")
     assert page.startswith("# my photos\n")
     assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in page
-    assert 'load_model("runs/my photos/model.keras")' in page
+    assert 'load("runs/my photos/model.keras")' in page
     write_report(tmp_path / "here", results(), {})
     # `best.keras` is from before the calibration.
     (tmp_path / "here" / "best.keras").touch()

@@ -91,7 +91,7 @@ def test_files_answer_what_was_trained(
     expected = answer(outputs(model, IMAGES))
     keras_vit.save_weights(model, tmp_path / "model.npz", layout="google")
     keras_vit.save_weights(model, tmp_path / "folder", layout="huggingface")
-    files = [keras_vit.load_model(tmp_path / name) for name in ("model.npz", "folder")]
+    files = [keras_vit.load(tmp_path / name) for name in ("model.npz", "folder")]
     for other in (model, reloaded(model, tmp_path), *files):
         assert other.class_names == ("sea", "sun", "sky")
         np.testing.assert_allclose(answers_of(other, outputs(other, IMAGES)), expected, rtol=1e-3)
@@ -103,8 +103,8 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
     model.class_names = "abc"
     model.compile("sgd", own_loss)
     model.save(tmp_path / "model.keras")
-    file = keras_vit.load_model(tmp_path / "model.keras")
-    for each in (model, file, model.copy(), keras_vit.from_checkpoint(tmp_path / "model.keras")):
+    file = keras_vit.load(tmp_path / "model.keras")
+    for each in (model, file, model.copy(), keras_vit.load(tmp_path / "model.keras")):
         assert each.task is None
         for call in (
             lambda each=each: task_of(each),
@@ -162,7 +162,7 @@ def test_a_scale_that_comes_after_training_on_units_is_a_warning(tmp_path: Path)
     model.fit(IMAGES, NUMBERS[:8], verbose=0)
     assert model.task == Regression(size=2)
     model.save(tmp_path / "model.keras")
-    for each in (model, model.copy(), keras_vit.load_model(tmp_path / "model.keras")):
+    for each in (model, model.copy(), keras_vit.load(tmp_path / "model.keras")):
         (message,) = warned(lambda each=each: setattr(each, "task", task))
         assert "was trained on targets with mean" in message
         assert "model.task = keras_vit.tasks.Regression(('weight', 'height'))" in message

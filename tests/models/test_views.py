@@ -64,7 +64,7 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     model.class_names = ("a", "b")
     model.eval_transform = {"mode": "stretch", "views": "crops"}
     model.save(tmp_path / "model.keras")
-    loaded = keras_vit.from_checkpoint(tmp_path / "model.keras")
+    loaded = keras_vit.load(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
     for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
         folder = tmp_path / "photos" / "ab"[i % 2]

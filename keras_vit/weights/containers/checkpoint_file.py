@@ -104,7 +104,7 @@ def open_checkpoint(
         layout: Name of its layout; None recognizes it.
         model: A model like the one whose weights a `.weights.h5` file holds.
         check: Called before Keras reads a file: raises where its sum is wrong.
-        max_parameters: As for `load_model`, of a `.keras` file.
+        max_parameters: As for `load`, of a `.keras` file.
     """
     check_regular(path)
     with naming_file(path, CheckpointError):  # also what the caller finds wrong with its tensors
