@@ -142,7 +142,7 @@ def _contestants(
     for name, (format, quantize) in EXPORTS.items():
         path = folder / (quantize or "float32") / PATHS[format]
         wants = quantize and format == "openvino"
-        keras_vit.export_model(
+        keras_vit.export(
             model, path, format, quantize=quantize, calibration=calibration if wants else None
         )
         yield name, load_exported(path).predict_on_batch, size_of(path) / 1e6

@@ -51,7 +51,7 @@ from keras_vit.applications import (
     ViTTi16,
     create,
 )
-from keras_vit.exporting import export_model
+from keras_vit.exporting import export
 from keras_vit.models import BiTResNet, MLPMixer, VisionTransformer, list_models
 from keras_vit.models.views import average_views
 from keras_vit.training import recipes
@@ -118,7 +118,7 @@ __all__ = [
     "data",
     "distribution",
     "evaluation",
-    "export_model",
+    "export",
     "fit",
     "inspection",
     "layers",
@@ -135,5 +135,10 @@ __all__ = [
 
 if not TYPE_CHECKING:
     __getattr__ = old_names(
-        "keras_vit", {"from_checkpoint": "keras_vit.load", "load_model": "keras_vit.load"}
+        "keras_vit",
+        {
+            "export_model": "keras_vit.export",
+            "from_checkpoint": "keras_vit.load",
+            "load_model": "keras_vit.load",
+        },
     )

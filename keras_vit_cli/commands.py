@@ -13,7 +13,7 @@ from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
 from keras_vit._base.errors import printable
-from keras_vit.exporting import export_model, load_exported
+from keras_vit.exporting import export, load_exported
 from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import check_format
 from keras_vit.models import list_models, model_cost
@@ -132,7 +132,7 @@ def _export(options: ExportOptions) -> None:
     more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
     if images and images.train is not None and options.quantize:
         more["calibration"] = calibration_images(model, images.train)
-    export_model(model, out, **more)
+    export(model, out, **more)
     print_text(f"written to {out}")
     if images:
         print_text(f"{model.name} on {images.source}\n{images.line}")

@@ -3,13 +3,13 @@
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import ExportedModel, load_classifier, load_exported
 from keras_vit.exporting.format_table import FORMATS
-from keras_vit.exporting.formats import export_model
+from keras_vit.exporting.formats import export
 
 __all__ = [
     "FORMATS",
     "Contract",
     "ExportedModel",
-    "export_model",
+    "export",
     "load_classifier",
     "load_exported",
 ]

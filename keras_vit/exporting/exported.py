@@ -138,7 +138,7 @@ class _Scoring:
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
-    """Opens what `export_model` wrote, in the format's own engine.
+    """Opens what `keras_vit.export` wrote, in the format's own engine.
 
     Args:
         path: A `.onnx`, `.tflite` or `.pt2` file, or the folder of a SavedModel or of OpenVINO.
@@ -154,7 +154,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     >>> from keras_vit.exporting import load_exported
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
-    >>> folder = keras_vit.export_model(model, tempfile.mkdtemp() + "/1", class_names="ab")
+    >>> folder = keras_vit.export(model, tempfile.mkdtemp() + "/1", class_names="ab")
     >>> load_exported(folder).class_names
     ('a', 'b')
     """

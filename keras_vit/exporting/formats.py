@@ -1,4 +1,4 @@
-"""`export_model`: checks its arguments and writes all or nothing, in this or another process."""
+"""`export`: checks its arguments and writes all or nothing, in this or another process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
 _SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)), and export again.'
 
 
-def export_model(
+def export(
     model: ImageModel,
     path: str | os.PathLike[str],
     format: str = "tf_saved_model",
@@ -138,7 +138,7 @@ def export_model(
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
     >>> folder = tempfile.mkdtemp()
-    >>> keras_vit.export_model(model, folder + "/pets/1", class_names=["cat", "dog"]).name
+    >>> keras_vit.export(model, folder + "/pets/1", class_names=["cat", "dog"]).name
     '1'
     """
     row = check_format(format, quantize)

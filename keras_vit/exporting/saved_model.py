@@ -23,7 +23,7 @@ DESCRIPTION = f"assets.extra/{KEY}.json"
 def write(
     model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
 ) -> None:
-    """Writes the SavedModel that `export_model` documents."""
+    """Writes the SavedModel that `keras_vit.export` documents."""
     import tensorflow as tf
 
     size, channels = contract.image_size, contract.channels

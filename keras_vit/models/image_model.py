@@ -61,7 +61,7 @@ class ImageModel(CompiledModel):
         class_names: The task's names, or None; may be assigned.
         eval_transform: How images are resized for evaluation: a `keras_vit.data.EvalTransform`, to
             which its mode or its arguments as a dictionary may be assigned. Saved with the model,
-            so that `keras-vit predict` and `export_model` resize as the training's evaluation did.
+            so that predictions and exported files resize as the evaluation of the training did.
         novelty: How far features are from those of the training images, a
             `keras_vit.layers.novelty_score.NoveltyScore` of `keras_vit.evaluation.fit_novelty`, or
             None; `set_novelty` gives it one. Saved with the model.
@@ -387,7 +387,7 @@ class ImageModel(CompiledModel):
 
         Raises:
             RuntimeError: Keras cannot write the format on its backend, such as a SavedModel or ONNX
-                on torch, where `keras_vit.export_model` can.
+                on torch, where `keras_vit.export` can.
         """
         # Keras refuses to export to ONNX what was never called.
         shape = [DEFAULT_SIZE if side is None else side for side in self._config.input_shape]
@@ -401,7 +401,7 @@ class ImageModel(CompiledModel):
             lines = str(error).splitlines() or [""]
             raise RuntimeError(
                 f"Keras on {keras.backend.backend()} does not export {self.name} as {format!r}: "
-                f"{type(error).__name__}: {lines[0]} Write it by keras_vit.export_model(model, "
+                f"{type(error).__name__}: {lines[0]} Write it by keras_vit.export(model, "
                 f"path, {format!r}), which does on every backend, and checks the file."
             ) from error
 

@@ -453,7 +453,7 @@ class Run:
             if find_spec("tensorflow") is None:
                 return  # and was said before all work
             saved_model = self.folder / "saved_models" / name / "1"
-            keras_vit.export_model(self.model, saved_model, overwrite=True)
+            keras_vit.export(self.model, saved_model, overwrite=True)
 
 
 def load_splits(job: Job) -> data.Splits:

@@ -30,7 +30,7 @@ from keras_vit.training import fitting
 run = fitting.ResumableRun
 fitting.ResumableRun = lambda folder, _, **options: run(folder, 0.0, every_steps=2, **options)
 if os.environ.get("NO_EXPORT"):
-    keras_vit.export_model = lambda *_, **__: None
+    keras_vit.export = lambda *_, **__: None
 sys.exit(keras_vit_cli.start.main())
 """
 

@@ -81,7 +81,7 @@ def scored_by(words: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[st
     def stop(*given: Any) -> None:
         raise Scored([each.files for each in given if isinstance(each, Split | Labeled)][-1])
 
-    for name in ("export_model", "load_exported"):
+    for name in ("export", "load_exported"):
         monkeypatch.setattr(commands, name, lambda *_, **__: None)
     for module, name in LOADS:
         monkeypatch.setattr(module, name, lambda *_: model)

@@ -88,7 +88,7 @@ def test_others_are_refused_at_once(tmp_path: Path) -> None:
         model = build(base, **changes)
         for format in FORMATS:
             with pytest.raises(ValueError, match=words):
-                keras_vit.export_model(model, tmp_path / PATHS[format], format)
+                keras_vit.export(model, tmp_path / PATHS[format], format)
     assert not list(tmp_path.iterdir())
 
 
@@ -123,7 +123,7 @@ def test_torch_exports_layers_to_onnx_by_its_former_exporter(tmp_path: Path) -> 
 
 @pytest.mark.backends("torch")  # where Keras cannot write these formats
 def test_keras_own_export_says_what_writes_the_format(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"export_model\(model, path, .tf_saved_model"):
+    with pytest.raises(RuntimeError, match=r"keras_vit.export\(model, path, .tf_saved_model"):
         bank.tiny().export(tmp_path / "1")
     with pytest.raises(ValueError, match=r"\.pt2"):  # Keras's sentence on arguments stays
         bank.tiny().export(tmp_path / "m", format="torch")
@@ -138,7 +138,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr("keras_vit.exporting.saved_model.named_answers", broken)
         with pytest.raises(RuntimeError) as caught:
-            keras_vit.export_model(bank.tiny(), tmp_path / "1")
+            keras_vit.export(bank.tiny(), tmp_path / "1")
     expected = "The model is not exported as tf_saved_model: TypeError: the second channel\n"
     assert str(caught.value).startswith(expected)
     assert "in user code" not in str(caught.value)
@@ -146,7 +146,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     broken_process = [*python, "-c", BROKEN_WRITER], environment
     monkeypatch.setattr("keras_vit.ops.process_on", lambda name: broken_process)
     with pytest.raises(RuntimeError) as caught:
-        keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
+        keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "onnx")
     # Without what frameworks add.
     keras_error = (

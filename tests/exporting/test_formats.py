@@ -226,14 +226,14 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
         ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ):
         with pytest.raises(ValueError, match=words):
-            keras_vit.export_model(bank.small(), tmp_path / file, **{"format": "onnx", **options})
+            keras_vit.export(bank.small(), tmp_path / file, **{"format": "onnx", **options})
         assert not list(tmp_path.iterdir())
     scaled = {"quantize": "int8", "calibration": IMAGES // 255}
     with (
         pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
         pytest.raises(ValueError, match="must end in"),
     ):
-        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", **scaled)
+        keras_vit.export(bank.small(), tmp_path / "m.bin", "onnx", **scaled)
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,16 +241,16 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "m.onnx").write_text("the user's")
     for overwrite, words in ((False, "exists"), (True, "was not exported by this package")):
         with pytest.raises(FileExistsError, match=words):
-            keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx", overwrite=overwrite)
+            keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx", overwrite=overwrite)
     assert (tmp_path / "m.onnx").read_text() == "the user's"
     model = bank.fresh(**bank.TINY)
     model.quantize("int8")
     with pytest.raises(ValueError, match=r"quantized by Keras \(int8\).*quantize='int8'"):
-        keras_vit.export_model(model, tmp_path / "q.onnx", "onnx")
+        keras_vit.export(model, tmp_path / "q.onnx", "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
     with pytest.raises(ImportError, match=words):
-        keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
+        keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 

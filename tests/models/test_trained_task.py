@@ -108,7 +108,7 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
         assert each.task is None
         for call in (
             lambda each=each: task_of(each),
-            lambda each=each: keras_vit.export_model(each, tmp_path / "1"),
+            lambda each=each: keras_vit.export(each, tmp_path / "1"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f", layout="huggingface"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f.npz", layout="google"),
             lambda each=each: keras_vit.compile_model(each, keras_vit.recipes.get("digits"), 99),

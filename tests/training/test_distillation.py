@@ -429,7 +429,7 @@ def small_recipe(monkeypatch: pytest.MonkeyPatch, often_kept: None) -> None:
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
     # The SavedModel takes most of the time, and is tested elsewhere.
-    monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
 
 
 def words(out: Path, *more: str) -> list[str]:

@@ -65,8 +65,8 @@ def file_in_folder(folder: Path) -> Path:
             )
     raise FileNotFoundError(
         f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(snapshot)!r}. Give a file of a "
-        "model, or a folder that keras-vit train, transformers or timm wrote; of export_model, to "
-        "keras_vit.exporting.load_exported."
+        "model, or a folder that keras-vit train, transformers or timm wrote; of keras_vit.export, "
+        "to keras_vit.exporting.load_exported."
     )
 
 
@@ -83,7 +83,7 @@ def open_container(path: Path) -> AbstractContextManager[Container]:
     if path.suffix not in OPENERS:
         raise CheckpointError(
             f"{str(path)!r} does not have the suffix of a file of weights: give one that ends in "
-            f"{', '.join([*OPENERS, INDEX_SUFFIX, *SUFFIXES])}; what export_model wrote, to "
+            f"{', '.join([*OPENERS, INDEX_SUFFIX, *SUFFIXES])}; what keras_vit.export wrote, to "
             "keras_vit.exporting.load_exported."
         )
     return OPENERS[path.suffix](path)
