@@ -53,7 +53,6 @@ from keras_vit.applications import (
 )
 from keras_vit.exporting import export
 from keras_vit.models import BiTResNet, MLPMixer, VisionTransformer, list_models
-from keras_vit.models.views import average_views
 from keras_vit.training import recipes
 from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit.training.compilation import compile_model
@@ -110,7 +109,6 @@ __all__ = [
     "ViTg14",
     "VisionTransformer",
     "__version__",
-    "average_views",
     "average_weights",
     "compile_model",
     "create",
@@ -137,6 +135,7 @@ if not TYPE_CHECKING:
     __getattr__ = old_names(
         "keras_vit",
         {
+            "average_views": "keras_vit.models.views.mean_of_views model.with_views",
             "export_model": "keras_vit.export",
             "from_checkpoint": "keras_vit.load",
             "load_model": "keras_vit.load",

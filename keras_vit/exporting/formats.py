@@ -32,7 +32,7 @@ from keras_vit.exporting.writer_process import (
 )
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of, unknown_task
-from keras_vit.models.views import average_views
+from keras_vit.models.views import mean_of_views
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
 
@@ -219,7 +219,7 @@ def _write(
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
     images = check_images(contract.image_size, contract.channels, contract.statistics)
-    expected = average_views(model).predict(images, verbose=0)
+    expected = mean_of_views(model).predict(images, verbose=0)
     if contract.task is not None:
         expected = answers_of(model, expected)
     arrays: dict[str, Any] = {"images": images, "expected": expected}

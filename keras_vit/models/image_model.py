@@ -37,6 +37,7 @@ from keras_vit.models.layer_state import (
     trainable_changes,
 )
 from keras_vit.models.shared_model import SharedModel
+from keras_vit.models.views import mean_of_views
 from keras_vit.ops import whole_values
 from keras_vit.tasks import Task
 from keras_vit.tasks.loss_kinds import kind_of_loss
@@ -541,6 +542,37 @@ class ImageModel(CompiledModel):
                 f"{self.name} are for {self.channels}. Give {self.channels} channels."
             )
         return shape
+
+    def with_views(self, views: str | None = None) -> keras.Model:
+        """Build a model from the same images to the mean of the answers to several views.
+
+        Takes what this one takes, `(batch, height, width, channels)` of a fixed size, and returns
+        what it returns: the outputs that mean the mean of the answers by its task, such as
+        probabilities. The weights are shared; it takes as many times longer as there are views.
+
+        Args:
+            views: `"flip"`: the image and its mirror image; `"crops"`: those of the image and of
+                its four corners; `"one"`; None for the `views` of `eval_transform`.
+
+        Returns:
+            A `keras.Model`; the model itself for one view.
+
+        Raises:
+            ValueError: The name is unknown, or the model takes images of any size.
+
+        Example:
+
+        >>> import keras_vit, numpy as np
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=3,
+        ...     input_shape=(32, 32, 3))
+        >>> both = model.with_views("flip")
+        >>> images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
+        >>> one, other = (both.predict(x, verbose=0) for x in (images, images[:, :, ::-1]))
+        >>> np.allclose(one, other, atol=1e-5)
+        True
+        """
+        return mean_of_views(self, views)
 
     def with_classifier(
         self, num_classes: int | None = None, *, task: Any = None, **overrides: Any

@@ -146,7 +146,7 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
     file = exported(tmp_path, model, format)
     # Or the views would be averaged twice.
     assert file.eval_transform.to_dict() == {"mode": "stretch"}
-    averaged = probabilities(keras_vit.average_views(model), IMAGES.astype("float32"))
+    averaged = probabilities(model.with_views(), IMAGES.astype("float32"))
     np.testing.assert_allclose(file.predict(IMAGES), averaged, atol=1e-4)
     assert np.abs(averaged - probabilities(model, IMAGES)).max() > 1e-4
 

@@ -61,7 +61,7 @@ def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
     np.testing.assert_array_equal(answers_of(model, raw), task.answers(raw))
     in_graph = numpy(answers_in_graph(model, raw))
     np.testing.assert_allclose(in_graph, task.answers(raw), atol=1e-5, rtol=1e-5)
-    both = keras_vit.average_views(model, "flip")
+    both = model.with_views("flip")
     assert both.task == task
     mean = (task.answers(raw) + task.answers(outputs(model, images()[:, :, ::-1]))) / 2
     np.testing.assert_allclose(answers_of(both, outputs(both, images())), mean, atol=1e-4)
