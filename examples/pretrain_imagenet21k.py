@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     keras_vit.distribution.initialize()  # finds the other processes, where there are any
     devices: Any = nullcontext()
     if options.distribution:
-        devices = keras_vit.distribution.create(options.distribution, options.devices).scope()
+        devices = getattr(keras_vit.distribution, options.distribution)(options.devices).scope()
     with devices:
         train(options)
 

@@ -21,6 +21,7 @@ from keras_vit._base.manifest import read_manifest
 from keras_vit._base.version import install_command
 from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
@@ -153,7 +154,7 @@ class Run:
         if job.distribution is not None:
             keras_vit.distribution.initialize()
             check_processes(job, self.recipe)
-            return keras_vit.distribution.create(job.distribution, job.devices).scope()
+            return distribution_of(job.distribution, job.devices).scope()
         if job.devices is not None:
             raise ValueError(
                 f"devices={job.devices} needs a distribution: give --distribution data_parallel, "

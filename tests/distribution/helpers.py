@@ -9,6 +9,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.resume import ResumableRun
 
 # Runs the tests of a file in a process of its own: its devices are counted once.
@@ -76,7 +77,7 @@ def resumable(folder: Any) -> ResumableRun:
 
 def on(kind: str | None, job: Job, seed: int = 1, **options: Any) -> Any:
     """What a job returns on a kind of distribution; None: on one device, in each process alone."""
-    distribution = kind and keras_vit.distribution.create(kind, **options)
+    distribution = kind and distribution_of(kind, **options)
     keras.distribution.set_distribution(distribution)
     keras.utils.set_random_seed(seed)
     try:

@@ -262,7 +262,7 @@ def test_what_processes_cannot_share() -> None:
         with pytest.raises(ValueError, match="weight_decay"):
             model.fit(IMAGES, LABELS, verbose=0)
         with pytest.raises(ValueError, match="there are 2 processes"):
-            keras_vit.distribution.create("data_parallel", devices=3)
+            keras_vit.distribution.data_parallel(devices=3)
 
     together(job)
 

@@ -11,6 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.distribution import KINDS
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit_cli.plan.step_cost import step_cost
 from tests.distribution import helpers
@@ -209,7 +210,7 @@ def test_what_is_refused() -> None:
         ("tensor_parallel", {"model_devices": 0}, "model_devices"),
     ):
         with pytest.raises(ValueError, match=message):
-            keras_vit.distribution.create(kind, **arguments)
+            distribution_of(kind, **arguments)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

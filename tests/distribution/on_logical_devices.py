@@ -96,4 +96,4 @@ def test_what_is_refused_or_warned_of(strategy: tf.distribute.Strategy) -> None:
 def test_create_names_the_scope(kind: str) -> None:
     reason = rf"{kind!r} works on JAX.*, and Keras runs on .*MirroredStrategy\(\)\.scope\(\)"
     with pytest.raises(RuntimeError, match=rf"{reason}.*KERAS_BACKEND=jax"):
-        keras_vit.distribution.create(kind)
+        getattr(keras_vit.distribution, kind)()
