@@ -106,7 +106,7 @@ def fine_tuned(
     order = np.array([int(place) for epoch in epochs for place, _ in epoch])
     recipe = replace(recipes.get(RECIPE), layer_decay=1.0, balance=way)
     steps = -(-len(order) // recipe.batch_size)
-    keras_vit.compile_model(network, recipe, steps, targets=y)
+    keras_vit.training.compile_model(network, recipe, steps, targets=y)
     network.fit(x[order], y[order], batch_size=recipe.batch_size, shuffle=False, verbose=0)
     return recalls(splits.val.labels(), network.predict(test_x, batch_size=250, verbose=0))
 

@@ -124,7 +124,7 @@ def train(build, recipe, epochs=8, seeds=(0, 1, 2)):
     """The accuracies on the validation images, one per seed, and the last model."""
     steps = epochs * -(-len(images) // recipe.batch_size)
     model = build()
-    keras_vit.compile_model(model, recipe.scaled(steps), total_steps=steps)
+    keras_vit.training.compile_model(model, recipe.scaled(steps), total_steps=steps)
     accuracies = []
     for seed in seeds:
         # New weights and an empty optimizer: the same training step, compiled only once.

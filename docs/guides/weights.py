@@ -254,7 +254,7 @@ for target, name in (
     try:
         keras_vit.load_weights(target, folder / name)
         refused.append(False)
-    except keras_vit.CheckpointError as error:
+    except keras_vit.weights.CheckpointError as error:
         refused.append(True)
         message = str(error).replace(str(folder) + os.sep, "")
         if name not in message:

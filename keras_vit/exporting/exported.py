@@ -70,7 +70,7 @@ class ExportedModel:
         Args:
             images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or batches
                 of such, with or without labels: what `keras_vit.data.pipeline` returns, or a
-                `tf.data.Dataset`. The first batch is looked at: `keras_vit.DataRangeWarning`.
+                `tf.data.Dataset`. The first batch is looked at: `keras_vit.data.DataRangeWarning`.
             batch_size: Images per batch, of an array.
             verbose: Is there as in Keras, and prints nothing.
             steps: Batches to take; by default all, which batches without an end do not have.

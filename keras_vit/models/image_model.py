@@ -441,7 +441,7 @@ class ImageModel(CompiledModel):
         """Height and width of the images in pixels, whatever the data format; None for any.
 
         >>> import keras_vit
-        >>> model = keras_vit.BiTResNet(
+        >>> model = keras_vit.models.BiTResNet(
         ...     depths=(1,), width=32, input_shape=(3, 24, None), data_format="channels_first")
         >>> model.image_size, model.channels
         ((24, None), 3)

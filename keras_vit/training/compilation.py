@@ -68,7 +68,8 @@ def compile_model(
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
     ...     input_shape=(32, 32, 3))
-    >>> keras_vit.compile_model(model, keras_vit.recipes.get("finetune/flowers"), total_steps=500)
+    >>> recipe = keras_vit.recipes.get("finetune/flowers")
+    >>> keras_vit.training.compile_model(model, recipe, total_steps=500)
     >>> type(model.optimizer).__name__, model.optimizer.gradient_accumulation_steps
     ('MomentumSGD', 8)
     """

@@ -147,7 +147,8 @@ def model_class(weights: str | Path) -> type[ImageModel]:
     Example:
 
     >>> import keras_vit, tempfile
-    >>> model = keras_vit.MLPMixer(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
+    >>> sizes = dict(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
+    >>> model = keras_vit.models.MLPMixer(**sizes)
     >>> file = tempfile.mkdtemp() + "/model.npz"
     >>> keras_vit.weights.save_weights(model, file, layout="google")
     >>> keras_vit.weights.loading.model_class(file).__name__

@@ -30,7 +30,7 @@ from keras_vit_cli.options.shared import (
     VIEWS_HELP,
 )
 
-DISTILLATIONS = ("soft", "hard")  # as in keras_vit.Distillation
+DISTILLATIONS = ("soft", "hard")  # as in keras_vit.training.Distillation
 CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 

@@ -243,7 +243,7 @@ def test_a_record_survives_files(tmp_path: Path) -> None:
         assert read.seen_images.uses(digests).tolist() == expected
     other = model.copy()
     other.seen_images = SeenImages.of({"calibrated on": digests[35:45]})
-    both = keras_vit.average_weights([model, other]).seen_images
+    both = keras_vit.training.average_weights([model, other]).seen_images
     assert both.uses(digests).tolist() == [*expected[:35], *["calibrated on"] * 10, *["new"] * 5]
     assert model.with_classifier(5).seen_images.used == 30
     for damaged in ({"trained on": {"count": 1, "digests": "!"}}, {"trained on": 3}, [1], "x"):

@@ -44,7 +44,7 @@ def vit(**arguments: Any) -> keras.Model:
 def mixer(width: int, size: int, **arguments: Any) -> keras.Model:
     sizes = {"patch_size": size // 4, "hidden_dim": width, "depth": 1, "num_classes": CLASSES}
     mlps = {"tokens_mlp_dim": width, "channels_mlp_dim": 2 * width}
-    return keras_vit.MLPMixer(**sizes, **mlps, input_shape=(size, size, 3), **arguments)
+    return keras_vit.models.MLPMixer(**sizes, **mlps, input_shape=(size, size, 3), **arguments)
 
 
 def with_head(model: keras.Model) -> keras.Model:
@@ -61,7 +61,7 @@ def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
 
 
 def sharpness_aware(model: keras.Model, **options: float) -> keras.Model:
-    keras_vit.sharpness_aware(model, **options)
+    keras_vit.training.sharpness_aware(model, **options)
     return model
 
 

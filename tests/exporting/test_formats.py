@@ -230,7 +230,9 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir())
     scaled = {"quantize": "int8", "calibration": IMAGES // 255}
     with (
-        pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
+        pytest.warns(
+            keras_vit.data.DataRangeWarning, match="calibration takes pixels from 0 to 255"
+        ),
         pytest.raises(ValueError, match="must end in"),
     ):
         keras_vit.export(bank.small(), tmp_path / "m.bin", "onnx", **scaled)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import DataRangeWarning, data, tasks
+from keras_vit import data, tasks
+from keras_vit.data import DataRangeWarning
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, losses
@@ -111,7 +112,9 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
             lambda each=each: keras_vit.export(each, tmp_path / "1"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f", layout="huggingface"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f.npz", layout="google"),
-            lambda each=each: keras_vit.compile_model(each, keras_vit.recipes.get("digits"), 99),
+            lambda each=each: keras_vit.training.compile_model(
+                each, keras_vit.recipes.get("digits"), 99
+            ),
         ):
             with pytest.raises(ValueError, match=r"is not known.*model\.task = .*\"multilabel"):
                 call()

@@ -293,7 +293,7 @@ def test_recipes(changes: dict[str, Any]) -> None:
     student = Vit(**SIZES, hidden_dim=16, input_shape=(16, 16, 3), distilled=True)
     teacher, recipe = teacher_of(), replace(RECIPE, layer_decay=0.5, **changes)
     task, before = Distillation(student, teacher), teacher.get_weights()
-    keras_vit.compile_model(task, recipe, 6, jit_compile=JIT)
+    keras_vit.training.compile_model(task, recipe, 6, jit_compile=JIT)
     bias = changes.get("head_bias", 0.0)
     assert {float(v) for v in np.asarray(student.get_layer("head_distillation").bias)} == {bias}
     start = {v.path: array(v).copy() for v in student.trainable_variables}
@@ -310,7 +310,9 @@ def test_tables_and_lora_are_those_of_the_student() -> None:
     student, alone = (vit(0, depth=2, distilled=True) for _ in range(2))
     task = Distillation(student, teacher_of())
     for model in (task, alone):
-        keras_vit.compile_model(model, replace(RECIPE, layer_decay=0.5), 6, frozen=["block_0/.*"])
+        keras_vit.training.compile_model(
+            model, replace(RECIPE, layer_decay=0.5), 6, frozen=["block_0/.*"]
+        )
     assert task.optimizer.get_config()["groups"] == alone.optimizer.get_config()["groups"]
     paths = [v.path for v in task.trainable_variables]
     assert paths == [v.path for v in alone.trainable_variables]

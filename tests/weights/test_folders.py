@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.folders import THEIRS, agreements
-from keras_vit import BiTResNet
 from keras_vit.data.decode.decoder import DECODERS
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import read_images
+from keras_vit.models import BiTResNet
 from keras_vit.weights import folder_transform, load, save_weights
 from keras_vit_cli import arguments
 from keras_vit_cli import commands as cli

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_vit import MLPMixer
+from keras_vit.models import MLPMixer
 from keras_vit.weights import load, load_weights, save_weights
 from keras_vit.weights.variables import canonical_values
 from tests.bank import fresh, small

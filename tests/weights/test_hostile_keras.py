@@ -14,7 +14,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import BiTResNet, MLPMixer, VisionTransformer
+from keras_vit import VisionTransformer
+from keras_vit.models import BiTResNet, MLPMixer
 from keras_vit.weights import load, load_weights
 from tests.bank import fill, fresh, small
 from tests.weights.models import little_memory, refused
