@@ -38,6 +38,7 @@ from keras_vit.applications import (
 from keras_vit.exporting import export
 from keras_vit.models import VisionTransformer, list_models
 from keras_vit.training import fit, recipes
+from keras_vit.verbs import evaluate, predict
 from keras_vit.weights import list_weights, load, load_weights, save_weights
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "create",
     "data",
     "distribution",
+    "evaluate",
     "export",
     "fit",
     "layers",
@@ -64,6 +66,7 @@ __all__ = [
     "list_weights",
     "load",
     "load_weights",
+    "predict",
     "recipes",
     "save_weights",
     "tasks",

@@ -13,10 +13,10 @@ from keras_vit.data.seen_images import CALIBRATED, SeenImages
 from keras_vit.evaluation import features, fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_split
+from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
-from keras_vit_cli.evaluate.tables import check_same_task
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.calibrate import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text

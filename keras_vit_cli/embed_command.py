@@ -17,9 +17,9 @@ from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
 from keras_vit.data.sources.other_formats import shown_left_out
+from keras_vit.evaluation.unseen_images import seen_images_of
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
-from keras_vit_cli.scored_images import seen_images_of
 
 
 def embed(options: EmbedOptions) -> int:

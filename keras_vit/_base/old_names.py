@@ -28,7 +28,7 @@ def old_names(module: str, table: Mapping[str, str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} does not have {name!r}")
         path, _, call = table[name].partition(" ")
         warnings.warn(
-            f"{module}.{name} is {call or path} now, and the old name goes with the next version.",
+            f"{module}.{name} is now {call or path}: the old name goes with the next version.",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -21,6 +21,7 @@ from keras_vit.curation import FeatureIndex, index_of, judge_features
 from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.evaluation.unseen_images import seen_images_of, table_arguments, without_used
 from keras_vit.models import ImageModel
 from keras_vit.models.cost import cost_of
 from keras_vit.tasks import Task
@@ -38,8 +39,6 @@ from keras_vit_cli.options.choose import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
 from keras_vit_cli.report.run_plots import save_figure
-from keras_vit_cli.scored_images import seen_images_of, without_used
-from keras_vit_cli.table_options import table_options
 
 _ROUNDS = 5  # batches that are timed
 
@@ -134,7 +133,7 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
 
     Those that a candidate was made with are left out: its features know them.
     """
-    table = table_options(options)
+    table = table_arguments(vars(options))
     splits = data.load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
     split = splits.train
     if split.files is None:

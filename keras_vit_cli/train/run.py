@@ -26,6 +26,7 @@ from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.report import Report, report_of
+from keras_vit.evaluation.unseen_images import IMAGES, table_arguments
 from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
@@ -57,9 +58,8 @@ from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
-from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
-from keras_vit_cli.train.image_record import IMAGES, write_images
+from keras_vit_cli.train.image_record import write_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
@@ -467,7 +467,7 @@ def load_splits(job: Job) -> data.Splits:
         warnings.simplefilter("default", DataRangeWarning)  # and not these
         return data.load(
             job.data,
-            **table_options(job),
+            **table_arguments(vars(job)),
             data_dir=job.data_dir,
             val_fraction=job.val_fraction,
             seed=job.seed,

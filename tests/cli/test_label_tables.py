@@ -13,8 +13,8 @@ from PIL import Image
 import keras_vit
 from examples import label_tables
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
+from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.models.answers import answers_of
-from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
 from tests import bank
@@ -114,7 +114,7 @@ def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
     task = run.load_splits(replace(job, order=order)).task
     assert task.names == ("nil", "one", "two", "three", "four", "five")
     # The table is read for a model by the order of the model.
-    assert table_options(job, task)["task"] == task
+    assert table_arguments(vars(job), task)["task"] == task
 
 
 def test_the_loss_of_another_task(table: Table, tmp_path: Path, command: Command) -> None:

@@ -16,9 +16,10 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import data, tasks
+from keras_vit import data, evaluation, tasks
 from keras_vit.data import Split
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.evaluation.unseen_images import IMAGES
 from keras_vit.training import recipes
 from keras_vit_cli import calibrate_command, commands
 from keras_vit_cli.arguments import parse
@@ -26,7 +27,6 @@ from keras_vit_cli.choose import choose_command
 from keras_vit_cli.choose.choose_command import Labeled
 from keras_vit_cli.evaluate import evaluate_command
 from keras_vit_cli.scored_images import scored_images
-from keras_vit_cli.train.image_record import IMAGES
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 from tests import bank
@@ -85,7 +85,7 @@ def scored_by(words: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[st
         monkeypatch.setattr(commands, name, lambda *_, **__: None)
     for module, name in LOADS:
         monkeypatch.setattr(module, name, lambda *_: model)
-    for module, name in SCORES:
+    for module, name in [*SCORES, (evaluation, "evaluate")]:
         monkeypatch.setattr(module, name, stop)
     with pytest.raises((Scored, ValueError)) as raised:
         commands.run(parse(words.split()))
@@ -144,6 +144,9 @@ def test_nothing_that_a_run_used_is_scored(
         assert validated <= rest
         for words in WHOLE:
             assert scored_by(f"{words} {place.name}", run.model, monkeypatch) == rest, words
+        with pytest.raises(Scored) as raised:  # by `stop`, in place of the predictions
+            keras_vit.evaluate(run.model, place)
+        assert contents(raised.value.args[0]) == rest
         for words in PARTS:
             scored = scored_by(f"{words} {place.name}", run.model, monkeypatch)
             assert scored <= rest, words
@@ -181,6 +184,7 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
         printed = said(f"evaluate {words}")
         assert "val: 24 images: 24 that the model was validated on" in printed
         accuracy = facts["report"]["scores"]["accuracy"][0]
+    assert keras_vit.evaluate("run").scores["accuracy"].value == accuracy
     assert re.search(rf"accuracy +{accuracy:.4g} ", printed)
     write_photo(Path("photos/dark/new.png"), 5000)
     assert "24 that the model was validated on, 1 new; left out: 36 that the model was trained" in (
