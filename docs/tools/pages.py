@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from docs.tools import gallery, zoo
+from docs.tools import gallery, names, zoo
 from docs.tools.docstrings import NAMED_MODELS, path_of
 from keras_vit.applications import constructor_name
 from keras_vit.models import FAMILIES, model_cost
@@ -73,6 +73,7 @@ def _option(row: Row) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "names.md": names.markdown,
     "zoo.md": zoo.markdown,
     "models.md": models,
     "constructors.rst": constructors,
