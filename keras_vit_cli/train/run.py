@@ -43,7 +43,7 @@ from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.first_look import first_look
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
-from keras_vit.training.probe_choice import choose, hold_out_to_choose
+from keras_vit.training.probe_choice import choose_probe, hold_out_to_choose
 from keras_vit.training.refinement import (
     CALIBRATION,
     hold_out,
@@ -326,14 +326,14 @@ class Run:
             return
         if job.lora is not None:
             self.print(f"LoRA trains {enable_lora(self.model, job.lora):,} parameters")
-        task, identity = self.model, dict(job.identity)
+        trained, identity = self.model, dict(job.identity)
         if (teacher := self.teacher) is not None:
-            task = Distillation(task, teacher, job.distillation or "soft")
+            trained = Distillation(trained, teacher, job.distillation or "soft")
             # A run does not continue with another teacher that came in this one's place.
             identity["teacher_sha256"] = weights_digest(teacher)
             self.print(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
         self.history = fit(
-            task,
+            trained,
             self.recipe,
             self.trained_on,
             self.folder,
@@ -358,7 +358,9 @@ class Run:
         assert self.start is not None
         # Images that set the temperature must not be trained on.
         all_images = self.splits.train if self.held_out is None else None
-        self.model, choice = choose(self.model, self.recipe, self.start, self.deciding, all_images)
+        self.model, choice = choose_probe(
+            self.model, self.recipe, self.start, self.deciding, all_images
+        )
         self.print(str(choice))
         self.facts["choice"] = choice.to_dict()
 
