@@ -48,7 +48,7 @@ def evaluate(
             `reader`, as for `keras_vit.data.load`.
 
     Returns:
-        The report: `report.scores["accuracy"].value`, `report.notes`; it prints as tables.
+        The report, which prints as tables and has `scores["accuracy"].value`, `notes` and more.
 
     Raises:
         FileNotFoundError: There is no such model or data.
@@ -95,8 +95,8 @@ def predict(
         max_pixels: Largest height times width of a file to decode.
 
     Returns:
-        A dictionary per image, in order: `file`, or the number of an image in an array; `error`,
-        None or the reason why there is no answer; and the answer by the model's task, see
+        A dictionary per image, in order, with `file`, or the number of an image in an array,
+        `error`, None or the reason why there is no answer, and the answer by the model's task, see
         `keras_vit.evaluation.answer_row`. Of more files than memory holds rows of,
         `keras_vit.evaluation.prediction.predict_files` gives the answers one by one.
 
