@@ -71,7 +71,7 @@ def exported_model(work: Work) -> Step:
         raise ValueError("A SavedModel does not train. Give --tasks inference.")
     model = vision_transformer(work, include_preprocessing=True)
     with tempfile.TemporaryDirectory() as folder:
-        loaded = tf.saved_model.load(keras_vit.export_model(model, f"{folder}/1"))
+        loaded = tf.saved_model.load(keras_vit.export(model, f"{folder}/1"))
     pixels = tf.constant(127.5 * (work.batch()[0] + 1))
     # Reading a value waits for it.
     return lambda: loaded.signatures["images"](images=pixels)["probabilities"].numpy()

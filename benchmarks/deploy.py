@@ -79,9 +79,9 @@ def measure(path: Path, data: str, rounds: int, seconds: float) -> Row:
     """Size, accuracy, and the rate of every round at each batch size."""
     import keras_vit
     from keras_vit.evaluation.prediction import pipeline_arguments
-    from keras_vit.export.comparison import calibration_images
+    from keras_vit.exporting.comparison import calibration_images
 
-    model = keras_vit.load_model(path)
+    model = keras_vit.load(path)
     model = model.copy(dtype="float32")  # as the exports; it may have been trained in bfloat16
     splits = keras_vit.data.load(data)
     batches = keras_vit.data.pipeline(splits.val, batch_size=32, **pipeline_arguments(model))
@@ -134,15 +134,15 @@ def _contestants(
     import keras
 
     import keras_vit
-    from keras_vit.export import load_exported
-    from keras_vit.export.comparison import size_of
+    from keras_vit.exporting import load_exported
+    from keras_vit.exporting.comparison import size_of
 
     weights = 4 * model.count_params() / 1e6
     yield REFERENCE, lambda x: np.asarray(model.predict_on_batch(x)), weights
     for name, (format, quantize) in EXPORTS.items():
         path = folder / (quantize or "float32") / PATHS[format]
         wants = quantize and format == "openvino"
-        keras_vit.export_model(
+        keras_vit.export(
             model, path, format, quantize=quantize, calibration=calibration if wants else None
         )
         yield name, load_exported(path).predict_on_batch, size_of(path) / 1e6

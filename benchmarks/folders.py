@@ -69,7 +69,7 @@ def agreements(shared: Path, count: int = 150) -> Iterator[Agreement]:
     import keras_vit
 
     files = photographs(shared, count)
-    model = keras_vit.from_checkpoint(shared / WEIGHTS)
+    model = keras_vit.load(shared / WEIGHTS)
     for mode in MODES:
         model.eval_transform = {"mode": mode}
         with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ def accuracy(options: argparse.Namespace, reader: str, cache: int | None, seed: 
     keras.utils.clear_session()
     splits = data.load(options.data, reader=reader)
     size = options.image_size
-    model = keras_vit.from_checkpoint(
+    model = keras_vit.load(
         options.weights, num_classes=splits.num_classes, input_shape=(size, size, 3)
     )
     recipe = replace(

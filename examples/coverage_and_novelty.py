@@ -22,7 +22,7 @@ from PIL import Image
 from scipy.special import softmax
 from study import command_line, to_markdown
 
-from keras_vit import data, load_model
+from keras_vit import data, load
 from keras_vit.curation import embed, index_of
 from keras_vit.evaluation import LinearProbe, fit_novelty, linear_probe
 from keras_vit.evaluation.novelty import FALSE_ALARMS, energy_scores, knn_scores
@@ -201,7 +201,7 @@ def embedded(model: ImageModel, images: list[np.ndarray]) -> np.ndarray:
 
 def main() -> None:
     options = parser.parse_args()
-    model = load_model(options.model)
+    model = load(options.model)
     flowers = index_of(model, options.flowers, dtype="float32")
     features, labels = flowers.rows(), flowers.labels.astype(int)
     digits = data.load("digits").val.as_arrays()[0]

@@ -15,7 +15,7 @@ import keras_vit
 
 run, *photographs = map(Path, sys.argv[1:])
 model = keras.saving.load_model(run / "model.keras")
-folder = keras_vit.export_model(model, Path("saved_models") / run.name / "1")
+folder = keras_vit.export(model, Path("saved_models") / run.name / "1")
 
 # What a server does: nothing below needs keras_vit.
 served = tf.saved_model.load(str(folder)).signatures["serving_default"]

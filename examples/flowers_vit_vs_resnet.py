@@ -64,9 +64,7 @@ def contestants(options: argparse.Namespace, classes: int) -> dict[str, Callable
     size, released = options.image_size, (options.weights, options.resnet_weights)
     shape = (size, size, 3)
     named = {
-        "ViT": lambda: keras_vit.from_checkpoint(
-            options.weights, num_classes=classes, input_shape=shape
-        ),
+        "ViT": lambda: keras_vit.load(options.weights, num_classes=classes, input_shape=shape),
         "ResNet": lambda: resnet(options.resnet, options.resnet_weights, classes, size),
     }
     plain = {

@@ -65,9 +65,7 @@ def long_tail(labels: np.ndarray, ratio: float, seed: int) -> np.ndarray:
 
 def build(options: argparse.Namespace, splits: data.Splits, size: int) -> Any:
     shape = (size, size, splits.train.channels)
-    model = keras_vit.from_checkpoint(
-        options.weights, num_classes=splits.num_classes, input_shape=shape
-    )
+    model = keras_vit.load(options.weights, num_classes=splits.num_classes, input_shape=shape)
     model.eval_transform = "stretch"  # such small images do not have a border to crop
     return model
 
@@ -108,7 +106,7 @@ def fine_tuned(
     order = np.array([int(place) for epoch in epochs for place, _ in epoch])
     recipe = replace(recipes.get(RECIPE), layer_decay=1.0, balance=way)
     steps = -(-len(order) // recipe.batch_size)
-    keras_vit.compile_model(network, recipe, steps, targets=y)
+    keras_vit.training.compile_model(network, recipe, steps, targets=y)
     network.fit(x[order], y[order], batch_size=recipe.batch_size, shuffle=False, verbose=0)
     return recalls(splits.val.labels(), network.predict(test_x, batch_size=250, verbose=0))
 

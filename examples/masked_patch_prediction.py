@@ -99,7 +99,7 @@ def train(
         repeat=True,
     )
     held_out = data.pipeline(val, SIZE, 250, eval_transform="stretch", num_classes=classes)
-    keras_vit.compile_model(model, recipe, steps)
+    keras_vit.training.compile_model(model, recipe, steps)
     rounds = {"epochs": 10, "steps_per_epoch": steps // 10}
     return model.fit(batches, **rounds, validation_data=held_out, verbose=2).history
 
@@ -117,7 +117,7 @@ def main() -> None:
     )
     from_scratch = pretrained.copy()  # begins with the same weights
     start = time.time()
-    task = keras_vit.MaskedPatchPrediction(pretrained, seed=options.seed)
+    task = keras_vit.training.MaskedPatchPrediction(pretrained, seed=options.seed)
     history = train(task, PRETEXT, unlabeled, val, options.pretext_steps, options.seed)
     truth = keras.ops.convert_to_numpy(patch_colors(val.as_arrays()[0], pretrained.patch_size))
     print(f"colors: loss {history['val_loss'][-1]:.3f}, entropy {entropy(truth):.3f} nats")

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 from study import command_line, to_markdown
 
-from keras_vit import load_model
+from keras_vit import load
 from keras_vit.curation import (
     FeatureIndex,
     PhotoMeasures,
@@ -102,7 +102,7 @@ def with_planted(
 
 def main() -> None:
     options = parser.parse_args()
-    index, model = FeatureIndex.open(options.index), load_model(options.model)
+    index, model = FeatureIndex.open(options.index), load(options.model)
     measures = measure_photos(index)
     alone = find_duplicates(index, measures)
     table = []

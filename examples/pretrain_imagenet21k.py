@@ -24,10 +24,10 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import compile_model, data
+from keras_vit import data
 from keras_vit._base.files import atomic_write
 from keras_vit.evaluation.prediction import pipeline_arguments
-from keras_vit.training import recipes
+from keras_vit.training import compile_model, recipes
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import ResumableRun
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     keras_vit.distribution.initialize()  # finds the other processes, where there are any
     devices: Any = nullcontext()
     if options.distribution:
-        devices = keras_vit.distribution.create(options.distribution, options.devices).scope()
+        devices = getattr(keras_vit.distribution, options.distribution)(options.devices).scope()
     with devices:
         train(options)
 

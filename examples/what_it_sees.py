@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--photo", type=Path, help="an image file; else scikit-learn's flower")
     parser.add_argument("--out", type=Path, required=True, help="the PNG file to write")
     options = parser.parse_args(arguments)
-    model = keras_vit.from_checkpoint(options.weights)
+    model = keras_vit.load(options.weights)
     draw(model, photograph(options.photo, model.image_size)).savefig(options.out)
     print(f"written to {options.out}")
 

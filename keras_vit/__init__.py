@@ -7,35 +7,21 @@
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 from keras_vit._base.installation import check_backend
 
 if "keras" not in sys.modules:
     check_backend()  # Keras's own error does not say what to do
 
-from keras_vit import curation, data, distribution, evaluation, inspection, layers, tasks
-from keras_vit._base.errors import DataRangeWarning
+# `keras_vit.evaluation` and the like are there, too, and not among the names of the face.
+from keras_vit import curation as curation
+from keras_vit import data, distribution, layers, tasks
+from keras_vit import evaluation as evaluation
+from keras_vit import inspection as inspection
+from keras_vit._base.old_names import old_names
 from keras_vit._base.version import __version__
 from keras_vit.applications import (
-    BiTR50x1,
-    BiTR50x3,
-    BiTR101x1,
-    BiTR101x3,
-    BiTR152x2,
-    BiTR152x4,
-    MixerB16,
-    MixerB32,
-    MixerH14,
-    MixerL16,
-    MixerL32,
-    MixerS8,
-    MixerS16,
-    MixerS32,
-    R26ViTB32,
-    R26ViTS32,
-    R50ViTB16,
-    R50ViTL32,
-    RViTTi16,
     ViTB8,
     ViTB16,
     ViTB32,
@@ -49,53 +35,13 @@ from keras_vit.applications import (
     ViTTi16,
     create,
 )
-from keras_vit.export import export_model
-from keras_vit.models import BiTResNet, MLPMixer, VisionTransformer, list_models
-from keras_vit.models.views import average_views
-from keras_vit.training import recipes
-from keras_vit.training.averaging import average_weights, model_stock
-from keras_vit.training.compile_model import compile_model
-from keras_vit.training.distillation import Distillation
-from keras_vit.training.fit import fit
-from keras_vit.training.masked_patches import MaskedPatchPrediction
-from keras_vit.training.sam import sharpness_aware
-from keras_vit.weights import (
-    CheckpointError,
-    LoadReport,
-    from_checkpoint,
-    list_weights,
-    load_model,
-    load_weights,
-    save_weights,
-)
+from keras_vit.exporting import export
+from keras_vit.models import VisionTransformer, list_models
+from keras_vit.training import fit, recipes
+from keras_vit.verbs import evaluate, predict
+from keras_vit.weights import list_weights, load, load_weights, save_weights
 
 __all__ = [
-    "BiTR50x1",
-    "BiTR50x3",
-    "BiTR101x1",
-    "BiTR101x3",
-    "BiTR152x2",
-    "BiTR152x4",
-    "BiTResNet",
-    "CheckpointError",
-    "DataRangeWarning",
-    "Distillation",
-    "LoadReport",
-    "MLPMixer",
-    "MaskedPatchPrediction",
-    "MixerB16",
-    "MixerB32",
-    "MixerH14",
-    "MixerL16",
-    "MixerL32",
-    "MixerS8",
-    "MixerS16",
-    "MixerS32",
-    "R26ViTB32",
-    "R26ViTS32",
-    "R50ViTB16",
-    "R50ViTL32",
-    "RViTTi16",
     "ViTB8",
     "ViTB16",
     "ViTB32",
@@ -109,26 +55,41 @@ __all__ = [
     "ViTg14",
     "VisionTransformer",
     "__version__",
-    "average_views",
-    "average_weights",
-    "compile_model",
     "create",
-    "curation",
     "data",
     "distribution",
-    "evaluation",
-    "export_model",
+    "evaluate",
+    "export",
     "fit",
-    "from_checkpoint",
-    "inspection",
     "layers",
     "list_models",
     "list_weights",
-    "load_model",
+    "load",
     "load_weights",
-    "model_stock",
+    "predict",
     "recipes",
     "save_weights",
-    "sharpness_aware",
     "tasks",
 ]
+
+_MOVED = {
+    "applications": "BiTR50x1 BiTR50x3 BiTR101x1 BiTR101x3 BiTR152x2 BiTR152x4 MixerB16 MixerB32 "
+    "MixerH14 MixerL16 MixerL32 MixerS8 MixerS16 MixerS32 R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 "
+    "RViTTi16",
+    "data": "DataRangeWarning",
+    "models": "BiTResNet MLPMixer",
+    "training": "Distillation MaskedPatchPrediction average_weights compile_model model_stock "
+    "sharpness_aware",
+    "weights": "CheckpointError LoadReport",
+}
+if not TYPE_CHECKING:
+    __getattr__ = old_names(
+        "keras_vit",
+        {
+            "average_views": "keras_vit.models.views.mean_of_views model.with_views",
+            "export_model": "keras_vit.export",
+            "from_checkpoint": "keras_vit.load",
+            "load_model": "keras_vit.load",
+            **{n: f"keras_vit.{room}.{n}" for room, names in _MOVED.items() for n in names.split()},
+        },
+    )

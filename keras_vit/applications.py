@@ -73,7 +73,7 @@ def create(
         if others := sorted({*of_file} - {*accepted_arguments(family_of(name).model)}):
             raise ValueError(
                 f"{printable(weights)} holds the weights of another kind of model than {name}, "
-                f"with {', '.join(others)}. Leave the name out (--model): from_checkpoint builds "
+                f"with {', '.join(others)}. Leave the name out (--model): keras_vit.load builds "
                 "the model that the file is of."
             )
         sizes |= of_file

@@ -1,6 +1,6 @@
 """`keras-vit average`: one model from the weights of several."""
 
-from keras_vit import load_model, save_weights
+from keras_vit import load, save_weights
 from keras_vit._base.errors import listed
 from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit_cli.options.average import AverageOptions
@@ -19,7 +19,7 @@ def average(options: AverageOptions) -> None:
         raise ValueError(f"An average needs two or more models, and only {models[0]} was given.")
     if out.suffix != ".keras":
         raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
-    tuned = [load_model(path) for path in models]
+    tuned = [load(path) for path in models]
     for path, model in zip(models, tuned, strict=True):
         if model.class_names != tuned[0].class_names:
             here, first = (listed(m.class_names or ["unnamed"]) for m in (model, tuned[0]))
@@ -30,7 +30,7 @@ def average(options: AverageOptions) -> None:
     if options.start is None:
         averaged = average_weights(tuned)
     else:
-        origin = load_model(options.start).with_classifier(tuned[0].num_classes)
+        origin = load(options.start).with_classifier(tuned[0].num_classes)
         if origin.input_shape != tuned[0].input_shape:
             origin = origin.with_input_shape(tuned[0].input_shape[1:])
         averaged = model_stock(origin, tuned)

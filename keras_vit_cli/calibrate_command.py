@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import load_model, save_weights
+from keras_vit import load, save_weights
 from keras_vit._base.errors import counted, listed
 from keras_vit.data import Split
 from keras_vit.data.seen_images import CALIBRATED, SeenImages
 from keras_vit.evaluation import features, fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_split
+from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
-from keras_vit_cli.evaluate.tables import check_same_task
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.calibrate import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
@@ -36,7 +36,7 @@ def calibrate(options: CalibrateOptions) -> None:
         raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
     if out.exists() and not options.overwrite:
         raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
-    model = load_model(options.model).uncalibrated()
+    model = load(options.model).uncalibrated()
     check_takes_pixels_to_answers(model)
     images = scored_images(model, options, split_name=options.split)
     check_same_task(model, images.split)

@@ -11,12 +11,11 @@ from typing import Any
 
 from rich.table import Table
 
-from keras_vit import from_checkpoint, list_weights, load_model, save_weights
+from keras_vit import data, list_weights, load, save_weights
 from keras_vit._base.errors import printable
-from keras_vit.data import load, plot_augmentations
-from keras_vit.export import export_model, load_exported
-from keras_vit.export.comparison import calibration_images, compare
-from keras_vit.export.format_table import check_format
+from keras_vit.exporting import export, load_exported
+from keras_vit.exporting.comparison import calibration_images, compare
+from keras_vit.exporting.format_table import check_format
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.arguments import parse
@@ -114,7 +113,7 @@ def _inspect(options: InspectOptions) -> int:
     # The links of the hub's cache are not followed: they lead to files called by their sums.
     stem = model.name.partition(".")[0]
     title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
-    failed = inspect_files(load_model(model), title=title, **_without(options, "model"))
+    failed = inspect_files(load(model), title=title, **_without(options, "model"))
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
     page = out / "index.html"
@@ -124,7 +123,7 @@ def _inspect(options: InspectOptions) -> int:
 
 def _export(options: ExportOptions) -> None:
     check_format(options.format, options.quantize)  # names missing packages before any work
-    model, out = load_model(options.model), options.out
+    model, out = load(options.model), options.out
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     images = None
@@ -133,7 +132,7 @@ def _export(options: ExportOptions) -> None:
     more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
     if images and images.train is not None and options.quantize:
         more["calibration"] = calibration_images(model, images.train)
-    export_model(model, out, **more)
+    export(model, out, **more)
     print_text(f"written to {out}")
     if images:
         print_text(f"{model.name} on {images.source}\n{images.line}")
@@ -148,7 +147,7 @@ def _serve(options: ServeOptions) -> None:
 
 
 def _convert(options: ConvertOptions) -> None:
-    model = from_checkpoint(options.source)
+    model = load(options.source)
     print_text(model.load_report)
     save_weights(model, options.target, options.layout, overwrite=options.overwrite)
     print_text(f"written to {options.target}")
@@ -157,7 +156,7 @@ def _convert(options: ConvertOptions) -> None:
 
 def _augment(options: AugmentOptions) -> None:
     recipe, out = recipes.get(options.recipe), options.out
-    splits = load(
+    splits = data.load(
         options.data,
         data_dir=options.data_dir,
         verify=False,
@@ -165,7 +164,7 @@ def _augment(options: AugmentOptions) -> None:
         reader=options.reader,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    plot_augmentations(
+    data.plot_augmentations(
         splits.train,
         out,
         options.image_size or recipe.image_size,

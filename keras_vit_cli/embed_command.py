@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from rich.progress import TextColumn
 
-from keras_vit import load_model
+from keras_vit import load
 from keras_vit._base.errors import counted
 from keras_vit._base.files import path_from
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
 from keras_vit.data.sources.other_formats import shown_left_out
+from keras_vit.evaluation.unseen_images import seen_images_of
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
-from keras_vit_cli.scored_images import seen_images_of
 
 
 def embed(options: EmbedOptions) -> int:
@@ -36,7 +36,7 @@ def embed(options: EmbedOptions) -> int:
 
 def write_index(options: EmbedOptions) -> FeatureIndex:
     """Writes or updates an index, and prints what was done; errors are those of `embed`."""
-    model = load_model(options.model)
+    model = load(options.model)
     model.seen_images = seen_images_of(model, options.model)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from keras_vit.data import Split
-from keras_vit.export import ExportedModel, load_classifier
+from keras_vit.exporting import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
 
 # What an `EvalTransform` that does not say it does.

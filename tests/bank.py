@@ -71,8 +71,11 @@ KINDS: dict[str, dict[str, Any]] = {
 KIND_SIZES = {k: v for k, v in SIZES.items() if k not in ("mlp_dim", "num_classes")}
 # The models that are no ViT, and their sizes.
 OTHERS: dict[str, tuple[type[ImageModel], dict[str, Any]]] = {
-    "mixer": (keras_vit.MLPMixer, {k: v for k, v in KIND_SIZES.items() if k != "num_heads"}),
-    "bit": (keras_vit.BiTResNet, {"depths": (1, 1), "width": 32, "input_shape": (32, 32, 3)}),
+    "mixer": (keras_vit.models.MLPMixer, {k: v for k, v in KIND_SIZES.items() if k != "num_heads"}),
+    "bit": (
+        keras_vit.models.BiTResNet,
+        {"depths": (1, 1), "width": 32, "input_shape": (32, 32, 3)},
+    ),
 }
 Snapshot = list[np.ndarray]
 _models: dict[str, tuple[ImageModel, Snapshot, str]] = {}

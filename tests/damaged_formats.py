@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from keras_vit.curation import DamagedIndexError, FeatureIndex, embed
 from keras_vit.curation.feature_index import modified_times
-from keras_vit.data import BadImageError, load
+from keras_vit.data import BadImageError
+from keras_vit.data import load as load_images
 from keras_vit.data.decode.image_files import prepare_file
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.sources.table_files import TooLargeError
 from keras_vit.data.sources.verification import checked_files, checked_rasters
-from keras_vit.weights import CheckpointError, arguments_for, load_model, load_weights, save_weights
+from keras_vit.weights import CheckpointError, arguments_for, load, load_weights, save_weights
 from keras_vit_cli.audit.decisions import read_decisions
 from keras_vit_cli.options.config_file import read_config
 from keras_vit_cli.options.option import UsageError
@@ -99,7 +100,7 @@ def parquet() -> Iterator[bytes]:
 
 def table(name: str, seeds: Callable[[], list[bytes]]) -> Format:
     def read(path: Path) -> None:
-        load(photos(), labels=path, verify=False, on_bad_row="skip")
+        load_images(photos(), labels=path, verify=False, on_bad_row="skip")
 
     return one(name, seeds, read, ValueError, TooLargeError)
 
@@ -162,7 +163,7 @@ def zipped(name: str, layout: str | None = None) -> Format:
                 archive.writestr(entry, content)
         return folder / name
 
-    return Format(seeds, load_model, (CheckpointError,), pack)
+    return Format(seeds, load, (CheckpointError,), pack)
 
 
 def safetensors() -> list[Parts]:
@@ -210,10 +211,10 @@ FORMATS: dict[str, Format] = {
     "decisions": one(
         "d.csv", decisions, lambda path: read_decisions(path, whole_index()), ValueError
     ),
-    "safetensors": Format(safetensors, load_model, (CheckpointError,), write_safetensors),
+    "safetensors": Format(safetensors, load, (CheckpointError,), write_safetensors),
     "npz": zipped("m.npz", "google"),
     "keras": zipped("m.keras"),
-    "h5": one("m.h5", lambda: [model_file("m.h5")], load_model, CheckpointError),
+    "h5": one("m.h5", lambda: [model_file("m.h5")], load, CheckpointError),
     "weights.h5": one(
         "m.weights.h5",
         lambda: [model_file("m.weights.h5")],

@@ -75,11 +75,11 @@ def result(folder: Path, command: str) -> list[np.ndarray]:
         photograph = tf.constant([(folder / "photos/red/0.jpg").read_bytes()])
         return [served(contents=photograph)["probabilities"].numpy()]
     if command == "convert":
-        return keras_vit.from_checkpoint(folder / "vit.safetensors").get_weights()
+        return keras_vit.load(folder / "vit.safetensors").get_weights()
     if command == "convert-folder":
         files = {"README.md", "config.json", "preprocessor_config.json", "model.safetensors"}
         assert {file.name for file in (folder / "vit").iterdir()} == files
-        return keras_vit.from_checkpoint(folder / "vit").get_weights()
+        return keras_vit.load(folder / "vit").get_weights()
     if command == "embed":
         sums_of = sums(folder / "index")
         sums_of.pop(".lock", None)  # where removing it failed

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import export_model, save_weights
+from keras_vit import export, save_weights
 from keras_vit._base.files import atomic_write
 from keras_vit._base.manifest import write_manifest
 from keras_vit.curation.kept_measures import KeptMeasures
@@ -58,7 +58,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "kept.bmp": lambda path: _write_one(np.zeros((60, 60, 3), np.uint8), path, 60),
     "m.keras": lambda path: save_weights(bank.tiny(), path),
     "m.npz": lambda path: save_weights(bank.tiny(), path, "google"),
-    "m.pt2": lambda path: export_model(bank.tiny(), path, "torch", overwrite=True),
+    "m.pt2": lambda path: export(bank.tiny(), path, "torch", overwrite=True),
     "m.safetensors": lambda path: save_weights(bank.tiny(), path, "timm"),
     "measures.bin": lambda path: KeptMeasures(path.parent),
     "page.html": lambda path: write_result_page(path, "", "", [], {}),

@@ -107,7 +107,7 @@ from sklearn.preprocessing import normalize
 from keras_vit.curation import index_of
 
 best = sizes[0]
-model = keras_vit.load_model(work / weights if (work / weights).exists() else weights)
+model = keras_vit.load(work / weights if (work / weights).exists() else weights)
 model = model.with_input_shape((int(best["height"]), int(best["width"]), 3))
 seen = index_of(model, work / "photos")
 new = index_of(model, work / "new", work / "new_index")

@@ -40,7 +40,7 @@ recipe = keras_vit.recipes.get("digits")
 model = keras_vit.VisionTransformer(task=splits.task, input_shape=images.shape[1:], **recipe.model)
 epochs, batch_size = 8, 64
 steps = epochs * -(-len(train_images) // batch_size)
-keras_vit.compile_model(model, recipe.scaled(steps, batch_size), total_steps=steps)
+keras_vit.training.compile_model(model, recipe.scaled(steps, batch_size), total_steps=steps)
 model.fit(train_images, train_labels, batch_size=batch_size, epochs=epochs, verbose=0)
 
 

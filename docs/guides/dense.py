@@ -238,7 +238,7 @@ plt.show()
 # <!-- not run: downloads the weights -->
 #
 # ```python
-# vit = keras_vit.from_checkpoint("ViT-S/14:dinov2_reg4", input_shape=(518, 518, 3))
+# vit = keras_vit.load("ViT-S/14:dinov2_reg4", input_shape=(518, 518, 3))
 # backbone = vit.feature_model(["block_5", "encoder_norm"], format="grid")  # 37 by 37 patches
 # backbone.trainable = False
 # ```

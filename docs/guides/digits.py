@@ -59,7 +59,7 @@ print(f"{model.count_params():,} parameters, sizes {recipe.model}")
 # %%
 epochs, batch_size = 16, 64
 steps = epochs * -(-len(train_images) // batch_size)
-keras_vit.compile_model(model, recipe.scaled(steps, batch_size), total_steps=steps)
+keras_vit.training.compile_model(model, recipe.scaled(steps, batch_size), total_steps=steps)
 history = model.fit(
     train_images,
     train_labels,

@@ -27,7 +27,7 @@ val_images, val_labels = splits.val.as_arrays()
 
 def train(kind=None, **options):
     """A small ViT, trained on all devices, or on one without `kind`; its logits and its loss."""
-    distribution = kind and keras_vit.distribution.create(kind, **options)
+    distribution = kind and getattr(keras_vit.distribution, kind)(**options)
     keras.distribution.set_distribution(distribution)  # before the model is built
     keras.utils.set_random_seed(0)
     sizes = {"patch_size": 4, "hidden_dim": 128, "mlp_dim": 512, "depth": 1, "num_heads": 8}
@@ -226,7 +226,7 @@ plt.show()
 #
 # ```python
 # keras_vit.distribution.initialize()  # finds torchrun, SLURM or the TPU pod
-# keras.distribution.set_distribution(keras_vit.distribution.create("fsdp"))
+# keras.distribution.set_distribution(keras_vit.distribution.fsdp())
 # ```
 #
 # On the command line, `--distribution KIND` does both:

@@ -71,7 +71,7 @@ model = keras_vit.VisionTransformer(
 epochs, batch_size = 6, 64
 steps = epochs * -(-len(images) // batch_size)
 recipe = keras_vit.recipes.get("digits").scaled(steps, batch_size)
-keras_vit.compile_model(model, recipe, total_steps=steps)
+keras_vit.training.compile_model(model, recipe, total_steps=steps)
 model.fit(images, labels, batch_size=batch_size, epochs=epochs, verbose=0)
 predicted = model.predict(val_images, verbose=0).argmax(-1)
 accuracy = float((predicted == val_labels).mean())

@@ -124,7 +124,7 @@ def train(build, recipe, epochs=8, seeds=(0, 1, 2)):
     """The accuracies on the validation images, one per seed, and the last model."""
     steps = epochs * -(-len(images) // recipe.batch_size)
     model = build()
-    keras_vit.compile_model(model, recipe.scaled(steps), total_steps=steps)
+    keras_vit.training.compile_model(model, recipe.scaled(steps), total_steps=steps)
     accuracies = []
     for seed in seeds:
         # New weights and an empty optimizer: the same training step, compiled only once.
@@ -277,7 +277,7 @@ for name, tensor in load_file(folder / "foreign.safetensors").items():
     renamed[name] = tensor
 save_file(renamed, folder / "renamed.safetensors")
 
-model = keras_vit.from_checkpoint(folder / "renamed.safetensors", num_heads=4, norm_epsilon=1e-5)
+model = keras_vit.load(folder / "renamed.safetensors", num_heads=4, norm_epsilon=1e-5)
 print(model.load_report)
 renamed_logits = model.predict(val_images, verbose=0)
 print(f"largest difference of the logits {np.abs(renamed_logits - foreign_logits).max():.1e}")
@@ -333,7 +333,7 @@ LAYOUTS["torch_encoder"] = Layout(
     ),
 )
 
-model = keras_vit.from_checkpoint(folder / "foreign.safetensors")
+model = keras_vit.load(folder / "foreign.safetensors")
 print(model.load_report)
 read_logits = model.predict(val_images, verbose=0)
 print(f"accuracy in Keras {(read_logits.argmax(1) == val_labels).mean():.1%}")

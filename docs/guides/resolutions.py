@@ -181,7 +181,7 @@ for size in SIZES:
 #
 # `with_input_shape` interpolates linearly with aligned corners, as the authors' code does. Files of
 # other packages are resampled by the rule of their origin when they are loaded at another size: so
-# give `input_shape` to `from_checkpoint`, or to a named model with `weights=`, rather than calling
+# give `input_shape` to `keras_vit.load`, or to a named model with `weights=`, rather than calling
 # `with_input_shape` on the loaded model. The report names the rule:
 
 # %%
@@ -193,7 +193,7 @@ files = {"google": "vit.npz", "timm": "timm.safetensors", "huggingface": "hf.saf
 images = resize(val_digits, (36, 36))
 for layout, name in files.items():
     keras_vit.save_weights(model, folder / name, layout=layout)
-    loaded = keras_vit.from_checkpoint(folder / name, input_shape=(36, 36, 1))
+    loaded = keras_vit.load(folder / name, input_shape=(36, 36, 1))
     (entry,) = [x for x in loaded.load_report.entries if x.status == "resized"]
     print(f"{layout:12} {entry.detail:38} accuracy {accuracy(loaded, images):.1%}")
 

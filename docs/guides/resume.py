@@ -121,7 +121,7 @@ def train(folder, epochs, steps):
     splits = keras_vit.data.load("digits", seed=0)
     recipe = keras_vit.recipes.get("digits")  # with stochastic depth and augmented images
     model = keras_vit.VisionTransformer(num_classes=10, input_shape=(8, 8, 1), **recipe.model)
-    keras_vit.compile_model(model, recipe.scaled(epochs * steps, 64), total_steps=epochs * steps)
+    keras_vit.training.compile_model(model, recipe.scaled(epochs * steps, 64), epochs * steps)
 
     def batches(start_step):  # endless; each batch depends on the seed and its step alone
         return keras_vit.data.pipeline(

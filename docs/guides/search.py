@@ -96,7 +96,7 @@ from keras_vit.curation import FeatureIndex, find_clusters, find_similar, neares
 index = FeatureIndex.open(work / "index")
 print(len(index), "photographs,", index.dimension, "numbers each;", index.class_names)
 
-model = keras_vit.load_model(work / weights if (work / weights).exists() else weights)
+model = keras_vit.load(work / weights if (work / weights).exists() else weights)
 result = find_similar(index, [work / "dahlia.jpg"], k=6, model=model)
 
 

@@ -161,7 +161,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 
-from keras_vit.export import load_exported
+from keras_vit.exporting import load_exported
 
 model = keras.saving.load_model(folder / "runs/digits/model.keras")
 logits = model.predict(images, verbose=0)

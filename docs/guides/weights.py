@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_vit
 
 source = os.environ.get("KERAS_VIT_TI16", "ViT-Ti/16:augreg_in21k_ft_in1k")
-model = keras_vit.from_checkpoint(source)
+model = keras_vit.load(source)
 print(model.load_report)
 
 # %% [markdown]
@@ -87,14 +87,14 @@ plt.show()
 # With five classes of your own, the head is new and starts from zeros:
 
 # %%
-print(keras_vit.from_checkpoint(source, num_classes=5).load_report)
+print(keras_vit.load(source, num_classes=5).load_report)
 
 # %% [markdown]
 # With larger images that keep their proportions, the position embeddings are resampled by the rule
 # of the file's authors. The model then sees other details, and may predict another class:
 
 # %%
-wide = keras_vit.from_checkpoint(source, input_shape=(288, 432, 3))
+wide = keras_vit.load(source, input_shape=(288, 432, 3))
 print(wide.load_report)
 best = wide.predict(prepared((288, 432)), verbose=0).argmax(1)
 print("most probable:", [wide.class_names[i] for i in best])
@@ -113,7 +113,7 @@ def compare(name, values, reference):
     print(f"{name}: largest difference {differences[name]:.1e}")
 
 
-gray = keras_vit.from_checkpoint(source, input_shape=(224, 224, 1))
+gray = keras_vit.load(source, input_shape=(224, 224, 1))
 print(gray.load_report, end="\n\n")
 one = images.mean(-1, keepdims=True)
 three = np.repeat(one, 3, axis=-1)
@@ -220,7 +220,7 @@ theirs.save_pretrained(folder / "by_transformers")
 torch.save(theirs.state_dict(), folder / "by_torch.pth")
 
 reference = predict_theirs(images)
-back = keras_vit.from_checkpoint(folder / "by_transformers")
+back = keras_vit.load(folder / "by_transformers")
 compare("a folder of transformers, opened here", back.predict(images, verbose=0), reference)
 
 twin.set_weights([np.zeros_like(values) for values in twin.get_weights()])
@@ -254,7 +254,7 @@ for target, name in (
     try:
         keras_vit.load_weights(target, folder / name)
         refused.append(False)
-    except keras_vit.CheckpointError as error:
+    except keras_vit.weights.CheckpointError as error:
         refused.append(True)
         message = str(error).replace(str(folder) + os.sep, "")
         if name not in message:

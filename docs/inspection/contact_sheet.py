@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--photographs", type=Path, required=True, help="the flowers' folder")
     parser.add_argument("--out", type=Path, default=HERE / "rollout.png")
     options = parser.parse_args()
-    model = keras_vit.from_checkpoint(options.weights)
+    model = keras_vit.load(options.weights)
     maps = rollouts(model, options.photographs, list(boxes()))
     usual = rollouts(model, options.photographs, others(options.photographs)).mean(axis=0)
 

@@ -45,7 +45,7 @@ MAPS: dict[str, Callable[[Any, np.ndarray], np.ndarray]] = {
 
 def probed(weights: Path, splits: data.Splits, pooling: str, cache: Path | None) -> Any:
     """The model of a file with a linear probe as its head."""
-    backbone = keras_vit.from_checkpoint(weights, pooling=pooling)
+    backbone = keras_vit.load(weights, pooling=pooling)
     train, val = (features(backbone, s, cache) for s in (splits.train, splits.val))
     probe = linear_probe(*train, *val)
     print(f"linear probe: {probe.accuracy:.1%} of {len(splits.val)} held-out photographs")

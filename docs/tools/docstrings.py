@@ -8,14 +8,24 @@ from typing import Any
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.logging import getLogger
 
+import keras_vit
+from keras_vit import applications
 from keras_vit.applications import constructor_name
 from keras_vit.models import MODEL_NAMES, family_of
 
 logger = getLogger(__name__)
 
+
+def path_of(name: str) -> str:
+    """Return where a constructor or a class of models is documented."""
+    if name in keras_vit.__all__:
+        return f"keras_vit.{name}"
+    return f"keras_vit.{'applications' if name in applications.__all__ else 'models'}.{name}"
+
+
 # The constructors of the table of sizes, with the class whose arguments they take.
 NAMED_MODELS = {
-    f"keras_vit.{constructor_name(name)}": family_of(name).model.__name__ for name in MODEL_NAMES
+    path_of(constructor_name(name)): path_of(family_of(name).model.__name__) for name in MODEL_NAMES
 }
 
 
@@ -25,7 +35,7 @@ def shorten_named_models(
     """Keeps the sizes of `ViTB16` and so on, and links the class that has the arguments."""
     if name in NAMED_MODELS:
         model = NAMED_MODELS[name]
-        arguments = f"Takes every argument of :class:`keras_vit.{model}`, by name"
+        arguments = f"Takes every argument of :class:`{model}`, by name"
         lines[:] = [lines[0], "", f"{arguments}, and `weights` and `sha256` as `keras_vit.create`."]
 
 
@@ -37,7 +47,7 @@ def shorten_signatures(
     Sphinx finds `(*args, **kwargs)` there, the signature of the base class's `__new__`.
     """
     if name in NAMED_MODELS:
-        return "(**arguments)", f"keras_vit.{NAMED_MODELS[name]}"
+        return "(**arguments)", NAMED_MODELS[name]
     if what == "class" and signature and re.search(r"\(\*args|~|<factory>", signature):
         found = inspect.signature(obj.__init__)
         found = found.replace(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from docs.tools import gallery, zoo
-from docs.tools.docstrings import NAMED_MODELS
+from docs.tools import gallery, names, zoo
+from docs.tools.docstrings import NAMED_MODELS, path_of
 from keras_vit.applications import constructor_name
 from keras_vit.models import FAMILIES, model_cost
 from keras_vit.training import recipes
@@ -23,7 +23,7 @@ def models() -> str:
         for name in family.names:
             constructor = constructor_name(name)
             cost = model_cost(name)
-            link = f"[`{constructor}`](#keras_vit.{constructor})"
+            link = f"[`{constructor}`](#{path_of(constructor)})"
             size = f"{cost.parameters / 1e6:,.1f} | {cost.macs / 1e9:,.1f}"
             lines.append(f"| `{name}` | {link} | {size} |")
     return "\n".join(lines)
@@ -73,6 +73,7 @@ def _option(row: Row) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "names.md": names.markdown,
     "zoo.md": zoo.markdown,
     "models.md": models,
     "constructors.rst": constructors,

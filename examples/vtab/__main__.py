@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for rate in options.learning_rates
         )
         tasks = VTAB_TASKS if options.tasks is None else [task(name) for name in options.tasks]
-        model = keras_vit.load_model(options.model)
+        model = keras_vit.load(options.model)
         report = run_vtab(
             finetuning(model),
             options.out,

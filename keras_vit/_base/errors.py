@@ -207,7 +207,7 @@ class DataRangeWarning(UserWarning):
 
     >>> import warnings, keras_vit
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", keras_vit.DataRangeWarning)
+    ...     warnings.simplefilter("ignore", keras_vit.data.DataRangeWarning)
     """
 
 

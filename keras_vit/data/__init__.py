@@ -9,6 +9,7 @@
 Importing this package imports neither TensorFlow nor anything else that is heavy; calling it does.
 """
 
+from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data.augment.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.data.augment.augmentation_plot import format_soft_label, plot_augmentations
 from keras_vit.data.augment.rand_augment import OPERATIONS
@@ -39,6 +40,7 @@ __all__ = [
     "Augmentation",
     "BadImageError",
     "DamagedShardError",
+    "DataRangeWarning",
     "DatasetUnavailableError",
     "EvalTransform",
     "FileReport",

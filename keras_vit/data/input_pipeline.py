@@ -50,7 +50,7 @@ def pipeline(
     from one pass into the next; a run that stopped after s steps resumes with `start_step=s`, bit
     by bit as if it had not stopped.
 
-    In several processes, with `keras_vit.distribution.create` set before, a batch has the labels of
+    In several processes, after `keras_vit.distribution.data_parallel()`, a batch has the labels of
     all its images and the images of this process's rows, which alone are decoded; `fit`, `evaluate`
     and `predict` put them together. A last batch that is not full has all images everywhere.
 

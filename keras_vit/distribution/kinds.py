@@ -49,48 +49,85 @@ class CutWeights(keras.distribution.ModelParallel):
             raise ValueError(
                 f"{self.kind!r} over {sizes} devices cuts no weight of {model.name}, and every "
                 "device would hold it whole. Take a number of devices that divides the widths of "
-                'its layers, or keras_vit.distribution.create("data_parallel").'
+                "its layers, or keras_vit.distribution.data_parallel()."
             )
 
 
-def create(
-    kind: str, devices: int | Sequence[str] | None = None, *, model_devices: int | None = None
+def data_parallel(
+    devices: int | Sequence[str] | None = None,
 ) -> keras.distribution.Distribution:
-    """A distribution for any model here, for `keras.distribution.set_distribution`.
+    """Give every device the whole model and a part of each batch.
 
-    Set it before the model is built. `fit`, `evaluate` and `predict` then take any number of
-    examples, and give what one device gives; files and resumed runs do not depend on the number of
-    devices.
+    Like the other kinds, it is for `keras.distribution.set_distribution`, and set before the model
+    is built. `fit`, `evaluate` and `predict` then take any number of examples, and give what one
+    device gives; files and resumed runs do not depend on the number of devices.
 
-    On JAX, one process has all devices. On torch, `"data_parallel"` is over the processes that
-    torchrun started and `initialize` joined, with one device each: every process passes the same
-    global batches to `fit`, `evaluate` and `predict`, and computes its rows of them. Other models
-    than those of this package then compute all rows in every process.
+    On JAX, one process has all devices. On torch, this kind is over the processes that torchrun
+    started and `initialize` joined, with one device each: every process passes the same global
+    batches to `fit`, `evaluate` and `predict`, and computes its rows of them. Other models than
+    those of this package then compute all rows in every process.
 
     TensorFlow has strategies of its own, `tf.distribute`, in whose scope a model is built: they
     give other numbers than one device, which the page "Many devices" lists.
 
     Args:
-        kind: `"data_parallel"`: every device has the whole model and a part of each batch;
-            `"fsdp"`: and a part of each large weight, gathered when it is needed;
-            `"tensor_parallel"`: groups of devices share the products of each block.
         devices: How many, or their names, such as `["gpu:0", "gpu:1"]`; None for all. On torch, the
             number of processes, or None.
-        model_devices: For `"tensor_parallel"`: devices of a group; None for all.
 
     Raises:
         RuntimeError: The backend does not have this kind (TensorFlow: none), or `initialize` was
             not called.
-        ValueError: The kind is unknown, or there are not as many devices.
+        ValueError: There are not as many devices.
 
     Example:
 
     >>> import keras, keras_vit
     >>> if keras.backend.backend() == "jax":
-    ...     one = keras_vit.distribution.create("data_parallel", devices=1)
+    ...     one = keras_vit.distribution.data_parallel(devices=1)
     ...     with one.scope():
     ...         model = keras_vit.VisionTransformer(
     ...             patch_size=8, hidden_dim=8, depth=1, num_heads=2, input_shape=(16, 16, 3))
+    """
+    return distribution_of("data_parallel", devices)
+
+
+def fsdp(devices: int | Sequence[str] | None = None) -> keras.distribution.Distribution:
+    """Give every device a part of each batch and of each large weight, gathered when it is needed.
+
+    Args:
+        devices: As for `data_parallel`.
+
+    Raises:
+        RuntimeError: The backend is not JAX.
+        ValueError: There are not as many devices.
+    """
+    return distribution_of("fsdp", devices)
+
+
+def tensor_parallel(
+    devices: int | Sequence[str] | None = None, *, model_devices: int | None = None
+) -> keras.distribution.Distribution:
+    """Let groups of devices share the products of each block, and cut batches between groups.
+
+    Args:
+        devices: As for `data_parallel`.
+        model_devices: Devices of a group; None for all.
+
+    Raises:
+        RuntimeError: The backend is not JAX.
+        ValueError: There are not as many devices, or the groups do not divide them.
+    """
+    return distribution_of("tensor_parallel", devices, model_devices)
+
+
+def distribution_of(
+    kind: str, devices: int | Sequence[str] | None = None, model_devices: int | None = None
+) -> keras.distribution.Distribution:
+    """Return `data_parallel`, `fsdp` or `tensor_parallel` by its name.
+
+    Raises:
+        RuntimeError: As these.
+        ValueError: As these, or the name is unknown.
     """
     check_choice(kind, "kind", KINDS)
     if model_devices is not None and kind != "tensor_parallel":
@@ -109,10 +146,10 @@ def create(
 def distribution_over(
     kind: str, devices: Sequence[Any], model_devices: int | None = None
 ) -> keras.distribution.Distribution:
-    """`create` over these devices: names, or JAX's own, which may be those of a compiler alone.
+    """Return `distribution_of` these devices: names, or JAX's own, perhaps a compiler's alone.
 
     Raises:
-        ValueError: As `create`.
+        ValueError: As `distribution_of`.
     """
     check_choice(kind, "kind", KINDS)
     count = len(devices)
@@ -130,7 +167,7 @@ def distribution_over(
 _INSTEAD = {
     "tensorflow": "There, build, compile and fit the model within `with tf.distribute."
     "MirroredStrategy().scope():`; docs/distributed.md lists what is then equal to one device.",
-    "torch": 'There, create("data_parallel") works, in processes that torchrun starts.',
+    "torch": "There, data_parallel() works, in processes that torchrun starts.",
 }
 
 

@@ -18,7 +18,7 @@ def layout_table(model: keras.Model, kind: str, devices: int) -> str:
 
     Args:
         model: The model.
-        kind: As for `create`.
+        kind: `"data_parallel"`, `"fsdp"` or `"tensor_parallel"`.
         devices: Over how many devices weights are cut: with `"tensor_parallel"`, those of a group.
 
     Raises:

@@ -18,7 +18,7 @@ from keras_vit.evaluation.report import Report, report_of
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.scoring import answer_rows, scoring_model
-from keras_vit.models.views import average_views, eval_transform_of
+from keras_vit.models.views import eval_transform_of, mean_of_views
 from keras_vit.ops import current_processes
 from keras_vit.trainer.pixel_ranges import own_statistics
 
@@ -151,7 +151,7 @@ def predict_split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A classifier's scores for every image of a split, prepared by the model's `eval_transform`.
 
-    Where that names `views`, the scores are their average: see `keras_vit.average_views`.
+    Where that names `views`, the scores are their average: see `model.with_views`.
 
     Args:
         model: A Keras classifier that accepts pixels.
@@ -172,7 +172,7 @@ def predict_split(
     >>> labels.shape, scores.shape
     ((360,), (360, 10))
     """
-    return _predicted(average_views(model), model, split, batch_size)
+    return _predicted(mean_of_views(model), model, split, batch_size)
 
 
 def _predicted(

@@ -37,6 +37,7 @@ from keras_vit.models.layer_state import (
     trainable_changes,
 )
 from keras_vit.models.shared_model import SharedModel
+from keras_vit.models.views import mean_of_views
 from keras_vit.ops import whole_values
 from keras_vit.tasks import Task
 from keras_vit.tasks.loss_kinds import kind_of_loss
@@ -61,7 +62,7 @@ class ImageModel(CompiledModel):
         class_names: The task's names, or None; may be assigned.
         eval_transform: How images are resized for evaluation: a `keras_vit.data.EvalTransform`, to
             which its mode or its arguments as a dictionary may be assigned. Saved with the model,
-            so that `keras-vit predict` and `export_model` resize as the training's evaluation did.
+            so that predictions and exported files resize as the evaluation of the training did.
         novelty: How far features are from those of the training images, a
             `keras_vit.layers.novelty_score.NoveltyScore` of `keras_vit.evaluation.fit_novelty`, or
             None; `set_novelty` gives it one. Saved with the model.
@@ -89,7 +90,7 @@ class ImageModel(CompiledModel):
             raise ValueError(
                 f"{cls.__name__}(weights={kwargs['weights']!r}) has random weights: build it, then "
                 "keras_vit.load_weights(model, file). A named model takes them at once, as "
-                "keras_vit.ViTB16(weights=...) does, and keras_vit.from_checkpoint(file) reads the "
+                "keras_vit.ViTB16(weights=...) does, and keras_vit.load(file) reads the "
                 "sizes from the file."
             )
         check_arguments(cls, kwargs)
@@ -387,7 +388,7 @@ class ImageModel(CompiledModel):
 
         Raises:
             RuntimeError: Keras cannot write the format on its backend, such as a SavedModel or ONNX
-                on torch, where `keras_vit.export_model` can.
+                on torch, where `keras_vit.export` can.
         """
         # Keras refuses to export to ONNX what was never called.
         shape = [DEFAULT_SIZE if side is None else side for side in self._config.input_shape]
@@ -401,7 +402,7 @@ class ImageModel(CompiledModel):
             lines = str(error).splitlines() or [""]
             raise RuntimeError(
                 f"Keras on {keras.backend.backend()} does not export {self.name} as {format!r}: "
-                f"{type(error).__name__}: {lines[0]} Write it by keras_vit.export_model(model, "
+                f"{type(error).__name__}: {lines[0]} Write it by keras_vit.export(model, "
                 f"path, {format!r}), which does on every backend, and checks the file."
             ) from error
 
@@ -440,7 +441,7 @@ class ImageModel(CompiledModel):
         """Height and width of the images in pixels, whatever the data format; None for any.
 
         >>> import keras_vit
-        >>> model = keras_vit.BiTResNet(
+        >>> model = keras_vit.models.BiTResNet(
         ...     depths=(1,), width=32, input_shape=(3, 24, None), data_format="channels_first")
         >>> model.image_size, model.channels
         ((24, None), 3)
@@ -541,6 +542,37 @@ class ImageModel(CompiledModel):
                 f"{self.name} are for {self.channels}. Give {self.channels} channels."
             )
         return shape
+
+    def with_views(self, views: str | None = None) -> keras.Model:
+        """Build a model from the same images to the mean of the answers to several views.
+
+        Takes what this one takes, `(batch, height, width, channels)` of a fixed size, and returns
+        what it returns: the outputs that mean the mean of the answers by its task, such as
+        probabilities. The weights are shared; it takes as many times longer as there are views.
+
+        Args:
+            views: `"flip"`: the image and its mirror image; `"crops"`: those of the image and of
+                its four corners; `"one"`; None for the `views` of `eval_transform`.
+
+        Returns:
+            A `keras.Model`; the model itself for one view.
+
+        Raises:
+            ValueError: The name is unknown, or the model takes images of any size.
+
+        Example:
+
+        >>> import keras_vit, numpy as np
+        >>> model = keras_vit.VisionTransformer(
+        ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=3,
+        ...     input_shape=(32, 32, 3))
+        >>> both = model.with_views("flip")
+        >>> images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
+        >>> one, other = (both.predict(x, verbose=0) for x in (images, images[:, :, ::-1]))
+        >>> np.allclose(one, other, atol=1e-5)
+        True
+        """
+        return mean_of_views(self, views)
 
     def with_classifier(
         self, num_classes: int | None = None, *, task: Any = None, **overrides: Any

@@ -53,7 +53,7 @@ class MLPMixer(ImageModel):
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.MLPMixer(num_classes=5, patch_size=8, hidden_dim=64, depth=2,
+    >>> model = keras_vit.models.MLPMixer(num_classes=5, patch_size=8, hidden_dim=64, depth=2,
     ...                            input_shape=(32, 32, 3))
     >>> model(np.zeros((1, 32, 32, 3), "uint8")).shape == (1, 5)
     True

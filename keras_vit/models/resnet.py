@@ -70,7 +70,7 @@ class BiTResNet(ImageModel):
     Example:
 
     >>> import keras_vit, numpy as np
-    >>> model = keras_vit.BiTResNet(num_classes=5, depths=(1, 1), width=32,
+    >>> model = keras_vit.models.BiTResNet(num_classes=5, depths=(1, 1), width=32,
     ...                             input_shape=(None, None, 3))
     >>> model(np.zeros((1, 40, 32, 3), "uint8")).shape == (1, 5)
     True
@@ -93,7 +93,7 @@ class BiTResNet(ImageModel):
         Example:
 
         >>> import keras_vit
-        >>> model = keras_vit.BiTResNet(depths=(1,), width=32, input_shape=(32, 32, 3))
+        >>> model = keras_vit.models.BiTResNet(depths=(1,), width=32, input_shape=(32, 32, 3))
         >>> model.with_input_shape((None, None, 3)).input_shape
         (None, None, None, 3)
         """

@@ -7,20 +7,20 @@ import numpy as np
 
 from keras_vit.models.answers import answers_of
 from keras_vit.models.shared_model import SharedModel
-from keras_vit.models.views import average_views
+from keras_vit.models.views import mean_of_views
 
 
 def scoring_model(model: Any) -> Any:
-    """A model from the same images to `[outputs, novelty]`, outputs as of `average_views`.
+    """A model from the same images to `[outputs, novelty]`, outputs as of `mean_of_views`.
 
     The novelty `(images,)` is that of the image itself, whatever the views.
 
     Returns:
-        A `keras.Model` that shares the weights; without a `novelty`, what `average_views` returns.
+        A `keras.Model` that shares the weights; without a `novelty`, what `mean_of_views` returns.
     """
     if hasattr(model, "scoring"):  # an exported file
         return model.scoring()
-    averaged = average_views(model)
+    averaged = mean_of_views(model)
     layer = getattr(model, "novelty", None)
     if layer is None:
         return averaged

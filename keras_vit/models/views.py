@@ -38,12 +38,8 @@ def eval_transform_of(model: keras.Model) -> EvalTransform:
     return EvalTransform.of(getattr(model, "eval_transform", None))
 
 
-def average_views(model: keras.Model, views: str | None = None) -> Any:
-    """A model from the same images to the mean of the answers to several views.
-
-    Takes what `model` takes, `(batch, height, width, channels)` of a fixed size, and returns what
-    it returns: the outputs that mean the mean of the answers by its task, such as probabilities.
-    The weights are shared; it takes as many times longer as there are views.
+def mean_of_views(model: keras.Model, views: str | None = None) -> Any:
+    """Build `ImageModel.with_views` of any Keras classifier.
 
     Args:
         model: A classifier.
@@ -51,21 +47,6 @@ def average_views(model: keras.Model, views: str | None = None) -> Any:
 
     Returns:
         A `keras.Model`; the model itself for one view.
-
-    Raises:
-        ValueError: The name is unknown, or the model takes images of any size.
-
-    Example:
-
-    >>> import keras_vit, numpy as np
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=3,
-    ...     input_shape=(32, 32, 3))
-    >>> both = keras_vit.average_views(model, "flip")
-    >>> images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3))
-    >>> one, other = both.predict(images, verbose=0), both.predict(images[:, :, ::-1], verbose=0)
-    >>> np.allclose(one, other, atol=1e-5)
-    True
     """
     name = views or eval_transform_of(model).views or "one"
     chosen = VIEWS[check_choice(name, "views", VIEWS)]

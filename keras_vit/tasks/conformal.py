@@ -22,7 +22,7 @@ from keras_vit._base.errors import check_arguments, check_choice, check_non_nega
 
 METHODS = ("lac", "aps", "aps_inclusive", "aps_randomized", "raps")
 ALWAYS_BEST = ("aps", "raps")  # whose sets have the most probable class whatever its evidence is
-COVERAGE = 0.95
+SET_COVERAGE = 0.95
 # What RAPS takes off from the second class on. Fixed: to choose it takes images of its own.
 PENALTY, FREE_RANKS = 0.1, 1
 # The image that sets a threshold stays inside where another engine rounds its probability
@@ -174,7 +174,7 @@ class PredictionSets:
         cls,
         labels: Any,
         probabilities: Any,
-        coverage: float = COVERAGE,
+        coverage: float = SET_COVERAGE,
         method: str = METHODS[0],
         *,
         conditional: bool = True,

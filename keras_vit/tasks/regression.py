@@ -20,7 +20,7 @@ from keras_vit.tasks.splitting import quantile_bins
 from keras_vit.tasks.target import Seen
 from keras_vit.tasks.task import Task
 
-COVERAGE = 0.9
+INTERVAL_COVERAGE = 0.9
 MIN_EXAMPLES = 9  # of which the largest error is the interval of that coverage
 # How much more probable numbers must be in their units than scaled, as a logarithm, and for how
 # many of them it counts: more would betray the smallest difference.
@@ -74,7 +74,7 @@ class Regression(RowTask):
     offset: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     margins: tuple[float, ...] = ()
-    coverage: float = COVERAGE
+    coverage: float = INTERVAL_COVERAGE
     calibrated_on: int = 0
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class Regression(RowTask):
         if len(np.asarray(answers)) < MIN_EXAMPLES:
             warn_at_caller(
                 f"{len(np.asarray(answers))} held-out images are too few for prediction intervals "
-                f"of {COVERAGE:.0%}: hold out at least {MIN_EXAMPLES}."
+                f"of {INTERVAL_COVERAGE:.0%}: hold out at least {MIN_EXAMPLES}."
             )
             return self
         return self.with_intervals(targets, answers)
@@ -222,7 +222,9 @@ class Regression(RowTask):
     def with_coverage(self, targets: Any, answers: Any, coverage: float) -> Self:
         return self.with_intervals(targets, answers, coverage)
 
-    def with_intervals(self, targets: Any, answers: Any, coverage: float = COVERAGE) -> Self:
+    def with_intervals(
+        self, targets: Any, answers: Any, coverage: float = INTERVAL_COVERAGE
+    ) -> Self:
         """The task with prediction intervals: an answer plus and minus `margins`.
 
         Of new images like these, the true number lies inside for at least the given part: split

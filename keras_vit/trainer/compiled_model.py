@@ -58,7 +58,7 @@ class CompiledModel(keras.Model):
     where layers compute in float16 (`auto_scale_loss=False`: not); `fit`, `evaluate` and `predict`
     raise a ValueError for labels outside the classes, one-hot rows in place of integers or the
     other way round, images with other channels or several sizes, and NaN in the first batch, and
-    warn of pixels in another range than the model takes (`keras_vit.DataRangeWarning`), as their
+    warn of pixels in another range than the model takes (`data.DataRangeWarning`), as their
     counterparts of one batch do. After any error the model still has its weights.
     """
 

@@ -33,7 +33,7 @@ def check_strategy(model: keras.Model) -> None:
         return
     where = f"{model.name} was built in the scope of a {type(model.distribute_strategy).__name__}"
     where += f" with {replicas} replicas"
-    elsewhere = "train on one device, or with KERAS_BACKEND=jax and keras_vit.distribution.create"
+    elsewhere = "train on one device, or with KERAS_BACKEND=jax and keras_vit.distribution"
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
         value = getattr(optimizer, name)

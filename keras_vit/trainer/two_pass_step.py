@@ -80,7 +80,7 @@ def _check_replicas(strategy: Any) -> None:
         raise ValueError(
             f"Sharpness-aware steps do not work in the scope of a {type(strategy).__name__}, where "
             f"each of {strategy.num_replicas_in_sync} replicas has a part of the gradient. Train "
-            "on one device, or with KERAS_BACKEND=jax and keras_vit.distribution.create."
+            "on one device, or with KERAS_BACKEND=jax and keras_vit.distribution."
         )
 
 

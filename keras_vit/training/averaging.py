@@ -39,7 +39,7 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
     >>> options = dict(patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
     >>> first, second = (keras_vit.VisionTransformer(**options) for _ in range(2))
     >>> second.get_layer("head").set_weights([np.zeros((16, 1000)), np.ones(1000)])
-    >>> soup = keras_vit.average_weights([first, second])
+    >>> soup = keras_vit.training.average_weights([first, second])
     >>> float(soup.get_layer("head").bias[0])
     0.5
     """
@@ -83,7 +83,8 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
     >>> import keras_vit
     >>> options = dict(patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
     >>> start, first, second = (keras_vit.VisionTransformer(**options) for _ in range(3))
-    >>> keras_vit.model_stock(start, [first, second]).count_params() == start.count_params()
+    >>> stock = keras_vit.training.model_stock(start, [first, second])
+    >>> stock.count_params() == start.count_params()
     True
     """
     if len(models) < 2:

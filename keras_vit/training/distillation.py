@@ -85,7 +85,7 @@ class Distillation(CompiledModel):
     >>> sizes = {"patch_size": 8, "depth": 1, "num_heads": 2, "num_classes": 5}
     >>> teacher = keras_vit.VisionTransformer(hidden_dim=32, input_shape=(32, 32, 3), **sizes)
     >>> student = keras_vit.VisionTransformer(hidden_dim=16, input_shape=(16, 16, 3), **sizes)
-    >>> task = keras_vit.Distillation(student, teacher, weight=0.9, temperature=2.0)
+    >>> task = keras_vit.training.Distillation(student, teacher, weight=0.9, temperature=2.0)
     >>> task.input_shape
     (None, 32, 32, 3)
     >>> task.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -5,7 +5,7 @@ import numpy as np
 from keras_vit.evaluation.probes import LinearProbe, linear_probe
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.tasks import Task
-from keras_vit.training.compile_model import recipe_loss
+from keras_vit.training.compilation import recipe_loss
 from keras_vit.training.recipes import Recipe
 
 Features = tuple[np.ndarray, np.ndarray]  # of images, and what stands for their labels

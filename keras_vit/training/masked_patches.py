@@ -64,7 +64,7 @@ class MaskedPatchPrediction(CompiledModel):
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
     ...     input_shape=(16, 16, 3))
-    >>> task = keras_vit.MaskedPatchPrediction(model)
+    >>> task = keras_vit.training.MaskedPatchPrediction(model)
     >>> task.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True))
     >>> history = task.fit(images, verbose=0)  # without labels
     >>> {name: outputs.shape for name, outputs in task.output.items()}

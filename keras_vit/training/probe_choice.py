@@ -26,7 +26,7 @@ PROBE, FINE_TUNED = "linear probe", "fine-tuned weights"
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProbeChoice:
     """What was kept, and why.
 
     Attributes:
@@ -96,13 +96,13 @@ def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | N
     return without(splits, train, np.sort(part))
 
 
-def choose(
+def choose_probe(
     model: Any,
     recipe: Recipe,
     start: list[np.ndarray],
     held_out: Split | None,
     train: Split | None = None,
-) -> tuple[Any, Choice]:
+) -> tuple[Any, ProbeChoice]:
     """The better of a model and the one with the weights that its training started from.
 
     Args:
@@ -119,7 +119,7 @@ def choose(
     if held_out is None:
         model, _ = refine(model, recipe, start, None)
         reason = "there are no held-out training images to compare them with the linear probe"
-        return model, Choice(FINE_TUNED, reason)
+        return model, ProbeChoice(FINE_TUNED, reason)
     held_out = some_images(held_out)
     before = model.copy()
     before.set_weights(start)
@@ -132,13 +132,13 @@ def choose(
     }
     if accuracies["fine_tuned"] >= accuracies["linear_probe"]:
         reason = "they classify no fewer of these images correctly"
-        return tuned, Choice(FINE_TUNED, reason, len(held_out), **accuracies)
+        return tuned, ProbeChoice(FINE_TUNED, reason, len(held_out), **accuracies)
     reason = "fine-tuning made it worse"
     if train is not None:
         x, y = evaluation.features(before, train, cache_folder() / "features")
         set_head(probe, evaluation.linear_probe(x, y, x, y, balance=recipe.balance))
         reason += f"; its head is fitted again, on all {counted(len(y), 'training image')}"
-    return probe, Choice(PROBE, reason, len(held_out), **accuracies)
+    return probe, ProbeChoice(PROBE, reason, len(held_out), **accuracies)
 
 
 def accuracy(model: Any, split: Split, batch_size: int) -> float:

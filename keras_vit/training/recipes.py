@@ -24,6 +24,8 @@ from keras_vit.models.variants import size_arguments
 from keras_vit.tasks import TASKS
 from keras_vit.tasks.balance import BALANCES
 
+__all__ = ["RECIPES", "Recipe", "bit_hyperrule", "get"]
+
 IMAGENET = 1_281_167  # training images
 IMAGENET_21K = 12_746_000  # without the 51,200 of AugReg's validation
 

@@ -5,7 +5,7 @@ from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.sums import verify_sums
 from keras_vit.weights.folders.configs import folder_transform
 from keras_vit.weights.load_report import Entry, LoadReport
-from keras_vit.weights.loading import arguments_for, from_checkpoint, load_model
+from keras_vit.weights.loading import arguments_for, load
 from keras_vit.weights.reader import load_weights
 from keras_vit.weights.released import Weights
 from keras_vit.weights.writer import save_weights
@@ -17,9 +17,8 @@ __all__ = [
     "Weights",
     "arguments_for",
     "folder_transform",
-    "from_checkpoint",
     "list_weights",
-    "load_model",
+    "load",
     "load_weights",
     "save_weights",
     "verify_sums",

@@ -82,7 +82,7 @@ def adapt(
         more = f", nor do {len(remaining) - 1} more" if len(remaining) > 1 else ""
         raise CheckpointError(
             f"Tensor {tensor.name!r} of the file ({name}, {tensor.shape}) does not belong to "
-            f"the model{more}: it was built with other options. from_checkpoint builds the model "
+            f"the model{more}: it was built with other options. keras_vit.load builds the model "
             "that the file is of."
         )
     for tensor in checkpoint.ignored:
@@ -210,7 +210,7 @@ def _fit(
     if tensor.shape != shape:
         raise CheckpointError(
             f"Tensor {tensor.name!r} is {name} of shape {source}, where the model has {shape}: "
-            "the model is of another size. from_checkpoint builds the one that the file is of."
+            "the model is of another size. keras_vit.load builds the one that the file is of."
         )
     return tensor, Entry(status, name, tensor.name, shape, detail)
 

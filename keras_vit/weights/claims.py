@@ -67,7 +67,7 @@ def check_claims(
             f"The configuration in {path} is for images of {inputs:,} values each "
             f"(input_shape={tuple(arguments['input_shape'])}); at most {MOST_INPUT_VALUES:,} are "
             "accepted. Of a file that you trust, keras.saving.load_model reads a .keras, and "
-            "from_checkpoint(file, input_shape=...) the others."
+            "keras_vit.load(file, input_shape=...) the others."
         )
 
 

@@ -1,4 +1,4 @@
-"""`from_checkpoint` and `load_model`: whole models from files."""
+"""`load`: whole models from files, folders and runs."""
 
 import inspect
 import math
@@ -23,13 +23,14 @@ from keras_vit.weights.containers.checkpoint_file import file_in_folder, open_ch
 from keras_vit.weights.containers.keras_file import SUFFIXES, is_whole_model, load_keras_model
 from keras_vit.weights.containers.sums import check_file, check_file_in_thread, check_regular
 from keras_vit.weights.reader import load_checkpoint
+from keras_vit.weights.released import RELEASED
 from keras_vit.weights.tables.conventions import STORED_FAMILIES
 from keras_vit.weights.tables.layout import Checkpoint
 from keras_vit.weights.variables import bindings
 
 
-def from_checkpoint(
-    file: str | Path,
+def load(
+    path: str | Path,
     *,
     layout: str | None = None,
     fresh: Sequence[str] = (),
@@ -38,29 +39,43 @@ def from_checkpoint(
     max_parameters: int | None = None,
     **overrides: Any,
 ) -> ImageModel:
-    """Builds the model that a file is of and loads its weights.
+    """Load the model in a file, a folder or a run, not compiled; the file's claims are all checked.
 
-    The architecture is read from the shapes; `activation`, `norm_epsilon` and preprocessing follow
-    the authors (released code: tanh GELU, 1e-6; timm and Hugging Face: erf GELU, and 1e-12 at
-    Hugging Face) unless the file, a `config.json` beside it, or the caller sets them.
+    A `.keras` or legacy `.h5` file comes back as it was saved, unless an argument asks for another
+    model. From other files the model is built: its architecture is read from the shapes, and
+    `activation`, `norm_epsilon` and preprocessing follow the authors (released code: tanh GELU,
+    1e-6; timm and Hugging Face: erf GELU, and 1e-12 at Hugging Face) unless the file, a
+    `config.json` beside it, or the caller sets them.
+
+    Checked before anything is built: the SHA-256 sum that a file of this package carries, the one
+    in a `SHA256SUMS` beside it, the sizes in the configuration with those of the tensors. No Python
+    object is unpickled, and no class is imported.
 
     Args:
-        file: As for `load_weights`, or `"MODEL:TAG"` of the catalog: `"ViT-B/16:augreg_in21k"`.
-            For a folder of transformers or timm, the model's `eval_transform` prepares images as
-            these do. The folder may be a repository in the Hugging Face hub's cache, such as
-            `"~/.cache/huggingface/hub/models--google--vit-base-patch16-224"`.
+        path: A `.keras`, `.h5`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the index of
+            several (`model.safetensors.index.json`), the folder of a run, a folder of transformers
+            or timm, by which the model's `eval_transform` then prepares images, a repository in the
+            Hugging Face hub's cache, such as
+            `"~/.cache/huggingface/hub/models--google--vit-base-patch16-224"`, or `"MODEL:TAG"` of
+            the catalog: `"ViT-B/16:augreg_in21k"`. A `.weights.h5` file does not hold the
+            architecture: build the model and use `load_weights`. What `keras_vit.export` wrote is
+            opened by `keras_vit.exporting.load_exported`.
         layout, fresh, file_grid, sha256: As for `load_weights`.
-        max_parameters: The most parameters that the file's model may have; None for as many as the
-            file holds.
+        max_parameters: The most parameters that the model may have; None for as many as the file
+            holds.
         **overrides: Arguments of the model: `num_classes=5` gives a new zero head,
             `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens of a ViT.
 
     Returns:
-        A `VisionTransformer`, `MLPMixer` or `BiTResNet`; its `load_report` is the `LoadReport`.
+        A `VisionTransformer`, `MLPMixer` or `BiTResNet`; its `load_report` is the `LoadReport`,
+        unless it came back as it was saved.
 
     Raises:
-        CheckpointError: As for `load_weights`.
-        ValueError: An override is not an argument of the file's model, or out of range.
+        CheckpointError: The file is damaged, hostile, of something else, or has values that are
+            not finite. One line that names the file, and the tensor or the byte.
+        FileNotFoundError: There is no such file, or none of a model in the folder.
+        ValueError: An override is not an argument of the file's model, or out of range; `sha256` is
+            not a sum, or there are no released weights of that name.
 
     Example:
 
@@ -69,16 +84,31 @@ def from_checkpoint(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=10,
     ...     input_shape=(32, 32, 3))
     >>> file = tempfile.mkdtemp() + "/model.safetensors"
-    >>> keras_vit.weights.save_weights(model, file, layout="timm")
-    >>> twin = keras_vit.weights.from_checkpoint(file)
+    >>> keras_vit.save_weights(model, file, layout="timm")
+    >>> twin = keras_vit.load(file)
     >>> twin.activation, twin.num_heads, twin.input_shape
     ('gelu_tanh', 2, (None, 32, 32, 3))
     """
     if overrides.get("weights") is not None:
         raise ValueError(
-            "from_checkpoint(file) takes the weights from the file: leave weights= out."
+            "keras_vit.load(path) takes the weights from the file: leave weights= out."
         )
-    path, layout, released_arguments = resolve(file, layout, find_named)
+    path = Path(path).expanduser()
+    is_name = ":" in str(path) or any(row.tag == str(path) for row in RELEASED)
+    if not is_name and not path.exists():
+        raise FileNotFoundError(
+            f"There is no model at {path}. Give a .keras or weights file, the folder of a "
+            "training run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
+        )
+    if path.is_dir():
+        path = file_in_folder(path)
+    as_saved = layout is None and file_grid is None and not fresh and not overrides
+    if as_saved and path.name.endswith(SUFFIXES):
+        check_regular(path)
+        if is_whole_model(path):  # else `open_checkpoint` raises what to do with weights alone
+            check_file(path, sha256)
+            return load_keras_model(path, max_parameters)
+    path, layout, released_arguments = resolve(path, layout, find_named)
     overrides = {**released_arguments, **overrides}
     with (
         check_file_in_thread(path, sha256) as wait_for_sum,
@@ -93,59 +123,6 @@ def from_checkpoint(
         )
     model.load_report = report
     return model
-
-
-def load_model(
-    path: str | Path, *, sha256: str | None = None, max_parameters: int | None = None
-) -> ImageModel:
-    """The model in a file or a run's folder, not compiled; the file's claims are all checked.
-
-    A `.keras` or legacy `.h5` file comes back as it was saved; from other files the model is built
-    by `from_checkpoint`. Checked before anything is built: the SHA-256 sum that a file of this
-    package carries, the one in a `SHA256SUMS` beside it, the sizes in the configuration with those
-    of the tensors. No Python object is unpickled, and no class is imported.
-
-    Args:
-        path: A `.keras`, `.h5`, `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file, the index of
-            several (`model.safetensors.index.json`), the folder of a run with `model.keras` in it,
-            a folder of transformers or timm, or `"MODEL:TAG"` of released weights. A `.weights.h5`
-            file does not hold the architecture: build the model and use `load_weights`.
-            What `export_model` wrote is opened by `keras_vit.export.load_exported`.
-        sha256: The sum that the file must have.
-        max_parameters: The most parameters that the model may have; None for as many as the file
-            holds.
-
-    Raises:
-        CheckpointError: The file is damaged, hostile, of something else, or has values that are
-            not finite. One line that names the file, and the tensor or the byte.
-        FileNotFoundError: There is no such file.
-        ValueError: `sha256` is not a sum, or there are no released weights of that name.
-
-    Example:
-
-    >>> import keras_vit, tempfile
-    >>> model = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3))
-    >>> folder = tempfile.mkdtemp()
-    >>> model.save(folder + "/model.keras")
-    >>> keras_vit.load_model(folder).hidden_dim
-    16
-    """
-    path = Path(path).expanduser()
-    if ":" not in str(path) and not path.exists():
-        raise FileNotFoundError(
-            f"There is no model at {path}. Give a .keras or weights file, the folder of a "
-            "training run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
-        )
-    if path.is_dir():
-        path = file_in_folder(path)
-    if not path.name.endswith(SUFFIXES):
-        return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
-    check_regular(path)
-    if not is_whole_model(path):  # which raises what to do with weights alone
-        return from_checkpoint(path, sha256=sha256, max_parameters=max_parameters)
-    check_file(path, sha256)
-    return load_keras_model(path, max_parameters)
 
 
 # What a model takes from the file of its weights where its caller sets nothing.
@@ -170,7 +147,8 @@ def model_class(weights: str | Path) -> type[ImageModel]:
     Example:
 
     >>> import keras_vit, tempfile
-    >>> model = keras_vit.MLPMixer(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
+    >>> sizes = dict(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
+    >>> model = keras_vit.models.MLPMixer(**sizes)
     >>> file = tempfile.mkdtemp() + "/model.npz"
     >>> keras_vit.weights.save_weights(model, file, layout="google")
     >>> keras_vit.weights.loading.model_class(file).__name__
@@ -259,7 +237,7 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
         if "input_shape" not in overrides:
             raise CheckpointError(
                 f"The patches of {path} are not a square, so their number does not determine the "
-                "size of the images. Give it: from_checkpoint(file, input_shape=(224, 160, 3))."
+                "size of the images. Give it: keras_vit.load(file, input_shape=(224, 160, 3))."
             )
         return
     height, width, channels = arguments["input_shape"]

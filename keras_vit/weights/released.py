@@ -50,7 +50,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """Model and tag, joined by a colon, as `from_checkpoint` takes them."""
+        """Model and tag, joined by a colon, as `keras_vit.load` takes them."""
         return f"{self.model}:{self.tag}"
 
     @property

@@ -16,10 +16,10 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import atomic_write
 from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
+from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.audit.decisions import COLUMNS, DIGEST
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
 from keras_vit_cli.page_parts import breakable
-from keras_vit_cli.predict.schema import name_of
 from keras_vit_cli.search.result_page import Card, card_style, photo, thumbnail
 
 PAGE = "index.html"

@@ -20,8 +20,8 @@ from keras_vit.curation import FeatureIndex
 from keras_vit.curation.feature_index import modified_times
 from keras_vit.data.sources.listings import read_text
 from keras_vit.data.sources.table_files import numbered_rows
+from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.predict.image_paths import image_paths
-from keras_vit_cli.predict.schema import name_of
 from keras_vit_cli.search.result_table import label_of, write_csv
 
 KEEP, RELABEL, DROP = DECISIONS = ("keep", "relabel", "drop")

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit import load_model
+from keras_vit import data, load
 from keras_vit._base.errors import counted, listed, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex, index_of, judge_features
 from keras_vit.curation.photo_encoder import Encoder
-from keras_vit.data import load
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.evaluation.unseen_images import seen_images_of, table_arguments, without_used
 from keras_vit.models import ImageModel
 from keras_vit.models.cost import cost_of
 from keras_vit.tasks import Task
@@ -39,8 +39,6 @@ from keras_vit_cli.options.choose import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
 from keras_vit_cli.report.run_plots import save_figure
-from keras_vit_cli.scored_images import seen_images_of, without_used
-from keras_vit_cli.table_options import table_options
 
 _ROUNDS = 5  # batches that are timed
 
@@ -135,8 +133,8 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
 
     Those that a candidate was made with are left out: its features know them.
     """
-    table = table_options(options)
-    splits = load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
+    table = table_arguments(vars(options))
+    splits = data.load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
     split = splits.train
     if split.files is None:
         raise ValueError(
@@ -163,7 +161,7 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
 
 
 def _candidates(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
-    model = load_model(weights)
+    model = load(weights)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     for size in options.sizes or (None,):

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.table import Table
 
 from keras_vit._base.output_folder import OutputFolder
-from keras_vit.export import ExportedModel
+from keras_vit.exporting import ExportedModel
 from keras_vit_cli.evaluate.tables import own_results, transfer_rows
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions

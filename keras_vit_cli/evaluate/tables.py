@@ -1,6 +1,5 @@
 """`keras-vit evaluate`: a model on its own classes, or its features on new ones."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from keras_vit import data
@@ -11,7 +10,7 @@ from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
 from keras_vit.evaluation.report import report_of
-from keras_vit.models.answers import task_of
+from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit_cli.options.evaluate import EvaluateOptions
 from keras_vit_cli.report.results import Results, results_of
 
@@ -27,34 +26,6 @@ def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
     check_same_task(model, split)
     outcomes, targets = predict_outcomes(model, split, batch_size)
     return results_of(report_of(outcomes, targets), outcomes, split)
-
-
-def check_same_classes(model: Any, split: data.Split) -> None:
-    """Raises a ValueError where a model does not have the classes of a split."""
-    classes = len(split.class_names)
-    named = model.class_names is not None
-    if model.num_classes != classes or (named and tuple(model.class_names) != split.class_names):
-        raise ValueError(
-            f"{model.name} predicts {model.num_classes} classes"
-            f"{f' ({_shorten(model.class_names)})' if named else ''}, and the data has {classes} "
-            f"({_shorten(split.class_names)}). Evaluate its features instead: --probe, --knn or "
-            "--fewshot."
-        )
-
-
-def check_same_task(model: Any, split: data.Split) -> None:
-    """Raises a ValueError where the labels of a split mean something else than a model answers."""
-    task, asked = getattr(model, "task", None), split.task
-    if asked.kind == "classification" and (task is None or task.kind == "classification"):
-        check_same_classes(model, split)
-        return
-    task = task_of(model)
-    if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
-        raise ValueError(
-            f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
-            f"{asked.kind} of {_shorten(asked.shown_names)}: give its labels (--labels, --task, "
-            "--label-columns)."
-        )
 
 
 def transfer_rows(
@@ -99,7 +70,3 @@ def transfer_rows(
             spread = f"± {100 * row.spread:.2f} over {counted(options.seeds, 'seed')}"
             rows.append((f"{row.shots}-shot", f"{row.mean:.2%}", spread))
     return rows
-
-
-def _shorten(names: Sequence[str], shown: int = 5) -> str:
-    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")

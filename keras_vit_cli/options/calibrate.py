@@ -6,7 +6,7 @@ from pathlib import Path
 
 from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import Command, in_data, in_run
-from keras_vit_cli.options.shared import BATCH, COVERAGE, DATA_HELP
+from keras_vit_cli.options.shared import BATCH, COVERAGE_RANGE, DATA_HELP
 
 METHODS = (
     "lac",
@@ -45,7 +45,7 @@ class CalibrateOptions:
     coverage: float = in_run(
         "part of new images whose class is to be in the set, or whose number in the interval",
         0.95,
-        COVERAGE,
+        COVERAGE_RANGE,
     )
     method: str = in_run(
         "which classes are in a set: those that are probable enough (lac, the smallest sets), or "

@@ -27,7 +27,7 @@ MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 OF_TABLE = ("task", "order", "file_column", "label_columns", "separator")
 # Upper ends are far above what anyone trains and below what a slip of the keyboard would allocate.
 BATCH = Integers(1, 65_536)
-COVERAGE = Numbers(0, 1, metavar="PART")
+COVERAGE_RANGE = Numbers(0, 1, metavar="PART")
 CLASSES = Integers(1, 100_000)
 COUNT = Integers(1, 1_000_000_000_000)
 EPOCHS = Integers(1, 1_000_000)

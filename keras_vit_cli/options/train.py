@@ -18,7 +18,7 @@ from keras_vit_cli.options.option import (
 from keras_vit_cli.options.shared import (
     BALANCES,
     BATCH,
-    COVERAGE,
+    COVERAGE_RANGE,
     DATA_HELP,
     DISTRIBUTIONS,
     EPOCHS,
@@ -30,7 +30,7 @@ from keras_vit_cli.options.shared import (
     VIEWS_HELP,
 )
 
-DISTILLATIONS = ("soft", "hard")  # as in keras_vit.Distillation
+DISTILLATIONS = ("soft", "hard")  # as in keras_vit.training.Distillation
 CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 
@@ -167,7 +167,7 @@ class TrainOptions:
         "this part of new images, such as 0.95; holds out a tenth of the training images for it "
         "(default: none)",
         None,
-        COVERAGE,
+        COVERAGE_RANGE,
     )
     views: str | None = in_recipe(VIEWS_HELP, None, choices=VIEWS)
     checkpoint_seconds: float = in_run(

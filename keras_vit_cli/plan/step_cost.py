@@ -17,9 +17,9 @@ from typing import Any
 import keras
 
 from keras_vit._base.errors import check_choice, check_positive, counted
-from keras_vit.applications import create as create_model
+from keras_vit.applications import create
 from keras_vit.distribution.axes import KINDS, held_parameters
-from keras_vit.distribution.kinds import create, distribution_over
+from keras_vit.distribution.kinds import distribution_of, distribution_over
 from keras_vit.models import named_model
 from keras_vit.models.cost import BYTES, cost_of
 from keras_vit.models.geometry import DEFAULT_SIZE
@@ -179,7 +179,7 @@ def step_cost(
 
     Args:
         name: A name that `keras_vit.create` knows.
-        kind: As for `keras_vit.distribution.create`.
+        kind: As for `keras_vit.distribution.layout_table`.
         devices: How many of the devices here; None for all; or a TPU such as `"v5e:4x4"`, which
             needs the package `libtpu` and no TPU.
         batch_size: Images of the step, on all devices together.
@@ -207,9 +207,9 @@ def step_cost(
     if isinstance(devices, str):
         distribution = distribution_over(kind, tpu_devices(devices))
     else:
-        distribution = create(kind, devices)
+        distribution = distribution_of(kind, devices)
     with keras.StatelessScope(initialize_variables=False):
-        model = create_model(name, dtype=precision, **arguments)
+        model = create(name, dtype=precision, **arguments)
     count = distribution.device_mesh.devices.size
     try:
         program = compile_step(model, distribution, batch_size, training)
@@ -275,7 +275,7 @@ def expected_cost(
     size = options.setdefault("image_size", named_model(name).image_size or DEFAULT_SIZE)
     classes = {k: v for k, v in options.items() if k == "num_classes"}
     arguments = {"input_shape": (size, size, 3), "dtype": precision, "remat": remat, **classes}
-    model = without_values(lambda: create_model(name, **arguments))
+    model = without_values(lambda: create(name, **arguments))
     shapes = [(variable.path, variable.shape) for variable in model.trainable_variables]
     total, held = (held_parameters(shapes, kind, n) for n in (1, count))
     cost = cost_of(model, batch_size)

@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 from keras_vit._base.errors import printable
 from keras_vit._base.files import append, atomic_write, check_place, open_to_append
 from keras_vit._base.spreadsheet import from_text_cell
+from keras_vit.evaluation.answer_row import Row
 from keras_vit_cli.csv_lines import CsvLines
-from keras_vit_cli.predict.schema import Row, Schema
+from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.printing import print_text
 
 # Rows of a row group of Parquet: many enough to be compressed well, few enough for memory.

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from keras_vit._base.errors import counted, printable
 from keras_vit.data.sources.other_formats import shown_left_out
+from keras_vit.evaluation.answer_row import NOT_FINITE, Row, is_finite, name_of
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import task_of
 from keras_vit.models.scoring import has_novelty
@@ -28,7 +29,7 @@ from keras_vit_cli.predict.answer_files import (
     parquet_writer,
 )
 from keras_vit_cli.predict.image_paths import image_paths, is_one_file
-from keras_vit_cli.predict.schema import NOT_FINITE, Row, Schema, is_finite, name_of
+from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.printing import print_table, print_text, progress_bar
 
 # Images in one table: the columns of a table are as wide as its widest cell, which has to wait for

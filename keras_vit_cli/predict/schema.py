@@ -1,7 +1,6 @@
 """The rows of answers: one schema for JSON lines, Parquet and, flattened, CSV."""
 
 import math
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,39 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.evaluation.answer_row import Row, answer_row
 from keras_vit.tasks import Task
 
 # Between several labels in one cell of a CSV file.
 SEPARATOR = ";"
 # Numbers of two computations of one answer differ less, those of two models more.
 TOLERANCE = 1e-3
-# So begins the reason for an answer that is not finite, and no reason for a file.
-NOT_FINITE = "the model predicts "
-
-Row = dict[str, Any]
-
-
-def is_finite(answer: np.ndarray) -> bool:
-    """Whether an answer `(size,)` is one: without NaN and infinity."""
-    return bool(np.isfinite(answer).all())
-
-
-def name_of(path: Path | str) -> str:
-    """A path as every format can hold it: bytes that are not UTF-8 become backslash escapes.
-
-    >>> name_of(Path("Blüte.jpg"))
-    'Blüte.jpg'
-    """
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
 class Schema:
     """How answers of a task stand in rows.
 
-    A row has `file`, `error`, which is None or the reason why there is no answer, and what
-    `task.describe` returns: `predictions`, a list with a dictionary per name, and for some tasks
-    what is decided, such as `labels`. An answer that is not finite is a reason, too.
+    Rows are those of `keras_vit.evaluation.answer_row`.
 
     Flattened, predictions that are ranked are numbered, `class_1`, `probability_1`, `class_2`, and
     those in a fixed order have the name in their column: `value_weight`. Several labels stand in
@@ -69,15 +49,7 @@ class Schema:
 
     def row(self, file: Path | str, answer: np.ndarray | str) -> Row:
         """The row of a file, from its answer or the reason why there is none."""
-        if not isinstance(answer, str) and not is_finite(answer):
-            answer = f"{NOT_FINITE}{answer[~np.isfinite(answer)][0]}, which is not an answer"
-        if isinstance(answer, str):
-            return {"file": name_of(file), "error": answer}
-        begin: Row = {"file": name_of(file), "error": None}
-        if self.novelty:
-            answer, novelty = answer[:-1], float(answer[-1])
-            begin |= {"novel": novelty > 1, "novelty": novelty}
-        return {**begin, **self.task.describe(answer, self.top)}
+        return answer_row(self.task, file, answer, self.top, self.novelty)
 
     @cached_property
     def example(self) -> Row:

@@ -12,7 +12,7 @@ from keras_vit.data import Augmentation
 from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.report_text import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
-from keras_vit.training.compile_model import loss_name
+from keras_vit.training.compilation import loss_name
 from keras_vit.training.recipes import Recipe
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.report.description import (
@@ -293,7 +293,7 @@ def _commands(run: Path, config: Mapping[str, Any], beside: str, facts: Mapping[
     parts.insert(0, "```\n" + "\n".join(map(printable, commands)) + "\n```")
     parts.append(
         "```python\nimport keras_vit\n\n"
-        f"model = keras_vit.load_model({file})  # takes pixels 0..255\n"
+        f"model = keras_vit.load({file})  # takes pixels 0..255\n"
         "answers = keras_vit.models.answers.answers_of(model, model.predict(images))\n```",
     )
     if note := facts.get("note_of_best", ""):

@@ -6,8 +6,8 @@ from typing import Any
 
 from keras_vit._base.files import atomic_write, begins_with_mark
 from keras_vit.curation import FeatureIndex
+from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.csv_lines import CsvLines
-from keras_vit_cli.predict.schema import name_of
 
 SEARCH_COLUMNS = ("query", "rank", "file", "similarity", "label")
 CLUSTER_COLUMNS = ("file", "cluster", "similarity", "label")

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from keras_vit import load_model
+from keras_vit import load
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import cache_folder
 from keras_vit.curation import FeatureIndex, SearchResult, find_similar
@@ -64,7 +64,7 @@ def facts_of(index: FeatureIndex) -> str:
 
 def _load(index: FeatureIndex, model: Path | None) -> ImageModel:
     """The model of an index: the one on the command line, or where the index notes that it is."""
-    return load_model(_noted_model(index) if model is None else model)
+    return load(_noted_model(index) if model is None else model)
 
 
 def _noted_model(index: FeatureIndex) -> Path | str:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.evaluation.answer_row import Row
 from keras_vit.models.answers import NOVELTY
 from keras_vit.tasks import PredictionSets
-from keras_vit_cli.predict.schema import Row
 from keras_vit_cli.serve.images import RefusedError, Upload, check_count
 from keras_vit_cli.serve.json_body import check_keys, decoded, json_object, short
 from keras_vit_cli.serve.model import ServedModel

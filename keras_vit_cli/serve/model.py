@@ -20,7 +20,7 @@ from keras_vit.evaluation.prediction import (
     check_takes_pixels_to_answers,
     size_and_channels,
 )
-from keras_vit.export import ExportedModel, load_classifier
+from keras_vit.exporting import ExportedModel, load_classifier
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import task_of

@@ -20,8 +20,9 @@ from keras_vit._base.version import __version__
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import DEEP, has_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_contents
+from keras_vit.evaluation.answer_row import Row
 from keras_vit_cli.inspect.looks import METHODS
-from keras_vit_cli.predict.schema import Row, Schema
+from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve.batching import Batcher, Places
 from keras_vit_cli.serve.decoders import Decoders
 from keras_vit_cli.serve.images import RefusedError, Upload, Uploads, images_in, preparation

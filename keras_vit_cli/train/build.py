@@ -36,7 +36,7 @@ def build(
     if job.model is not None:
         model = keras_vit.create(job.model, weights=job.weights, **arguments)
     elif job.weights is not None:
-        model = keras_vit.from_checkpoint(job.weights, **arguments)
+        model = keras_vit.load(job.weights, **arguments)
     else:
         model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
     is_named = job.model is not None or job.weights is not None

@@ -12,9 +12,7 @@ from keras_vit._base.spreadsheet import as_text_cell
 from keras_vit.data import Splits
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
-
-IMAGES = "images.csv"
-COLUMNS = ("image", "sha256_begins", "use")
+from keras_vit.evaluation.unseen_images import COLUMNS
 
 
 def write_images(file: Path, splits: Splits, seen: SeenImages) -> None:

@@ -21,10 +21,12 @@ from keras_vit._base.manifest import read_manifest
 from keras_vit._base.version import install_command
 from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.report import Report, report_of
+from keras_vit.evaluation.unseen_images import IMAGES, table_arguments
 from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
@@ -36,12 +38,12 @@ from keras_vit.ops import (
 from keras_vit.tasks.balance import describe_counts, differs_much
 from keras_vit.training.apart import digests_of, unseen, without_copies
 from keras_vit.training.callbacks import check_tensorboard
-from keras_vit.training.compile_model import loss_name
+from keras_vit.training.compilation import loss_name
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.first_look import first_look
-from keras_vit.training.fit import History, fit
+from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
-from keras_vit.training.probe_choice import choose, hold_out_to_choose
+from keras_vit.training.probe_choice import choose_probe, hold_out_to_choose
 from keras_vit.training.refinement import (
     CALIBRATION,
     hold_out,
@@ -51,14 +53,13 @@ from keras_vit.training.refinement import (
     some_images,
     some_of,
 )
-from keras_vit.weights import load_model
+from keras_vit.weights import load
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
-from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train.build import build
-from keras_vit_cli.train.image_record import IMAGES, write_images
+from keras_vit_cli.train.image_record import write_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
@@ -153,7 +154,7 @@ class Run:
         if job.distribution is not None:
             keras_vit.distribution.initialize()
             check_processes(job, self.recipe)
-            return keras_vit.distribution.create(job.distribution, job.devices).scope()
+            return distribution_of(job.distribution, job.devices).scope()
         if job.devices is not None:
             raise ValueError(
                 f"devices={job.devices} needs a distribution: give --distribution data_parallel, "
@@ -325,14 +326,14 @@ class Run:
             return
         if job.lora is not None:
             self.print(f"LoRA trains {enable_lora(self.model, job.lora):,} parameters")
-        task, identity = self.model, dict(job.identity)
+        trained, identity = self.model, dict(job.identity)
         if (teacher := self.teacher) is not None:
-            task = Distillation(task, teacher, job.distillation or "soft")
+            trained = Distillation(trained, teacher, job.distillation or "soft")
             # A run does not continue with another teacher that came in this one's place.
             identity["teacher_sha256"] = weights_digest(teacher)
             self.print(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
         self.history = fit(
-            task,
+            trained,
             self.recipe,
             self.trained_on,
             self.folder,
@@ -346,7 +347,7 @@ class Run:
             tensorboard=job.tensorboard,
         )
         if job.patience is not None and (self.folder / "best.keras").is_file():
-            self.model = load_model(self.folder / "best.keras")
+            self.model = load(self.folder / "best.keras")
         else:
             self.model = self.model.copy() if job.lora is None else merged(self.model)
 
@@ -357,7 +358,9 @@ class Run:
         assert self.start is not None
         # Images that set the temperature must not be trained on.
         all_images = self.splits.train if self.held_out is None else None
-        self.model, choice = choose(self.model, self.recipe, self.start, self.deciding, all_images)
+        self.model, choice = choose_probe(
+            self.model, self.recipe, self.start, self.deciding, all_images
+        )
         self.print(str(choice))
         self.facts["choice"] = choice.to_dict()
 
@@ -453,7 +456,7 @@ class Run:
             if find_spec("tensorflow") is None:
                 return  # and was said before all work
             saved_model = self.folder / "saved_models" / name / "1"
-            keras_vit.export_model(self.model, saved_model, overwrite=True)
+            keras_vit.export(self.model, saved_model, overwrite=True)
 
 
 def load_splits(job: Job) -> data.Splits:
@@ -466,7 +469,7 @@ def load_splits(job: Job) -> data.Splits:
         warnings.simplefilter("default", DataRangeWarning)  # and not these
         return data.load(
             job.data,
-            **table_options(job),
+            **table_arguments(vars(job)),
             data_dir=job.data_dir,
             val_fraction=job.val_fraction,
             seed=job.seed,
@@ -480,6 +483,6 @@ def load_splits(job: Job) -> data.Splits:
 
 def load_teacher(name: str) -> Any:
     """A model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
-    teacher = load_model(name)
+    teacher = load(name)
     check_classifier(teacher, "teacher")
     return teacher

@@ -64,4 +64,4 @@ def small_recipe() -> Iterator[None]:
 @pytest.fixture
 def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SavedModel takes a third of a short training; others have one."""
-    monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)

@@ -37,10 +37,10 @@ REQUIRED = dict(row.strip().split(" ", 1) for row in re.split("[;\n]", WORDS.str
 NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
 ROWS = """
-accumulate 0; batch-size 0 1.5 65537; cache 0 4097 448px; checkpoint-every -0.5 1e6
+batch-size 0 1.5 65537; cache 0 4097 448px; checkpoint-every -0.5 1e6
 clusters 1 10001; coverage 0 1 95; devices 0 100000; epochs 0 0.5 1000000000000; examples 0 101
 fewshot 0; held-out 1 -0.1 1.5; knn 0; image-size 0 100000 224x224; augment:images 0 101
-choose:images 9 10.5; learning-rate 0 -1e-3 100; learning-rates 0; lora 0 100000; max-bytes 0
+choose:images 9 10.5; learning-rate 0 -1e-3 100; lora 0 100000; max-bytes 0
 max-images 0; max-pixels 0; most 0 10001; neighbors 0 100001; num-classes 1.0
 patience 0; port 65536; queue 0; seeds 0; seed 0.5 4294967296; sizes 0 4097; steps 0 -3; top 0
 search:top 0 1001; token-merging 0 4097; training-images 0 1.5; val-fraction 0 1 1.5; versions 0 101

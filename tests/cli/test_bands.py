@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit import load_model, recipes
+from keras_vit import load, recipes
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of
 
@@ -41,7 +41,7 @@ def test_from_training_to_the_exported_file(
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
     run = tmp_path / "run"
     command("train --bands 4,2 --image-size 12 --recipe digits --data", tiles, "--out", run)
-    model = load_model(run)
+    model = load(run)
     assert (model.input_shape, model.eval_transform.bands) == ((None, 12, 12, 2), (4, 2))
     assert [round(mean, -2) for mean in model.normalization[0]] == [1800, 2100]
     report = json.loads((run / "report.json").read_text())

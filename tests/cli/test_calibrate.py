@@ -35,7 +35,7 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     assert "calibrated on 360 images for a coverage of 0.9" in printed
     assert "10 classes with a threshold and a coverage of its own" in printed
     assert "novelty: above 1 for at most 0.1 of new images like these" in printed
-    model = keras_vit.load_model("model-calibrated.keras")
+    model = keras_vit.load("model-calibrated.keras")
     labels, outputs = evaluation.predict_split(model, data.load("digits").val)
     answers = answers_of(model, outputs)
     assert model.task.sets == tasks.PredictionSets.calibrated(labels, answers, 0.9)
@@ -93,7 +93,7 @@ def test_train_with_a_coverage(command: Command) -> None:
     assert facts["data"] == {"train": 1437 - count, "val": 360}
     assert count == pytest.approx(144, abs=10)
     assert f"Prediction sets of 0.9 coverage, from {count} images" in printed
-    model = keras_vit.load_model(out)
+    model = keras_vit.load(out)
     scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
     assert facts["report"]["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
     novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 360 images."
@@ -103,7 +103,7 @@ def test_train_with_a_coverage(command: Command) -> None:
     assert facts["report"]["sets"]["calibrated_on"] == count
     assert f"| calibrated on | {count} training images, used for nothing else |" in page
     assert "Answered with one class: " in page
-    contract = keras_vit.export.load_exported(out / "saved_models/run/1").contract
+    contract = keras_vit.exporting.load_exported(out / "saved_models/run/1").contract
     assert contract.task.sets == model.task.sets
     assert contract.novelty
     assert model.novelty.classes == 10

@@ -21,16 +21,16 @@ CACHED = "--epochs 4 --coverage 0.8 --cache 16 --reader"
 ON_TORCH = [SLOW, pytest.mark.backends("torch")]
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
-import dataclasses, importlib, os, sys, keras_vit, keras_vit_cli.start
+import dataclasses, os, sys, keras_vit, keras_vit_cli.start
 from keras_vit.training.recipes import RECIPES
 recipe = RECIPES["from_scratch_tiny"]
 small = {**recipe.model, "hidden_dim": 16, "mlp_dim": 16, "depth": 1, "num_heads": 2}
 RECIPES["from_scratch_tiny"] = dataclasses.replace(recipe, model=small)
-fit = importlib.import_module("keras_vit.training.fit")  # `keras_vit.fit` is the function
-run = fit.ResumableRun
-fit.ResumableRun = lambda folder, _, **options: run(folder, 0.0, every_steps=2, **options)
+from keras_vit.training import fitting
+run = fitting.ResumableRun
+fitting.ResumableRun = lambda folder, _, **options: run(folder, 0.0, every_steps=2, **options)
 if os.environ.get("NO_EXPORT"):
-    keras_vit.export_model = lambda *_, **__: None
+    keras_vit.export = lambda *_, **__: None
 sys.exit(keras_vit_cli.start.main())
 """
 

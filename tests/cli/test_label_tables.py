@@ -13,8 +13,8 @@ from PIL import Image
 import keras_vit
 from examples import label_tables
 from keras_vit.evaluation.task_probe import TaskProbe, task_probe
+from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.models.answers import answers_of
-from keras_vit_cli.table_options import table_options
 from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
 from tests import bank
@@ -62,7 +62,7 @@ def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, comman
     assert "accuracy" not in card or kind == "ordinal"
     value = record["report"]["scores"][score][0]
     assert f"{value:.4g}" in command("evaluate", out, *data)
-    model = keras_vit.load_model(out)
+    model = keras_vit.load(out)
     assert model.task.kind == kind
     file = tmp_path / name / "0000.png"
     command("predict", out, file)
@@ -90,7 +90,7 @@ def test_a_frozen_backbone_and_a_teacher(
     printed = command("train --freeze-backbone", *data, "--weights", weights, "--out", frozen)
     assert "on frozen features: linear probe mean_average_precision 0." in printed
     assert "the head alone is trained" in printed
-    trained = keras_vit.load_model(frozen)
+    trained = keras_vit.load(frozen)
     for layer, weights in (
         ("head", [probes[0].kernel, probes[0].bias]),
         ("block_0", model.get_layer("block_0").get_weights()),
@@ -114,7 +114,7 @@ def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
     task = run.load_splits(replace(job, order=order)).task
     assert task.names == ("nil", "one", "two", "three", "four", "five")
     # The table is read for a model by the order of the model.
-    assert table_options(job, task)["task"] == task
+    assert table_arguments(vars(job), task)["task"] == task
 
 
 def test_the_loss_of_another_task(table: Table, tmp_path: Path, command: Command) -> None:

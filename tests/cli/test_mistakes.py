@@ -93,7 +93,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder, {"run.partial/config.json": config.encode()})
     save_tiny(folder / "m.keras")
     sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (32, 32, 3)}
-    keras_vit.save_weights(keras_vit.MLPMixer(**sizes), folder / "mixer.npz", layout="google")
+    keras_vit.save_weights(
+        keras_vit.models.MLPMixer(**sizes), folder / "mixer.npz", layout="google"
+    )
     return folder
 
 
@@ -145,7 +147,7 @@ def test_packages_are_named_before_any_work(
     ):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            patch.setattr("keras_vit_cli.commands.load_model", None)
+            patch.setattr("keras_vit_cli.commands.load", None)
             error = command(words, status=2)
         assert package in error
         assert "pip install" in error

@@ -95,7 +95,7 @@ def test_formats_of_answers(kind: str, models: Models, photographs: Path, predic
     pytest.importorskip("pyarrow.parquet")
     for format in READ:  # one image is broken
         predict(kind, f"{photographs} --top 2 --out a.{format}", status=1)
-    model, rows = keras_vit.load_model(models[kind]), read_jsonl("a.jsonl")
+    model, rows = keras_vit.load(models[kind]), read_jsonl("a.jsonl")
     names = ["a.png", "b.png", "broken.jpg", "deep/er/c.png"]
     assert [row["file"] for row in rows] == [f"photos/{name}" for name in names]
     damage = "the JPEG file is damaged or incomplete"
@@ -442,6 +442,6 @@ def test_paths_are_taken_as_they_are_needed(models: Models) -> None:
     write(Path(), {"a.png": plain(1)})
     taken = itertools.count()
     endless = (Path("a.png") for _ in taken)
-    answers = predict_files(keras_vit.load_model(models["ordinal"]), endless, batch_size=4)
+    answers = predict_files(keras_vit.load(models["ordinal"]), endless, batch_size=4)
     assert len(list(itertools.islice(answers, 10))) == 10
     assert next(taken) == 12

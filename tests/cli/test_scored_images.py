@@ -16,9 +16,10 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import data, tasks
+from keras_vit import data, evaluation, tasks
 from keras_vit.data import Split
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.evaluation.unseen_images import IMAGES
 from keras_vit.training import recipes
 from keras_vit_cli import calibrate_command, commands
 from keras_vit_cli.arguments import parse
@@ -26,7 +27,6 @@ from keras_vit_cli.choose import choose_command
 from keras_vit_cli.choose.choose_command import Labeled
 from keras_vit_cli.evaluate import evaluate_command
 from keras_vit_cli.scored_images import scored_images
-from keras_vit_cli.train.image_record import IMAGES
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 from tests import bank
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("here")
 NAMES = ("dark", "light")
 # What each command loads a model by, and what it does with the images that it scores it on.
 LOADS = [(evaluate_command, "open_classifier")]
-LOADS += [(module, "load_model") for module in (calibrate_command, choose_command, commands)]
+LOADS += [(module, "load") for module in (calibrate_command, choose_command, commands)]
 SCORES = [(calibrate_command, "predict_split"), (choose_command, "_judge"), (commands, "compare")]
 SCORES += [(evaluate_command, "own_results"), (evaluate_command, "transfer_rows")]
 WHOLE = "evaluate model.keras --data", "calibrate model.keras --out other.keras --data"
@@ -81,11 +81,11 @@ def scored_by(words: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[st
     def stop(*given: Any) -> None:
         raise Scored([each.files for each in given if isinstance(each, Split | Labeled)][-1])
 
-    for name in ("export_model", "load_exported"):
+    for name in ("export", "load_exported"):
         monkeypatch.setattr(commands, name, lambda *_, **__: None)
     for module, name in LOADS:
         monkeypatch.setattr(module, name, lambda *_: model)
-    for module, name in SCORES:
+    for module, name in [*SCORES, (evaluation, "evaluate")]:
         monkeypatch.setattr(module, name, stop)
     with pytest.raises((Scored, ValueError)) as raised:
         commands.run(parse(words.split()))
@@ -144,6 +144,9 @@ def test_nothing_that_a_run_used_is_scored(
         assert validated <= rest
         for words in WHOLE:
             assert scored_by(f"{words} {place.name}", run.model, monkeypatch) == rest, words
+        with pytest.raises(Scored) as raised:  # by `stop`, in place of the predictions
+            keras_vit.evaluate(run.model, place)
+        assert contents(raised.value.args[0]) == rest
         for words in PARTS:
             scored = scored_by(f"{words} {place.name}", run.model, monkeypatch)
             assert scored <= rest, words
@@ -181,6 +184,7 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
         printed = said(f"evaluate {words}")
         assert "val: 24 images: 24 that the model was validated on" in printed
         accuracy = facts["report"]["scores"]["accuracy"][0]
+    assert keras_vit.evaluate("run").scores["accuracy"].value == accuracy
     assert re.search(rf"accuracy +{accuracy:.4g} ", printed)
     write_photo(Path("photos/dark/new.png"), 5000)
     assert "24 that the model was validated on, 1 new; left out: 36 that the model was trained" in (
@@ -226,7 +230,7 @@ def test_fit_in_python_notes_its_images(tmp_path: Path) -> None:
     model = bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1))
     recipe = replace(recipes.get("digits"), steps=2, epochs=0)
     keras_vit.fit(model, recipe, splits, tmp_path, print_fn=lambda line: None)
-    seen = keras_vit.load_model(tmp_path / "best.keras").seen_images
+    seen = keras_vit.load(tmp_path / "best.keras").seen_images
     assert set(seen.uses(splits.val.digests())) <= {"validated on", "trained on"}
     assert set(seen.uses(splits.train.digests())) == {"trained on"}
 
@@ -239,11 +243,11 @@ def test_a_record_survives_files(tmp_path: Path) -> None:
     model.seen_images = seen
     for name, layout in (("a.keras", None), ("a.npz", "google"), ("a.safetensors", "timm")):
         keras_vit.save_weights(model, tmp_path / name, layout)
-        read = keras_vit.from_checkpoint(tmp_path / name)
+        read = keras_vit.load(tmp_path / name)
         assert read.seen_images.uses(digests).tolist() == expected
     other = model.copy()
     other.seen_images = SeenImages.of({"calibrated on": digests[35:45]})
-    both = keras_vit.average_weights([model, other]).seen_images
+    both = keras_vit.training.average_weights([model, other]).seen_images
     assert both.uses(digests).tolist() == [*expected[:35], *["calibrated on"] * 10, *["new"] * 5]
     assert model.with_classifier(5).seen_images.used == 30
     for damaged in ({"trained on": {"count": 1, "digests": "!"}}, {"trained on": 3}, [1], "x"):

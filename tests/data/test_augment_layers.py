@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-import keras_vit.training.fit as fit_module
+import keras_vit.training.fitting as fit_module
 from keras_vit.data import ArraySplit, Augmentation, Splits, load, pipeline, plot_augmentations
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit_cli import commands as cli
@@ -231,7 +231,7 @@ def test_fit(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(keras_vit.recipes.get("digits"), image_size=SIZE, epochs=1, batch_size=4)
     splits = Splits("arrays", CLASSES, {"train": SPLIT, "val": SPLIT})
     lines: list[str] = []
-    # A checkpoint after every step: `keras_vit.training.fit` writes them by time.
+    # A checkpoint after every step: `keras_vit.fit` writes them by time.
     monkeypatch.setattr(fit_module, "ResumableRun", partial(fit_module.ResumableRun, every_steps=1))
 
     def fit(folder: str, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from keras_vit import DataRangeWarning
-from keras_vit.data import load, read_image
+from keras_vit.data import DataRangeWarning, load, read_image
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import predict_files

@@ -143,7 +143,7 @@ def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
 
 def test_predictions_and_inspections_need_no_tensorflow(shared, tmp_path, run_python) -> None:
     weights = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
-    keras_vit.from_checkpoint(weights).save(tmp_path / "model.keras")
+    keras_vit.load(weights).save(tmp_path / "model.keras")
     broken, text, missing = (tmp_path / f"{name}.jpg" for name in ("broken", "text", "missing"))
     broken.write_bytes(photographs(shared)[0].read_bytes()[:3000])
     text.write_text("no photograph")

@@ -9,6 +9,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.resume import ResumableRun
 
 # Runs the tests of a file in a process of its own: its devices are counted once.
@@ -43,7 +44,7 @@ def vit(**arguments: Any) -> keras.Model:
 def mixer(width: int, size: int, **arguments: Any) -> keras.Model:
     sizes = {"patch_size": size // 4, "hidden_dim": width, "depth": 1, "num_classes": CLASSES}
     mlps = {"tokens_mlp_dim": width, "channels_mlp_dim": 2 * width}
-    return keras_vit.MLPMixer(**sizes, **mlps, input_shape=(size, size, 3), **arguments)
+    return keras_vit.models.MLPMixer(**sizes, **mlps, input_shape=(size, size, 3), **arguments)
 
 
 def with_head(model: keras.Model) -> keras.Model:
@@ -60,7 +61,7 @@ def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
 
 
 def sharpness_aware(model: keras.Model, **options: float) -> keras.Model:
-    keras_vit.sharpness_aware(model, **options)
+    keras_vit.training.sharpness_aware(model, **options)
     return model
 
 
@@ -76,7 +77,7 @@ def resumable(folder: Any) -> ResumableRun:
 
 def on(kind: str | None, job: Job, seed: int = 1, **options: Any) -> Any:
     """What a job returns on a kind of distribution; None: on one device, in each process alone."""
-    distribution = kind and keras_vit.distribution.create(kind, **options)
+    distribution = kind and distribution_of(kind, **options)
     keras.distribution.set_distribution(distribution)
     keras.utils.set_random_seed(seed)
     try:

@@ -112,14 +112,14 @@ def smaller_than_all_processes(rows: int) -> Any:
 
 def masked_patch_prediction() -> Any:
     """Three rows per process, as many as it draws numbers per patch."""
-    task = keras_vit.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
+    task = keras_vit.training.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
     task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
     history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
     return task, history, task.evaluate(IMAGES, verbose=0)
 
 
 def distillation() -> Any:
-    task = keras_vit.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
+    task = keras_vit.training.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
     task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
     return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
@@ -262,7 +262,7 @@ def test_what_processes_cannot_share() -> None:
         with pytest.raises(ValueError, match="weight_decay"):
             model.fit(IMAGES, LABELS, verbose=0)
         with pytest.raises(ValueError, match="there are 2 processes"):
-            keras_vit.distribution.create("data_parallel", devices=3)
+            keras_vit.distribution.data_parallel(devices=3)
 
     together(job)
 

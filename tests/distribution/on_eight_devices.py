@@ -11,6 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.distribution import KINDS
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit_cli.plan.step_cost import step_cost
 from tests.distribution import helpers
@@ -27,7 +28,9 @@ def vit(**arguments: Any) -> keras.Model:
 
 
 def bit() -> keras.Model:
-    model = keras_vit.BiTResNet(depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3))
+    model = keras_vit.models.BiTResNet(
+        depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3)
+    )
     return helpers.with_head(model)
 
 
@@ -71,7 +74,7 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
 
 
 def masked_patch_prediction() -> keras.Model:
-    task = keras_vit.MaskedPatchPrediction(vit(), seed=3)
+    task = keras_vit.training.MaskedPatchPrediction(vit(), seed=3)
     task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
     task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
     return task
@@ -80,7 +83,7 @@ def masked_patch_prediction() -> keras.Model:
 def distillation() -> keras.Model:
     """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
     student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
-    task = keras_vit.Distillation(student, teacher, weight=0.9)
+    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
     task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
     return task
@@ -209,7 +212,7 @@ def test_what_is_refused() -> None:
         ("tensor_parallel", {"model_devices": 0}, "model_devices"),
     ):
         with pytest.raises(ValueError, match=message):
-            keras_vit.distribution.create(kind, **arguments)
+            distribution_of(kind, **arguments)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

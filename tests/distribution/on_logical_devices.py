@@ -38,7 +38,10 @@ EQUAL: dict[str, tuple[Callable[[], keras.Model], Callable[[], Any]]] = {
     "ours": (vit, lambda: MomentumSGD(0.02, state_dtype="float32", weight_decay=0.1, use_ema=True)),
     "keras": (vit, lambda: keras_sgd(weight_decay=0.1)),
     "scaled": (vit, lambda: keras.optimizers.LossScaleOptimizer(keras_sgd())),
-    "distilled": (lambda: keras_vit.Distillation(vit(), vit(hidden_dim=32), weight=0.9), keras_sgd),
+    "distilled": (
+        lambda: keras_vit.training.Distillation(vit(), vit(hidden_dim=32), weight=0.9),
+        keras_sgd,
+    ),
 }
 
 
@@ -77,7 +80,7 @@ def test_what_is_refused_or_warned_of(strategy: tf.distribute.Strategy) -> None:
         accumulating = compiled(vit(), keras_sgd(gradient_accumulation_steps=2))
         overwriting = compiled(vit(), MomentumSGD(0.02, use_ema=True, ema_overwrite_frequency=2))
         sharpness_aware = compiled(vit(), keras_sgd())
-        keras_vit.sharpness_aware(sharpness_aware, rho=0.05)
+        keras_vit.training.sharpness_aware(sharpness_aware, rho=0.05)
         for model, message in (
             (accumulating, refused),
             (overwriting, refused),
@@ -96,4 +99,4 @@ def test_what_is_refused_or_warned_of(strategy: tf.distribute.Strategy) -> None:
 def test_create_names_the_scope(kind: str) -> None:
     reason = rf"{kind!r} works on JAX.*, and Keras runs on .*MirroredStrategy\(\)\.scope\(\)"
     with pytest.raises(RuntimeError, match=rf"{reason}.*KERAS_BACKEND=jax"):
-        keras_vit.distribution.create(kind)
+        getattr(keras_vit.distribution, kind)()

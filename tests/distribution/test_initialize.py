@@ -67,15 +67,15 @@ def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.backends("torch")
 def test_one_process_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="torchrun --nproc-per-node"):
-        distribution.create("data_parallel", devices=2)
-    with distribution.create("data_parallel", devices=1).scope():
+        distribution.data_parallel(devices=2)
+    with distribution.data_parallel(devices=1).scope():
         assert vit().predict(pixels(3, 16, 16, 3), verbose=0).shape == (3, 5)
     for kind in ("fsdp", "tensor_parallel"):
         reason = f"{kind!r} works on JAX, and Keras runs on torch"
-        with pytest.raises(RuntimeError, match=rf'{reason}.*create\("data_parallel"\) works'):
-            distribution.create(kind)
+        with pytest.raises(RuntimeError, match=rf"{reason}.*data_parallel\(\) works"):
+            getattr(distribution, kind)()
     for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():  # of which one did not join
         monkeypatch.setenv(name, value)
     reason = r"2 processes were started: call keras_vit\.distribution\.initialize"
     with pytest.raises(RuntimeError, match=reason):
-        distribution.create("data_parallel")
+        distribution.data_parallel()

@@ -10,8 +10,9 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.distribution import create, layout_table
+from keras_vit.distribution import layout_table
 from keras_vit.distribution.axes import fsdp_axes, tensor_parallel_axes
+from keras_vit.distribution.kinds import distribution_of
 from keras_vit.trainer import compiled_step
 from keras_vit_cli import commands as cli
 from keras_vit_cli.plan import step_cost as costs
@@ -63,7 +64,7 @@ def test_the_largest_axis_that_divides_is_cut_by_known_kinds() -> None:
         tensor_parallel_axes("block_0/mlp/dense_0/kernel", (768, 3072), 5)
     for kind in ("ddp", ""):
         with pytest.raises(ValueError, match="data_parallel"):
-            create(kind)
+            distribution_of(kind)
 
 
 def test_the_arithmetic_follows_the_kind() -> None:

@@ -133,7 +133,7 @@ def _export(folder: Path) -> dict[str, Any]:
     model = bank.tiny(num_classes=5, input_shape=(32, 32, 3))
     files = {"onnx": "photos.onnx", "litert": "photos.tflite", "torch": "photos.pt2"}
     for format, file in {**files, "openvino": "photos/1"}.items():
-        keras_vit.export_model(model, file, format)
+        keras_vit.export(model, file, format)
     return {"pixels": np.zeros((1, 32, 32, 3), "uint8")}
 
 

@@ -102,7 +102,7 @@ def of_transformers(name: str, folder: Path, **arguments: Any) -> tuple[Any, Any
         pixels = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2).copy())
         results = theirs(pixels, output_hidden_states=True, output_attentions=True)
         results.last = getattr(theirs, "vit", theirs)(pixels).last_hidden_state
-    return results, keras_vit.from_checkpoint(folder, include_preprocessing=False)
+    return results, keras_vit.load(folder, include_preprocessing=False)
 
 
 def test_transformers(tmp_path: Path) -> None:

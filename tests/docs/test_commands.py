@@ -66,7 +66,7 @@ def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     saved = prepared / "runs/photos/saved_models/photos/1"
     # An export is half of a short training, and what is prepared has its own.
-    monkeypatch.setattr(keras_vit, "export_model", lambda _, to, **__: shutil.copytree(saved, to))
+    monkeypatch.setattr(keras_vit, "export", lambda _, to, **__: shutil.copytree(saved, to))
     with stand_ins.small_models(monkeypatch):
         yield tmp_path / "home"
 

@@ -23,7 +23,7 @@ from keras_vit.evaluation.task_probe import TaskProbe, task_probe
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
-from keras_vit.weights import from_checkpoint
+from keras_vit.weights import load
 from tests.backend import rows
 from tests.bank import TINY, fill, fresh, outputs, pixels
 
@@ -92,7 +92,7 @@ def test_flowers(shared: Path, tmp_path: Path) -> None:
     """Issue 3, criterion 4: an independent probe of timm's features gave 92.7 %."""
     pytest.importorskip("tensorflow")
     folder = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    model = from_checkpoint(folder / "model.safetensors")
+    model = load(folder / "model.safetensors")
     splits = data.load(shared / "photos" / "flowers")
     parts = [*features(model, splits.train, tmp_path), *features(model, splits.val, tmp_path)]
     assert [len(part) for part in parts] == [1800, 1800, 450, 450]
@@ -225,7 +225,7 @@ def test_zero_shot_as_transformers(kind: str, tmp_path: Path) -> None:
     pixels = torch.as_tensor(images.transpose(0, 3, 1, 2).copy())
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor([[5, 6, 7, 2], [9, 8, 3, 2]]), pixel_values=pixels)
-    tower = from_checkpoint(tmp_path, include_preprocessing=False)
+    tower = load(tmp_path, include_preprocessing=False)
     options = {"logit_scale": float(np.exp(theirs.logit_scale.item())), "activation": None}
     options["logit_bias"] = theirs.logit_bias.item() if kind == "siglip" else 0.0
     model = zero_shot(tower, expected.text_embeds.numpy(), ["one", "two"], **options)
@@ -260,6 +260,6 @@ def test_dividing_the_head_divides_the_logits_and_is_saved(options: dict, tmp_pa
     expected = softmax(np.log(before) / 2.5) if "classifier_activation" in options else before / 2.5
     np.testing.assert_allclose(after, expected, atol=1e-5)
     model.save(tmp_path / "model.keras")
-    loaded = from_checkpoint(tmp_path / "model.keras")
+    loaded = load(tmp_path / "model.keras")
     again = answers_of(loaded, outputs(loaded, images))
     np.testing.assert_allclose(again, answers_of(model, after), atol=1e-6)

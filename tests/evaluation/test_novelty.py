@@ -103,8 +103,8 @@ def test_novelty_is_saved_and_of_these_weights(tmp_path: Path, recwarn: Any) -> 
     # An average has other weights, and so has a model after `fit`.
     model, plain = calibrated(), calibrated().uncalibrated()
     assert model.is_calibrated
-    average = keras_vit.average_weights([model, plain])
-    for other in (plain, average, keras_vit.model_stock(plain, [model, calibrated()])):
+    average = keras_vit.training.average_weights([model, plain])
+    for other in (plain, average, keras_vit.training.model_stock(plain, [model, calibrated()])):
         assert not other.is_calibrated
         assert other.task.names == ("cat", "dog")
     model.save(tmp_path / "model.keras")

@@ -164,7 +164,9 @@ def test_models_weights_and_recipes_are_described() -> None:
         "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**ti, token_merging=2),
         other: small(**ti, depth=1, patch_size=8, mlp_dim=768),
         "Mixer-S/16": keras_vit.create("Mixer-S/16", **sizes),
-        "BiTResNet (depths 1; width 32)": keras_vit.BiTResNet(depths=(1,), width=32, **sizes),
+        "BiTResNet (depths 1; width 32)": keras_vit.models.BiTResNet(
+            depths=(1,), width=32, **sizes
+        ),
     }.items():
         assert description.describe_model(model) == name
     assert description.describe_weights(None, None) == "random"
@@ -243,7 +245,7 @@ def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch
     page = Path("partial/report.md").read_text("utf-8")
     assert page.startswith("# my photos\n")
     assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in page
-    assert 'load_model("runs/my photos/model.keras")' in page
+    assert 'load("runs/my photos/model.keras")' in page
     write_report(tmp_path / "here", results(), {})
     # `best.keras` is from before the calibration.
     (tmp_path / "here" / "best.keras").touch()

@@ -209,7 +209,7 @@ def test_vit_beside_resnet(tmp_path: Path, run_example: Run) -> None:
     assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
     text = (tmp_path / "page.md").read_text("utf-8")
     # The ViT has one of two right, twice.
-    tuned = keras_vit.from_checkpoint(tmp_path / "a.keras", num_classes=2, input_shape=(32, 32, 3))
+    tuned = keras_vit.load(tmp_path / "a.keras", num_classes=2, input_shape=(32, 32, 3))
     assert f"| ViT | {tuned.count_params():,} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
     assert "| ResNet | 8 | 100.00% ± 0.00 | 1.000 |" in text
     assert (tmp_path / "out" / "table.md").read_text("utf-8") == text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from keras_vit import from_checkpoint, inspection
+from keras_vit import inspection, load
 from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
 from keras_vit.ops import has_fused_attention
@@ -61,7 +61,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", rows(RECORDED, ["vit_token", WITH_PROBE]))
 def test_what_is_recorded(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
-    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
+    model = load(case.file, include_preprocessing=False, **CASES[name])
     outputs, prefix = case.outputs(), model.num_prefix_tokens
     images = outputs["images"]
     expected = np.stack([outputs[f"attn_{i}"] for i in range(model.depth)], axis=1)

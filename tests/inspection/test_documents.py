@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
+from keras_vit import load
 from tests.conftest import REPOSITORY
 from tests.docs.blocks import python_blocks
 
@@ -41,7 +41,7 @@ def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
     assert classes == ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
     others = sheet.others(flowers, 4)
     assert len(others) == 20
-    model = from_checkpoint(weights / "model.safetensors")
+    model = load(weights / "model.safetensors")
     maps = sheet.rollouts(model, flowers, [*boxes, *others])
     baseline = maps[len(boxes) :].mean(axis=0)
     for rollout, (name, box) in zip(maps, boxes.items(), strict=False):

@@ -6,7 +6,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from keras_vit import BiTResNet, MLPMixer, VisionTransformer
+from keras_vit import VisionTransformer
+from keras_vit.models import BiTResNet, MLPMixer
 from keras_vit.models.image_model import OF_KERAS
 
 SMALL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "input_shape": (32, 32, 3)}

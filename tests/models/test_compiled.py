@@ -18,9 +18,9 @@ HYBRID = {**VIT, "patch_size": 1, "resnet": (), "resnet_width": 32}
 BIT = {"depths": (1,), "width": 32, "input_shape": (16, 16, 3), "num_classes": 3}
 MODELS = {
     "ViT": lambda: keras_vit.VisionTransformer(**VIT),
-    "Mixer": lambda: keras_vit.MLPMixer(**OF),
+    "Mixer": lambda: keras_vit.models.MLPMixer(**OF),
     "hybrid": lambda: keras_vit.VisionTransformer(**HYBRID),
-    "BiT": lambda: keras_vit.BiTResNet(**BIT),
+    "BiT": lambda: keras_vit.models.BiTResNet(**BIT),
     "any size": lambda: keras_vit.VisionTransformer(**{**VIT, "input_shape": (None, None, 3)}),
 }
 X, Y = np.zeros((3, 16, 16, 3)), np.zeros((3, 3))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import DataRangeWarning
+from keras_vit.data import DataRangeWarning
 from keras_vit.trainer.compiled_model import CompiledModel
 from tests.backend import numpy
 from tests.training.common import SOURCES, Source

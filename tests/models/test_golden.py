@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
+from keras_vit import load
 from tests.backend import numpy
 from tests.golden_cases import golden_case
 
@@ -17,7 +17,7 @@ SIZES["interp_gap"] = [(96, 96), (48, 48), (80, 48)]
 @pytest.mark.parametrize("name", ["vit_token", "vit_gap"])
 def test_attention_probabilities_equal_the_official_code(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
-    model, recorded = from_checkpoint(case.file, include_preprocessing=False), case.outputs()
+    model, recorded = load(case.file, include_preprocessing=False), case.outputs()
     for i in range(model.depth):
         block = model.get_layer(f"block_{i}")
         before = recorded["with_posemb" if i == 0 else f"block_{i - 1}"]
@@ -28,8 +28,8 @@ def test_attention_probabilities_equal_the_official_code(name: str, shared: Path
 @pytest.mark.parametrize("name", SIZES)
 def test_resampling_equals_the_official_code(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
-    model = from_checkpoint(case.file, include_preprocessing=False)
-    dynamic = from_checkpoint(case.file, include_preprocessing=False, input_shape=(None, None, 3))
+    model = load(case.file, include_preprocessing=False)
+    dynamic = load(case.file, include_preprocessing=False, input_shape=(None, None, 3))
     for size in SIZES[name]:
         recorded = case.outputs(size)
         found = dynamic.predict(recorded["images"], verbose=0)  # compiled with sizes unknown

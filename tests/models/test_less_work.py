@@ -164,7 +164,7 @@ def test_images_and_batches_of_any_size_and_a_saved_model(tmp_path: Path) -> Non
     dynamic.compile("sgd", "mean_squared_error")
     assert np.isfinite(dynamic.fit(images, np.zeros((3, 5)), verbose=0).history["loss"]).all()
     images = pixels(3, 32, 32, 3)
-    folder = keras_vit.export_model(model, tmp_path / "1")
+    folder = keras_vit.export(model, tmp_path / "1")
     serve = tf.saved_model.load(str(folder)).signatures["images"]
     for batch in (1, 3):
         found = serve(images=tf.constant(images[:batch]))["probabilities"].numpy()

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import create
 from keras_vit.models import ImageModel
-from keras_vit.weights import from_checkpoint, load_weights, save_weights
+from keras_vit.weights import load, load_weights, save_weights
 from tests.backend import reloaded, rows
 from tests.bank import fill, fresh_kind, outputs, pixels, small_kind
 
@@ -51,7 +51,7 @@ def test_files_keep_the_weights(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outputs(copy, GRAY), expected)
     file = tmp_path / "gray.safetensors"
     save_weights(gray, file, "timm")
-    of_file = from_checkpoint(file, normalization="imagenet", norm_epsilon=gray.norm_epsilon)
+    of_file = load(file, normalization="imagenet", norm_epsilon=gray.norm_epsilon)
     np.testing.assert_allclose(outputs(of_file, RGB), expected, atol=1e-6)
     fresh = fresh_kind("token", input_shape=(32, 32, 1), normalization="imagenet")
     assert not load_weights(fresh, file).adapted
@@ -65,7 +65,7 @@ def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     arguments = config["model_args"] if layout == "timm" else {"in_chans": config["num_channels"]}
     assert arguments["in_chans"] == 3
-    opened = from_checkpoint(tmp_path / "model")
+    opened = load(tmp_path / "model")
     assert (opened.channels, opened.normalization) == (3, "clip")
     np.testing.assert_allclose(outputs(opened, RGB), outputs(rgb, RGB), atol=1e-5)
 

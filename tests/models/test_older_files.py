@@ -17,7 +17,7 @@ EXPECTED = np.load(FILES / "logits.npz")
 def test_an_older_file_gives_the_same_logits(kind: str) -> None:
     file = FILES / f"{kind}.keras"
     loaded = keras.saving.load_model(file)
-    for model in (loaded, keras_vit.weights.load_model(file)):
+    for model in (loaded, keras_vit.weights.load(file)):
         logits = numpy(at_once(model)(EXPECTED["images"]))
         # Recorded on JAX; between backends, the tolerance of the golden cases.
         assert np.abs(logits - EXPECTED[kind]).max() <= 5e-6 * np.abs(EXPECTED[kind]).max()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit import DataRangeWarning
+from keras_vit.data import DataRangeWarning
 from keras_vit.trainer.pixel_ranges import NOT_PIXELS, check_label_rows, check_pixels
 from tests.bank import pixels
 from tests.conftest import REPOSITORY

@@ -61,7 +61,7 @@ def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
     np.testing.assert_array_equal(answers_of(model, raw), task.answers(raw))
     in_graph = numpy(answers_in_graph(model, raw))
     np.testing.assert_allclose(in_graph, task.answers(raw), atol=1e-5, rtol=1e-5)
-    both = keras_vit.average_views(model, "flip")
+    both = model.with_views("flip")
     assert both.task == task
     mean = (task.answers(raw) + task.answers(outputs(model, images()[:, :, ::-1]))) / 2
     np.testing.assert_allclose(answers_of(both, outputs(both, images())), mean, atol=1e-4)
@@ -82,12 +82,12 @@ def test_files_keep_the_task(kind: str, file: str, tmp_path: Path) -> None:
     model, path = vit(task=TASKS[kind]), tmp_path / file
     layout = {".npz": "google", ".safetensors": "timm"}.get(path.suffix)
     keras_vit.save_weights(model, path, layout=layout)
-    loaded = keras_vit.load_model(path)
+    loaded = keras_vit.load(path)
     np.testing.assert_allclose(outputs(loaded, images()), outputs(model, images()), atol=1e-6)
     other = vit(num_classes=TASKS[kind].outputs)
     keras_vit.load_weights(other, path)
     assert loaded.task == other.task == TASKS[kind]
-    assert keras_vit.from_checkpoint(path, num_classes=7).task == tasks.Classification(size=7)
+    assert keras_vit.load(path, num_classes=7).task == tasks.Classification(size=7)
 
 
 def test_the_task_and_its_names_may_be_set_where_they_fit() -> None:
@@ -139,7 +139,7 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alar
     for file, layout in (("model.safetensors", "timm"), ("folder", "huggingface")):
         with pytest.warns(UserWarning, match=rf"has a novelty score, .*{file} is without it"):
             keras_vit.save_weights(model, tmp_path / file, layout=layout)
-        assert keras_vit.from_checkpoint(tmp_path / file).novelty is None
+        assert keras_vit.load(tmp_path / file).novelty is None
     with pytest.raises(ValueError, match="does not fit: fit it on features of this model"):
         model.set_novelty(fit_novelty(rows[:20, :5], rows[20:, :5]))
     model.eval_transform = {"views": "flip"}

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from tests.bank import TINY, fresh, outputs, pixels
 
 pytestmark = pytest.mark.every_backend  # variables and locks are the backend's
@@ -35,7 +34,7 @@ def model() -> Any:
 
 
 def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: Path) -> None:
-    features, both = model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")
+    features, both = model.feature_model("pre_logits"), model.with_views("flip")
     ways: list[Callable[[], Any]] = [
         lambda: model.predict(IMAGES, verbose=0),
         lambda: model.evaluate(IMAGES, LABELS, verbose=0),
@@ -121,7 +120,7 @@ def test_two_threads_train_two_models_and_a_failure_leaves_the_weights(model: An
         fits = [pool.submit(m.fit, IMAGES, LABELS, epochs=5, verbose=0) for m in models]
         assert all(np.isfinite(fit.result().history["loss"]).all() for fit in fits)
     before = outputs(model, IMAGES)
-    for other in (model.feature_model("pre_logits"), keras_vit.average_views(model, "flip")):
+    for other in (model.feature_model("pre_logits"), model.with_views("flip")):
         with pytest.raises(WRONG):
             other.predict(IMAGES[0], verbose=0)  # one image without a batch
         np.testing.assert_array_equal(outputs(model, IMAGES), before)

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import DataRangeWarning, data, tasks
+from keras_vit import data, tasks
+from keras_vit.data import DataRangeWarning
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, losses
-from keras_vit.training.compile_model import check_task
+from keras_vit.training.compilation import check_task
 from tests.backend import reloaded
 from tests.bank import TINY, fresh, outputs, pixels
 from tests.training.common import SOURCES, Source
@@ -91,7 +92,7 @@ def test_files_answer_what_was_trained(
     expected = answer(outputs(model, IMAGES))
     keras_vit.save_weights(model, tmp_path / "model.npz", layout="google")
     keras_vit.save_weights(model, tmp_path / "folder", layout="huggingface")
-    files = [keras_vit.load_model(tmp_path / name) for name in ("model.npz", "folder")]
+    files = [keras_vit.load(tmp_path / name) for name in ("model.npz", "folder")]
     for other in (model, reloaded(model, tmp_path), *files):
         assert other.class_names == ("sea", "sun", "sky")
         np.testing.assert_allclose(answers_of(other, outputs(other, IMAGES)), expected, rtol=1e-3)
@@ -103,15 +104,17 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
     model.class_names = "abc"
     model.compile("sgd", own_loss)
     model.save(tmp_path / "model.keras")
-    file = keras_vit.load_model(tmp_path / "model.keras")
-    for each in (model, file, model.copy(), keras_vit.from_checkpoint(tmp_path / "model.keras")):
+    file = keras_vit.load(tmp_path / "model.keras")
+    for each in (model, file, model.copy(), keras_vit.load(tmp_path / "model.keras")):
         assert each.task is None
         for call in (
             lambda each=each: task_of(each),
-            lambda each=each: keras_vit.export_model(each, tmp_path / "1"),
+            lambda each=each: keras_vit.export(each, tmp_path / "1"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f", layout="huggingface"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f.npz", layout="google"),
-            lambda each=each: keras_vit.compile_model(each, keras_vit.recipes.get("digits"), 99),
+            lambda each=each: keras_vit.training.compile_model(
+                each, keras_vit.recipes.get("digits"), 99
+            ),
         ):
             with pytest.raises(ValueError, match=r"is not known.*model\.task = .*\"multilabel"):
                 call()
@@ -162,7 +165,7 @@ def test_a_scale_that_comes_after_training_on_units_is_a_warning(tmp_path: Path)
     model.fit(IMAGES, NUMBERS[:8], verbose=0)
     assert model.task == Regression(size=2)
     model.save(tmp_path / "model.keras")
-    for each in (model, model.copy(), keras_vit.load_model(tmp_path / "model.keras")):
+    for each in (model, model.copy(), keras_vit.load(tmp_path / "model.keras")):
         (message,) = warned(lambda each=each: setattr(each, "task", task))
         assert "was trained on targets with mean" in message
         assert "model.task = keras_vit.tasks.Regression(('weight', 'height'))" in message

@@ -70,7 +70,9 @@ def test_parameter_count(name: str, arguments: dict[str, Any], count: int) -> No
 def test_every_registered_model_has_a_count_and_a_python_name() -> None:
     assert set(keras_vit.list_models()) == set(PARAMETERS)
     for name in PARAMETERS:
-        constructor = getattr(keras_vit, name.replace("-", "").replace("/", "").replace("+", ""))
+        constructor = getattr(
+            keras_vit.applications, name.replace("-", "").replace("/", "").replace("+", "")
+        )
         assert name in constructor.__doc__
         assert "num_classes: Number of classes" in constructor.__doc__
         of_class = inspect.signature(family_of(name).model).parameters

@@ -39,23 +39,23 @@ def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
 @pytest.mark.parametrize("options", [{}, {"classifier_activation": "softmax"}])
 def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dict) -> None:
     model = build(**options)
-    averaged, by_hand = keras_vit.average_views(model, views), views_by_hand(IMAGES, views)
+    averaged, by_hand = model.with_views(views), views_by_hand(IMAGES, views)
     expected = np.mean([answers_of(model, model(view)) for view in by_hand], axis=0)
     scores = outputs(averaged, IMAGES)
     np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
     assert len(VIEWS[views]) == len(by_hand)
     first = build(input_shape=(3, 32, 24), data_format="channels_first", **options)
-    others = outputs(keras_vit.average_views(first, views), np.moveaxis(IMAGES, -1, 1))
+    others = outputs(first.with_views(views), np.moveaxis(IMAGES, -1, 1))
     np.testing.assert_allclose(others, scores, atol=1e-5)
 
 
 def test_one_view_is_the_model_and_names_are_checked() -> None:
     model = build()
-    assert keras_vit.average_views(model) is model
+    assert model.with_views() is model
     with pytest.raises(ValueError, match="views='mirror' is not known"):
-        keras_vit.average_views(model, "mirror")
+        model.with_views("mirror")
     with pytest.raises(ValueError, match="images of any size"):
-        keras_vit.average_views(build(input_shape=(None, None, 3)), "flip")
+        build(input_shape=(None, None, 3)).with_views("flip")
 
 
 @pytest.mark.backends("tensorflow")
@@ -64,7 +64,7 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     model.class_names = ("a", "b")
     model.eval_transform = {"mode": "stretch", "views": "crops"}
     model.save(tmp_path / "model.keras")
-    loaded = keras_vit.from_checkpoint(tmp_path / "model.keras")
+    loaded = keras_vit.load(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
     for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
         folder = tmp_path / "photos" / "ab"[i % 2]
@@ -76,7 +76,7 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     single.eval_transform = {"mode": "stretch"}
     batches = keras_vit.data.pipeline(splits.val, (32, 24), 2, eval_transform="stretch")
     images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])
-    expected = outputs(keras_vit.average_views(single, "crops"), images)
+    expected = outputs(single.with_views("crops"), images)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     assert np.abs(scores - outputs(single, images)).max() > 1e-3
     ((_, answer),) = predict_files(loaded, [splits.val.files[0]])

@@ -13,8 +13,8 @@ from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.tasks import Multilabel, Regression, Task
 from keras_vit.tasks.balance import class_weights, log_priors
-from keras_vit.training.compile_model import compile_model
-from keras_vit.training.fit import fit
+from keras_vit.training.compilation import compile_model
+from keras_vit.training.fitting import fit
 from keras_vit.training.probe_choice import balanced_accuracy, hold_out_to_choose
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out

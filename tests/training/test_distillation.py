@@ -22,9 +22,9 @@ from keras_vit.ops import without_gradient
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.tasks import distillation_losses as ours
 from keras_vit.tasks.losses import LabelAccuracy, SoftmaxCrossentropy
-from keras_vit.training import fit as fit_module
+from keras_vit.training import fitting as fit_module
 from keras_vit.training.distillation import DISTILLATION_KINDS, Distillation, _images_for
-from keras_vit.training.fit import fit
+from keras_vit.training.fitting import fit
 from keras_vit.training.lora import enable_lora
 from keras_vit.training.parameter_groups import find_groups
 from keras_vit.training.resume import ResumableRun, RunMismatchError
@@ -293,7 +293,7 @@ def test_recipes(changes: dict[str, Any]) -> None:
     student = Vit(**SIZES, hidden_dim=16, input_shape=(16, 16, 3), distilled=True)
     teacher, recipe = teacher_of(), replace(RECIPE, layer_decay=0.5, **changes)
     task, before = Distillation(student, teacher), teacher.get_weights()
-    keras_vit.compile_model(task, recipe, 6, jit_compile=JIT)
+    keras_vit.training.compile_model(task, recipe, 6, jit_compile=JIT)
     bias = changes.get("head_bias", 0.0)
     assert {float(v) for v in np.asarray(student.get_layer("head_distillation").bias)} == {bias}
     start = {v.path: array(v).copy() for v in student.trainable_variables}
@@ -310,7 +310,9 @@ def test_tables_and_lora_are_those_of_the_student() -> None:
     student, alone = (vit(0, depth=2, distilled=True) for _ in range(2))
     task = Distillation(student, teacher_of())
     for model in (task, alone):
-        keras_vit.compile_model(model, replace(RECIPE, layer_decay=0.5), 6, frozen=["block_0/.*"])
+        keras_vit.training.compile_model(
+            model, replace(RECIPE, layer_decay=0.5), 6, frozen=["block_0/.*"]
+        )
     assert task.optimizer.get_config()["groups"] == alone.optimizer.get_config()["groups"]
     paths = [v.path for v in task.trainable_variables]
     assert paths == [v.path for v in alone.trainable_variables]
@@ -429,7 +431,7 @@ def small_recipe(monkeypatch: pytest.MonkeyPatch, often_kept: None) -> None:
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
     # The SavedModel takes most of the time, and is tested elsewhere.
-    monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
 
 
 def words(out: Path, *more: str) -> list[str]:

@@ -57,7 +57,7 @@ class TrainingCase:
             options["num_heads"] = self.meta["heads"]
         if self.meta.get("posemb") == "sincos2d":
             options["position_embedding"] = "sincos2d"
-        return keras_vit.from_checkpoint(self.folder / "weights_init.npz", **options)
+        return keras_vit.load(self.folder / "weights_init.npz", **options)
 
     def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule:
         if self.big_vision:

@@ -14,7 +14,7 @@ import pytest
 
 import keras_vit
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
-from keras_vit.training.fit import fit
+from keras_vit.training.fitting import fit
 from tests.backend import rows
 from tests.bank import SIZES, pixels
 from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal, reloaded
@@ -180,7 +180,7 @@ def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> N
     # Recipes take integers and rows alike.
     recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
     model = small_vit()
-    keras_vit.compile_model(model, recipe, 4, jit_compile=JIT)
+    keras_vit.training.compile_model(model, recipe, 4, jit_compile=JIT)
     model.fit(IMAGES, LABELS, batch_size=4, epochs=2, verbose=0)
     actual = [model.evaluate(IMAGES, y, verbose=0) for y in (LABELS, LABELS[:, None], ROWS)]
     np.testing.assert_allclose(actual[1:], actual[:1] * 2, rtol=1e-6)

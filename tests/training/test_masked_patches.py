@@ -207,7 +207,7 @@ def test_recipe_in_mixed_precision_with_labels() -> None:
     task, recipe = small_task(), recipes.get("masked_patches")
     assert (recipe.learning_rate, recipe.warmup, recipe.steps) == (2e-4, 10_000, 1_000_000)
     assert (recipe.batch_size, recipe.decay, recipe.optimizer) == (4096, "cosine", "adam")
-    keras_vit.compile_model(task, recipe.scaled(steps=6), 6, jit_compile=JIT)
+    keras_vit.training.compile_model(task, recipe.scaled(steps=6), 6, jit_compile=JIT)
     labels = np.eye(4, dtype="float32")[np.arange(8) % 4]
     assert np.isfinite(task.fit(IMAGES, labels, epochs=2, verbose=0).history["loss"]).all()
     assert (task.output["logits"].dtype, task.output["logits"].shape) == ("float32", (None, 8, 512))

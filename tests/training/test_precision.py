@@ -15,7 +15,7 @@ import pytest
 
 import keras_vit
 from keras_vit.tasks import Classification
-from keras_vit.training.compile_model import compile_model
+from keras_vit.training.compilation import compile_model
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.sam import sharpness_aware
 from keras_vit_cli.train.build import build

@@ -13,7 +13,7 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.training.probe_choice import accuracy, choose, hold_out_to_choose
+from keras_vit.training.probe_choice import accuracy, choose_probe, hold_out_to_choose
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
 from keras_vit_cli import commands as cli
@@ -132,23 +132,23 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     kernel, bias = model.get_layer("head").get_weights()
     model.get_layer("head").set_weights([1.5 * kernel, 1.5 * bias])  # the same classes
     tuned = model.get_weights()
-    kept, choice = choose(model, RECIPE, start, part, parts["rest"].train)
+    kept, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
     assert_equal(kept, tuned)
     assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
-    _, choice = choose(model, RECIPE, start, None)
+    _, choice = choose_probe(model, RECIPE, start, None)
     assert str(choice) == f"the fine-tuned weights are kept: there are {NOTHING}"
     # Worse weights give way to the probe.
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
-    kept, choice = choose(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
+    kept, choice = choose_probe(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
     assert_equal(kept, start)
     assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
     assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
     assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
     model.set_weights([np.zeros_like(values) for values in start])
-    again, choice = choose(model, RECIPE, start, part, parts["rest"].train)
+    again, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
     assert "fitted again, on all 19 training images" in choice.reason
     assert_equal(again, kept)  # these images gave the first probe as well
 

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.tasks import Classification
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training import recipes
-from keras_vit.training.compile_model import compile_model, optimizer_of, schedule_of
+from keras_vit.training.compilation import compile_model, optimizer_of, schedule_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from keras_vit.training.recipes import RECIPES, SAM_RHO, Recipe, bit_hyperrule, get
 from keras_vit.training.refinement import refine

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import average_weights, data, evaluation, model_stock
+from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of
-from keras_vit.training.fit import fit
+from keras_vit.training import average_weights, model_stock
+from keras_vit.training.fitting import fit
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import hold_out, refine, set_head
 from keras_vit.training.resume import ResumableRun

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.weights import arguments_for, from_checkpoint, load_weights, save_weights
+from keras_vit.weights import arguments_for, load, load_weights, save_weights
 from keras_vit.weights.resampling import resample_grid
 from keras_vit.weights.variables import canonical_values
 from tests.bank import SIZES, fill, fresh, outputs, pixels, small
@@ -37,7 +37,7 @@ def test_everything_loaded(file: Path) -> None:
     assert not report.fresh + report.resized + report.adapted + report.ignored + report.notes
     assert str(report).startswith(f"model.npz (google): {len(before)} loaded")
     assert_same_values(model, before)
-    assert_same_weights(from_checkpoint(file, dtype="mixed_bfloat16"), small())  # in float32
+    assert_same_weights(load(file, dtype="mixed_bfloat16"), small())  # in float32
 
 
 @pytest.mark.parametrize(("of_file", "of_model", "is_fresh", "ignored"), [
@@ -66,7 +66,7 @@ def test_heads(of_file: Any, of_model: Any, is_fresh: Any, ignored: Any, tmp_pat
 @pytest.mark.parametrize("layout", ["google", "timm", "huggingface"])
 def test_positions_follow_the_rule_of_the_authors(layout: str, size: Any, tmp_path: Path) -> None:
     rule = {"google": "zoom", "timm": "bicubic_antialias", "huggingface": "bicubic"}[layout]
-    model = from_checkpoint(saved(tmp_path, layout), input_shape=(*size, 3))
+    model = load(saved(tmp_path, layout), input_shape=(*size, 3))
     assert model.load_report.resized == ("position_embedding",)
     assert f"4 x 4 -> {size[0] // 8} x {size[1] // 8}, {rule}" in str(model.load_report)
     positions, resampled = (values(m, "position_embedding") for m in (small(), model))
@@ -78,23 +78,23 @@ def test_positions_follow_the_rule_of_the_authors(layout: str, size: Any, tmp_pa
 def test_positions_that_are_no_square_need_a_word(tmp_path: Path) -> None:
     shape = {"input_shape": (32, 16, 3)}
     np.savez(file := saved(tmp_path, **shape), **np.load(file))  # as others do, without our notes
-    refused("input_shape=", from_checkpoint, file)
+    refused("input_shape=", load, file)
     refused("file_grid=", load_weights, small(), file)
-    assert_same_weights(from_checkpoint(file, **shape), small(**shape))
-    resized = from_checkpoint(file, input_shape=(64, 16, 3), file_grid=(4, 2))
+    assert_same_weights(load(file, **shape), small(**shape))
+    resized = load(file, input_shape=(64, 16, 3), file_grid=(4, 2))
     assert "4 x 2 -> 8 x 2" in str(resized.load_report)
     refused("file_grid=", load_weights, small(), file, file_grid=(3, 3))
 
 
 def test_images_of_any_size_channels_first_and_another_patch_size(file: Path) -> None:
-    any_size = from_checkpoint(file, input_shape=(None, None, 3))
+    any_size = load(file, input_shape=(None, None, 3))
     assert any_size.position_grid == (4, 4)  # that of the file
     assert not any_size.load_report.resized
-    first = from_checkpoint(file, data_format="channels_first")
+    first = load(file, data_format="channels_first")
     assert first.input_shape == (None, 3, 32, 32)
     for logits in (outputs(any_size, IMAGES), outputs(first, IMAGES.transpose(0, 3, 1, 2))):
         np.testing.assert_allclose(logits, outputs(small(), IMAGES), atol=1e-5)
-    model = from_checkpoint(file, patch_size=16)
+    model = load(file, patch_size=16)
     assert model.input_shape == (None, 32, 32, 3)
     assert set(model.load_report.resized) == {"patch_embedding/kernel", "position_embedding"}
     assert "8 x 8 -> 16 x 16 pixels, pseudo-inverse" in str(model.load_report)
@@ -102,7 +102,7 @@ def test_images_of_any_size_channels_first_and_another_patch_size(file: Path) ->
 
 @pytest.mark.parametrize("channels", [1, 4])
 def test_other_channels(channels: int, file: Path) -> None:
-    model = from_checkpoint(file, input_shape=(32, 32, channels))
+    model = load(file, input_shape=(32, 32, channels))
     assert model.load_report.adapted == ("patch_embedding/kernel",)
     assert f"3 -> {channels} channels" in str(model.load_report)
     gray = np.repeat(pixels(2, 32, 32, 1), channels, axis=-1)
@@ -119,7 +119,7 @@ def test_older_names_and_a_trainings_state(file: Path) -> None:
     state |= {f"opt/state/{name}/mu": values for name, values in arrays.items()}
     state["opt/state/step"] = np.int64(3)
     np.savez(file, **state)
-    model = from_checkpoint(file)
+    model = load(file)
     assert_same_weights(model, small())
     assert model.load_report.layout == "google"
     assert len(model.load_report.ignored) == len(arrays) + 1
@@ -127,7 +127,7 @@ def test_older_names_and_a_trainings_state(file: Path) -> None:
 
 
 def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
-    model = from_checkpoint(file, pooling="gap", class_token=False)
+    model = load(file, pooling="gap", class_token=False)
     report = model.load_report
     assert (report.adapted, report.ignored) == (("position_embedding",), ("cls",))
     expected = values(small(), "position_embedding")[:, 1:]
@@ -140,7 +140,7 @@ def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
     assert (report.fresh, report.adapted) == (("class_token",), ("position_embedding",))
     assert not values(model, "position_embedding")[:, 0].any()
     np.testing.assert_array_equal(values(model, "class_token"), values(small(), "class_token"))
-    report = from_checkpoint(saved(tmp_path, "big_vision")).load_report
+    report = load(saved(tmp_path, "big_vision")).load_report
     assert report.adapted == ("position_embedding",)
     assert "zero entry for the class token" in str(report)
 
@@ -180,10 +180,10 @@ def test_what_differs_and_what_nothing_states_is_noted(tmp_path: Path) -> None:
     notes = " ".join(load_weights(small(), file).notes)
     assert "activation='gelu'" in notes
     assert "norm_epsilon=1e-12" in notes
-    model = from_checkpoint(stripped(saved(tmp_path, "timm")))
+    model = load(stripped(saved(tmp_path, "timm")))
     assert f"does not state num_heads: {model.num_heads}" in " ".join(model.load_report.notes)
     named = stripped(saved(tmp_path, "timm", hidden_dim=192, num_heads=3))
-    assert not from_checkpoint(named).load_report.notes
+    assert not load(named).load_report.notes
 
 
 def test_what_comes_with_the_weights(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_what_comes_with_the_weights(tmp_path: Path) -> None:
     model.class_names = ("one", "two", "three")
     for file, layout in (("m.npz", "google"), ("m.safetensors", "timm")):
         save_weights(model, tmp_path / file, layout=layout)
-        assert from_checkpoint(tmp_path / file).class_names == model.class_names
-        assert from_checkpoint(tmp_path / file, num_classes=2).class_names is None
-    assert from_checkpoint(saved(tmp_path, num_classes=1000)).class_names[281] == "tabby, tabby cat"
+        assert load(tmp_path / file).class_names == model.class_names
+        assert load(tmp_path / file, num_classes=2).class_names is None
+    assert load(saved(tmp_path, num_classes=1000)).class_names[281] == "tabby, tabby cat"
     file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
     sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
     inherited = arguments_for(file, **sizes)
@@ -211,13 +211,13 @@ def test_keras_files(tmp_path: Path) -> None:
     whole, alone = tmp_path / "m.keras", tmp_path / "m.weights.h5"
     for file in (whole, alone):
         save_weights(model, file)
-    assert_same_weights(from_checkpoint(whole), model)
-    resized = from_checkpoint(whole, input_shape=(48, 48, 3), num_classes=2)
+    assert_same_weights(load(whole), model)
+    resized = load(whole, input_shape=(48, 48, 3), num_classes=2)
     assert resized.load_report.resized == ("position_embedding",)
     fill(other := fresh(pooling="map"), 1)
     assert load_weights(other, alone).layout == "keras"
     assert_same_weights(other, model)
-    refused("without an architecture", from_checkpoint, alone)
+    refused("without an architecture", load, alone)
     deeper = small(depth=3, pooling="map")
     refused("'block_2/norm_0/scale' of the model is not in the", load_weights, deeper, alone)
 
@@ -230,9 +230,9 @@ def test_torch_files(tmp_path: Path) -> None:
     state = load_file(saved(tmp_path, "timm"))
     for content in (state, {"model": state, "epoch": 3}, {"state_dict": state}):
         torch.save(content, file)
-        assert_same_weights(from_checkpoint(file, num_heads=4), small())
+        assert_same_weights(load(file, num_heads=4), small())
     torch.save({name: values.bfloat16() for name, values in state.items()}, file)
-    kernels = [values(m, "head/kernel") for m in (from_checkpoint(file, num_heads=4), small())]
+    kernels = [values(m, "head/kernel") for m in (load(file, num_heads=4), small())]
     np.testing.assert_allclose(*kernels, rtol=0.01)
     # DINOv2's spelling: registers, gated MLPs, and a token that only its training needs.
     giant = {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 2, "num_classes": 0}
@@ -240,7 +240,7 @@ def test_torch_files(tmp_path: Path) -> None:
     for ours, theirs in {"reg_token": "register_tokens", "fc1": "w12", "fc2": "w3"}.items():
         state = {name.replace(ours, theirs): values for name, values in state.items()}
     torch.save({**state, "mask_token": torch.zeros(1, 32)}, file)
-    model = from_checkpoint(file, num_heads=4, input_shape=(48, 48, 3))
+    model = load(file, num_heads=4, input_shape=(48, 48, 3))
     report = model.load_report
     assert (report.layout, report.ignored) == ("dinov2", ("mask_token",))
     assert "4 x 4 -> 6 x 6, bicubic_offset" in str(report)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.models import list_models
-from keras_vit.weights import cache, catalog, from_checkpoint, list_weights, load_weights
+from keras_vit.weights import cache, catalog, list_weights, load, load_weights
 from keras_vit.weights.class_names import names_of_head
 from keras_vit.weights.containers.sums import check_file
 from keras_vit.weights.released import Weights
@@ -90,7 +90,7 @@ def test_a_tag_is_fetched_once(row: Weights) -> None:
     folder = cache.cache_folder()
     folder.mkdir(parents=True)
     (folder / f"part-{row.file_name}").write_bytes(b"half of a download, which is not used")
-    assert_same_weights(from_checkpoint("ViT-Ti/8:tiny_in1k"), small())
+    assert_same_weights(load("ViT-Ti/8:tiny_in1k"), small())
     assert not (folder / f"part-{row.file_name}").exists()
     source_of(row).unlink()  # from now on the cache must do
     assert load_weights(small(num_classes=3), row.tag).fresh == ("head/kernel", "head/bias")
@@ -115,11 +115,11 @@ def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
 def test_a_file_that_was_deleted_is_downloaded_and_listed_again(row: Weights) -> None:
     cache.cached_file(row).unlink()
     saved(source_of(row).parent, num_classes=7)  # its host has another file by now
-    assert from_checkpoint(row.name).num_classes == 7
+    assert load(row.name).num_classes == 7
     sums = cache.cache_folder() / "SHA256SUMS"
     assert len(sums.read_text().splitlines()) == 1
     sums.write_text("no sum")
-    refused(r"SHA256SUMS is not a SHA-256 sum .* Delete", from_checkpoint, row.name)
+    refused(r"SHA256SUMS is not a SHA-256 sum .* Delete", load, row.name)
 
 
 @pytest.fixture
@@ -160,28 +160,28 @@ def test_a_download_is_held_against_the_sum_of_its_host(host: Any, row: Weights)
     for headers in ({"X-Linked-ETag": f'"{sha256}"'}, {"x-goog-hash": google}, {}):
         host.clear()
         host.update(headers)
-        assert_same_weights(from_checkpoint(row.name), small())
+        assert_same_weights(load(row.name), small())
         (cache.cache_folder() / row.file_name).unlink()
     google = f"md5={base64.b64encode(bytes(16)).decode()}"
     for headers in ({"X-Linked-ETag": f'"{"0" * 64}"'}, {"x-goog-hash": google}):
         host.clear()
         host.update(headers)
-        refused("the download is damaged", from_checkpoint, row.name)
+        refused("the download is damaged", load, row.name)
         assert not list(cache.cache_folder().glob("*.npz"))
 
 
 def test_offline_the_error_says_what_to_download_and_where_to_put_it(row: Weights) -> None:
     content = source_of(row).read_bytes()
     source_of(row).write_text("<html>404</html>")  # no file of weights
-    refused(".", from_checkpoint, row.name)
+    refused(".", load, row.name)
     assert not list(cache.cache_folder().glob("*.npz"))
     source_of(row).unlink()
-    message = refused(re.escape(row.url), from_checkpoint, row.name, error=FileNotFoundError)
+    message = refused(re.escape(row.url), load, row.name, error=FileNotFoundError)
     assert "\n" not in message
     place = cache.cache_folder() / row.file_name
     assert str(place) in message
     place.write_bytes(content)  # as the message asks
-    assert_same_weights(from_checkpoint(row.name), small())
+    assert_same_weights(load(row.name), small())
 
 
 def test_misspelled_tags_propose_the_nearest() -> None:
@@ -189,8 +189,8 @@ def test_misspelled_tags_propose_the_nearest() -> None:
     for message, *call in (
         ("Did you mean 'augreg_in21k'", load_weights, model, "augreg_21k"),
         (r"were released for .*ViT-S/14, .*not for a model", load_weights, model, "dinov2"),
-        ("Did you mean 'ViT-B/16:augreg_in21k'", from_checkpoint, "ViT-B/16:augreg_in21"),
-        (r"'ViT-.*:orig_in21k'", from_checkpoint, "orig_in21k"),
+        ("Did you mean 'ViT-B/16:augreg_in21k'", load, "ViT-B/16:augreg_in21"),
+        (r"'ViT-.*:orig_in21k'", load, "orig_in21k"),
     ):
         refused(message, *call, error=ValueError)
 

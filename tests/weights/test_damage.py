@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from keras_vit import create
 from keras_vit._base.manifest import all_files, write_manifest
-from keras_vit.weights import from_checkpoint, load_model, load_weights, save_weights, verify_sums
+from keras_vit.weights import load, load_weights, save_weights, verify_sums
 from keras_vit.weights.containers import sums
 from keras_vit.weights.variables import canonical_values
 from keras_vit.weights.writer import WRITERS
@@ -50,8 +50,8 @@ def test_every_flipped_bit_is_detected(name: str, count: int, tmp_path: Path) ->
     places = [*random.choice(ends, count // 3), *random.integers(0, len(whole), count - count // 3)]
     for i, flipped in enumerate(flips(whole, places, random)):
         file.write_bytes(flipped)
-        load = partial(load_weights, model) if i % 4 else load_model
-        refused(name, load, file)
+        read = partial(load_weights, model) if i % 4 else load
+        refused(name, read, file)
     assert_same_values(model, before)
     file.write_bytes(whole)
     load_weights(model, file)
@@ -72,7 +72,7 @@ def test_the_sums_do_not_disturb_other_readers(tmp_path: Path) -> None:
 
 def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
     message = r"There is no model\.keras or .*keras-vit train"  # in an empty folder
-    for read in (load_model, from_checkpoint):
+    for read in (load, partial(load, num_classes=2)):
         refused(message, read, tmp_path, error=FileNotFoundError)
     model = small()
     model.save(tmp_path / "model.keras")
@@ -81,20 +81,20 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
     write_manifest(tmp_path, "run", all_files(tmp_path), complete=True)
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert_same_weights(load_model(tmp_path), model)
+    assert_same_weights(load(tmp_path), model)
     verify_sums(tmp_path / "model.keras")
 
     small(num_classes=3).save(tmp_path / "other.keras")  # added later, and not listed
-    assert load_model(tmp_path / "other.keras").num_classes == 3
+    assert load(tmp_path / "other.keras").num_classes == 3
     os.replace(tmp_path / "other.keras", tmp_path / "model.keras")
-    refused("delete SHA256SUMS if you replaced it", load_model, tmp_path)
+    refused("delete SHA256SUMS if you replaced it", load, tmp_path)
     (tmp_path / "SHA256SUMS").unlink()
     write_manifest(tmp_path, "run", all_files(tmp_path), complete=True)
     sums = (tmp_path / "SHA256SUMS").read_bytes()
     place = sums.index(b"model.keras")
     for at in range(place - 66, place + 12):
         (tmp_path / "SHA256SUMS").write_bytes(sums[:at] + bytes([sums[at] ^ 4]) + sums[at + 1 :])
-        refused("SHA256SUMS", load_model, tmp_path)
+        refused("SHA256SUMS", load, tmp_path)
 
 
 def test_a_listed_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_the_sum_that_the_caller_gives(tmp_path: Path) -> None:
     file, model = saved(tmp_path), fresh()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert load_weights(model, file, sha256=digest.upper()).sha256 == digest
-    assert from_checkpoint(file, sha256=digest).load_report.sha256 == digest
+    assert load(file, sha256=digest).load_report.sha256 == digest
     # A file of another program carries no sum: the report has it, for the user to note.
     np.savez(file, **np.load(file))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -120,9 +120,9 @@ def test_the_sum_that_the_caller_gives(tmp_path: Path) -> None:
     named = partial(create, "ViT-Ti/16", weights=file, **SIZES)
     assert_same_weights(named(sha256=digest), small())
     into = partial(load_weights, model)
-    for load in (named, *(partial(read, file) for read in (into, from_checkpoint, load_model))):
-        refused(f"has SHA-256 {digest}, not", load, sha256="0" * 64)
-        refused("64 hexadecimal digits", load, sha256="abc", error=ValueError)
+    for read in (named, partial(into, file), partial(load, file)):
+        refused(f"has SHA-256 {digest}, not", read, sha256="0" * 64)
+        refused("64 hexadecimal digits", read, sha256="abc", error=ValueError)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -131,9 +131,9 @@ def test_values_that_are_not_finite_are_named(value: float, tmp_path: Path) -> N
     kernel = model.get_layer("head").kernel
     kernel.assign(np.full(kernel.shape, value))
     model.save(tmp_path / "model.keras")
-    refused("NaN or infinity in head/kernel: the training", load_model, tmp_path)
+    refused("NaN or infinity in head/kernel: the training", load, tmp_path)
     save_weights(model, tmp_path / "m.safetensors", "timm")
-    refused(r"'head.weight' holds (nan|inf)", load_model, tmp_path / "m.safetensors")
+    refused(r"'head.weight' holds (nan|inf)", load, tmp_path / "m.safetensors")
 
 
 def read_all(folder: Path) -> dict[Path, bytes]:

@@ -1,4 +1,4 @@
-"""Folders that transformers and timm open as they are, and theirs that `from_checkpoint` opens."""
+"""Folders that transformers and timm open as they are, and theirs that `load` opens."""
 
 import json
 import warnings
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.folders import THEIRS, agreements
-from keras_vit import BiTResNet
 from keras_vit.data.decode.decoder import DECODERS
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import read_images
-from keras_vit.weights import folder_transform, from_checkpoint, load_model, save_weights
+from keras_vit.models import BiTResNet
+from keras_vit.weights import folder_transform, load, save_weights
 from keras_vit_cli import commands as cli
 from keras_vit_cli.options import shared as shared_options
 from tests.bank import fresh, outputs, small
@@ -89,7 +89,7 @@ def assert_agree(layout: str, model: Any, folder: Path, file: Path, atol: float)
     """What we write gives our logits there, and when we read it."""
     save_weights(model, folder / "vit", layout)
     logits, expected = SIDES[layout](folder / "vit", file), ours(model, file)
-    for found in (logits, ours(from_checkpoint(folder / "vit"), file)):
+    for found in (logits, ours(load(folder / "vit"), file)):
         np.testing.assert_allclose(found, expected, atol=atol)
     return expected
 
@@ -141,7 +141,7 @@ def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
     ):
         # That positions are not those of a square stands in the configuration.
         given = {} if theirs is wide else {"input_shape": (*size, 3)}
-        model = from_checkpoint(tmp_path / file, include_preprocessing=False, **given)
+        model = load(tmp_path / file, include_preprocessing=False, **given)
         assert (model.norm_epsilon, model.num_heads) == (1e-12, 4)
         assert model.input_shape == (None, *size, 3)
         compare_logits(model, theirs, **call)
@@ -163,7 +163,7 @@ def test_we_open_a_folder_of_transformers(
     their_vit(image_size=side, **labels).save_pretrained(tmp_path / "vit")
     processor_class = getattr(transformers, f"{kind}ImageProcessorPil")
     processor_class(**options).save_pretrained(tmp_path / "vit")
-    model = from_checkpoint(tmp_path / "vit")
+    model = load(tmp_path / "vit")
     assert (model.class_names, model.input_shape) == (NAMES, (None, side, side, 3))
     mode, *others = expected
     assert model.eval_transform == EvalTransform(f"huggingface_{mode}", *others, **PILLOW)
@@ -182,7 +182,7 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
     )  # fmt: skip
     written = {"label_names": list(NAMES)}
     timm.models.save_for_hf(theirs, tmp_path / "vit", written, safe_serialization=True)
-    model = from_checkpoint(tmp_path / "vit")
+    model = load(tmp_path / "vit")
     assert (model.class_names, model.num_heads, model.pooling) == (NAMES, 4, "gap")
     assert model.input_shape == (None, 48, 48, 3)
     assert model.eval_transform == EvalTransform(f"timm_{mode}", 0.9, "bilinear", **PILLOW)
@@ -202,13 +202,13 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     processor = tmp_path / "vit" / "preprocessor_config.json"
     processor.write_text(json.dumps({**json.loads(processor.read_text()), **changes}))
     with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
-        model = from_checkpoint(tmp_path / "vit")
+        model = load(tmp_path / "vit")
     assert model.eval_transform == EvalTransform("stretch_bicubic")
     processor.unlink()
     config = tmp_path / "vit" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": []}))
     with pytest.warns(UserWarning, match=r"has the activation \[\], which is not known"):
-        from_checkpoint(tmp_path / "vit")
+        load(tmp_path / "vit")
 
 
 @pytest.mark.parametrize(("layout", "changes", "message"), [
@@ -292,11 +292,11 @@ def test_convert_writes_folders_of_the_same_model(layout: str, tmp_path: Path) -
     model.save(tmp_path / "model.keras")
     keras_file, vit, npz = (str(tmp_path / name) for name in ("model.keras", "vit", "m.npz"))
     assert cli.main(["convert", keras_file, vit, "--layout", layout]) == 0
-    for twin in (from_checkpoint(vit), load_model(vit)):
-        assert_same_weights(twin, model)
-        assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
+    twin = load(vit)
+    assert_same_weights(twin, model)
+    assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
     assert cli.main(["convert", vit, npz, "--layout", "google"]) == 0
-    assert_same_weights(from_checkpoint(npz), model)
+    assert_same_weights(load(npz), model)
 
 
 @pytest.mark.parametrize("layout", SIDES)

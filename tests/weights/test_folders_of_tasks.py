@@ -12,7 +12,7 @@ import pytest
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
-from keras_vit.weights import from_checkpoint, load_weights, save_weights
+from keras_vit.weights import load, load_weights, save_weights
 from tests.bank import fresh, outputs, pixels
 from tests.weights.models import of_torch, their_vit
 
@@ -74,7 +74,7 @@ def test_read_as_the_same_task(model: Any, layout: str, photograph: Path, tmp_pa
     save_weights(model, tmp_path / "out", layout=layout)
     for weight, old in zip(model.get_layer("head").get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, old)  # of the model that was written: unchanged
-    read = from_checkpoint(tmp_path / "out")
+    read = load(tmp_path / "out")
     assert (type(read.task), read.task.names) == (type(model.task), model.task.names)
     ours, theirs = answers(model, photograph), answers(read, photograph)
     np.testing.assert_allclose(theirs, ours, rtol=2e-3, atol=2e-3)
@@ -127,5 +127,5 @@ def test_their_problem_type_is_read(problem: Any, kind: str | None, tmp_path: Pa
     their_vit(num_hidden_layers=1, **labels).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": problem}
     (tmp_path / "config.json").write_text(json.dumps(written))
-    task = from_checkpoint(tmp_path).task
+    task = load(tmp_path).task
     assert (task.kind, task.names) == (kind or "classification", ("sun", "rain"))

@@ -1,4 +1,4 @@
-"""Files of the official code, by `from_checkpoint` alone: the same numbers."""
+"""Files of the official code, by `load` alone: the same numbers."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.models import ImageModel
-from keras_vit.weights import from_checkpoint
+from keras_vit.weights import load
 from tests.backend import at_once, rows
 from tests.golden_cases import COMMITTED, golden_case
 from tests.weights.models import assert_same_weights
@@ -79,7 +79,7 @@ def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, reque
     # Two cases lie in the repository, and are compared where the folder of all is missing.
     committed = (COMMITTED / name).is_dir()
     case = golden_case(name, COMMITTED if committed else request.getfixturevalue("shared"))
-    model = from_checkpoint(case.file, include_preprocessing=False, **CASES[name])
+    model = load(case.file, include_preprocessing=False, **CASES[name])
     assert not model.load_report.fresh
     compare(model, case.outputs(), case.tolerances())
 
@@ -87,15 +87,15 @@ def test_a_released_file_gives_the_numbers_of_the_official_code(name: str, reque
 @pytest.mark.parametrize("name", ["mixer", "mixer_nonsquare", "mixer_tiny_scale"])
 def test_the_first_mixers_named_everything_otherwise(name: str, shared: Path) -> None:
     case = golden_case(name, shared)
-    old = from_checkpoint(case.folder / "weights_oldnames.npz", **CASES[name])
-    assert_same_weights(old, from_checkpoint(case.file, **CASES[name]))
+    old = load(case.folder / "weights_oldnames.npz", **CASES[name])
+    assert_same_weights(old, load(case.file, **CASES[name]))
 
 
 @pytest.mark.parametrize(("name", "size"), [(n, s) for n, row in RESAMPLED.items() for s in row])
 def test_at_another_resolution(name: str, size: tuple[int, int] | None, shared: Path) -> None:
     case = golden_case(name, shared)
     resolution = {} if size is None else {"input_shape": (*size, 3)}
-    model = from_checkpoint(case.file, include_preprocessing=False, **resolution)
+    model = load(case.file, include_preprocessing=False, **resolution)
     compare(model, case.outputs(size), case.tolerances(size))
 
 
@@ -104,7 +104,7 @@ def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
     case = golden_case("bv_flexivit", shared)
     # The layout has big_vision's names, and another rule for positions.
     sizes = {"layout": "flexivit", "patch_size": 48 // side, "input_shape": (48, 48, 3)}
-    model = from_checkpoint(case.file, include_preprocessing=False, **sizes)
+    model = load(case.file, include_preprocessing=False, **sizes)
     prefix = f"seqhw{side}/"
     recorded, atol = case.outputs(), case.meta["tolerance"]["atol"]
     of_side, tolerances = (
@@ -116,7 +116,7 @@ def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
 
 def test_the_source_decides_on_numerics(shared: Path) -> None:
     file = golden_case("vit_token", shared).file
-    model = from_checkpoint(file)
+    model = load(file)
     assert (model.activation, model.norm_epsilon) == ("gelu_tanh", 1e-6)
     assert model.include_preprocessing is True
-    assert from_checkpoint(file, activation="gelu").activation == "gelu"
+    assert load(file, activation="gelu").activation == "gelu"

@@ -5,6 +5,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_vit import MLPMixer
-from keras_vit.weights import from_checkpoint, load_model, load_weights, save_weights
+from keras_vit.models import MLPMixer
+from keras_vit.weights import load, load_weights, save_weights
 from keras_vit.weights.variables import canonical_values
 from tests.bank import fresh, small
 from tests.weights.models import assert_same_values, little_memory, refused, saved
@@ -209,13 +210,13 @@ def test_things_that_are_not_weights(name: str, tmp_path: Path, check: Check) ->
         file.write_text(content)
         check(file)
     file.unlink()
-    refused(".", from_checkpoint, file, error=FileNotFoundError)
+    refused(".", load, file, error=FileNotFoundError)
     os.mkfifo(file)
-    for load in (load_model, from_checkpoint, lambda file: load_weights(small(), file)):
-        refused("is a named pipe: give a regular file", load, file)
+    for read in (load, partial(load, num_classes=2), lambda file: load_weights(small(), file)):
+        refused("is a named pipe: give a regular file", read, file)
     file.unlink()
     file.symlink_to("/dev/zero")
-    refused("is a device: give a regular file", load_model, file)
+    refused("is a device: give a regular file", load, file)
 
 
 def noted(file: Path, notes: Any) -> Path:
@@ -248,7 +249,7 @@ UNFILLED: list[tuple[Write, str]] = [
 def test_no_model_that_the_tensors_do_not_fill(write: Write, message: str, tmp_path: Path) -> None:
     file = write(tmp_path)
     with little_memory(file):
-        refused(message, from_checkpoint, file)
+        refused(message, load, file)
 
 
 def test_what_is_read_all_the_same(tmp_path: Path) -> None:
@@ -257,10 +258,10 @@ def test_what_is_read_all_the_same(tmp_path: Path) -> None:
     load_weights(small(), changed(saved(tmp_path), {"head/kernel": kernel}))
     arguments = {"num_heads": "many", "depth": 10**9, "activation": 3}
     others = {"grid": [10**9, -1], "image_size": "large", "class_names": [1, 2]}
-    model = from_checkpoint(noted(saved(tmp_path), {"arguments": arguments, **others}))
+    model = load(noted(saved(tmp_path), {"arguments": arguments, **others}))
     assert (model.depth, model.num_heads, model.activation) == (2, 4, "gelu_tanh")
     assert model.class_names is None
     file = saved(tmp_path, "huggingface")
     for name in ("config.json", "preprocessor_config.json", "SHA256SUMS"):
         os.mkfifo(tmp_path / name)
-    assert load_model(file).hidden_dim == 32
+    assert load(file).hidden_dim == 32

@@ -10,7 +10,7 @@ import keras
 import pytest
 from safetensors.numpy import load_file, save
 
-from keras_vit.weights import from_checkpoint, load_model, load_weights
+from keras_vit.weights import load, load_weights
 from keras_vit.weights.containers.checkpoint_file import file_in_folder
 from keras_vit_cli import commands as cli
 from tests.bank import fresh, pixels, small
@@ -57,12 +57,12 @@ def test_repositories_and_snapshots_open(repository: Path, monkeypatch: Any, cap
     snapshot = repository / "snapshots" / COMMIT
     home = f"~/.cache/huggingface/hub/{REPOSITORY}"
     for place in (repository, snapshot, snapshot / "model.safetensors", home, Path(home)):
-        for model in (from_checkpoint(place), load_model(place)):
-            assert_same_weights(model, small(activation="relu"))
-            assert (model.activation, model.class_names) == ("relu", tuple("abcde"))
+        model = load(place)
+        assert_same_weights(model, small(activation="relu"))
+        assert (model.activation, model.class_names) == ("relu", tuple("abcde"))
     load_weights(small(), home)
     monkeypatch.chdir(repository.parent)
-    assert from_checkpoint(REPOSITORY).num_classes == 5
+    assert load(REPOSITORY).num_classes == 5
     keras.utils.save_img("a.png", pixels(40, 40, 3))
     for place in (str(repository), home):
         assert cli.main(["predict", place, "a.png"]) == 0
@@ -72,15 +72,15 @@ def test_repositories_and_snapshots_open(repository: Path, monkeypatch: Any, cap
 def test_main_is_the_snapshot_that_counts(repository: Path) -> None:
     other, main = "a" * 40, repository / "refs" / "main"
     main.unlink()  # the only one counts
-    assert_same_weights(from_checkpoint(repository), small(activation="relu"))
+    assert_same_weights(load(repository), small(activation="relu"))
     main.write_text(COMMIT)
     add_file(repository, "config.json", b"{}", other)
     assert file_in_folder(repository).parent.name == COMMIT
     main.write_text(f"{other}\n")
-    missing(rf"There is no model\.keras .* in '.*{other}'", from_checkpoint, repository)
+    missing(rf"There is no model\.keras .* in '.*{other}'", load, repository)
     for commit in ("b" * 40, "../..", "..", "", "x" * 1000):
         main.write_text(commit)
-        missing(f"not name one .*{COMMIT}, {other}", from_checkpoint, repository)
+        missing(f"not name one .*{COMMIT}, {other}", load, repository)
 
 
 def test_shards_in_the_cache(repository: Path) -> None:
@@ -94,9 +94,9 @@ def test_shards_in_the_cache(repository: Path) -> None:
         weight_map |= dict.fromkeys(part, file)
     index = json.dumps({"weight_map": weight_map}).encode()
     add_file(repository, "model.safetensors.index.json", index)
-    assert_same_weights(from_checkpoint(repository), small(activation="relu"))
+    assert_same_weights(load(repository), small(activation="relu"))
     damage((repository / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").resolve())
-    refused(r"model-00002-of-00002.*its name in the cache", from_checkpoint, repository)
+    refused(r"model-00002-of-00002.*its name in the cache", load, repository)
 
 
 def damage(file: Path) -> None:
@@ -112,8 +112,8 @@ def test_a_blob_that_is_damaged_missing_or_a_device(repository: Path) -> None:
     assert_same_weights(model, small(activation="relu"))
     link.resolve().unlink()
     for place in (repository, link.parent):
-        missing(r"is a link to .*blobs/.*download it again", from_checkpoint, place)
+        missing(r"is a link to .*blobs/.*download it again", load, place)
     link.unlink()
     link.symlink_to("/dev/zero")
-    refused("is a device", from_checkpoint, repository)
-    missing("There is no file", from_checkpoint, "~/no/such/folder")
+    refused("is a device", load, repository)
+    missing("There is no model", load, "~/no/such/folder")

@@ -1,6 +1,7 @@
 """Files that Keras writes, as users write and read them: `.h5`, `.weights.h5`, long class names."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
-from keras_vit.weights import from_checkpoint, load_model, load_weights
+from keras_vit.weights import load, load_weights
 from keras_vit.weights.class_names import class_names
 from keras_vit_cli import commands as cli
 from tests.bank import KINDS, fill, fresh, fresh_kind, outputs, pixels, small, small_kind
@@ -29,7 +30,7 @@ def test_a_checkpoint_in_h5_is_read_everywhere(tmp_path: Path, capsys: Any) -> N
     model.compile("sgd", LOSS)
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.h5", "loss", save_best_only=True)
     model.fit(IMAGES, np.arange(4) % 3, verbose=0, callbacks=[best])
-    for read in (keras.saving.load_model, load_model, from_checkpoint):
+    for read in (keras.saving.load_model, load, load):
         loaded = read(tmp_path / "best.h5")
         assert (type(loaded), loaded.class_names) == (type(model), model.class_names)
         np.testing.assert_array_equal(outputs(loaded, IMAGES), outputs(model, IMAGES))
@@ -61,12 +62,12 @@ def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
     """Written by the function, which does not ask the model; not one of ours, or around ours."""
     model = small()
     keras.saving.save_model(model, tmp_path / "m.h5")
-    assert_same_weights(load_model(tmp_path / "m.h5"), model)
+    assert_same_weights(load(tmp_path / "m.h5"), model)
     other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     other.save(tmp_path / "o.h5")
-    refused("holds a Sequential, not a model of keras_vit", load_model, tmp_path / "o.h5")
+    refused("holds a Sequential, not a model of keras_vit", load, tmp_path / "o.h5")
     (tmp_path / "d.h5").write_bytes(b"no HDF5")
-    for read in (load_model, from_checkpoint):
+    for read in (load, partial(load, num_classes=2)):
         refused(r"d\.h5 is not a whole HDF5 file", read, tmp_path / "d.h5")
     with pytest.raises(ValueError, match=r"legacy format.*give 'm\.keras'"):
         keras_vit.save_weights(model, tmp_path / "m.h5")
@@ -106,7 +107,7 @@ def test_every_kind_in_h5(kind: str, tmp_path: Path) -> None:
     changes = {} if kind == "all_tokens" else {"num_classes": 7}
     model, other = small_kind(kind), fresh_kind(kind, **changes)
     model.save(tmp_path / "m.h5")
-    for read in (keras.saving.load_model, load_model):
+    for read in (keras.saving.load_model, load):
         found = outputs(read(tmp_path / "m.h5"), IMAGES)
         np.testing.assert_array_equal(found, outputs(model, IMAGES))
     model.save_weights(tmp_path / "m.weights.h5")
@@ -144,11 +145,11 @@ def test_many_class_names(tmp_path: Path) -> None:
     model.save(tmp_path / "m.h5")
     keras_vit.save_weights(model, tmp_path / "folder", layout="huggingface")
     for name in ("m.keras", "m.h5", "folder"):
-        assert load_model(tmp_path / name).class_names == MANY
+        assert load(tmp_path / name).class_names == MANY
     for name, layout in (("m.npz", "google"), ("m.safetensors", "timm")):
         with pytest.warns(UserWarning, match=r"names of the 100,000 classes.*save \.keras"):
             keras_vit.save_weights(model, tmp_path / name, layout)
-        assert load_model(tmp_path / name).class_names is None
+        assert load(tmp_path / name).class_names is None
     model.class_names = tuple(400 * "x" + name for name in MANY)
     too_long = f"at most {LONGEST_CONFIG:,} are accepted"
     for name in ("long.keras", "long.h5"):
@@ -158,14 +159,14 @@ def test_many_class_names(tmp_path: Path) -> None:
     # One that is too long is not passed over: the number of heads would be a guess.
     with (tmp_path / "folder" / "config.json").open("a") as config:
         config.write(LONGEST_CONFIG * " ")
-    refused(r"config\.json has .* bytes; at most", from_checkpoint, tmp_path / "folder")
+    refused(r"config\.json has .* bytes; at most", load, tmp_path / "folder")
     # Those of ImageNet-21k go by the name of the set, without a warning.
     model = fresh(num_classes=21_843, hidden_dim=16, depth=1)
     model.class_names = class_names("imagenet-21k")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*names of the")
         keras_vit.save_weights(model, tmp_path / "released.npz", "google")
-    assert load_model(tmp_path / "released.npz").class_names == model.class_names
+    assert load(tmp_path / "released.npz").class_names == model.class_names
 
 
 @pytest.mark.parametrize(("name", "layout"), [("m.npz", "google"), ("m.safetensors", "timm")])

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from benchmarks import loading
 from keras_vit import VisionTransformer, ViTTi16
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.weights import from_checkpoint, save_weights
+from keras_vit.weights import load, save_weights
 from tests.weights.models import assert_same_weights, of_torch, stripped, suffix
 from tests.weights.test_round_trips import THERE_AND_BACK, chain
 
@@ -34,7 +34,7 @@ def recorded(folder: Path) -> Arrays:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> VisionTransformer:
-    return from_checkpoint(folder / "model.safetensors", include_preprocessing=False)
+    return load(folder / "model.safetensors", include_preprocessing=False)
 
 
 def compare(model: VisionTransformer, recorded: Arrays) -> None:
@@ -59,7 +59,7 @@ def test_timms_numbers(model: VisionTransformer, recorded: Arrays) -> None:
 def test_in_another_layout(layout: str, model: Any, recorded: Arrays, tmp_path: Path) -> None:
     file = tmp_path / f"m{suffix(layout)}"
     save_weights(model, file, layout=layout)
-    twin = from_checkpoint(file)
+    twin = load(file)
     assert (twin.load_report.layout, twin.class_names) == (layout, model.class_names)
     if layout != "big_vision":
         assert_same_weights(twin, model)
@@ -67,10 +67,10 @@ def test_in_another_layout(layout: str, model: Any, recorded: Arrays, tmp_path: 
 
 
 def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> None:
-    model = from_checkpoint(folder / "model.safetensors")
+    model = load(folder / "model.safetensors")
     save_weights(model, tmp_path / "released.npz", layout="google")
     chain(tmp_path / "released.npz", {}, THERE_AND_BACK, tmp_path)
-    last = from_checkpoint(tmp_path / "d.npz")
+    last = load(tmp_path / "d.npz")
     save_weights(last, tmp_path / "timm.safetensors", layout="timm")
     first, again = load_file(folder / "model.safetensors"), load_file(tmp_path / "timm.safetensors")
     assert set(first) == set(again)
@@ -82,21 +82,21 @@ def test_a_configuration_beside_the_file_is_read(model: Any, folder: Path, tmp_p
     """Hugging Face's config.json has epsilon 1e-6, where its layout alone means 1e-12."""
     file = tmp_path / "m.safetensors"
     save_weights(model, file, layout="huggingface")
-    assert from_checkpoint(stripped(file)).norm_epsilon == 1e-12
+    assert load(stripped(file)).norm_epsilon == 1e-12
     for name in ("config.json", "preprocessor_config.json"):
         shutil.copyfile(folder / "hf" / name, tmp_path / name)
-    twin = from_checkpoint(file)
+    twin = load(file)
     assert (twin.norm_epsilon, twin.activation, twin.num_heads) == (1e-6, "gelu", 3)
     assert twin.include_preprocessing is True
     assert twin.class_names[281] == "tabby, tabby cat"
     imagenet = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(imagenet))
-    assert from_checkpoint(file).normalization == "imagenet"
+    assert load(file).normalization == "imagenet"
 
 
 def test_transformers_loads_what_we_write(folder: Path, recorded: Arrays, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    model = from_checkpoint(folder / "model.safetensors")
+    model = load(folder / "model.safetensors")
     save_weights(model, tmp_path / "vit", layout="huggingface")
     theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / "vit").eval()
     logits = of_torch(theirs, recorded["cats_input_nchw"].transpose(0, 2, 3, 1))
@@ -117,7 +117,7 @@ def test_a_named_model_follows_its_weights(folder: Path) -> None:
 
 def test_the_two_cats(folder: Path, shared: Path) -> None:
     pytest.importorskip("tensorflow")
-    model = from_checkpoint(folder / "model.safetensors")
+    model = load(folder / "model.safetensors")
     golden = json.loads((folder / "golden_cats.json").read_text())
     ((_, answer),) = predict_files(model, [shared / "photos" / "cats.png"])
     rows = model.task.describe(answer, top=5)["predictions"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_vit.weights import from_checkpoint, save_weights
+from keras_vit.weights import load, save_weights
 from keras_vit.weights.tables.layouts import LAYOUTS
 from keras_vit.weights.variables import bindings
 from tests.backend import at_once, gradients, rows
@@ -40,7 +40,7 @@ def write(folder: Path, case: weights.Case) -> Path:
 
 def model_of(folder: Path, case: weights.Case) -> keras.Model:
     shape = tuple(case["images"][1:])
-    return from_checkpoint(write(folder, case), include_preprocessing=False, input_shape=shape)
+    return load(write(folder, case), include_preprocessing=False, input_shape=shape)
 
 
 LAYOUT_OF = {"transformers": "huggingface", "timm": "timm"}
@@ -126,7 +126,7 @@ def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
     ):
         write(tmp_path, case)
         save_file(damaged, tmp_path / "model.safetensors")
-        refused(re.escape(named), from_checkpoint, tmp_path)
+        refused(re.escape(named), load, tmp_path)
 
 
 # The positions of registers become a part of the tokens; one file leaves out biases.
@@ -137,7 +137,7 @@ ALTERED = r"timm_vit_reg(?!_odd$)|hf_dinov3_biases$"
 def test_round_trip(name: str, tmp_path: Path) -> None:
     """What we write in the package's layout is the file that we read, but for its masks."""
     case = weights.case(name)
-    model = from_checkpoint(write(tmp_path, case))
+    model = load(write(tmp_path, case))
     save_weights(model, tmp_path / "ours.safetensors", LAYOUT_OF[case["package"]])
     ignored = {entry.source for entry in model.load_report.entries if entry.status == "ignored"}
     expected = {bare(n): x for n, x in weights.tensors(case).items() if n not in ignored}
@@ -155,7 +155,7 @@ def test_the_package_opens_our_folder(name: str, tmp_path: Path) -> None:
     """And computes what it computed of its own file."""
     case, expected = weights.case(name), weights.outputs(name)
     ours = tmp_path / "ours"
-    save_weights(from_checkpoint(write(tmp_path, case)), ours, LAYOUT_OF[case["package"]])
+    save_weights(load(write(tmp_path, case)), ours, LAYOUT_OF[case["package"]])
     if case["package"] == "timm":
         timm = pytest.importorskip("timm", exc_type=ImportError)
         theirs = timm.create_model(f"local-dir:{ours}", pretrained=True)

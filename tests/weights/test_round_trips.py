@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit.weights import from_checkpoint, save_weights
+from keras_vit.weights import load, save_weights
 from tests.bank import fresh, outputs, pixels, small
 from tests.golden_cases import golden_case
 from tests.weights.models import assert_same_weights, refused, suffix
@@ -49,12 +49,12 @@ def test_released_keras_others_and_released(name: str, shared: Path, tmp_path: P
 
 
 def chain(source: Path, arguments: Any, steps: Any, folder: Path) -> None:
-    model = from_checkpoint(source, **arguments)
+    model = load(source, **arguments)
     config = model.get_config()
     for file, layout in [("a.keras", None), *steps]:
         save_weights(model, folder / file, layout=layout)
         # What we write has what tensors cannot show: no argument is needed again.
-        model = from_checkpoint(folder / file)
+        model = load(folder / file)
         assert {**model.get_config(), "name": ""} == {**config, "name": ""}
     first, last = np.load(source), np.load(folder / "d.npz")
     assert sorted(first.files) == sorted(last.files)
@@ -70,7 +70,7 @@ def test_what_is_written_is_read_as_the_same_model(layout: str, kind: str, tmp_p
     model.eval_transform = {"mode": "stretch"}
     file = tmp_path / f"m{suffix(layout)}"
     save_weights(model, file, layout=layout)
-    twin, whole = from_checkpoint(file), file.read_bytes()
+    twin, whole = load(file), file.read_bytes()
     save_weights(model, file, layout=layout)
     assert file.read_bytes() == whole
     # With LayerScale a file of timm is Facebook's; with registers there is a layout of its own.

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import create
 from keras_vit._base.manifest import sha256
-from keras_vit.weights import from_checkpoint, load_model, load_weights, save_weights
+from keras_vit.weights import load, load_weights, save_weights
 from keras_vit.weights.containers import shards
 from keras_vit.weights.containers.checkpoint_file import open_container
 from keras_vit_cli import commands as cli
@@ -64,8 +64,8 @@ def open_files() -> set[str]:
 def test_a_folder_and_its_index_open_as_one_file(folder: Path) -> None:
     expected = small(activation="gelu")
     for file in (folder, folder / SAFETENSORS, str(folder)):
-        assert_same_weights(from_checkpoint(file), expected)
-    assert_same_weights(load_model(folder), expected)
+        assert_same_weights(load(file), expected)
+    assert_same_weights(load(folder), expected)
     report = load_weights(small(activation="gelu", num_classes=3), folder)
     assert report.fresh == ("head/kernel", "head/bias")
     assert str(folder / SAFETENSORS) in report.file
@@ -73,7 +73,7 @@ def test_a_folder_and_its_index_open_as_one_file(folder: Path) -> None:
     assert_same_weights(create("ViT-Ti/16", weights=folder, **SIZES), expected)
     # One whole file comes before shards.
     save_weights(small(activation="gelu", num_classes=2), folder / "model.safetensors", "timm")
-    assert from_checkpoint(folder).num_classes == 2
+    assert load(folder).num_classes == 2
 
 
 def test_bin_shards(tmp_path: Path) -> None:
@@ -81,16 +81,16 @@ def test_bin_shards(tmp_path: Path) -> None:
     state = {k: torch.as_tensor(v) for k, v in tensors_of("huggingface", tmp_path).items()}
     index = cut(tmp_path, state, torch.save, "pytorch_model.bin.index.json")
     for file in (tmp_path, index):
-        assert_same_weights(from_checkpoint(file), small(activation="gelu"))
+        assert_same_weights(load(file), small(activation="gelu"))
     torch.save(keras.Model, tmp_path / "pytorch_model-00002-of-00003.bin")  # a Python object
-    refused("could run code", from_checkpoint, tmp_path)
+    refused("could run code", load, tmp_path)
 
 
 def test_what_transformers_writes(tmp_path: Path) -> None:
     theirs = their_vit(num_labels=3)
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 2
-    model = from_checkpoint(tmp_path, include_preprocessing=False)
+    model = load(tmp_path, include_preprocessing=False)
     assert (model.num_heads, model.norm_epsilon, model.num_classes) == (4, 1e-12, 3)
     compare_logits(model, theirs)
 
@@ -99,7 +99,7 @@ def test_commands_take_the_folder(folder: Path, capsys: pytest.CaptureFixture[st
     one = folder.parent / "one.npz"
     assert cli.main(["convert", str(folder), str(one), "--layout", "google"]) == 0
     assert "loaded" in capsys.readouterr().out
-    assert_same_weights(from_checkpoint(one), small(activation="gelu"))
+    assert_same_weights(load(one), small(activation="gelu"))
     image, out = str(folder.parent / "a.png"), folder.parent / "page"
     keras.utils.save_img(image, pixels(40, 40, 3))
     assert cli.main(["inspect", str(folder / SAFETENSORS), image, "--out", str(out)]) == 0
@@ -115,21 +115,21 @@ def test_nothing_is_read_before_it_is_asked_for_and_all_is_closed(folder: Path) 
         assert sum(file.endswith(".safetensors") for file in open_files()) == 3
         assert container.tensors["head.bias"].read().shape == (5,)
     assert open_files() <= before
-    from_checkpoint(folder)
+    load(folder)
     edit(folder, without_head)
-    refused(f"{HOLDS} nowhere", from_checkpoint, folder)
+    refused(f"{HOLDS} nowhere", load, folder)
     assert open_files() <= before
 
 
 def test_sums_of_all_files_are_compared(folder: Path) -> None:
     sums = "".join(f"{sha256(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
     (folder / "SHA256SUMS").write_text(sums)
-    assert_same_weights(from_checkpoint(folder), small(activation="gelu"))
+    assert_same_weights(load(folder), small(activation="gelu"))
     shard = folder / THIRD
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    refused(r"model-00003-of-00003\.safetensors has SHA-256", from_checkpoint, folder)
+    refused(r"model-00003-of-00003\.safetensors has SHA-256", load, folder)
     with pytest.raises(ValueError, match=r"sha256= is the sum of one file.*SHA256SUMS"):
-        from_checkpoint(folder, sha256=64 * "0")
+        load(folder, sha256=64 * "0")
 
 
 OUTSIDE = [
@@ -168,28 +168,28 @@ def test_hostile_and_damaged_indexes(index: Any, message: str, folder: Path) -> 
         (folder / SAFETENSORS).write_bytes(os.fsencode(index))
     else:
         edit(folder, index)
-    said = refused(message, from_checkpoint, folder)
+    said = refused(message, load, folder)
     assert SAFETENSORS in said
     assert "\n" not in said
 
 
 def test_a_missing_shard(folder: Path) -> None:
     (folder / SECOND).unlink()
-    refused(f"lists tensor '.*' in {SECOND}.* beside", from_checkpoint, folder)
+    refused(f"lists tensor '.*' in {SECOND}.* beside", load, folder)
     (folder / SECOND).mkdir()
-    refused("is a folder", from_checkpoint, folder)
+    refused("is a folder", load, folder)
     (folder / SECOND).rmdir()
     os.mkfifo(folder / SECOND)  # opening it would wait forever
-    refused("is a named pipe", from_checkpoint, folder)
+    refused("is a named pipe", load, folder)
 
 
 def test_one_shard_alone_a_damaged_one_and_no_index(folder: Path, tmp_path: Path) -> None:
     alone = "several files, which are opened by their folder"
-    refused(alone, from_checkpoint, folder / SECOND, layout="timm")
-    refused("There is no file", from_checkpoint, f"no/{SAFETENSORS}", error=FileNotFoundError)
+    refused(alone, load, folder / SECOND, layout="timm")
+    refused("There is no model", load, f"no/{SAFETENSORS}", error=FileNotFoundError)
     file = tmp_path / "model.npz.index.json"
     file.write_text('{"weight_map": {"a": "b.npz"}}')
-    refused(r"NAME\.safetensors\.index\.json or NAME\.bin", from_checkpoint, file)
+    refused(r"NAME\.safetensors\.index\.json or NAME\.bin", load, file)
     (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[:-40])
     model = fresh()
     refused(THIRD, load_weights, model, folder)

@@ -94,7 +94,7 @@ def read_image(
     `decoder="pillow"` gives the same pixels on every backend.
 
     A PNG file of 16 bits per channel, of which the high 8 are read, is warned of
-    (`keras_vit.DataRangeWarning`).
+    (`keras_vit.data.DataRangeWarning`).
 
     Args:
         file: an image file.

@@ -65,8 +65,8 @@ def file_in_folder(folder: Path) -> Path:
             )
     raise FileNotFoundError(
         f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(snapshot)!r}. Give a file of a "
-        "model, or a folder that keras-vit train, transformers or timm wrote; of export_model, to "
-        "keras_vit.export.load_exported."
+        "model, or a folder that keras-vit train, transformers or timm wrote; of keras_vit.export, "
+        "to keras_vit.exporting.load_exported."
     )
 
 
@@ -83,8 +83,8 @@ def open_container(path: Path) -> AbstractContextManager[Container]:
     if path.suffix not in OPENERS:
         raise CheckpointError(
             f"{str(path)!r} does not have the suffix of a file of weights: give one that ends in "
-            f"{', '.join([*OPENERS, INDEX_SUFFIX, *SUFFIXES])}; what export_model wrote, to "
-            "keras_vit.export.load_exported."
+            f"{', '.join([*OPENERS, INDEX_SUFFIX, *SUFFIXES])}; what keras_vit.export wrote, to "
+            "keras_vit.exporting.load_exported."
         )
     return OPENERS[path.suffix](path)
 
@@ -104,7 +104,7 @@ def open_checkpoint(
         layout: Name of its layout; None recognizes it.
         model: A model like the one whose weights a `.weights.h5` file holds.
         check: Called before Keras reads a file: raises where its sum is wrong.
-        max_parameters: As for `load_model`, of a `.keras` file.
+        max_parameters: As for `load`, of a `.keras` file.
     """
     check_regular(path)
     with naming_file(path, CheckpointError):  # also what the caller finds wrong with its tensors

@@ -136,7 +136,7 @@ def _activation(name: Any) -> Arguments:
     if name is not None and not known:
         warnings.warn(
             f"config.json has the activation {name!r}, which is not known: set it yourself, "
-            "from_checkpoint(file, activation=...).",
+            "keras_vit.load(file, activation=...).",
             stacklevel=2,
         )
     return {"activation": ACTIVATIONS[name]} if known else {}

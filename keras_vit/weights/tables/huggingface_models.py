@@ -36,7 +36,7 @@ def _vit(model: VisionTransformer, config: Config) -> Config:
         raise CheckpointError(
             "ViTForImageClassification does not have a layer between the class token and the head; "
             f"this model has representation_size={model.representation_size}. Save it as .keras, "
-            "or its features alone: from_checkpoint(file, num_classes=0)."
+            "or its features alone: keras_vit.load(file, num_classes=0)."
         )
     _check_pooling(model, "ViTForImageClassification", "token")
     config = config | {
@@ -154,7 +154,7 @@ def _check_pooling(model: VisionTransformer, theirs: str, *poolings: str | None)
         accepted = " or ".join(repr(pooling) for pooling in poolings if pooling)
         raise CheckpointError(
             f"transformers' {theirs} does not classify with pooling={model.pooling!r}. Save the "
-            "features alone, from_checkpoint(file, num_classes=0)"
+            "features alone, keras_vit.load(file, num_classes=0)"
             + (f"; or train the model with pooling={accepted}." if accepted else ".")
         )
 

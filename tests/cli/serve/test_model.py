@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit._base.errors import printable
-from keras_vit.export import ExportedModel
+from keras_vit.exporting import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification

@@ -20,7 +20,7 @@ from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training.apart import note_images
 from keras_vit.training.callbacks import default_callbacks
-from keras_vit.training.compile_model import check_task, compile_model, loss_name, set_head_bias
+from keras_vit.training.compilation import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
@@ -91,7 +91,7 @@ def fit(
     >>> history = keras_vit.fit(model, recipe, splits, folder)  # doctest: +ELLIPSIS
     small: 3,850 parameters, 1 epoch of 4 steps of 64 images
     epoch 1/1  step 4/4  ...
-    >>> keras_vit.load_model(folder + "/best.keras").num_classes
+    >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
     images = len(splits.train)

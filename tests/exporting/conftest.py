@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import pytest
 
-from keras_vit.export import formats
+from keras_vit.exporting import formats
 from tests import processes
-from tests.export.artifacts import Artifacts
+from tests.exporting.artifacts import Artifacts
 
 
 @pytest.fixture(scope="session")

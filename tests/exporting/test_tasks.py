@@ -12,14 +12,14 @@ import keras_vit
 from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
-from keras_vit.export import FORMATS, load_exported
-from keras_vit.export.contract import KEY, Contract
+from keras_vit.exporting import FORMATS, load_exported
+from keras_vit.exporting.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.tasks import PredictionSets
 from tests import bank
 from tests.data.image_fixtures import one_quick
-from tests.export.artifacts import PATHS, Artifacts, contract, exported, formats, pairs
+from tests.exporting.artifacts import PATHS, Artifacts, contract, exported, formats, pairs
 from tests.models.test_task import TASKS, images, vit
 
 PIXELS = images(8)
@@ -145,9 +145,9 @@ def test_activation_is_applied_once(activation: str, artifacts: Artifacts, tmp_p
 def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     model = vit(num_classes=1)
     with pytest.raises(ValueError, match=r"model\.task = keras_vit\.tasks.*model\.task = None"):
-        keras_vit.export_model(model, tmp_path / PATHS[format], format)
+        keras_vit.export(model, tmp_path / PATHS[format], format)
     model.task = None
-    path = keras_vit.export_model(model, tmp_path / PATHS[format], format)
+    path = keras_vit.export(model, tmp_path / PATHS[format], format)
     file = load_exported(path)
     assert (file.task, file.class_names, file.contract.outputs) == (None, None, ("outputs",))
     raw = bank.outputs(model, PIXELS)
@@ -157,7 +157,7 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     file.task = TASKS["regression"]
     np.testing.assert_allclose(answers_of(file, raw), 20 + 10 * raw, rtol=1e-5)
     with pytest.raises(ValueError, match=r"class_names are of a task.*model\.task = "):
-        keras_vit.export_model(model, path, format, class_names=["weight"], overwrite=True)
+        keras_vit.export(model, path, format, class_names=["weight"], overwrite=True)
     if format == "onnx":
         session = pytest.importorskip("onnxruntime").InferenceSession(str(path))
         assert [output.name for output in session.get_outputs()] == ["outputs"]

@@ -35,7 +35,7 @@ class Contract:
     `answer_names` of its task, or one called `outputs`, what the model returns.
 
     Attributes:
-        format: A key of `keras_vit.export.FORMATS`.
+        format: A key of `keras_vit.exporting.FORMATS`.
         task: What the outputs mean; None where nobody said it.
         image_size: Height and width of the images.
         channels: 3 for RGB, 1 for gray; image files are not read as any other number.

@@ -14,7 +14,7 @@ from PIL import Image
 import keras_vit
 from tests import bank
 from tests.data.image_fixtures import orientation
-from tests.export.artifacts import (
+from tests.exporting.artifacts import (
     Artifacts,
     evaluation_images,
     exported,
@@ -156,7 +156,7 @@ def test_a_hundred_real_photographs(shared: Path, tmp_path: Path) -> None:
     files = hundred_photographs(shared)
     model = keras_vit.ViTTi16(num_classes=5, input_shape=(96, 96, 3), depth=4, dtype="float32")
     bank.fill(model.get_layer("head"), scale=1)
-    path = keras_vit.export_model(model, tmp_path / "1")
+    path = keras_vit.export(model, tmp_path / "1")
     images = evaluation_images(files, (96, 96))
     found = serve(tmp_path, all=(path, files, images[:2]))["all"][0]["probabilities"]
     expected = softmax(model.predict(images, verbose=0))
@@ -192,16 +192,16 @@ def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_and_a_folder_of_the_user_stays(tmp_path: Path) -> None:
     folder, full = tmp_path / "1", OSError("No space left on device")
     with (
-        patch("keras_vit.export.saved_model.write_text", side_effect=full),
+        patch("keras_vit.exporting.saved_model.write_text", side_effect=full),
         pytest.raises(OSError, match="No space"),
     ):
-        keras_vit.export_model(bank.tiny(), folder)
+        keras_vit.export(bank.tiny(), folder)
     assert not list(tmp_path.iterdir())
-    keras_vit.export_model(bank.tiny(), folder)
+    keras_vit.export(bank.tiny(), folder)
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "precious").write_text("kept")
     with pytest.raises(FileExistsError, match="with or without overwrite=True"):
-        keras_vit.export_model(bank.tiny(), tmp_path / "2")
+        keras_vit.export(bank.tiny(), tmp_path / "2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
     assert (tmp_path / "2" / "precious").read_text() == "kept"

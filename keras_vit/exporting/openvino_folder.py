@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export import onnx_file
-from keras_vit.export.contract import IMAGES, KEY, Contract
+from keras_vit.exporting import onnx_file
+from keras_vit.exporting.contract import IMAGES, KEY, Contract
 from keras_vit.models import ImageModel
 
 MODEL_FILES = ("model.xml", "model.bin")

@@ -1,4 +1,4 @@
-"""Writes one format on the backend that can: `python -m keras_vit.export.writer_process`."""
+"""Writes one format on the backend that can: `python -m keras_vit.exporting.writer_process`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import check_agreement, check_novelty
-from keras_vit.export.contract import Contract
-from keras_vit.export.failure import failure_reason
-from keras_vit.export.format_table import FORMATS
+from keras_vit.exporting.agreement import check_agreement, check_novelty
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.failure import failure_reason
+from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models.answers import NOVELTY
 from keras_vit.models.scoring import scoring_model
 

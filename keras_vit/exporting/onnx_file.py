@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.export.contract import IMAGES, KEY, Contract
-from keras_vit.export.graph import pixels_to_answers
+from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.graph import pixels_to_answers
 from keras_vit.models import ImageModel
 
 # The newest that tf2onnx writes.

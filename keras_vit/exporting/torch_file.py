@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.contract import IMAGES, KEY, Contract
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 

@@ -14,9 +14,9 @@ from keras_vit import VisionTransformer, recipes
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import AUGMENTATIONS, EvalTransform, Splits, band_statistics, load, pipeline
 from keras_vit.evaluation.prediction import predict_files, predict_split
-from keras_vit.export.comparison import calibration_images, compare
+from keras_vit.exporting.comparison import calibration_images, compare
 from tests import bank
-from tests.export.artifacts import exported, formats
+from tests.exporting.artifacts import exported, formats
 
 imagecodecs = pytest.importorskip("imagecodecs")
 pytest.importorskip("grain")
@@ -145,7 +145,7 @@ def test_statistics_are_kept(untrained: VisionTransformer, tmp_path: Path) -> No
     expected = untrained.predict(images, verbose=0)
     assert np.ptp(expected, axis=0).max() > 1e-2
     for name in ("model.keras", "model.npz", "model.safetensors"):
-        same = keras_vit.from_checkpoint(tmp_path / name)
+        same = keras_vit.load(tmp_path / name)
         assert same.normalization == untrained.normalization
         assert same.eval_transform == untrained.eval_transform
         assert same.eval_transform.nodata == (2050.0,)  # the mean, which prediction writes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.data.band_statistics import Statistics
-from keras_vit.export.contract import Contract
+from keras_vit.exporting.contract import Contract
 from keras_vit.models.answers import NOVELTY
 
 # The largest difference between answers, and with int8 the mean one, as parts of their scale.

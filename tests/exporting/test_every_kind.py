@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export import FORMATS
-from keras_vit.export.agreement import check_images
-from keras_vit.export.failure import failure_reason
+from keras_vit.exporting import FORMATS
+from keras_vit.exporting.agreement import check_images
+from keras_vit.exporting.failure import failure_reason
 from keras_vit.layers._dense import Dense
 from keras_vit.layers.rotary import ROTATIONS
 from keras_vit.models.answers import answers_of
@@ -18,7 +18,7 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.export.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, in_turns
+from tests.exporting.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, in_turns
 from tests.models.test_common import KINDS, build
 
 # Of each position and each pooling one, in the format that its backend writes in this process. To
@@ -34,14 +34,14 @@ NORMALIZED = r"takes normalized pixels.*include_preprocessing=True"
 # The code of the process that writes a file, with a check that fails.
 BROKEN_WRITER = """
 import runpy, sys
-from keras_vit.export import agreement
+from keras_vit.exporting import agreement
 
 def broken(*_):
     raise TypeError("the second channel\\nmust be known")
 
 agreement.check_agreement = broken
 del sys.argv[1:3]  # -m, and the module
-runpy.run_module("keras_vit.export.writer_process", run_name="__main__")
+runpy.run_module("keras_vit.exporting.writer_process", run_name="__main__")
 """
 
 
@@ -88,7 +88,7 @@ def test_others_are_refused_at_once(tmp_path: Path) -> None:
         model = build(base, **changes)
         for format in FORMATS:
             with pytest.raises(ValueError, match=words):
-                keras_vit.export_model(model, tmp_path / PATHS[format], format)
+                keras_vit.export(model, tmp_path / PATHS[format], format)
     assert not list(tmp_path.iterdir())
 
 
@@ -123,7 +123,7 @@ def test_torch_exports_layers_to_onnx_by_its_former_exporter(tmp_path: Path) -> 
 
 @pytest.mark.backends("torch")  # where Keras cannot write these formats
 def test_keras_own_export_says_what_writes_the_format(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"export_model\(model, path, .tf_saved_model"):
+    with pytest.raises(RuntimeError, match=r"keras_vit.export\(model, path, .tf_saved_model"):
         bank.tiny().export(tmp_path / "1")
     with pytest.raises(ValueError, match=r"\.pt2"):  # Keras's sentence on arguments stays
         bank.tiny().export(tmp_path / "m", format="torch")
@@ -136,9 +136,9 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
         raise TypeError("the second channel\nmust be known")
 
     with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.export.saved_model.named_answers", broken)
+        patch.setattr("keras_vit.exporting.saved_model.named_answers", broken)
         with pytest.raises(RuntimeError) as caught:
-            keras_vit.export_model(bank.tiny(), tmp_path / "1")
+            keras_vit.export(bank.tiny(), tmp_path / "1")
     expected = "The model is not exported as tf_saved_model: TypeError: the second channel\n"
     assert str(caught.value).startswith(expected)
     assert "in user code" not in str(caught.value)
@@ -146,7 +146,7 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     broken_process = [*python, "-c", BROKEN_WRITER], environment
     monkeypatch.setattr("keras_vit.ops.process_on", lambda name: broken_process)
     with pytest.raises(RuntimeError) as caught:
-        keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
+        keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert str(caught.value) == f"{expected}must be known".replace("tf_saved_model", "onnx")
     # Without what frameworks add.
     keras_error = (

@@ -13,8 +13,8 @@ from keras.ops import convert_to_numpy
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
-from keras_vit.export.exported import ExportedModel, format_of
-from keras_vit.export.format_table import FORMATS
+from keras_vit.exporting.exported import ExportedModel, format_of
+from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import own_statistics

@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.export.contract import IMAGES, KEY, PIXELS, Contract
-from keras_vit.export.graph import save_signatures
+from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.exporting.graph import save_signatures
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 from keras_vit.tasks import Task
@@ -23,7 +23,7 @@ DESCRIPTION = f"assets.extra/{KEY}.json"
 def write(
     model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
 ) -> None:
-    """Writes the SavedModel that `export_model` documents."""
+    """Writes the SavedModel that `keras_vit.export` documents."""
     import tensorflow as tf
 
     size, channels = contract.image_size, contract.channels

@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit import data
-from keras_vit.export import FORMATS, Contract, ExportedModel, load_exported
+from keras_vit.exporting import FORMATS, Contract, ExportedModel, load_exported
 from keras_vit.tasks import Classification, Task
 from tests.bank import outputs, pixels
 from tests.models.test_common import KINDS, build
@@ -63,7 +63,7 @@ class Artifacts:
         key = f"{name} {format} {sorted(options.items())}"
         if key not in self._made:
             file = self._folder / str(len(self._made)) / PATHS[format]
-            self._made[key] = keras_vit.export_model(self.model(name), file, format, **options)
+            self._made[key] = keras_vit.export(self.model(name), file, format, **options)
         return self._made[key]
 
     def file(self, name: str, format: str = "tf_saved_model", **options: Any) -> ExportedModel:
@@ -71,7 +71,7 @@ class Artifacts:
 
 
 def exported(to: Path, model: Any, format: str = "tf_saved_model", **more: Any) -> ExportedModel:
-    return load_exported(keras_vit.export_model(model, to / PATHS[format], format, **more))
+    return load_exported(keras_vit.export(model, to / PATHS[format], format, **more))
 
 
 def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:

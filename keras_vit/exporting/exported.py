@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import check_positive
-from keras_vit.export.contract import Contract
-from keras_vit.export.format_table import FORMATS
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY
 from keras_vit.trainer.pixel_ranges import check_pixels
-from keras_vit.weights import load_model
+from keras_vit.weights import load
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import holds_weights
 
@@ -70,7 +70,7 @@ class ExportedModel:
         Args:
             images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or batches
                 of such, with or without labels: what `keras_vit.data.pipeline` returns, or a
-                `tf.data.Dataset`. The first batch is looked at: `keras_vit.DataRangeWarning`.
+                `tf.data.Dataset`. The first batch is looked at: `keras_vit.data.DataRangeWarning`.
             batch_size: Images per batch, of an array.
             verbose: Is there as in Keras, and prints nothing.
             steps: Batches to take; by default all, which batches without an end do not have.
@@ -138,7 +138,7 @@ class _Scoring:
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
-    """Opens what `export_model` wrote, in the format's own engine.
+    """Opens what `keras_vit.export` wrote, in the format's own engine.
 
     Args:
         path: A `.onnx`, `.tflite` or `.pt2` file, or the folder of a SavedModel or of OpenVINO.
@@ -151,10 +151,10 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     Example:
 
     >>> import keras_vit, tempfile
-    >>> from keras_vit.export import load_exported
+    >>> from keras_vit.exporting import load_exported
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
-    >>> folder = keras_vit.export_model(model, tempfile.mkdtemp() + "/1", class_names="ab")
+    >>> folder = keras_vit.export(model, tempfile.mkdtemp() + "/1", class_names="ab")
     >>> load_exported(folder).class_names
     ('a', 'b')
     """
@@ -171,7 +171,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
 
 
 def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
-    """Opens what `keras_vit.load_model` or `load_exported` opens: for predictions, either will do.
+    """Opens what `keras_vit.load` or `load_exported` opens: for predictions, either will do.
 
     Args:
         path: A file, the folder of a run, `"MODEL:TAG"` of released weights, or an exported file.
@@ -184,14 +184,14 @@ def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
     Example:
 
     >>> import keras_vit, tempfile
-    >>> from keras_vit.export import load_classifier
+    >>> from keras_vit.exporting import load_classifier
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
     >>> model.save(file := tempfile.mkdtemp() + "/model.keras")
     >>> load_classifier(file).num_classes
     2
     """
-    return load_model(path) if format_of(Path(path)) is None else load_exported(path)
+    return load(path) if format_of(Path(path)) is None else load_exported(path)
 
 
 def read_contract(path: str | os.PathLike[str]) -> Contract:

@@ -1,4 +1,4 @@
-"""`export_model`: checks its arguments and writes all or nothing, in this or another process."""
+"""`export`: checks its arguments and writes all or nothing, in this or another process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from keras_vit._base.files import atomic_write, check_place
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import check_takes_pixels
-from keras_vit.export.agreement import check_images
-from keras_vit.export.contract import Contract
-from keras_vit.export.exported import read_contract
-from keras_vit.export.failure import failure_reason
-from keras_vit.export.format_table import Format, check_format
-from keras_vit.export.writer_process import (
+from keras_vit.exporting.agreement import check_images
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.exported import read_contract
+from keras_vit.exporting.failure import failure_reason
+from keras_vit.exporting.format_table import Format, check_format
+from keras_vit.exporting.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
     MODEL_FILE,
@@ -32,14 +32,14 @@ from keras_vit.export.writer_process import (
 )
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import answers_of, unknown_task
-from keras_vit.models.views import average_views
+from keras_vit.models.views import mean_of_views
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
 
 _SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)), and export again.'
 
 
-def export_model(
+def export(
     model: ImageModel,
     path: str | os.PathLike[str],
     format: str = "tf_saved_model",
@@ -75,7 +75,7 @@ def export_model(
     `(batch,)`, above 1 for an image unlike those of the training.
 
     It carries the task, the size and the preparation of photographs, which
-    `keras_vit.export.load_exported` reads. It is written in float32, whatever the model's dtype
+    `keras_vit.exporting.load_exported` reads. It is written in float32, whatever the model's dtype
     policy, and run once in its own engine: a file that does not predict what the model does is
     not kept.
 
@@ -138,7 +138,7 @@ def export_model(
     >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(32, 32, 3))
     >>> folder = tempfile.mkdtemp()
-    >>> keras_vit.export_model(model, folder + "/pets/1", class_names=["cat", "dog"]).name
+    >>> keras_vit.export(model, folder + "/pets/1", class_names=["cat", "dog"]).name
     '1'
     """
     row = check_format(format, quantize)
@@ -219,7 +219,7 @@ def _write(
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
     images = check_images(contract.image_size, contract.channels, contract.statistics)
-    expected = average_views(model).predict(images, verbose=0)
+    expected = mean_of_views(model).predict(images, verbose=0)
     if contract.task is not None:
         expected = answers_of(model, expected)
     arrays: dict[str, Any] = {"images": images, "expected": expected}
@@ -242,7 +242,7 @@ def _write(
         (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
         np.savez(folder / CHECK_FILE, **arrays)
         python, environment = backend.process_on(row.backend)
-        command = [*python, "-m", "keras_vit.export.writer_process", str(folder), str(path)]
+        command = [*python, "-m", "keras_vit.exporting.writer_process", str(folder), str(path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise _failed(contract, _reason(folder / REASON_FILE, done))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.export.contract import IMAGES, KEY, PIXELS, Contract
-from keras_vit.export.graph import pixels_to_answers, save_signatures
+from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.exporting.graph import pixels_to_answers, save_signatures
 from keras_vit.models import ImageModel
 
 # As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.

@@ -14,17 +14,17 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.export import FORMATS
+from keras_vit.exporting import FORMATS
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
 from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
-from tests.export.artifacts import Artifacts, case
+from tests.exporting.artifacts import Artifacts, case
 
 ONNX = pytest.param("onnx", marks=pytest.mark.every_backend)
 OTHERS = [case(f, quick=f in ("tf_saved_model", "torch")) for f in FORMATS if f != "onnx"]
-pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.DataRangeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.data.DataRangeWarning")
 DEEP = np.linspace(0, 65535, 40 * 30).reshape(40, 30).astype("uint16")
 PALETTE = IMAGE.convert("RGBA").quantize(32)
 FILES: dict[str, Callable[[], bytes]] = {
@@ -108,7 +108,9 @@ def test_a_file_takes_bytes_and_looks_at_the_range(model: Any, artifacts: Artifa
     file = artifacts.file("sensitive", "onnx")
     images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))
     file.predict(images)
-    with pytest.warns(keras_vit.DataRangeWarning, match="model.onnx takes pixels from 0 to 255"):
+    with pytest.warns(
+        keras_vit.data.DataRangeWarning, match="model.onnx takes pixels from 0 to 255"
+    ):
         file.predict(images / 255)
     images[1, 2, 3] = np.nan
     with pytest.raises(ValueError, match="hold nan, first in image 1"):

@@ -41,7 +41,7 @@ class Format:
 
     def implementation(self) -> ModuleType:
         """The module that writes, reads and runs it."""
-        return importlib.import_module(f"keras_vit.export.{self.module}")
+        return importlib.import_module(f"keras_vit.exporting.{self.module}")
 
     def require(self, packages: tuple[str, ...]) -> None:
         """Raises an ImportError that says how to install what is missing."""

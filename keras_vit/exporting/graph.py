@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keras_vit.export.contract import IMAGES, Contract
+from keras_vit.exporting.contract import IMAGES, Contract
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 

@@ -16,17 +16,17 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.data import EvalTransform, read_image
-from keras_vit.export import FORMATS, ExportedModel, load_exported
-from keras_vit.export.agreement import check_agreement, check_images, check_novelty
-from keras_vit.export.comparison import calibration_images, compare, size_of
-from keras_vit.export.openvino_folder import quietly_imported
+from keras_vit.exporting import FORMATS, ExportedModel, load_exported
+from keras_vit.exporting.agreement import check_agreement, check_images, check_novelty
+from keras_vit.exporting.comparison import calibration_images, compare, size_of
+from keras_vit.exporting.openvino_folder import quietly_imported
 from keras_vit.tasks import Classification
 from keras_vit.weights import CheckpointError
 from keras_vit_cli import commands as cli
 from keras_vit_cli.model_files import keep_decoder
 from tests import bank
 from tests.data.image_fixtures import encode, write
-from tests.export.artifacts import (
+from tests.exporting.artifacts import (
     IMAGES,
     NAMES,
     Artifacts,
@@ -102,7 +102,7 @@ def test_nothing_is_reported(run_python: Callable[..., str]) -> None:
     pytest.importorskip("openvino_telemetry")
     code = """
 import os
-from keras_vit.export.openvino_folder import quietly_imported
+from keras_vit.exporting.openvino_folder import quietly_imported
 quietly_imported()
 import nncf, openvino_telemetry
 print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
@@ -146,7 +146,7 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
     file = exported(tmp_path, model, format)
     # Or the views would be averaged twice.
     assert file.eval_transform.to_dict() == {"mode": "stretch"}
-    averaged = probabilities(keras_vit.average_views(model), IMAGES.astype("float32"))
+    averaged = probabilities(model.with_views(), IMAGES.astype("float32"))
     np.testing.assert_allclose(file.predict(IMAGES), averaged, atol=1e-4)
     assert np.abs(averaged - probabilities(model, IMAGES)).max() > 1e-4
 
@@ -226,14 +226,16 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
         ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ):
         with pytest.raises(ValueError, match=words):
-            keras_vit.export_model(bank.small(), tmp_path / file, **{"format": "onnx", **options})
+            keras_vit.export(bank.small(), tmp_path / file, **{"format": "onnx", **options})
         assert not list(tmp_path.iterdir())
     scaled = {"quantize": "int8", "calibration": IMAGES // 255}
     with (
-        pytest.warns(keras_vit.DataRangeWarning, match="calibration takes pixels from 0 to 255"),
+        pytest.warns(
+            keras_vit.data.DataRangeWarning, match="calibration takes pixels from 0 to 255"
+        ),
         pytest.raises(ValueError, match="must end in"),
     ):
-        keras_vit.export_model(bank.small(), tmp_path / "m.bin", "onnx", **scaled)
+        keras_vit.export(bank.small(), tmp_path / "m.bin", "onnx", **scaled)
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,16 +243,16 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "m.onnx").write_text("the user's")
     for overwrite, words in ((False, "exists"), (True, "was not exported by this package")):
         with pytest.raises(FileExistsError, match=words):
-            keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx", overwrite=overwrite)
+            keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx", overwrite=overwrite)
     assert (tmp_path / "m.onnx").read_text() == "the user's"
     model = bank.fresh(**bank.TINY)
     model.quantize("int8")
     with pytest.raises(ValueError, match=r"quantized by Keras \(int8\).*quantize='int8'"):
-        keras_vit.export_model(model, tmp_path / "q.onnx", "onnx")
+        keras_vit.export(model, tmp_path / "q.onnx", "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
     with pytest.raises(ImportError, match=words):
-        keras_vit.export_model(bank.tiny(), tmp_path / "m.onnx", "onnx")
+        keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 

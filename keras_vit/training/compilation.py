@@ -68,7 +68,8 @@ def compile_model(
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=5,
     ...     input_shape=(32, 32, 3))
-    >>> keras_vit.compile_model(model, keras_vit.recipes.get("finetune/flowers"), total_steps=500)
+    >>> recipe = keras_vit.recipes.get("finetune/flowers")
+    >>> keras_vit.training.compile_model(model, recipe, total_steps=500)
     >>> type(model.optimizer).__name__, model.optimizer.gradient_accumulation_steps
     ('MomentumSGD', 8)
     """
@@ -100,7 +101,7 @@ def schedule_of(
     Example:
 
     >>> from keras_vit.training import recipes
-    >>> from keras_vit.training.compile_model import schedule_of
+    >>> from keras_vit.training.compilation import schedule_of
     >>> schedule = schedule_of(recipes.get("bit_hyperrule"), 500)
     >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
     [0.0015, 0.003, 0.0003]

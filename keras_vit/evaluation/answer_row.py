@@ -1,0 +1,69 @@
+"""An answer as a row of names and values, as JSON holds them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.tasks import Task
+
+# So begins the reason for an answer that is not finite, and no reason for a file.
+NOT_FINITE = "the model predicts "
+
+Row = dict[str, Any]
+
+
+def is_finite(answer: np.ndarray) -> bool:
+    """Return whether an answer `(size,)` is one: without NaN and infinity."""
+    return bool(np.isfinite(answer).all())
+
+
+def name_of(path: Path | str) -> str:
+    """Return a path as every format can hold it: with escapes for bytes that are not UTF-8.
+
+    >>> name_of(Path("Blüte.jpg"))
+    'Blüte.jpg'
+    """
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def answer_row(
+    task: Task,
+    file: Path | str | int,
+    answer: np.ndarray | str,
+    top: int = 5,
+    novelty: bool = False,
+) -> Row:
+    """Put the answer to an image into words.
+
+    Args:
+        task: What the answer means.
+        file: Of the image; or its number in an array.
+        answer: `(size,)`, with a novelty `(size + 1,)`; or the reason why there is none.
+        top: How many rows `predictions` has at most, where they are ranked.
+        novelty: Whether the last number of the answer is how novel the image is.
+
+    Returns:
+        `file`, `error`, which is None or the reason why there is no answer, and what
+        `task.describe` returns: `predictions`, a list with a dictionary per name, and for some
+        tasks what is decided, such as `labels`. With a novelty also `novel`, whether it is above 1,
+        and `novelty`. An answer that is not finite is a reason, too.
+
+    Example:
+
+    >>> from keras_vit.evaluation.answer_row import answer_row
+    >>> from keras_vit.tasks import Classification
+    >>> answer_row(Classification(("cat", "dog")), "a.jpg", np.array([0.25, 0.75]), top=1)
+    {'file': 'a.jpg', 'error': None, 'predictions': [{'class': 'dog', 'probability': 0.75}]}
+    """
+    name = file if isinstance(file, int) else name_of(file)
+    if not isinstance(answer, str) and not is_finite(answer):
+        answer = f"{NOT_FINITE}{answer[~np.isfinite(answer)][0]}, which is not an answer"
+    if isinstance(answer, str):
+        return {"file": name, "error": answer}
+    row: Row = {"file": name, "error": None}
+    if novelty:
+        answer, score = answer[:-1], float(answer[-1])
+        row |= {"novel": score > 1, "novelty": score}
+    return {**row, **task.describe(answer, top)}

@@ -1,0 +1,314 @@
+"""Selects labeled images to score a model on: those that it was not made with.
+
+the model's record ─┐
+labeled images ─────┴──► what each image was used for ──► images to score, and a line on the others
+"""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit import tasks
+from keras_vit._base.errors import check_choice, counted, listed, printable
+from keras_vit.data import MAX_PIXELS, Split, Splits, load
+from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
+from keras_vit.data.sources.splits import IndexedSplit, joined
+from keras_vit.models.answers import task_of
+from keras_vit.models.views import eval_transform_of
+from keras_vit.tasks import Ordinal, Task
+
+WHOLE = "all"  # the split of a source that does not have any
+IMAGES = "images.csv"  # of a run: which images it used, and for what
+COLUMNS = ("image", "sha256_begins", "use")
+OF_TABLE = ("labels", "task", "order", "file_column", "label_columns", "separator", "on_bad_row")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Labeled images that a model is scored on.
+
+    Attributes:
+        split: The images.
+        train: Others, on which a classifier of its features may be fitted; None where there are
+            none.
+        source: Where they are from, to print.
+        line: Which they are, and what was left out, to print.
+        digests: Those of the images; None of records.
+    """
+
+    split: Split
+    train: Split | None
+    source: str
+    line: str
+
+    @property
+    def digests(self) -> np.ndarray | None:
+        return self.split.digests() if isinstance(self.split, IndexedSplit) else None
+
+
+def run_options(path: str | PathLike[str]) -> Mapping[str, Any]:
+    """Return the options of the run that a file or folder is of; empty for any other model."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        job = json.loads((_folder(path) / "config.json").read_text("utf-8"))["job"]
+        if isinstance(job, dict) and isinstance(job.get("data"), str):
+            return job
+    return {}
+
+
+def seen_images_of(model: Any, path: str | PathLike[str] | None) -> SeenImages | None:
+    """Return what a model was made with; of very many images, by the table of its run."""
+    seen = getattr(model, "seen_images", None)
+    if seen is None or seen.is_listed or path is None:
+        return seen
+    with suppress(OSError, ValueError, KeyError):
+        file = _folder(path) / IMAGES
+        with open(file, encoding="utf-8", errors="surrogateescape", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        _, digest, use = COLUMNS
+        listed_ = {u: np.array([r[digest] for r in rows if r[use] == u], "S32") for u in USES}
+        return SeenImages.of(listed_)
+    return seen
+
+
+def unseen_images(
+    model: Any,
+    data: str | PathLike[str] | Split | Splits | None = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    split: str | None = None,
+    fits: bool = False,
+    own_classes: bool = True,
+    **loading: Any,
+) -> Scored:
+    """Find the labeled images that a model may be scored on.
+
+    Args:
+        model: With `seen_images`, or without.
+        data: What `keras_vit.data.load` takes or returns, or a split of it; None for the images of
+            the model's own run.
+        path: The file or folder that the model is of; None of a model in memory.
+        split: "val", "test", "train" or "all"; None for the validation images where the data says
+            which these are, and otherwise for all that the model has not seen.
+        fits: Whether others are needed, such as those that a classifier of its features is fitted
+            on.
+        own_classes: Whether the classes must be those of the model.
+        **loading: `data_dir`, `max_pixels`, `reader`, and what is about a table, as for
+            `keras_vit.data.load`.
+
+    Raises:
+        ValueError: There is no data, and the model is not of a run; no image is left, or the split
+            is not there, or classes are unknown.
+    """
+    for name in loading:
+        check_choice(name, "argument", ("data_dir", "max_pixels", "reader", *OF_TABLE))
+    run, seen = {} if path is None else run_options(path), seen_images_of(model, path)
+    if data is None and not run:
+        raise ValueError(
+            f"{path or model.name} does not say what it was trained on: give data, a folder of "
+            "images or a data set's name."
+        )
+    is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
+    source: Any = run["data"] if data is None else data
+    arguments = _loading(model, loading, run if is_own else {})
+    if isinstance(source, Split):
+        source = Splits("the given images", source.class_names, {WHOLE: source})
+    is_loaded = isinstance(source, Splits)
+    parts = source if is_loaded else load(source, **arguments, val_fraction=None)
+    pool = None
+    if list(parts) == [WHOLE]:
+        pool = parts[WHOLE]
+        is_used = np.isin(_uses(pool, seen), USED)
+        # Where it is not known which were trained on, those of the run's own split are taken.
+        is_told_apart = isinstance(pool, IndexedSplit)
+        is_split = (is_own and seen is None) if is_told_apart else (is_own or not run)
+        if is_used.any() and isinstance(pool, IndexedSplit):
+            parts = _replaced(parts, train=_those(pool, is_used), val=_those(pool, ~is_used))
+        elif not is_loaded and (fits or split in ("val", "train") or is_split):
+            of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
+            parts, pool = load(source, **arguments, **of_run), None
+    names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
+    name = split or next(name for name in ("val", "test", WHOLE) if name in names)
+    check_choice(name, "split", names)
+    if name in parts and (pool is None or name == "train"):
+        images = parts[name]
+    else:
+        images = joined(list(parts.values())) if pool is None else pool
+    if own_classes:
+        images = with_classes(images, model)
+    chosen_uses: tuple[str, ...] = (VALIDATED, NEW)
+    if data is None and seen is not None and VALIDATED in seen.digests:
+        chosen_uses = (VALIDATED,)  # the run's own, and not what came to its folder since
+    if name == "train":  # asked for, whatever they were used for
+        chosen_uses = (*USES, NEW)
+    where = parts.source if is_loaded else source
+    chosen, line = without_used(images, seen, model.name, where, chosen_uses)
+    return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
+
+
+def with_classes(split: Split, model: Any) -> Split:
+    """The images with the labels that a classifier has for their classes, by their names.
+
+    A class without an image here is fine; data with none of the model's classes stay as they
+    are, for the check that says so.
+
+    Raises:
+        ValueError: Some of the classes are not the model's.
+    """
+    names, task = getattr(model, "class_names", None), getattr(model, "task", None)
+    # One class alone is not a task.
+    is_classes = isinstance(split.meaning, tuple) or split.task.kind == "classification"
+    if names is None or not is_classes or task is None or task.kind != "classification":
+        return split
+    classes, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
+    unknown = {n: int(c) for n, c in zip(classes, counts, strict=True) if c and n not in names}
+    if (
+        tuple(classes) == tuple(names)
+        or not isinstance(split, IndexedSplit)
+        or not set(classes) & {*names}
+    ):
+        return split
+    if unknown:
+        shown = listed([f"{name} ({counted(count, 'image')})" for name, count in unknown.items()])
+        raise ValueError(
+            f"{model.name} does not have the {'class' if len(unknown) == 1 else 'classes'} "
+            f"{printable(shown)}: leave these images out, or rename their folders to one of "
+            f"{printable(listed(names))}."
+        )
+    return split.with_classes(names)
+
+
+def without_used(
+    split: Split,
+    seen: SeenImages | None,
+    made: str,
+    source: str | Path,
+    chosen_uses: tuple[str, ...] = (VALIDATED, NEW),
+) -> tuple[Split, str]:
+    """The images of which the use is one of these, and a line with how many there are of each.
+
+    Args:
+        split: The images; records are not compared, and all of them are returned.
+        seen: What the model was made with; None where there is no record of it.
+        made: The model, or several, for messages.
+        source: Where the images are, for messages.
+        chosen_uses: Those that may be scored, of `USES` and `"new"`.
+
+    Raises:
+        ValueError: No image is left.
+    """
+    images = counted(len(split), "image")
+    if seen is None:
+        return split, f"{images}; {made} does not have a record of those it was made with"
+    if not isinstance(split, IndexedSplit):
+        return split, f"{images}, records, which are not compared with those it was made with"
+    if not seen.is_listed:
+        return split, (
+            f"{images}; whether the {seen.used:,} that {made} was made with are among them is not "
+            "known, as its file does not list them"
+        )
+    uses = _uses(split, seen)
+    is_kept = np.isin(uses, chosen_uses)
+    if not is_kept.any():
+        raise none_left(uses, printable(source))
+    text = f"{counted(int(is_kept.sum()), 'image')}: {described(uses[is_kept])}"
+    if is_kept.all():
+        return split, text
+    return _those(split, is_kept), f"{text}; left out: {described(uses[~is_kept])}"
+
+
+def _uses(split: Split, seen: SeenImages | None) -> np.ndarray:
+    if seen is None or not isinstance(split, IndexedSplit):
+        return np.full(len(split), NEW)
+    return seen.uses(split.digests())
+
+
+def _those(split: IndexedSplit, mask: np.ndarray) -> IndexedSplit:
+    return split.take(np.flatnonzero(mask))
+
+
+def _replaced(splits: Splits, **parts: Split) -> Splits:
+    return replace(splits, splits={name: part for name, part in parts.items() if len(part)})
+
+
+def check_same_task(model: Any, split: Split) -> None:
+    """Raise a ValueError where the labels of a split mean something else than a model answers."""
+    task, asked = getattr(model, "task", None), split.task
+    if asked.kind == "classification" and (task is None or task.kind == "classification"):
+        names, classes = model.class_names, split.class_names
+        if model.num_classes != len(classes) or (names is not None and tuple(names) != classes):
+            shown = "" if names is None else f" ({_shorten(names)})"
+            raise ValueError(
+                f"{model.name} predicts {model.num_classes} classes{shown}, and the data has "
+                f"{len(classes)} ({_shorten(classes)}). Evaluate its features instead: linear "
+                "probe, k-NN or few-shot."
+            )
+        return
+    task = task_of(model)
+    if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
+        raise ValueError(
+            f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
+            f"{asked.kind} of {_shorten(asked.shown_names)}: give its labels, and what they mean "
+            "(labels, task, label_columns)."
+        )
+
+
+def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dict[str, Any]:
+    """Return what `keras_vit.data.load` takes about a table; nothing where no table is given.
+
+    Args:
+        options: By the names of `OF_TABLE`, as `load` takes them or as a run has noted them, with
+            commas between columns, and between the grades of `order`.
+        task: Of the model that the table is for, where there is one.
+
+    Raises:
+        ValueError: The order of the grades has fewer than two, or one of them twice.
+    """
+    if options.get("labels") is None:
+        return {}
+    kind: Any = options.get("task") or (task and task.kind)
+    order, columns = options.get("order"), options.get("label_columns")
+    if order is not None:
+        kind = Ordinal(tuple(name.strip() for name in order.split(",")))
+    elif task is not None and task.names and kind == task.kind:
+        kind = tasks.get(kind, names=task.names)  # which the table need not show again
+    return {
+        "labels": options["labels"],
+        "task": kind,
+        "file_column": options.get("file_column"),
+        "label_columns": columns.split(",") if isinstance(columns, str) else columns,
+        "separator": options.get("separator"),
+        "on_bad_row": options.get("on_bad_row") or "error",
+    }
+
+
+def _folder(path: str | PathLike[str]) -> Path:
+    return Path(path) if Path(path).is_dir() else Path(path).parent
+
+
+def _is_same(data: str | PathLike[str], other: str | None) -> bool:
+    return other is not None and (data == other or Path(data).resolve() == Path(other).resolve())
+
+
+def _loading(model: Any, loading: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `load`: the caller's, else of the run that had the images."""
+    of_run = loading.get("labels") is None and run.get("labels") is not None
+    transform = eval_transform_of(model)
+    return {
+        **table_arguments({**loading, **run} if of_run else loading, getattr(model, "task", None)),
+        "data_dir": loading.get("data_dir") or run.get("data_dir"),
+        "max_pixels": loading.get("max_pixels", MAX_PIXELS),
+        "reader": loading.get("reader"),
+        "bands": transform.bands,
+        "nodata": transform.nodata,
+    }
+
+
+def _shorten(names: Sequence[str], shown: int = 5) -> str:
+    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")

@@ -1,0 +1,15 @@
+"""Export a trained model: files that run without Keras, in the engines of other systems."""
+
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.exported import ExportedModel, load_classifier, load_exported
+from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.formats import export
+
+__all__ = [
+    "FORMATS",
+    "Contract",
+    "ExportedModel",
+    "export",
+    "load_classifier",
+    "load_exported",
+]

@@ -1,0 +1,146 @@
+"""`evaluate` and `predict`: a model, a file or a run, and any images, as the commands take them."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit import data as sources
+from keras_vit import evaluation
+from keras_vit.curation.photo_sources import find_photos
+from keras_vit.data.sources.table_files import SUFFIXES as TABLES
+from keras_vit.evaluation.answer_row import Row, answer_row
+from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_files
+from keras_vit.evaluation.unseen_images import check_same_task, unseen_images
+from keras_vit.exporting import load_classifier
+from keras_vit.models.answers import task_of
+from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
+
+
+def evaluate(
+    model: Any,
+    data: Any = None,
+    *,
+    split: str | None = None,
+    batch_size: int = 32,
+    print_fn: Callable[[str], None] = print,
+    **loading: Any,
+) -> evaluation.Report:
+    """Score a model on labeled images that it was not made with.
+
+    Images that the model was trained on, tuned by or calibrated on are left out, as far as it has a
+    record of them, and their number is printed; `split="train"` scores them all the same.
+
+    Args:
+        model: A model of this package; or the file of one, the folder of a run, `"MODEL:TAG"` of
+            released weights, or what `keras_vit.export` wrote.
+        data: A folder or the name of a data set, as `keras_vit.data.load` takes it; what that
+            returned, or a split of it; or arrays `(images, labels)`, uint8
+            `(n, height, width, 1 or 3)` and what the model's task takes as targets. None for the
+            images that the run validated on.
+        split: "val", "test", "train" or "all"; None for the validation images where the data says
+            which these are, and otherwise for all that the model has not seen.
+        batch_size: Images per batch.
+        print_fn: Prints which images are scored, and which are left out.
+        **loading: `labels`, `task` and the others about a table, `data_dir`, `max_pixels` and
+            `reader`, as for `keras_vit.data.load`.
+
+    Returns:
+        The report, which prints as tables and has `scores["accuracy"].value`, `notes` and more.
+
+    Raises:
+        FileNotFoundError: There is no such model or data.
+        ValueError: There is no data, and the model is not of a run; no image is left; or the labels
+            mean something else than the model answers.
+
+    Example:
+
+    >>> import keras_vit
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=10,
+    ...     input_shape=(8, 8, 1), name="small")
+    >>> keras_vit.evaluate(model, "digits", split="val").examples
+    small on Splits('digits', 10 classes: train 1437, val 360)
+    val: 360 images; small does not have a record of those it was made with
+    360
+    """
+    path, model = _opened(model)
+    if isinstance(data, tuple):
+        data = sources.ArraySplit("all", task_of(model), *data)
+    images = unseen_images(model, data, path=path, split=split, **loading)
+    check_same_task(model, images.split)
+    print_fn(f"{model.name} on {images.source}\n{images.line}")
+    return evaluation.evaluate(model, images.split, batch_size)
+
+
+def predict(
+    model: Any,
+    data: Any,
+    *,
+    top: int = 5,
+    batch_size: int = 32,
+    max_pixels: int = sources.MAX_PIXELS,
+) -> list[Row]:
+    """Answer images, each in a row of names and values.
+
+    Args:
+        model: As for `evaluate`.
+        data: An image file; a folder, of which every image at any depth is taken; a table with a
+            column of files; several files; or an array of pixels 0..255 as the model takes them,
+            `(n, height, width, channels)`.
+        top: How many classes a row has at most, the most probable first.
+        batch_size: Images per batch.
+        max_pixels: Largest height times width of a file to decode.
+
+    Returns:
+        A dictionary per image, in order, with `file`, or the number of an image in an array,
+        `error`, None or the reason why there is no answer, and the answer by the model's task, see
+        `keras_vit.evaluation.answer_row`. Of more files than memory holds rows of,
+        `keras_vit.evaluation.prediction.predict_files` gives the answers one by one.
+
+    Raises:
+        FileNotFoundError: There is no such model, folder or table.
+        ValueError: A folder does not have images, or the model does not answer images.
+
+    Example:
+
+    >>> import keras_vit, numpy as np
+    >>> model = keras_vit.VisionTransformer(
+    ...     patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=2,
+    ...     input_shape=(8, 8, 3))
+    >>> model.class_names = ["cat", "dog"]
+    >>> row, = keras_vit.predict(model, np.full((1, 8, 8, 3), 127, "uint8"), top=1)
+    >>> row["file"], row["error"], list(row["predictions"][0])
+    (0, None, ['class', 'probability'])
+    >>> keras_vit.predict(model, ["nowhere.jpg"])
+    [{'file': 'nowhere.jpg', 'error': 'No such file or directory'}]
+    """
+    _, model = _opened(model)
+    answers: Iterable[tuple[Any, Any]]
+    if hasattr(data, "__array__"):
+        check_takes_pixels_to_answers(model)
+        outputs = scoring_model(model).predict(np.asarray(data), batch_size=batch_size, verbose=0)
+        answers = enumerate(answer_rows(model, outputs))
+    else:
+        answers = predict_files(model, _files(data), batch_size, max_pixels)
+    task, novelty = task_of(model), has_novelty(model)
+    return [answer_row(task, file, answer, top, novelty) for file, answer in answers]
+
+
+def _opened(model: Any) -> tuple[Any, Any]:
+    """Return where a model is from, None for one in memory, and the model."""
+    is_path = isinstance(model, str | os.PathLike)
+    return (model, load_classifier(Path(model))) if is_path else (None, model)
+
+
+def _files(data: Any) -> Iterable[str | Path]:
+    """Return the image files that are meant."""
+    if not isinstance(data, str | os.PathLike):
+        return data
+    path = Path(data).expanduser()
+    if not path.is_dir() and path.suffix.lower() not in TABLES:
+        return [path]
+    photos = find_photos(path)
+    return (photos.root / photo.name for photo in photos.walk())

@@ -1,0 +1,80 @@
+"""The names of `keras_vit` itself: few, verbs that take what commands take, and those of before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import data, tasks
+from tests import bank
+from tests.cli.conftest import Command, command, here  # noqa: F401
+from tests.cli.helpers import color_photos
+
+OLD = "average_views compile_model export_model from_checkpoint load_model CheckpointError MixerB16"
+
+
+def test_names_of_before_warn_with_those_of_now() -> None:
+    assert len(keras_vit.__all__) == 28
+    assert all(getattr(keras_vit, name) is not None for name in keras_vit.__all__)
+    for name in OLD.split():
+        with pytest.warns(DeprecationWarning, match=rf"keras_vit\.{name} is now \w+\.\w+"):
+            assert callable(getattr(keras_vit, name))
+    with pytest.warns(DeprecationWarning, match=r"data_parallel\(\), \.fsdp\(\) or \.tensor_par"):
+        assert callable(keras_vit.distribution.create)
+    with pytest.raises(AttributeError, match="does not have 'lod'"):
+        keras_vit.lod  # noqa: B018
+
+
+@pytest.mark.every_backend
+def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
+    splits, lines = data.load("digits"), []
+    model = bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1), task=splits.task)
+    model.save(file := tmp_path / "model.keras")
+    given: list[tuple[Any, Any]] = [(model, splits), (model, splits.val)]
+    given += [(model, splits.val.as_arrays()), (str(file), splits)]
+    scores = [keras_vit.evaluate(m, d, print_fn=lines.append).scores["accuracy"] for m, d in given]
+    scores.append(keras_vit.evaluate(file, "digits", split="val").scores["accuracy"])
+    assert scores == scores[:1] * 5
+    assert "360 images; " in lines[0]
+    model.seen_images = data.seen_images.SeenImages.of({"trained on": splits.train.digests()})
+    report = keras_vit.evaluate(model, "digits", print_fn=lines.append)
+    assert "left out: 1,437 that the model was trained on" in lines[-1]
+    assert report.examples < 361
+    for wrong, message in (
+        ({"data": splits.train}, "1,437 that the model was trained on"),
+        ({}, "give data, a folder"),
+        ({"data": "digits", "lables": "a.csv"}, "'lables' is not known.*'labels'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.evaluate(model, **wrong)
+
+
+@pytest.mark.usefixtures("here")
+def test_predict_answers_as_the_command(command: Command) -> None:  # noqa: F811
+    model = bank.tiny(num_classes=3, task=tasks.Classification(("a", "b", "c")))
+    model.save("model.keras")
+    photos = color_photos(Path("photos"), 4)
+    Path("table.csv").write_text("file,other\n" + f"{next(photos.rglob('*.jpg'))},1\n")
+    command("predict model.keras photos --top 2 --out rows.jsonl")
+    expected = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    files = [row["file"] for row in expected]
+    for given in ("photos", files):
+        rows = keras_vit.predict("model.keras", given, top=2)
+        assert [row["file"] for row in rows] == files
+        assert [row["predictions"][0]["class"] for row in rows] == [
+            row["predictions"][0]["class"] for row in expected
+        ]
+    assert (
+        len(keras_vit.predict(model, "table.csv")) == len(keras_vit.predict(model, files[0])) == 1
+    )
+    (row,) = keras_vit.predict(model, ["nowhere.jpg"])
+    assert row["error"] == "No such file or directory"
+    images = np.full((2, *model.input_shape[1:]), 100, "uint8")
+    rows = keras_vit.predict(model, images)
+    assert [row["file"] for row in rows] == [0, 1]
+    logits = keras.ops.convert_to_numpy(model(images))
+    assert rows[0]["predictions"][0]["class"] == "abc"[int(logits[0].argmax())]
