@@ -36,10 +36,9 @@ class CalibrateOptions:
     on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
-    split: str | None = in_data(
+    split: str | None = shared.split(
         "images to calibrate on; those that the model was made with are left out (default: val, or "
         "all of a folder that is not split)",
-        None,
         choices=("all", "val", "test"),
     )
     coverage: float = in_run(

@@ -40,10 +40,9 @@ class EvaluateOptions:
     reader: str | None = shared.reader()
     decoder: str | None = shared.decoder()
     views: str | None = shared.views()
-    split: str | None = in_data(
+    split: str | None = shared.split(
         "images to evaluate on; those that the model was made with are left out but of train "
         "(default: val, or all of a folder that is not split)",
-        None,
         choices=("val", "test", "train", "all"),
     )
     batch_size: int = in_data("number of images per batch", 32, BATCH)

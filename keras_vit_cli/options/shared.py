@@ -21,6 +21,12 @@ VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none")  # likewise
 READERS = ("tensorflow", "grain")  # likewise
+# The names of a split, as in keras_vit.data.sources.split_names.
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "validation", "valid", "dev", "eval"),
+    "test": ("test", "testing"),
+}
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
 # What is said of --labels.
@@ -50,6 +56,17 @@ VIEWS_HELP = (
     "and of its four corners as well (crops), which takes as many times longer (default: that "
     "of the recipe or the model)"
 )
+
+
+def split_name(text: str) -> str:
+    """The split that a word of `--split` stands for, in any case; another word as it is.
+
+    >>> split_name("Valid"), split_name("all")
+    ('val', 'all')
+    """
+    word = text.strip().lower()
+    return next((split for split, names in SPLIT_NAMES.items() if word in names), text)
+
 
 labels = partial(
     in_data,
@@ -97,6 +114,7 @@ on_bad_row = partial(
     "error",
     choices=("error", "skip"),
 )
+split = partial(in_data, default=None, type=split_name)
 data_dir = partial(in_data, "folder of prepared TensorFlow data sets", None, metavar="FOLDER")
 max_pixels = partial(
     in_data,

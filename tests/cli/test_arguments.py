@@ -13,13 +13,13 @@ import pytest
 
 import keras_vit
 from keras_vit._base import installation
+from keras_vit.data.sources import split_names
 from keras_vit.training.resume import CHECKPOINT_SECONDS
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import make_parser, parse
 from keras_vit_cli.exit_status import CLOSED_PIPE, message_of
-from keras_vit_cli.options import COMMANDS
+from keras_vit_cli.options import COMMANDS, shared
 from keras_vit_cli.options.option import Integers, Numbers, UsageError
-from keras_vit_cli.options.shared import AUGMENTATIONS
 from tests.cli.conftest import Command
 from tests.cli.helpers import save_tiny
 
@@ -77,7 +77,8 @@ def test_every_number_has_a_row_and_every_option_a_group() -> None:
     options = parse(["train", "--data", "x", "--learning-rate", "1e-3", "--seed", "0"])
     assert (options["learning_rate"], options["seed"]) == (1e-3, 0)
     assert parse(["predict", "m", "x.png"])["max_pixels"] == keras_vit.data.MAX_PIXELS
-    assert tuple(keras_vit.data.AUGMENTATIONS) == AUGMENTATIONS
+    assert tuple(keras_vit.data.AUGMENTATIONS) == shared.AUGMENTATIONS
+    assert split_names.SPLIT_NAMES == shared.SPLIT_NAMES
     assert parse(["train", "--data", "x"])["checkpoint_seconds"] == CHECKPOINT_SECONDS
 
 

@@ -60,7 +60,8 @@ predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you m
 predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
 predict m.keras photos --out answers.xlsx -> does not end in | .jsonl or .parquet | give --format
 predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
-evaluate m.keras --data photos --split valid -> 'valid' | choose from | mean 'val'?
+evaluate m.keras --data photos --split tset -> 'tset' | choose from | mean 'test'?
+evaluate m.keras --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> 'x' must end in .onnx | .onnx | 'x.onnx'
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS

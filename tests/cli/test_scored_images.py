@@ -214,7 +214,8 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     assert [report.scores[name].value for name in ("balanced_accuracy", "macro_f1")] == [1, 1]
     for number, part in enumerate(("train", "valid", "test"), 1):
         write_photos(Path("parts", part), 10 * number, 100 * number)
-    for words, count in (("", 20), ("--split test", 30), ("--split all", 60)):
+    scored = {"": 20, "--split Valid": 20, "--split testing": 30, "--split all": 60}
+    for words, count in scored.items():
         printed = command(f"evaluate model.keras --data parts {words}")
         assert f"{count} images: {count} new" in printed
     shutil.rmtree("test/light")
