@@ -1,13 +1,14 @@
 """`keras-vit serve` under load: answers, latency, memory, throughput beside direct calls.
 
     python -m benchmarks serving MODEL IMAGES --seconds 300
-    python -m benchmarks serving MODEL IMAGES --seconds 60 --hostile
+    python -m benchmarks serving MODEL IMAGES --seconds 60 --hostile --requests 10000
 
 Two minutes besides the load; two cores are enough. The clients run on the same cores.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -186,8 +187,13 @@ def measure(
     }
 
 
-def measure_hostile(path: Path, files: Sequence[Path], seconds: float) -> dict[str, float]:
-    """Latencies of 16 clients alone, and with 2.5 % faulty requests beside 1,000 slow clients."""
+def measure_hostile(
+    path: Path, files: Sequence[Path], seconds: float, requests: int = 0
+) -> dict[str, float]:
+    """Latencies of 16 clients alone, and with 2.5 % faulty requests beside 1,000 slow clients.
+
+    For so long each, and until so many requests have been sent beside the slow clients.
+    """
     model = load_served(path)
     warm_up(model, 4)
     contents = [file.read_bytes() for file in files]
@@ -204,7 +210,9 @@ def measure_hostile(path: Path, files: Sequence[Path], seconds: float) -> dict[s
     quiet, hostile, spawn = Outcome(), Outcome(), multiprocessing.get_context("spawn")
     part = seconds / PARTS
     # In turns, so that other work on the machine meets both.
-    for seed in range(0, 16 * PARTS, 16):
+    for seed in itertools.count(0, 16):
+        if seed >= 16 * PARTS and sum(hostile.statuses.values()) >= requests:
+            break
         sent = (server.port, photographs, part, MAX_BYTES)
         asyncio.run(load(*sent, quiet, 16, 0, seed))
         # In a process, so that the clocks of the others do not wait for it.
@@ -244,11 +252,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=300, help="length of the load")
     parser.add_argument("--batch-size", type=int, default=4, help="the most images per batch")
     parser.add_argument("--hostile", action="store_true", help="measure beside hostile clients")
+    parser.add_argument("--requests", type=int, default=0, help="at least so many, with --hostile")
     options = parser.parse_args(arguments)
     files = sorted(options.images.rglob("*.jpg"))
     files = files[:: max(1, len(files) // 64)][:64]
     if options.hostile:
-        figures = measure_hostile(options.model, files, options.seconds)
+        figures = measure_hostile(options.model, files, options.seconds, options.requests)
     else:
         figures = measure(options.model, files, options.seconds, options.batch_size)
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))

@@ -160,7 +160,7 @@ def zipped(name: str, layout: str | None = None) -> Format:
         with zipfile.ZipFile(folder / name, "w") as archive:
             archive.comment = parts.pop("comment", b"")[: 2**16 - 1]
             for entry, content in parts.items():
-                archive.writestr(entry, content)
+                archive.writestr(zipfile.ZipInfo(entry), content)  # of no date
         return folder / name
 
     return Format(seeds, load, (CheckpointError,), pack)

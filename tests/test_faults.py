@@ -1,5 +1,6 @@
 """A full disk or a lost permission at any write leaves what was there; a second try succeeds."""
 
+import dataclasses
 import errno
 import itertools
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import keras_vit
 from keras_vit._base.manifest import read_manifest
+from keras_vit.training.recipes import RECIPES
 from keras_vit_cli import commands as cli
 from tests.cli.helpers import TRAIN, color_photos, outcome_of, save_tiny, sums
 from tests.faults import fault, limited_files
@@ -25,6 +27,7 @@ image = pytest.importorskip("PIL.Image")
 pytest.importorskip("tensorflow")
 
 PARTS = 8
+SMALL = {"hidden_dim": 16, "mlp_dim": 16, "depth": 1, "num_heads": 2, "conv_stem": ((8, 4),)}
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +41,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where small models train; of the ways to train, one exports."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
+    recipe = RECIPES["from_scratch_tiny"]
+    model = {**recipe.model, **SMALL}
+    monkeypatch.setitem(RECIPES, "from_scratch_tiny", dataclasses.replace(recipe, model=model))
+    if command.startswith("train-"):
+        monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)
     return tmp_path
 
 

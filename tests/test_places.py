@@ -4,13 +4,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import export, save_weights
-from keras_vit._base.files import atomic_write
+from keras_vit._base.files import atomic_write, write_bytes
 from keras_vit._base.manifest import write_manifest
 from keras_vit.curation.kept_measures import KeptMeasures
 from keras_vit.data.sources.cached_files import _write_one
@@ -103,3 +104,18 @@ def test_what_others_wrote_stays_and_nothing_is_left(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     assert not list(tmp_path.glob(".*"))
     assert sorted(file.read_text() for file in tmp_path.glob("*.bin")) == ["mine", "new"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for name in ("fsync", "replace"):
+
+        def call(*arguments: Any, done: Any = getattr(os, name), name: str = name) -> None:
+            calls.append(name)
+            done(*arguments)
+
+        monkeypatch.setattr(os, name, call)
+    write_bytes(tmp_path / "a.bin", b"new")
+    assert calls == ["fsync", "replace", "fsync"]  # the file, and its name

@@ -32,7 +32,8 @@ def printable(text: str | os.PathLike[str]) -> str:
     >>> print(printable("red\\x1b[31m\\n"), printable(Path("Blüte.jpg")))
     red\\x1b[31m\\n Blüte.jpg
     """
-    return "".join(map(_printable_character, os.fsdecode(text)))
+    decoded = os.fsdecode(text)
+    return decoded if decoded.isprintable() else "".join(map(_printable_character, decoded))
 
 
 def _printable_character(character: str) -> str:

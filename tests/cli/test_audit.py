@@ -19,7 +19,8 @@ from keras_vit.data.sources.label_table import read_file_table
 from keras_vit_cli import commands as cli
 from keras_vit_cli.audit import decisions as lists
 from keras_vit_cli.audit.audit_page import write_audit_page
-from keras_vit_cli.audit.findings import audit_photos
+from keras_vit_cli.audit.findings import COLUMNS, audit_photos
+from keras_vit_cli.search.result_table import write_csv
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of, sums
@@ -223,11 +224,15 @@ def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
     photos.mkdir()
     for i, name in enumerate(("0", "1", "=2")):
         grainy(picture(i)).save(photos / f"{name}.png")
-    (photos / "again.png").write_bytes((photos / "0.png").read_bytes())
+    (photos / "=again.png").write_bytes((photos / "0.png").read_bytes())
     index = index_of(photos)
     found = audit_photos(index, seed=0)
     assert "Wrong labels were not looked for" in found.skipped
     assert [row[1] for row in found.table() if row[0] == "0.png"] == ["copy"]
+    write_csv(tmp_path / "audit.csv", COLUMNS, found.table())
+    texts = {cell for row in rows_of(tmp_path / "audit.csv") for cell in row.values()}
+    assert "'=again.png" in texts
+    assert not [text for text in texts if text.startswith(("=", "@"))]  # of a spreadsheet
     write_audit_page(tmp_path / "index.html", tmp_path, index, found, most=5)
     assert "<select" not in (tmp_path / "index.html").read_text("utf-8").partition("<script")[0]
     assert list(lists.write_lists(tmp_path, index, lists.clean(index, {}))) == []

@@ -215,24 +215,27 @@ def test_both_decoders_read_damaged_exif_gray_and_frames_of_gif_alike() -> None:
 
 
 BEFORE_SIZE, MARKER, SIZE = encode(IMAGE, "JPEG").partition(b"\xff\xc0")
-LARGE = {
-    "png": encode(Image.new("1", (10_000, 10_000)), "PNG"),
-    "gif": gif_with_frame(PALETTE, 0, 0, (60_000, 60_000)),
-    "webp": encode(Image.new("L", (9000, 9000)), "WEBP", quality=1, method=0),
-    "bmp": encode(IMAGE, "BMP")[:18] + struct.pack("<ii", 10_000, -10_000) + FILES["bmp"][26:],
-    # The size alone is another one.
-    "jpeg": BEFORE_SIZE + MARKER + SIZE[:3] + struct.pack(">HH", 10_000, 10_000) + SIZE[7:],
-}
 WHOLE = {name: FILES[name] for name in ("jpeg", "png", "bmp", "gif", "webp")}
 BROKEN = {f"half a {name}": file[: len(file) // 2] for name, file in WHOLE.items()}
 # TensorFlow 2.21 writes these past the end of its buffer.
 BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
 
 
+def large_files() -> dict[str, bytes]:
+    return {
+        "png": encode(Image.new("1", (10_000, 10_000)), "PNG"),
+        "gif": gif_with_frame(PALETTE, 0, 0, (60_000, 60_000)),
+        "webp": encode(Image.new("L", (9000, 9000)), "WEBP", quality=1, method=0),
+        "bmp": encode(IMAGE, "BMP")[:18] + struct.pack("<ii", 10_000, -10_000) + FILES["bmp"][26:],
+        # The size alone is another one.
+        "jpeg": BEFORE_SIZE + MARKER + SIZE[:3] + struct.pack(">HH", 10_000, 10_000) + SIZE[7:],
+    }
+
+
 def test_bounds_on_pixels_other_channels_and_batches_in_a_graph() -> None:
     # Large images are refused before they are decoded.
     message = r"the image has [\dx ]+ pixels, more than max_pixels=67108864 in all"
-    for large in LARGE.values():
+    for large in large_files().values():
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             tf.function(decode_image)(tf.constant(large))
         with pytest.raises(BadImageError, match=message):

@@ -47,6 +47,7 @@ class ImageFolder:
     def __init__(self, folder: Path, suffixes: Sequence[str]) -> None:
         self.folder, self.suffixes = folder, tuple(suffixes)
         self._root = os.path.abspath(folder)
+        self._start = os.path.join(self._root, "")
 
     def find(self, cell: Cell) -> tuple[Path, str]:
         """The file of this very path, and, where it cannot be used, the reason."""
@@ -54,9 +55,9 @@ class ImageFolder:
             return self.folder, f"{shown(cell)} is not one file"
         # As text: what ".." means must not depend on where a link leads.
         path = os.path.normpath(os.path.join(self._root, cell))
-        if not path.startswith(os.path.join(self._root, "")):
+        if not path.startswith(self._start):
             return self.folder, f"{shown(cell)} is not in {printable(self.folder)}"
-        file = self.folder / os.path.relpath(path, self._root)
+        file = self.folder / path.removeprefix(self._start)
         if os.path.isfile(path):
             return file, ""
         kind = irregular(file) if os.path.exists(path) else None
