@@ -48,7 +48,7 @@ def folder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     model = {**recipe.model, **SMALL}
     monkeypatch.setitem(RECIPES, "from_scratch_tiny", dataclasses.replace(recipe, model=model))
     if command.startswith("train-"):
-        monkeypatch.setattr(keras_vit, "export_model", lambda *_, **__: None)
+        monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
     return tmp_path
 
 

@@ -110,12 +110,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    for name in ("fsync", "replace"):
-
-        def call(*arguments: Any, done: Any = getattr(os, name), name: str = name) -> None:
-            calls.append(name)
-            done(*arguments)
-
-        monkeypatch.setattr(os, name, call)
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda *a: (calls.append("fsync"), fsync(*a)))
+    monkeypatch.setattr(os, "replace", lambda *a: (calls.append("replace"), replace(*a)))
     write_bytes(tmp_path / "a.bin", b"new")
     assert calls == ["fsync", "replace", "fsync"]  # the file, and its name
