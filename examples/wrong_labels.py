@@ -23,7 +23,6 @@ from study import command_line, mean_and_spread, to_markdown
 
 from keras_vit.curation import (
     FeatureIndex,
-    confident_errors,
     find_label_errors,
     label_quality,
     neighbor_probabilities,
@@ -33,10 +32,6 @@ from keras_vit.curation.nearest import unit_rows
 
 KINDS, RATES = ("symmetric", "similar"), (0.05, 0.2)
 OURS = "probes and nearest neighbors, margin"
-# Of the labels of a class that confident learning calls wrong, the part that it gives to one other
-# class, from which on wrong labels are taken to be those of similar classes. Chosen on the flowers
-# at 96 pixels, so that only other images test it.
-CONCENTRATED = 0.6
 # Roses and tulips of val.txt that do not show the flower of their label.
 KNOWN = """
 2535466143 2535466393 2536282942 15566697073 15999816377 4292443009 16316557109 16484100863
@@ -84,9 +79,7 @@ def scores(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.
         OURS: margin,
         "the same, self-confidence": confidence,
         "the same, mean of both": mean,
-        "the same, margin or mean by the estimated noise": (
-            margin if concentration(labels, both) >= CONCENTRATED else mean
-        ),
+        "the same, margin or mean by the estimated noise": label_quality(labels, both, "by_noise"),
         "nearest neighbors, margin": label_quality(labels, near),
         "cleanlab: probes, normalized margin": label_quality(labels, probe),
         "cleanlab: probes, self-confidence": label_quality(labels, probe, "self_confidence"),
@@ -94,14 +87,6 @@ def scores(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.
             labels, seen.predict_proba(features), "self_confidence"
         ),
     }
-
-
-def concentration(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """The part of a class's estimated wrong labels that is of one other class, in the mean."""
-    wrong, classes = confident_errors(labels, probabilities), probabilities.shape[1]
-    counts = np.zeros((classes, classes))
-    np.add.at(counts, (labels[wrong], probabilities[wrong].argmax(axis=1)), 1)
-    return float((counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)).mean())
 
 
 def study(features: np.ndarray, labels: np.ndarray, seeds: int) -> str:

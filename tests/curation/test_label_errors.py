@@ -33,12 +33,25 @@ def mislabeled(count: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_quality_suspects_and_their_order_are_those_of_cleanlab() -> None:
     labels, probabilities = CLEANLAB["labels"], CLEANLAB["probabilities"]
-    for method in label_errors.QUALITIES:
+    for method in ("self_confidence", "normalized_margin"):
         quality = curation.label_quality(labels, probabilities, method)
         np.testing.assert_allclose(quality, CLEANLAB[method], rtol=1e-12, err_msg=method)
     errors = np.flatnonzero(curation.confident_errors(labels, probabilities))
     quality = curation.label_quality(labels, probabilities)[errors]
     assert errors[np.argsort(quality, kind="stable")].tolist() == CLEANLAB["ranked"].tolist()
+
+
+def test_the_quality_is_chosen_by_the_estimated_noise() -> None:
+    probabilities = np.full((12, 3), 0.05) + 0.85 * np.eye(3)[[0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2]]
+    # Two labels of each of two classes are wrong: both of one other class, or of one each.
+    similar = np.array([0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2])
+    any_class = np.array([0, 0, 0, 1, 2, 1, 1, 0, 2, 2, 1, 0])
+    for labels, margins in ((similar, 1.0), (any_class, 0.5)):
+        margin, confidence, chosen = (
+            curation.label_quality(labels, probabilities, method)
+            for method in ("normalized_margin", "self_confidence", "by_noise")
+        )
+        np.testing.assert_allclose(chosen, margins * margin + (1 - margins) * confidence)
 
 
 def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -> None:

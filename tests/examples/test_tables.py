@@ -285,11 +285,6 @@ def test_wrong_labels_are_of_any_class_or_the_similar_one() -> None:
     rows = new != labels
     pairs = {*zip(labels[rows].tolist(), new[rows].tolist(), strict=True)}
     assert pairs == {(0, 1), (1, 0), (2, 0)}
-    sure = np.eye(3)[
-        [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
-    ]  # three of class 0 are called wrong, and two
-    given = np.array([0, 0, 0, 0, 1, 0, 0, 2, 2, 0, 1])  # of these are of one other class
-    assert script.concentration(given, sure) == pytest.approx((2 / 3 + 1) / 3)
     with patch.multiple(script, KINDS=("symmetric",), RATES=(0.2,)):
         lines = script.study(features, labels, seeds=2).splitlines()
     assert lines[0] == "| score | symmetric 20% AP | symmetric 20% AUROC |"
