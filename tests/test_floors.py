@@ -3,12 +3,11 @@
 from collections import Counter
 from graphlib import TopologicalSorter
 
-from docs.tools.house import PICTURE, arrows, draw, floors, modules, room
+from docs.tools.house import PICTURE, arrows, budgets, draw, floors, line_counts, modules, room
 
 
 def test_every_room_has_a_floor_and_arrows_point_down() -> None:
     assert {room(module) for module in modules()} == set(floors())
-    assert len(set(floors())) == len(floors())
     floor = {name: i for i, name in enumerate(floors())}
     back = [
         f"{module}:{line} imports {target}"
@@ -33,3 +32,10 @@ def test_no_two_files_have_one_name() -> None:
     """`errors.py` beside `errors.py` in an editor's tabs: which is it?"""
     counts = Counter(file.name for file in modules().values() if file.name != "__init__.py")
     assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_rooms_keep_to_their_budgets() -> None:
+    """Growth is a decision: docs/architecture.md says how many lines each room may have."""
+    counts, most = line_counts(), budgets()
+    assert {n: c for n, c in counts.items() if c > most[n]} == {}, "take away, or say why it grows"
+    assert {n: c for n, c in counts.items() if c < most[n] - 150} == {}, "lower these budgets"

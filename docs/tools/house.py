@@ -20,8 +20,22 @@ COLORS = ("#0b7285", "#862e9c", "#2b8a3e", "#a61e4d", "#e67700", "#364fc7", "#5f
 
 def floors() -> list[str]:
     """The rooms of docs/architecture.md, from the roof to the ground."""
+    return list(budgets())
+
+
+def budgets() -> dict[str, int]:
+    """Return how many lines each room may have by docs/architecture.md, from the roof down."""
     block = PAGE.read_text("utf-8").partition("<!-- floors -->\n\n```\n")[2].partition("```")[0]
-    return [line.split()[0].rstrip("/") for line in block.splitlines() if line.strip()]
+    rows = [line.split(maxsplit=2) for line in block.splitlines() if line.strip()]
+    return {name.rstrip("/"): int(lines.replace(",", "")) for name, lines, _ in rows}
+
+
+def line_counts() -> dict[str, int]:
+    """Return how many lines each room has."""
+    counts = dict.fromkeys(map(room, modules()), 0)
+    for module, file in modules().items():
+        counts[room(module)] += len(file.read_text("utf-8").splitlines())
+    return counts
 
 
 def modules() -> dict[str, Path]:
