@@ -31,7 +31,7 @@ def create(
     sha256: str | None = None,
     **arguments: Any,
 ) -> ImageModel:
-    """A model by its name, with any argument of its class.
+    """Return a model by its name, with any argument of its class.
 
     Names of timm (`"vit_base_patch16_224"`) and of Hugging Face repositories
     (`"google/vit-base-patch16-224"`) are accepted as well: the model is ours of the same
@@ -93,7 +93,7 @@ class Constructor(Protocol[M]):
 
 
 def _named(name: str, model: type[M]) -> Constructor[M]:
-    """The constructor of one row of the table: `ViTB16` for `"ViT-B/16"`."""
+    """Return the constructor of one row of the table: `ViTB16` for `"ViT-B/16"`."""
 
     def constructor(
         *positional: Any,
@@ -119,7 +119,7 @@ def _named(name: str, model: type[M]) -> Constructor[M]:
 
 
 def constructor_name(name: str) -> str:
-    """The function of a named size: `ViTB16` for `"ViT-B/16"`."""
+    """Return the function of a named size: `ViTB16` for `"ViT-B/16"`."""
     return name.replace("/", "").replace("-", "").replace("+", "")
 
 

@@ -34,7 +34,7 @@ NAMES_ELSEWHERE = {
 
 
 def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """The options of one command by name, the command itself as `"command"`.
+    """Return the options of one command by name, the command itself as `"command"`.
 
     Args:
         arguments: The words after `keras-vit`; None for those of this process.
@@ -136,7 +136,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of `keras-vit` with all its commands."""
+    """Return the parser of `keras-vit` with all its commands."""
     parser = _Parser(
         prog="keras-vit",
         description="The Vision Transformer for Keras 3: train it, use it, ship it.",
@@ -185,6 +185,6 @@ def _add_command(commands: Any, name: str, command: Command) -> None:
 
 
 def _version() -> str:
-    """The version of the library beside this package: to import it would import Keras."""
+    """Return the version of the library beside this package: to import it would import Keras."""
     file = Path(__file__).parents[1] / "keras_vit" / "_base" / "version.py"
     return str(runpy.run_path(str(file))["__version__"])

@@ -61,7 +61,7 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 def _beside(model: Path) -> Path:
-    """A file beside the model's file or folder."""
+    """Return a file beside the model's file or folder."""
     path = Path(os.path.abspath(model))
     return path.with_name(f"{path.stem if path.is_file() else path.name}-calibrated.keras")
 
@@ -87,7 +87,7 @@ def _calibrated(
 
 
 def _described(task: Task) -> str:
-    """Which thresholds there are, and for whom the coverage holds."""
+    """Return which thresholds there are, and for whom the coverage holds."""
     if not isinstance(task, Classification) or task.sets is None:
         margins = zip(task.shown_names, getattr(task, "margins", ()), strict=True)
         return "\n".join(f"{name}: plus and minus {margin:.4g}" for name, margin in margins)

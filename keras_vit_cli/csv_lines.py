@@ -32,7 +32,7 @@ class CsvLines:
         self.marked = 0
 
     def line(self, cells: Sequence[Any]) -> str:
-        """One line with its end; cells are texts and numbers."""
+        """Return one line with its end; cells are texts and numbers."""
         marked = [as_text_cell(cell) if isinstance(cell, str) else cell for cell in cells]
         self.marked += sum(a != b for a, b in zip(cells, marked, strict=True))
         line = io.StringIO()

@@ -78,7 +78,7 @@ def _is_output_closed() -> bool:
 
 
 def message_of(error: Exception) -> str:
-    """An error as text that is safe to print, whatever stands in it.
+    """Return an error as text that is safe to print, whatever stands in it.
 
     Line breaks of a message stay, such as those of a list of files, and its further lines are
     indented: none of them looks like another message.

@@ -15,7 +15,7 @@ UNSAID = {"decoder": "tensorflow", "views": "one"}
 def open_classifier(
     path: str | Path, decoder: str | None = None, views: str | None = None
 ) -> ImageModel | ExportedModel:
-    """A model, or a file that `keras-vit export` wrote, with another decoder or other views.
+    """Return a model, or a file that `keras-vit export` wrote, with another decoder or other views.
 
     Raises:
         ValueError: An exported file sees what its model saw, and `views` are others.

@@ -11,7 +11,7 @@ _END = 8  # letters of a name that stay together: "_2.jpeg" is a line, "g" is no
 
 
 def base_style() -> str:
-    """The colors and letters of every page, for its `<style>`."""
+    """Return the colors and letters of every page, for its `<style>`."""
     return files("keras_vit_cli").joinpath("base.css").read_text("utf-8")
 
 
@@ -23,12 +23,12 @@ def breakable(name: str) -> str:
 
 
 def in_base64(content: bytes) -> str:
-    """Bytes as a page has them."""
+    """Return bytes as a page has them."""
     return base64.b64encode(content).decode("ascii")
 
 
 def jpeg_uri(image: Any, quality: int) -> str:
-    """A Pillow image as a JPEG file that stands in the page itself."""
+    """Return a Pillow image as a JPEG file that stands in the page itself."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality)
     return f"data:image/jpeg;base64,{in_base64(buffer.getvalue())}"

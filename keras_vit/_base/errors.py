@@ -18,7 +18,7 @@ _JOINERS = "\u200c\u200d"
 
 
 def printable(text: str | os.PathLike[str]) -> str:
-    """A name that is safe to print: on one line, without terminal control sequences.
+    """Return a name that is safe to print: on one line, without terminal control sequences.
 
     Control characters, terminal escape sequences, line breaks, marks that turn the direction of
     writing, other invisible format characters and undecodable bytes of a file's name become
@@ -71,7 +71,7 @@ def naming_file(
 
 
 def counted(count: int, singular: str, plural: str | None = None) -> str:
-    """A number with its noun: `"1 epoch"`, `"2 epochs"`.
+    """Return a number with its noun: `"1 epoch"`, `"2 epochs"`.
 
     Example:
 
@@ -83,7 +83,7 @@ def counted(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Names in one line: all, or the first ones and how many more there are.
+    """Return names in one line: all, or the first ones and how many more there are.
 
     Example:
 
@@ -128,7 +128,7 @@ def check_choice(value: Any, argument: str, known: Iterable[Any]) -> Any:
 
 
 def as_pair(value: int | tuple[int, int], argument: str) -> tuple[int, int]:
-    """A positive number, or a pair of them, as `(height, width)`."""
+    """Return a positive number, or a pair of them, as `(height, width)`."""
     pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
         raise ValueError(

@@ -6,7 +6,7 @@ from keras_vit._base.version import install_command
 
 
 def new_figure(width: float, height: float, dpi: int = 120) -> Any:
-    """A matplotlib Figure that pyplot does not know: no window, and no global state.
+    """Return a matplotlib Figure that pyplot does not know: no window, and no global state.
 
     Raises:
         ImportError: matplotlib is not installed.

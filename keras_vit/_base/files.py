@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def path_from(folder: Path, path: Path) -> str:
-    """A path from a folder, with forward slashes, so that both can be moved together.
+    """Return a path from a folder, with forward slashes, so that both can be moved together.
 
     On another drive, where there is no such path, the absolute one.
 
@@ -44,7 +44,7 @@ def path_from(folder: Path, path: Path) -> str:
 
 
 def irregular_type(path: Path, *, follow: bool = True) -> str | None:
-    """The type of a path that is not a regular file, such as `"a folder"`; else None."""
+    """Return the type of a path that is not a regular file, such as `"a folder"`; else None."""
     mode = path.stat(follow_symlinks=follow).st_mode
     if stat.S_ISLNK(mode):
         return f"a link to {os.readlink(path)}"

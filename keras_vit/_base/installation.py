@@ -28,7 +28,7 @@ def check_backend() -> None:
 
 
 def _configured_backend() -> str:
-    """The backend of Keras's configuration file, or its default."""
+    """Return the backend of Keras's configuration file, or its default."""
     folder = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     with suppress(OSError, ValueError, AttributeError):
         configured = json.loads((folder / "keras.json").read_text("utf-8"))

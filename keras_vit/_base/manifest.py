@@ -68,7 +68,7 @@ def write_manifest(
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None without one that this package wrote."""
+    """Return the manifest of a folder; None without one that this package wrote."""
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
         return None
@@ -126,7 +126,7 @@ def own_files(folder: Path) -> list[str]:
 
 
 def _is_linked(folder: Path, name: str) -> bool:
-    """Whether a link stands anywhere between a folder and what is listed in it."""
+    """Return whether a link stands anywhere between a folder and what is listed in it."""
     return os.path.realpath(folder / name) != os.path.join(
         os.path.realpath(folder), *PurePosixPath(name).parts
     )
@@ -154,13 +154,13 @@ def all_files(folder: Path) -> list[str]:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _inside(name: Any) -> str:
-    """A name that lies in its folder; `write_manifest` wrote no other."""
+    """Return a name that lies in its folder; `write_manifest` wrote no other."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"{name!r} is not in its folder.")

@@ -71,7 +71,7 @@ class OutputFolder:
         return self.place.with_name(f"{self.workspace.name.removesuffix('.partial')}.previous")
 
     def is_finished(self) -> bool:
-        """Whether the workspace is complete, and only the move is left."""
+        """Return whether the workspace is complete, and only the move is left."""
         manifest = read_manifest(self.workspace)
         return manifest is not None and manifest.complete
 
@@ -205,7 +205,7 @@ class OutputFolder:
         return has_state or self.is_finished()
 
     def _shown(self, path: Path) -> Path:
-        """A path beside `path`, written as the user wrote that."""
+        """Return a path beside `path`, written as the user wrote that."""
         return self.path.parent / path.name if self.path.name == self.place.name else path
 
     def finish(self) -> None:
@@ -295,7 +295,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _is_new(folder: Path) -> bool:
-    """Whether a folder is empty, but for a manifest whose writing was interrupted."""
+    """Return whether a folder is empty, but for a manifest whose writing was interrupted."""
     return all(fnmatchcase(path.name, f".{MANIFEST}.*.part") for path in folder.iterdir())
 
 

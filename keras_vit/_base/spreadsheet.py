@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"[+-][\d.]+([eE][+-]?\d+)?")
 
 
 def as_text_cell(text: str) -> str:
-    """A text with an apostrophe in front where a spreadsheet would compute it.
+    """Return a text with an apostrophe in front where a spreadsheet would compute it.
 
     >>> [as_text_cell(text) for text in ("=1+1", "-1.5", "a=1", "'@a")]
     ["'=1+1", '-1.5', 'a=1', "''@a"]
@@ -21,7 +21,7 @@ def as_text_cell(text: str) -> str:
 
 
 def from_text_cell(cell: str) -> str:
-    """The text of which `as_text_cell` made a cell; others are returned as they are.
+    """Return the text of which `as_text_cell` made a cell; others are returned as they are.
 
     >>> [from_text_cell(cell) for cell in ("'=1+1", "-1.5", "'quoted'", "''@a")]
     ['=1+1', '-1.5', "'quoted'", "'@a"]

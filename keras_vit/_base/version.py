@@ -7,7 +7,7 @@ DISTRIBUTION = "keras3-vit"
 
 
 def install_command(*extras: str) -> str:
-    """What a user types to get the packages of some extras.
+    """Return what a user types to get the packages of some extras.
 
     >>> install_command("tensorflow")
     "pip install 'keras3-vit[tensorflow]'"

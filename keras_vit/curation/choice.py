@@ -161,7 +161,7 @@ def neighbors_answers(
 def ridge_answers(
     features: FeatureIndex | np.ndarray, answers: Any, penalties: Sequence[float] | None = None
 ) -> RidgeAnswers:
-    """The answer for each row of a ridge regression on all other rows, for the best penalty.
+    """Return the answer for each row of a ridge regression on all other rows, for the best penalty.
 
     Not a fit per row: with the hat matrix H of the fit to all rows, intercept included, the
     left-out residual of row i is its residual divided by 1 - H[i, i] (Allen 1974, "The relationship

@@ -44,7 +44,7 @@ class Clusters:
         return np.bincount(self.labels, minlength=len(self.centers))
 
     def members(self, cluster: int) -> np.ndarray:
-        """The rows of a cluster, the nearest to its center first."""
+        """Return the rows of a cluster, the nearest to its center first."""
         rows = np.flatnonzero(self.labels == cluster)
         return rows[np.argsort(-self.similarities[rows], kind="stable")]
 
@@ -93,7 +93,7 @@ def find_clusters(
 
 
 def _sample(features: FeatureIndex | np.ndarray, most: int, seed: int) -> np.ndarray:
-    """Rows of length 1: all, or as many drawn ones, in their order."""
+    """Return rows of length 1: all, or as many drawn ones, in their order."""
     count = len(features)
     chosen = np.random.default_rng(seed).permutation(count)[:most] if count > most else None
     parts, start = [], 0
@@ -107,7 +107,7 @@ def _sample(features: FeatureIndex | np.ndarray, most: int, seed: int) -> np.nda
 
 
 def _fit(sample: np.ndarray, clusters: int, seed: int) -> tuple[np.ndarray, float]:
-    """The centers, of length 1, and the silhouette of some of the rows."""
+    """Return the centers, of length 1, and the silhouette of some of the rows."""
     cluster = require("sklearn.cluster", install_command("search"))
     metrics = require("sklearn.metrics", install_command("search"))
     means: Any = cluster.KMeans(clusters, n_init=3, random_state=seed).fit(sample)
@@ -121,7 +121,7 @@ def _fit(sample: np.ndarray, clusters: int, seed: int) -> tuple[np.ndarray, floa
 def _assign(
     features: FeatureIndex | np.ndarray, centers: np.ndarray, silhouette: float
 ) -> Clusters:
-    """Every row's nearest center, with clusters in the order of their sizes."""
+    """Return every row's nearest center, with clusters in the order of their sizes."""
     labels, similarities = [], []
     for block in feature_blocks(features, BLOCK):
         cosines = unit_rows(block) @ centers.T

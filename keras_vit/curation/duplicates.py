@@ -43,18 +43,18 @@ class Duplicates:
     groups: np.ndarray
 
     def members(self) -> list[np.ndarray]:
-        """The rows of each group of two or more, the largest group first."""
+        """Return the rows of each group of two or more, the largest group first."""
         order = np.argsort(self.groups, kind="stable")
         _, starts, counts = np.unique(self.groups[order], return_index=True, return_counts=True)
         parts = [order[s : s + c] for s, c in zip(starts, counts, strict=True) if c > 1]
         return sorted(parts, key=len, reverse=True)
 
     def across_splits(self, splits: Sequence[str | None]) -> np.ndarray:
-        """Which pairs have a row in two splits, bool `(m,)`."""
+        """Return which pairs have a row in two splits, bool `(m,)`."""
         return np.array([len({splits[a], splits[b], None}) == 3 for a, b in self.pairs], bool)
 
     def with_two_labels(self, labels: np.ndarray) -> np.ndarray:
-        """Which pairs have two labels, bool `(m,)`; -1 is not a label."""
+        """Return which pairs have two labels, bool `(m,)`; -1 is not a label."""
         one, other = labels[self.pairs[:, 0]], labels[self.pairs[:, 1]]
         return (one != other) & (one >= 0) & (other >= 0)
 
@@ -148,7 +148,7 @@ def find_duplicates(
 
 
 def _first_rows(sums: Sequence[str]) -> np.ndarray:
-    """The first row with the same bytes as each, int64 `(n,)`."""
+    """Return the first row with the same bytes as each, int64 `(n,)`."""
     first: dict[str, int] = {}
     return np.array([first.setdefault(s, row) for row, s in enumerate(sums)], np.int64)
 
@@ -160,7 +160,7 @@ def _signs(hashes: np.ndarray) -> np.ndarray:
 
 
 def _keys(near: np.ndarray) -> np.ndarray:
-    """A number for each pair of a row and one of its nearest neighbors `(n, k)`, but itself.
+    """Return a number for each pair of a row and one of its nearest neighbors `(n, k)`, but itself.
 
     Of rows a < b it is a * n + b: eight bytes per pair, where there are many.
     """
@@ -172,7 +172,7 @@ def _keys(near: np.ndarray) -> np.ndarray:
 def _compare(
     index: FeatureIndex, hashes: np.ndarray, mirrored: np.ndarray, pairs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The cosine of each pair, and the differing bits."""
+    """Return the cosine of each pair, and the differing bits."""
     one, other = pairs.T
     a, b = (unit_rows(index.features[each]) for each in (one, other))
     differ = (hashes[one] != hashes[other]).sum(axis=1)
@@ -182,7 +182,7 @@ def _compare(
 
 
 def _components(pairs: np.ndarray, count: int) -> np.ndarray:
-    """The smallest row that each row is joined to."""
+    """Return the smallest row that each row is joined to."""
     parent = np.arange(count)
 
     def root(row: int) -> int:

@@ -219,7 +219,7 @@ def index_of(
     folder: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> FeatureIndex:
-    """The index of photographs: an index that is given, or one that is made.
+    """Return the index of photographs: an index that is given, or one that is made.
 
     Args:
         model: Which the index has to be of.
@@ -277,7 +277,7 @@ def _check_photos(former: FeatureIndex, listed: PhotoList) -> None:
 
 
 def _is_current(former: FeatureIndex, listed: PhotoList) -> bool:
-    """Whether nothing has changed since an index was written."""
+    """Return whether nothing has changed since an index was written."""
     items = _items(listed, former)
     return all(
         item is not None and entry is not None and _is_same(item, entry)
@@ -295,7 +295,7 @@ def _is_same(item: _Item, entry: Entry) -> bool:
 
 
 def _items(listed: PhotoList, former: FeatureIndex | None) -> Iterator[_Item]:
-    """The files in order, each beside what an earlier index has of it; both are sorted."""
+    """Yield the files in order, each beside what an earlier index has of it; both are sorted."""
     earlier = _former_entries(former)
     entry, row, modified = next(earlier, (None, 0, 0))
     for photo in listed.walk():
@@ -315,7 +315,7 @@ def _items(listed: PhotoList, former: FeatureIndex | None) -> Iterator[_Item]:
 
 
 def _former_entries(former: FeatureIndex | None) -> Iterator[tuple[Entry | None, int, int]]:
-    """The entries of an index, with the row of each and when its file was modified."""
+    """Yield the entries of an index, with the row of each and when its file was modified."""
     if former is None:
         return
     times = read_times(former.folder)  # without them all files are read, and their sums compared
@@ -326,7 +326,7 @@ def _former_entries(former: FeatureIndex | None) -> Iterator[tuple[Entry | None,
 
 
 def _groups(items: Iterable[_Item], batch_size: int) -> Iterator[Group]:
-    """Files in groups with at most a batch to read."""
+    """Yield files in groups with at most a batch to read."""
     group: Group = []
     to_read = 0
     for item in items:
@@ -374,7 +374,7 @@ def _write_rows(
 def _after_log(
     features: Path, log: Path, groups: Iterator[Group], info: Entry
 ) -> tuple[Iterator[Group], Progress]:
-    """The groups that are still to be done, and what is; both files end with that.
+    """Return the groups that are still to be done, and what is; both files end with that.
 
     A group is done where the log has its files as they are now, and its rows have the log's sum.
     """
@@ -400,7 +400,7 @@ def _after_log(
 
 
 def _logged(line: bytes) -> Entry | None:
-    """A whole line of the log; None at its end, or where it was cut off."""
+    """Return a whole line of the log; None at its end, or where it was cut off."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -479,7 +479,7 @@ def _decoded_ahead(
 def _rows_of(
     group: Group, read: list[_Read], encoder: Encoder, former: FeatureIndex | None
 ) -> tuple[np.ndarray, list[Entry]]:
-    """The rows of a group's files, computed and known ones, and their entries."""
+    """Return the rows of a group's files, computed and known ones, and their entries."""
     pixels = [each.pixels for each in read if each.pixels is not None]
     computed = iter(encoder(np.stack(pixels)) if pixels else ())
     results = iter(read)
@@ -503,7 +503,7 @@ def _rows_of(
 
 
 def _stored(rows: np.ndarray, dtype: str) -> np.ndarray:
-    """Rows as the file has them; an error where float16 does not have the number."""
+    """Return rows as the file has them; an error where float16 does not have the number."""
     with np.errstate(over="ignore"):
         stored = np.ascontiguousarray(rows, np.dtype(dtype).newbyteorder("<"))
     if not np.isfinite(stored).all():

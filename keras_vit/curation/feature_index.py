@@ -181,7 +181,7 @@ class FeatureIndex:
         return tuple(self.info["preparation"].get("bands") or ()) or None
 
     def path(self, row: int) -> Path:
-        """The file of a row."""
+        """Return the file of a row."""
         return self.photos / self.files[row]
 
     def rows(self, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -189,11 +189,11 @@ class FeatureIndex:
         return np.asarray(self.features[start:stop], np.float32)
 
     def blocks(self, size: int = 8192) -> Iterator[np.ndarray]:
-        """All rows in order, float32, so many at a time."""
+        """Return all rows in order, float32, so many at a time."""
         return (self.rows(start, start + size) for start in range(0, len(self), size))
 
     def encoder(self, model: ImageModel, batch_size: int = 32) -> Encoder:
-        """The function that this index was made with, which `model` has to be the model of.
+        """Return the function that this index was made with, which `model` has to be the model of.
 
         Raises:
             IndexMismatchError: The index is of other weights or another preparation.
@@ -259,7 +259,7 @@ def read_times(folder: Path) -> np.ndarray:
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """The content of `index.json`, or a DamagedIndexError."""
+    """Return the content of `index.json`, or a DamagedIndexError."""
     path = folder / INFO
     try:
         info: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -280,7 +280,7 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of `files.jsonl`, one at a time, or a DamagedIndexError."""
+    """Yield the lines of `files.jsonl`, one at a time, or a DamagedIndexError."""
     path = folder / FILES
     try:
         with path.open("rb") as file:
@@ -331,7 +331,7 @@ def _check_entry(entry: Mapping[str, Any]) -> None:
 
 
 def map_features(folder: Path, info: Mapping[str, Any]) -> np.ndarray:
-    """The features `(rows, dimension)`, mapped read-only, or a DamagedIndexError."""
+    """Return the features `(rows, dimension)`, mapped read-only, or a DamagedIndexError."""
     path, shape = folder / FEATURES, (info["rows"], info["dimension"])
     expected = features_header(info["dtype"], *shape)
     size = HEADER + shape[0] * shape[1] * np.dtype(info["dtype"]).itemsize
@@ -354,7 +354,7 @@ def map_features(folder: Path, info: Mapping[str, Any]) -> np.ndarray:
 
 
 def features_header(dtype: str, rows: int, dimension: int) -> bytes:
-    """The first `HEADER` bytes of `features.safetensors`."""
+    """Return the first `HEADER` bytes of `features.safetensors`."""
     end = rows * dimension * np.dtype(dtype).itemsize
     tensor = {
         "dtype": _TENSOR_TYPES[dtype],

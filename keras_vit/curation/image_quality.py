@@ -69,15 +69,15 @@ class PhotoMeasures:
         return rows[np.argsort(order[rows], kind="stable")]
 
     def dark(self, below: float = DARK) -> np.ndarray:
-        """Rows whose brightness is below a gray level, the darkest first."""
+        """Return rows whose brightness is below a gray level, the darkest first."""
         return self._where(self.brightness < below, self.brightness)
 
     def blurred(self, below: float = BLURRED) -> np.ndarray:
-        """Rows whose sharpness is below a number, the most blurred first."""
+        """Return rows whose sharpness is below a number, the most blurred first."""
         return self._where(self.sharpness < below, self.sharpness)
 
     def tiny(self, below: int = TINY) -> np.ndarray:
-        """Rows with a side of fewer pixels, the smallest first."""
+        """Return rows with a side of fewer pixels, the smallest first."""
         side = np.minimum(self.height, self.width)
         return self._where(side < below, side)
 
@@ -233,7 +233,7 @@ def outlier_distances(features: FeatureIndex | np.ndarray, k: int = 10) -> np.nd
 
 
 def find_outliers(distances: np.ndarray, spreads: float = 1.5) -> np.ndarray:
-    """The rows that are far from all others, the farthest first: beyond Tukey's fence.
+    """Return the rows that are far from all others, the farthest first: beyond Tukey's fence.
 
     Args:
         distances: `(n,)`, as from `outlier_distances`.

@@ -68,7 +68,7 @@ class KeptMeasures:
         self._file.close()
 
     def find(self, digest: bytes) -> tuple[Any, ...] | None:
-        """The measures of the file with this SHA-256; None where there are none."""
+        """Return the measures of the file with this SHA-256; None where there are none."""
         sums = self._records["sum"]
         place = int(np.searchsorted(sums, np.bytes_(digest)))
         if place == len(sums) or sums[place] != np.bytes_(digest):
@@ -83,7 +83,7 @@ class KeptMeasures:
 
 
 def _whole_records(content: bytes) -> np.ndarray:
-    """The records of a file that have their checksums; none of another version's."""
+    """Return the records of a file that have their checksums; none of another version's."""
     if not content.startswith(HEADER):
         return np.zeros(0, RECORD)
     records = np.frombuffer(content, RECORD, len(content) // RECORD.itemsize)[1:]

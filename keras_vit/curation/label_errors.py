@@ -207,7 +207,7 @@ def _concentration(labels: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def confident_errors(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Which labels confident learning calls wrong, bool `(n,)`.
+    """Return which labels confident learning calls wrong, bool `(n,)`.
 
     A class is confident where its probability reaches the mean that it has among its own examples.
     A label is wrong where the most probable confident class is another one, which is cleanlab's
@@ -376,7 +376,7 @@ def _check_probabilities(
 
 
 def _folds(labels: np.ndarray, groups: Any, folds: int, random: np.random.Generator) -> np.ndarray:
-    """The fold of each row: whole groups, and as many rows of each class in each fold."""
+    """Return the fold of each row: whole groups, and as many rows of each class in each fold."""
     _, first, group = np.unique(
         _check_groups(labels, groups), return_index=True, return_inverse=True
     )
@@ -396,7 +396,7 @@ def _in_blocks(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def _fit(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
-    """A probe; None of no row, where all that have a label are one group."""
+    """Return a probe; None of no row, where all that have a label are one group."""
     if not len(y):
         return None
     if len(np.unique(y)) == 1:  # the others are groups of another fold, each as a whole
@@ -410,7 +410,7 @@ def _fit(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
 
 
 def _predict(probe: Any, x: np.ndarray, classes: int) -> np.ndarray:
-    """A column per class; one that the probe has not seen is impossible to it."""
+    """Return a column per class; one that the probe has not seen is impossible to it."""
     if probe is None:
         return np.full((len(x), classes), 1 / classes)
     probabilities = np.zeros((len(x), classes))

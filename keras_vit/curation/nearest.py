@@ -40,7 +40,7 @@ def nearest_neighbors(
     k: int = 12,
     engine: str | None = None,
 ) -> Nearest:
-    """The rows with the largest cosine to each query, exactly.
+    """Return the rows with the largest cosine to each query, exactly.
 
     Rows with exactly the same cosine stand in their order, where NumPy compares. A row of zeros has
     the cosine 0 to all.
@@ -94,7 +94,7 @@ def nearest_neighbors(
 def weighted_votes(
     near: Nearest, values: np.ndarray, temperature: float, excluded: np.ndarray | None = None
 ) -> np.ndarray:
-    """The mean of the values of the nearest rows, weighted by exp(cosine / temperature).
+    """Return the mean of the values of the nearest rows, weighted by exp(cosine / temperature).
 
     Args:
         near: The rows of each query.
@@ -134,7 +134,7 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
 
 
 def feature_blocks(features: FeatureIndex | np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """All rows in order, so many at a time."""
+    """Return all rows in order, so many at a time."""
     if isinstance(features, FeatureIndex):
         return features.blocks(size)
     return (features[start : start + size] for start in range(0, len(features), size))
@@ -143,7 +143,7 @@ def feature_blocks(features: FeatureIndex | np.ndarray, size: int) -> Iterator[n
 def _of_queries(
     features: FeatureIndex | np.ndarray, unit: np.ndarray, k: int, numbers: Any, search: Any
 ) -> Nearest:
-    """The nearest rows of a block of queries, the best of what each block of rows has."""
+    """Return the nearest rows of a block of queries, the best of what each block of rows has."""
     best = Nearest(np.zeros((len(unit), 0), np.int64), np.zeros((len(unit), 0), np.float32))
     start = 0
     for block in feature_blocks(features, BLOCK):
@@ -184,7 +184,7 @@ def _numpy_search(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.nda
 
 
 def _first_of_ties(cosines: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """The same cosines at the first rows that have them, where equal ones were cut off."""
+    """Return the same cosines at the first rows that have them, where equal ones were cut off."""
     least = np.take_along_axis(cosines, near, axis=1).min(axis=1, keepdims=True)
     cut = np.flatnonzero((cosines >= least).sum(axis=1) > near.shape[1])
     for query in cut:

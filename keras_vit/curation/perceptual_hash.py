@@ -9,7 +9,7 @@ _MIRRORED = (-1.0) ** np.arange(_LOW)  # what a mirror image's horizontal freque
 
 
 def perceptual_hash(pixels: np.ndarray) -> tuple[int, int]:
-    """The pHash of an image, and that of its mirror image: the signs of its low frequencies.
+    """Return the pHash of an image, and that of its mirror image: the signs of its low frequencies.
 
     The image in gray levels is reduced to 32 x 32 pixels; a bit is whether one of the 8 x 8 lowest
     frequencies of its cosine transform is above their median.

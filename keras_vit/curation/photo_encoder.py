@@ -115,13 +115,13 @@ class Encoder:
         }
 
     def prepare(self, contents: bytes) -> np.ndarray:
-        """An encoded image as the model takes it, or a BadImageError."""
+        """Return an encoded image as the model takes it, or a BadImageError."""
         return prepare_contents(
             contents, self._size, self._channels, self.max_pixels, self._transform
         )
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        """The float32 features `(n, dimension)` of at most `batch_size` prepared images.
+        """Return the float32 features `(n, dimension)` of at most `batch_size` prepared images.
 
         Raises:
             ValueError: A feature is not finite.

@@ -56,7 +56,7 @@ class PhotoList:
 
 
 def find_photos(source: PhotoSource) -> PhotoList:
-    """The image files that a source stands for.
+    """Return the image files that a source stands for.
 
     Args:
         source: One of
@@ -127,7 +127,7 @@ def _of_folder(folder: Path) -> PhotoList:
 
 
 def _class_places(folder: Path) -> dict[str, tuple[str | None, str | None]]:
-    """The class and the split of the images in each folder that stands for one of them."""
+    """Return the class and the split of the images in each folder that stands for one of them."""
     inner = folders_in(folder)
     if not (split_folders(folder)[0] or are_splits(inner)):
         return {path.name: (path.name, None) for path in inner} if len(inner) > 1 else {}
@@ -142,7 +142,7 @@ def _class_places(folder: Path) -> dict[str, tuple[str | None, str | None]]:
 def _listed_splits(
     folder: Path, places: Mapping[str, tuple[str | None, str | None]]
 ) -> dict[str, str]:
-    """The split of each file by the lists of a folder of classes."""
+    """Return the split of each file by the lists of a folder of classes."""
     lists, _ = split_lists(folder)
     if "train" not in lists or not places or any(split for _, split in places.values()):
         return {}
@@ -156,7 +156,7 @@ def _listed_splits(
 def _image_names(
     folder: Path, places: Collection[str], left_out: Counter[str], prefix: str = ""
 ) -> Iterator[str]:
-    """The images below a folder in the order of their names, one folder in memory at a time.
+    """Yield the images below a folder in the order of their names, one folder in memory at a time.
 
     Links to folders are followed where they stand for a class, as `keras_vit.data.load` does:
     elsewhere they may lead in circles. A folder that cannot be opened is an error: its images

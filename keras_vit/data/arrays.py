@@ -83,7 +83,7 @@ def _between(before: np.ndarray, after: np.ndarray, place: np.ndarray) -> np.nda
 
 
 def _neighbors(length: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pixels before and after each new one, and its place between them."""
+    """Return the pixels before and after each new one, and its place between them."""
     scale, half = np.float32(length) / np.float32(target), np.float32(0.5)
     places = (np.arange(target, dtype="float32") + half) * scale - half
     before = np.floor(places)
@@ -149,7 +149,7 @@ def _gather(values: np.ndarray, places: np.ndarray, batch_dims: int = 0) -> np.n
 
 
 def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """One axis after another, given in order: two at once take a hundred times as long."""
+    """Return one axis after another, given in order: two at once take a hundred times as long."""
 
     def of(values: np.ndarray, axis: Any = None, **options: Any) -> np.ndarray:
         if not isinstance(axis, tuple) or options:

@@ -113,14 +113,14 @@ class BatchPlan:
 
 
 def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
-    """An estimate, from a few images, of the memory that all take when decoded."""
+    """Return an estimate, from a few images, of the memory that all take when decoded."""
     places = spread(len(split), sample)
     sizes = [image.nbytes for image, _ in split.decoded(channels, places)]
     return len(split) * sum(sizes) / max(len(sizes), 1)
 
 
 def label_columns(split: Split, num_classes: int | None) -> int | None:
-    """The columns of a batch's labels; None for integers."""
+    """Return the columns of a batch's labels; None for integers."""
     if split.label_shape:
         (columns,) = split.label_shape
         if num_classes not in (None, columns):

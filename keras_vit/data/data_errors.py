@@ -23,7 +23,7 @@ class DatasetUnavailableError(RuntimeError):
 
 
 def too_large(size: str, max_pixels: int) -> str:
-    """The reason for a size such as "10000 x 10000"."""
+    """Return the reason for a size such as "10000 x 10000"."""
     return f"the image has {size} pixels, more than max_pixels={max_pixels} in all"
 
 
@@ -37,7 +37,7 @@ def damaged_reason(kind: str, package: str, error: Exception | None) -> str:
 
 
 def undecodable_reason(contents: bytes, error: Exception) -> str:
-    """Why a file cannot be decoded, in the same words for all decoders.
+    """Return why a file cannot be decoded, in the same words for all decoders.
 
     Messages of `decode_image`'s own assertions are kept; other messages of TensorFlow name
     operators and nodes, which do not describe the file.

@@ -43,7 +43,7 @@ INTERPOLATIONS = {"bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanc
 
 
 def check_bands(bands: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of bands, as they are stored; a ValueError for what cannot be some.
+    """Return numbers of bands, as they are stored; a ValueError for what cannot be some.
 
     >>> check_bands([4, 3, 2])
     (4, 3, 2)
@@ -140,7 +140,7 @@ class EvalTransform:
 
     @classmethod
     def of(cls, value: EvalTransform | str | Mapping[str, Any] | None) -> EvalTransform:
-        """The transform that a mode, or the arguments as a dictionary, stand for.
+        """Return the transform that a mode, or the arguments as a dictionary, stand for.
 
         Raises:
             TypeError: A key is not an argument.
@@ -157,7 +157,7 @@ class EvalTransform:
         return cls(value) if isinstance(value, str) else cls(**(value or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, as it is saved."""
+        """Return what differs from the defaults, as it is saved."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("bands", "nodata"):  # as JSON has it
             values[name] = list(values[name]) if isinstance(values[name], tuple) else values[name]

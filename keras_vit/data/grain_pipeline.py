@@ -29,7 +29,7 @@ _CHUNK = 256  # images for which random changes are drawn at once
 
 
 def grain_batches(plan: BatchPlan) -> grain.IterDataset:
-    """What `pipeline` returns where Grain reads.
+    """Return what `pipeline` returns where Grain reads.
 
     Raises:
         ValueError: the plan has layers or callables, which are TensorFlow's.
@@ -75,7 +75,7 @@ class GrainBatches(grain.IterDataset):
         return iter(self)
 
     def of_pass(self, number: int) -> grain.DatasetIterator:
-        """The batches of one pass, or with `repeat` of all passes."""
+        """Return the batches of one pass, or with `repeat` of all passes."""
         if not self._plan.keeps_batches:
             return self._read(number)
         if self._kept is None:
@@ -154,7 +154,7 @@ class _Examples:
         return self._plan.draw(chunk * _CHUNK, _CHUNK)
 
     def at(self, position: int) -> _Example | None:
-        """The prepared image; None where it cannot be decoded and is left out."""
+        """Return the prepared image; None where it cannot be decoded and is left out."""
         plan, split = self._plan, self._source
         position = int(position)
         epoch, place = divmod(position, len(split))
@@ -184,7 +184,7 @@ class _Examples:
         return _Example(image, self._labels[index], position)
 
     def _is_needed(self, place: int) -> bool:
-        """Whether this process decodes what stands at a place of a pass or of the stream."""
+        """Return whether this process decodes what stands at a place of a pass or of the stream."""
         if self._needed is None:
             return True
         size, row = self._plan.batch_size, place % self._plan.batch_size

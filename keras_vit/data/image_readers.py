@@ -14,7 +14,7 @@ READERS = ("tensorflow", "grain")
 
 
 def resolve_reader(reader: str | None = None, bands: Any = None) -> str:
-    """The reader of this name; None for TensorFlow where it is installed, otherwise Grain.
+    """Return the reader of this name; None for TensorFlow where it is installed, otherwise Grain.
 
     Args:
         reader: A name in `READERS`, or None.

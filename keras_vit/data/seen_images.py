@@ -75,11 +75,11 @@ class SeenImages:
         return uses
 
     def used_among(self, digests: np.ndarray) -> int:
-        """How many of these images, by their digests, a score must not count."""
+        """Return how many of these images, by their digests, a score must not count."""
         return int(np.isin(self.uses(digests), USED).sum())
 
     def __or__(self, other: SeenImages | None) -> SeenImages:
-        """The images of both; of one that both have, the stronger use is found."""
+        """Return the images of both; of one that both have, the stronger use is found."""
         if other is None:
             return self
         parts = {use: [s.digests[use] for s in (self, other) if use in s.digests] for use in USES}
@@ -104,7 +104,7 @@ class SeenImages:
 
     @classmethod
     def from_dict(cls, values: Any) -> SeenImages | None:
-        """What `to_dict` returned; None for anything else, as in a damaged file."""
+        """Return what `to_dict` returned; None for anything else, as in a damaged file."""
         with suppress(TypeError, ValueError, KeyError, AttributeError):
             uses = {use: dict(values[use]) for use in USES if use in values}
             digests = {u: _unpacked(one["digests"]) for u, one in uses.items() if "digests" in one}
@@ -127,7 +127,7 @@ def _unpacked(text: str) -> np.ndarray:
 
 
 def described(uses: Collection[str] | np.ndarray) -> str:
-    """How many images each use had, in words: "60 that the model was validated on, 13 new".
+    """Return how many images each use had, in words: "60 that the model was validated on, 13 new".
 
     >>> described(["new", "validated on", "new"])
     '1 that the model was validated on, 2 new'
@@ -139,7 +139,7 @@ def described(uses: Collection[str] | np.ndarray) -> str:
 
 
 def none_left(uses: np.ndarray, source: object) -> ValueError:
-    """The error of a score for which no image is left."""
+    """Return the error of a score for which no image is left."""
     return ValueError(
         f"None of the {counted(len(uses), 'image')} of {source} can be scored: {described(uses)}. "
         "A score of images that a model was made with says nothing about others: give images that "

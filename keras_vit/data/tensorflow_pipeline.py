@@ -23,7 +23,7 @@ _CHUNK = 256  # images for which random changes are drawn at once
 
 
 def tensorflow_batches(plan: BatchPlan) -> tf.data.Dataset:
-    """What `pipeline` returns where TensorFlow reads."""
+    """Return what `pipeline` returns where TensorFlow reads."""
     size, seed, channels = plan.size, plan.seed, plan.channels
     changes = LayerAugmentation(plan.layers, (*size, channels), plan.columns)
     split = plan.source
@@ -70,7 +70,7 @@ def _mix(
     positions: tf.Tensor,
     _: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The images of these rows, mixed with others of the batch, and all labels."""
+    """Return the images of these rows, mixed with others of the batch, and all labels."""
     if plan.num_classes is not None and labels.dtype.is_integer:
         labels = tf.one_hot(labels, plan.num_classes)
     if changes.mixes:
@@ -180,7 +180,7 @@ def _own_rows(images: tf.Tensor, rows: np.ndarray | None, batch_size: int) -> tf
 
 
 def _examples(plan: BatchPlan, start: int) -> tf.data.Dataset:
-    """The undecoded examples of one pass, or with `repeat` of all from number `start` on.
+    """Return the undecoded examples of one pass, or with `repeat` of all from number `start` on.
 
     Returns:
         (example, label, what is drawn for it, its position among those of all passes).
@@ -210,7 +210,7 @@ def _examples(plan: BatchPlan, start: int) -> tf.data.Dataset:
 
 
 def _draw(plan: BatchPlan, positions: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """The random changes at successive positions, and these."""
+    """Return the random changes at successive positions, and these."""
     draws = _in_numpy(lambda p: plan.draw(p[0], len(p)), positions, like=plan.draw(0, 1), rows=True)
     return draws, positions
 

@@ -33,7 +33,7 @@ TENSOR_PARALLEL: dict[str, Axes] = {
 
 
 def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
-    """The largest axis that the devices divide is cut, none of small variables.
+    """Return the largest axis that the devices divide is cut, none of small variables.
 
     Example:
 
@@ -49,7 +49,7 @@ def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
 
 
 def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
-    """The axis that `TENSOR_PARALLEL` has for the path of a variable.
+    """Return the axis that `TENSOR_PARALLEL` has for the path of a variable.
 
     Raises:
         ValueError: The devices do not divide it.

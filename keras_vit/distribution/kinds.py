@@ -189,7 +189,7 @@ def _over_processes(devices: int | Sequence[str] | None) -> ProcessParallel:
 
 
 def _names(devices: int | Sequence[str] | None) -> list[str]:
-    """The names of the devices to use."""
+    """Return the names of the devices to use."""
     available = keras.distribution.list_devices()
     if devices is None:
         return available

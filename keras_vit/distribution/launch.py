@@ -99,7 +99,7 @@ def find_launch(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> Launch | None:
-    """How this process was started, from arguments or the environment; None if alone.
+    """Return how this process was started, from arguments or the environment; None if alone.
 
     Raises:
         ValueError: Some arguments are missing, or impossible.
@@ -154,5 +154,5 @@ def _of_slurm(environment: Mapping[str, str]) -> Launch:
 
 
 def _device(local: int, local_processes: int) -> int | None:
-    """The GPU of a process; all of its machine for a single one on JAX."""
+    """Return the GPU of a process; all of its machine for a single one on JAX."""
     return local if local_processes > 1 else None

@@ -50,5 +50,5 @@ def layout_table(model: keras.Model, kind: str, devices: int) -> str:
 
 
 def _cut(shape: Iterable[int], axes: Axes) -> str:
-    """The shape with the axis that is cut marked, such as `768 x [3072]`."""
+    """Return the shape with the axis that is cut marked, such as `768 x [3072]`."""
     return " x ".join(f"[{n}]" if axis else str(n) for n, axis in zip(shape, axes, strict=True))

@@ -11,7 +11,7 @@ CHUNK_BYTES = 32 * 2**20  # rows of scores are checked and reduced in parts of t
 def check_features(
     features: Any, labels: Any, name: str, dimension: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Features as float64 `(n, dimension)` and integer labels `(n,)`.
+    """Return features as float64 `(n, dimension)` and integer labels `(n,)`.
 
     Raises:
         ValueError: The shape or dtype is wrong, there is no example, a label is negative, or a

@@ -119,7 +119,7 @@ def features_digest(model: ImageModel, layer: str = "pre_logits", preparation: b
 
 
 def _cache_key(model: ImageModel, split: data.Split) -> str:
-    """A digest of everything that the features depend on."""
+    """Return a digest of everything that the features depend on."""
     arguments = pipeline_arguments(model)
     arguments["eval_transform"] = arguments["eval_transform"].to_dict()
     identity = [__version__, features_digest(model), arguments, split.class_names]

@@ -27,7 +27,7 @@ def inline(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A text as a code span, which no backtick in it ends.
+    """Return a text as a code span, which no backtick in it ends.
 
     Example:
 
@@ -43,7 +43,7 @@ def code(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], align: str = "") -> str:
-    """A table whose cells are plain text; `align` has an "l" or "r" per column, or is empty.
+    """Return a table whose cells are plain text; `align` has an "l" or "r" per column, or is empty.
 
     Example:
 

@@ -100,14 +100,14 @@ def fit_novelty(
 
 
 def _threshold(scores: np.ndarray, false_alarms: float) -> float:
-    """The score that the given part of new images is above."""
+    """Return the score that the given part of new images is above."""
     value = np.sort(scores)[conformal_rank(len(scores), 1 - false_alarms) - 1]
     # The image that sets it stays below where another engine rounds it differently.
     return float(value + SLACK * abs(value))
 
 
 def classifier_head(model: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """The kernel and bias from a classifier's features to its logits, for `fit_novelty`.
+    """Return the kernel and bias from a classifier's features to its logits, for `fit_novelty`.
 
     None for a model of another task, with two heads, a quantized one, or very many classes.
 
@@ -195,13 +195,13 @@ def shrunk_covariance(rows: np.ndarray) -> np.ndarray:
 
 
 def _inverse_factor(covariance: np.ndarray) -> np.ndarray:
-    """A matrix whose product with its transpose is the inverse of a covariance."""
+    """Return a matrix whose product with its transpose is the inverse of a covariance."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors / np.sqrt(np.maximum(values, 1e-12 * values.max()))
 
 
 def knn_scores(features: Any, others: Any, k: int = 10) -> np.ndarray:
-    """The distance of unit features to the `k`-th nearest training one, float64 `(images,)`.
+    """Return the distance of unit features to the `k`-th nearest training one, float64 `(images,)`.
 
     Sun et al. 2022, "Out-of-Distribution Detection with Deep Nearest Neighbors".
 

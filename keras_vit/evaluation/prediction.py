@@ -78,7 +78,7 @@ def predict_files(
 
 
 def _answers(model: keras.Model, scoring: Any, images: np.ndarray, size: int) -> np.ndarray:
-    """The rows of answers to a batch, which is padded to `size` images."""
+    """Return the rows of answers to a batch, which is padded to `size` images."""
     if not len(images):
         return images
     return answer_rows(model, scoring.predict_on_batch(padded(images, size)))[: len(images)]
@@ -178,7 +178,7 @@ def predict_split(
 def _predicted(
     predictor: Any, model: keras.Model, split: data.Split, batch_size: int
 ) -> tuple[np.ndarray, Any]:
-    """The labels of a split, and what a model made of `model` predicts."""
+    """Return the labels of a split, and what a model made of `model` predicts."""
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     if split.skips:  # labels come with their images where files cannot be decoded
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])

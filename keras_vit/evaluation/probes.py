@@ -174,7 +174,7 @@ def linear_probe(
 
 
 def check_classes(labels: np.ndarray) -> int:
-    """The number of examples of the smallest class that has two or more.
+    """Return the number of examples of the smallest class that has two or more.
 
     Raises:
         ValueError: There are too few classes or examples for a linear probe.
@@ -191,7 +191,7 @@ def check_classes(labels: np.ndarray) -> int:
 
 
 def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """One column per class; a class without training examples is never predicted."""
+    """Return one column per class; a class without training examples is never predicted."""
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(coefficients) == 1:  # of two classes scikit-learn keeps the difference only
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])

@@ -79,12 +79,12 @@ class SetReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON accepts them."""
+        """Return the values as JSON accepts them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Return the inverse of `to_dict`."""
         return cls(**values)
 
 

@@ -32,14 +32,14 @@ class TaskProbe:
     bias: np.ndarray
 
     def outputs(self, features: Any) -> np.ndarray:
-        """What a model with this head returns for features `(n, dimension)`, float32."""
+        """Return what a model with this head returns for features `(n, dimension)`, float32."""
         return (np.asarray(features) @ self.kernel + self.bias).astype(np.float32)
 
 
 def task_probe(
     task: Task, features: Any, targets: Any, loss: keras.losses.Loss | None = None, seed: int = 0
 ) -> TaskProbe:
-    """The linear head whose mean loss on standardized features is least, with an L2 penalty.
+    """Return the linear head whose mean loss on standardized features is least, with an L2 penalty.
 
     Minimizes `sum(loss) + ||kernel||^2 / (2 strength)` by L-BFGS; the strength is the one of
     `STRENGTHS` with the smallest loss on a fifth of the examples, held out by the task. With a

@@ -153,7 +153,7 @@ def unseen_images(
 
 
 def with_classes(split: Split, model: Any) -> Split:
-    """The images with the labels that a classifier has for their classes, by their names.
+    """Return the images with the labels that a classifier has for their classes, by their names.
 
     A class without an image here is fine; data with none of the model's classes stay as they
     are, for the check that says so.

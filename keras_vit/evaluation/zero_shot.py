@@ -20,7 +20,7 @@ def zero_shot(
     logit_bias: float = 0.0,
     activation: str | None = "softmax",
 ) -> keras.Model:
-    """A classifier of the model's images by embeddings of texts.
+    """Return a classifier of the model's images by embeddings of texts.
 
     It returns the cosine between an image and each text, times `logit_scale`, plus `logit_bias`,
     through the activation. The text tower is not a part of this package: its embeddings are

@@ -118,7 +118,7 @@ def check_novelty(
 
 
 def _moved(difference: np.ndarray, truth: np.ndarray) -> float:
-    """How far answers are from the true ones on average, as a part of their scale."""
+    """Return how far answers are from the true ones on average, as a part of their scale."""
     rows, truth = (array.reshape(len(array), -1) for array in (difference, truth))
     # The probability that moved to other classes: of a thousand, each moves little.
     of_one = np.allclose(truth.sum(1), 1, atol=1e-3)

@@ -128,7 +128,7 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
 
 
 def _decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Whether two answers to an image mean the same: the class, the labels, the numbers."""
+    """Return whether two answers to an image mean the same: the class, the labels, the numbers."""
     first, second = (
         [convert_to_numpy(x) for x in task.graph_answers(a, top_k=1).values()]
         for a in (answers, others)
@@ -141,7 +141,7 @@ def _decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.
 
 
 def size_of(path: Path) -> int:
-    """Bytes of an exported file, or of the files of its folder."""
+    """Return bytes of an exported file, or of the files of its folder."""
     if path.is_file():
         return path.stat().st_size
     name = format_of(path)
@@ -152,7 +152,7 @@ def size_of(path: Path) -> int:
 def calibration_images(
     model: Any, split: data.Split, number: int = CALIBRATION_IMAGES
 ) -> np.ndarray:
-    """Images of a split as the model sees them, taken evenly over the split.
+    """Return images of a split as the model sees them, taken evenly over the split.
 
     uint8; float32 where the model has statistics of its own.
     """

@@ -96,7 +96,7 @@ class Contract:
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Contract:
-        """The contract that a file carries.
+        """Return the contract that a file carries.
 
         Raises:
             ValueError: The text is not that of a contract.

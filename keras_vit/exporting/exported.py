@@ -82,7 +82,7 @@ class ExportedModel:
         return self.outputs(images, batch_size, verbose, steps)[0]
 
     def predict_on_batch(self, images: Any) -> np.ndarray:
-        """The answers for one batch, as `predict`."""
+        """Return the answers for one batch, as `predict`."""
         return self.outputs_on_batch(images)[0]
 
     @property
@@ -92,7 +92,7 @@ class ExportedModel:
         return promises or self.contract.novelty
 
     def scoring(self) -> Any:
-        """What `keras_vit.models.scoring.scoring_model` returns for a model."""
+        """Return what `keras_vit.models.scoring.scoring_model` returns for a model."""
         return _Scoring(self) if self.contract.novelty else self
 
     def outputs(
@@ -102,7 +102,7 @@ class ExportedModel:
         verbose: int | str = 0,
         steps: int | None = None,
     ) -> list[np.ndarray]:
-        """What `predict` returns, and the novelty `(images,)` where the file has one."""
+        """Return what `predict` returns, and the novelty `(images,)` where the file has one."""
         check_positive(batch_size=batch_size)
         if steps is not None:
             check_positive(steps=steps)
@@ -118,7 +118,7 @@ class ExportedModel:
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def outputs_on_batch(self, images: Any) -> list[np.ndarray]:
-        """The answers for one batch, and the novelty where the file has one."""
+        """Return the answers for one batch, and the novelty where the file has one."""
         images = np.asarray(images)
         if images.ndim != 4 or images.shape[1:] != self.input_shape[1:]:
             raise ValueError(
@@ -195,7 +195,7 @@ def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
 
 
 def read_contract(path: str | os.PathLike[str]) -> Contract:
-    """What an exported file takes and returns.
+    """Return what an exported file takes and returns.
 
     Raises:
         FileNotFoundError: There is no such file.

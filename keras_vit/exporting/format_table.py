@@ -40,7 +40,7 @@ class Format:
     int8_with: tuple[str, ...] = ()
 
     def implementation(self) -> ModuleType:
-        """The module that writes, reads and runs it."""
+        """Return the module that writes, reads and runs it."""
         return importlib.import_module(f"keras_vit.exporting.{self.module}")
 
     def require(self, packages: tuple[str, ...]) -> None:
@@ -105,7 +105,7 @@ FORMATS = {
 
 
 def check_format(name: str, quantize: str | None) -> Format:
-    """The row of a format.
+    """Return the row of a format.
 
     Raises:
         ValueError: It is not known, or it is not quantized so.

@@ -249,7 +249,7 @@ def _write(
 
 
 def _reason(file: Path, process: subprocess.CompletedProcess[str]) -> str:
-    """What the second process gave as its reason; where it was killed, how it ended."""
+    """Return what the second process gave as its reason; where it was killed, how it ended."""
     if file.exists():
         return file.read_text("utf-8")
     last = "\n".join(process.stderr.strip().splitlines()[-10:]) or "nothing"
@@ -300,7 +300,7 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
 
 
 def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:
-    """The task of the file, with these names."""
+    """Return the task of the file, with these names."""
     if model.is_task_unknown:
         raise ValueError(
             f"{unknown_task(model)} Or model.task = None: the file then returns them as "

@@ -12,7 +12,7 @@ from keras_vit.models.answers import named_answers
 
 
 def pixels_to_answers(model: ImageModel, contract: Contract, name: str = IMAGES) -> Any:
-    """A `tf.function` that returns the outputs of the contract by name.
+    """Return a `tf.function` that returns the outputs of the contract by name.
 
     Args:
         model: The model.

@@ -46,7 +46,7 @@ def write(
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract behind the model's bytes."""
+    """Return the contract behind the model's bytes."""
     with zipfile.ZipFile(path) as archive:
         return Contract.from_text(archive.read(DESCRIPTION))
 

@@ -58,7 +58,7 @@ def _quantized(proto: Any) -> Any:
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract in a file's metadata."""
+    """Return the contract in a file's metadata."""
     import onnx
 
     proto = onnx.load(str(path), load_external_data=False)

@@ -69,7 +69,7 @@ def _quantized(model: Any, calibration: np.ndarray | None) -> Any:
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract in the model's runtime information."""
+    """Return the contract in the model's runtime information."""
     openvino = quietly_imported()
     model = openvino.Core().read_model(path / MODEL_FILES[0])
     return Contract.from_text(model.get_rt_info([KEY]).astype(str))

@@ -42,7 +42,7 @@ def write(
         return decode_image(contents, channels, max_pixels=contract.max_pixels, decoder=decoder)
 
     def read(contents: Any) -> Any:
-        """Pixels of a file and True, or black and False."""
+        """Return pixels of a file and True, or black and False."""
         return map_or_else(
             lambda c: (prepare(decode(c)), True),
             lambda _: (tf.zeros((*size, channels)), False),
@@ -102,7 +102,7 @@ def _of_valid(task: Task | None, name: str, values: Any, valid: Any) -> Any:
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract beside the model's own assets."""
+    """Return the contract beside the model's own assets."""
     return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
 
 

@@ -52,7 +52,7 @@ def write(
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract among the extra files."""
+    """Return the contract among the extra files."""
     with zipfile.ZipFile(path) as archive:
         name = next(n for n in archive.namelist() if n.endswith(f"/{DESCRIPTION}"))
         return Contract.from_text(archive.read(name))

@@ -15,7 +15,7 @@ from keras_vit.inspection.recording import encoder_blocks
 def attention_maps(
     model: keras.Model, images: Any, layers: Sequence[int] | None = None, batch_size: int = 32
 ) -> np.ndarray:
-    """The softmax weights of every head (ViT paper, equation 6).
+    """Return the softmax weights of every head (ViT paper, equation 6).
 
     Args:
         model: A model with one Vision Transformer of this package in it, at any depth: itself, one
@@ -58,7 +58,7 @@ def attention_maps(
 
 
 def pooling_attention(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
-    """The attention of the probe of attention pooling (`pooling="map"`).
+    """Return the attention of the probe of attention pooling (`pooling="map"`).
 
     Takes the arguments of `attention_maps`, but for `layers`, and a model with attention pooling.
 
@@ -81,7 +81,7 @@ def pooling_attention(model: keras.Model, images: Any, batch_size: int = 32) -> 
 
 
 def readout_attention(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
-    """Each head's attention over the patches, as seen from what the prediction is read from.
+    """Return each head's attention over the patches, as seen from what the prediction is read from.
 
     That is the class token's row of every map; without a class token the mean of the patches'
     rows, with attention pooling weighted by the probe's attention. The arguments and the errors
@@ -127,7 +127,7 @@ def attention_rollout(model: keras.Model, images: Any, batch_size: int = 32) -> 
 
 
 def attention_distance(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
-    """Mean attention distance in pixels: small in a head that acts like a convolution.
+    """Return mean attention distance in pixels: small in a head that acts like a convolution.
 
     The distance between the centers of the querying patch and all others, averaged with the
     attention as weights, then over queries and images. Class token and registers do not have

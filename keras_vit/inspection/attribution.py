@@ -50,7 +50,7 @@ _FEATURES = (
 def class_attribution(
     model: keras.Model, images: Any, classes: Classes = None, batch_size: int = 4
 ) -> np.ndarray:
-    """How much each patch speaks for a class: the attention times the gradient of its score.
+    """Return how much each patch speaks for a class: the attention times the gradient of its score.
 
     In each layer, the attention of every head is multiplied by the gradient of the class's score
     with respect to it; what is negative is set to zero and the heads are averaged. The layers are
@@ -101,7 +101,7 @@ def class_attribution(
 def run_gradients(
     model: keras.Model, images: Any, classes: Classes = None, batch_size: int = 4
 ) -> Iterator[ForwardGradient]:
-    """A `ForwardGradient` for each batch of `images`; arguments and errors of the above."""
+    """Yield a `ForwardGradient` for each batch of `images`; arguments and errors of the above."""
     count = len(keras.tree.flatten(images)[0])
     numbers: list[Any] = [None] * count
     if classes is not None:
@@ -268,7 +268,7 @@ def _differentiate(
 def _readout(
     forward: ForwardPass, values: list[np.ndarray], gradients: list[np.ndarray]
 ) -> np.ndarray:
-    """What each pooling reads from the tokens: a pooling is an attention with one query.
+    """Return what each pooling reads from the tokens: a pooling is an attention with one query.
 
     Each token's weight times the score's gradient by that weight, and only what speaks for the
     class. Without a pooling of this package: all tokens that matter, evenly.
@@ -308,7 +308,7 @@ def _pooling_weights(call: Call, tokens: np.ndarray) -> np.ndarray:
 
 
 def sums_to_one(scores: np.ndarray) -> bool:
-    """Whether scores `(images, classes)` are probabilities, bfloat16 ones included."""
+    """Return whether scores `(images, classes)` are probabilities, bfloat16 ones included."""
     sums = scores.sum(axis=1)
     return scores.shape[1] > 1 and bool((scores >= 0).all() and (np.abs(sums - 1) < 0.02).all())
 
@@ -328,7 +328,7 @@ def class_scores(model: keras.Model, outputs: Any) -> Any:
 
 
 def returns_scores(model: keras.Model) -> bool:
-    """Whether a model seems to return one score per class."""
+    """Return whether a model seems to return one score per class."""
     shapes = keras.tree.flatten(getattr(model, "outputs", None) or ())
     one = len(shapes) == 1 and len(shapes[0].shape) == 2
     one = one and (shapes[0].shape[1] != 1 or getattr(model, "task", None) is not None)
@@ -344,7 +344,7 @@ def _ends_in_features(model: keras.Model) -> bool:
 
 
 def class_numbers(model: keras.Model, classes: Any, count: int) -> list[int]:
-    """The number of the class of each of `count` images."""
+    """Return the number of the class of each of `count` images."""
     each = [classes] * count if isinstance(classes, str | Integral) else list(classes)
     if len(each) != count:
         raise ValueError(
@@ -366,7 +366,7 @@ def _class_number(names: Sequence[str] | None, name: Any) -> int:
 
 
 def explained_text(model: keras.Model, number: int) -> str:
-    """What attribution explains: the name of a class, or its number as text."""
+    """Return what attribution explains: the name of a class, or its number as text."""
     task = getattr(model, "task", None)
     if task is not None:
         return task.evidence_text(number)
@@ -397,7 +397,7 @@ def _check_classes(model: keras.Model, scores: Any, classes: list[Any]) -> np.nd
 
 
 def _task(model: keras.Model, scores: Any) -> Task:
-    """The model's task, or one name per score for a model of other layers."""
+    """Return the model's task, or one name per score for a model of other layers."""
     number, task = scores.shape[1], getattr(model, "task", None)
     if task is not None:
         return task

@@ -51,7 +51,7 @@ def position_similarity(model: keras.Model) -> np.ndarray:
 
 
 def embedding_filters(model: keras.Model, components: int | None = 28) -> np.ndarray:
-    """The leading principal components of the filters of the patch embedding.
+    """Return the leading principal components of the filters of the patch embedding.
 
     Each of the `hidden_dim` filters is one sample, its pixels are the features.
 

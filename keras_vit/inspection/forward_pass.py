@@ -137,7 +137,7 @@ class ForwardPass:
         return covered[0], covered[1]
 
     def attention(self, layer: int) -> np.ndarray:
-        """Probabilities of one layer, `(batch, heads, tokens, tokens)`, float32."""
+        """Return probabilities of one layer, `(batch, heads, tokens, tokens)`, float32."""
         call = self.blocks[layer]
         normed = call.layer.norm_0(sequence(call))
         probabilities = call.layer.attention.attention_probabilities
@@ -174,7 +174,7 @@ class ForwardPass:
         return weights / weights.sum(axis=-1, keepdims=True)
 
     def readout_weights(self) -> np.ndarray:
-        """Weights of the encoder's output tokens in the prediction, `(batch, tokens)`.
+        """Return weights of the encoder's output tokens in the prediction, `(batch, tokens)`.
 
         Each row sums to 1: the class token alone; all patches evenly with mean pooling, or without
         pooling and class token; with attention pooling the probe's mean over its heads. Of several
@@ -263,7 +263,7 @@ def run(model: keras.Model, images: Any, batch_size: int = 32) -> Iterator[Forwa
 
 
 def run_batch(model: keras.Model, batch: Any, recorder: Recorder | None = None) -> ForwardPass:
-    """The `ForwardPass` of one batch, of which `recorder` may keep more."""
+    """Return the `ForwardPass` of one batch, of which `recorder` may keep more."""
     recorder = recorder or Recorder()
     with observed_by(recorder):
         # Compiling takes longer than computing a few batches eagerly.
@@ -273,7 +273,7 @@ def run_batch(model: keras.Model, batch: Any, recorder: Recorder | None = None) 
 
 
 def infer(model: keras.Model, batch: Any) -> Any:
-    """What a model returns for a batch when it does not train."""
+    """Return what a model returns for a batch when it does not train."""
     if isinstance(getattr(model, "input", None), list) and not isinstance(batch, list | dict):
         batch = [batch]  # built as keras.Model(vit.inputs, ...)
     takes_training = "training" in inspect.signature(model.call).parameters
@@ -300,7 +300,7 @@ def batches(model: keras.Model, images: Any, batch_size: int) -> Iterator[Any]:
 
 
 def _fitting(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """The images, or a ValueError where the model takes others."""
+    """Return the images, or a ValueError where the model takes others."""
     expected = getattr(model, "input_shape", None) if model.built else None
     expected = tuple(expected or (None,) * 4)
     fits = images.ndim == len(expected) and all(
@@ -326,12 +326,12 @@ def token_index_of(call: Call) -> np.ndarray | None:
 
 
 def as_index(tensor: Any) -> np.ndarray | None:
-    """An int32 array, or None for None."""
+    """Return an int32 array, or None for None."""
     return None if tensor is None else np.asarray(keras.ops.convert_to_numpy(tensor), "int32")
 
 
 def as_numpy(tensor: Any) -> np.ndarray:
-    """A float32 array: NumPy does not have bfloat16."""
+    """Return a float32 array: NumPy does not have bfloat16."""
     return np.asarray(keras.ops.convert_to_numpy(tensor)).astype("float32")
 
 

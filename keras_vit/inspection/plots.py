@@ -25,7 +25,7 @@ _PAD = 0.03  # inches around each image of a figure of images
 
 
 def plot_attention(model: keras.Model, image: Any) -> Any:
-    """The attention of every head of every layer in one image, as the model accepts it.
+    """Return the attention of every head of every layer in one image, as the model accepts it.
 
     Returns a matplotlib Figure: one row per head, one column per layer, each map scaled to its own
     maximum. Raises what `readout_attention` raises, or an ImportError without matplotlib.
@@ -42,7 +42,7 @@ def plot_attention(model: keras.Model, image: Any) -> Any:
 
 
 def draw_attention(maps: np.ndarray) -> Any:
-    """One row per head, one column per layer of `(depth, heads, grid_h, grid_w)`."""
+    """Return one row per head, one column per layer of `(depth, heads, grid_h, grid_w)`."""
     depth, heads, grid_h, grid_w = maps.shape
     width = max(_WIDTH, 0.3 * depth)  # the thumbnails of a deep model stay large enough to see
     cell = min(0.9 * width / depth, 1.2)
@@ -144,7 +144,7 @@ def plot_attention_distance(model: keras.Model, images: Any) -> Any:
 
 
 def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
-    """One dot per head of `(depth, heads)`; `width` is that of the images in pixels."""
+    """Return one dot per head of `(depth, heads)`; `width` is that of the images in pixels."""
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
     figure = new_figure(_WIDTH, 3.4, dpi=160)
@@ -167,7 +167,7 @@ def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
 
 
 def plot_position_similarity(model: keras.Model) -> Any:
-    """Which position embeddings resemble each other (ViT paper, figure 7 center).
+    """Return which position embeddings resemble each other (ViT paper, figure 7 center).
 
     Returns a matplotlib Figure; of a large grid it shows up to eight rows and columns. Raises what
     `position_similarity` raises, or an ImportError without matplotlib.
@@ -197,7 +197,7 @@ def plot_position_similarity(model: keras.Model) -> Any:
 
 
 def plot_embedding_filters(model: keras.Model, components: int | None = None) -> Any:
-    """The principal components of the patch embedding's filters (ViT paper, figure 7 left).
+    """Return the principal components of the patch embedding's filters (ViT paper, figure 7 left).
 
     Takes what `embedding_filters` takes; the patches must have 1 or 3 channels. Returns a
     matplotlib Figure, gray where a weight is zero, and raises what `embedding_filters` raises, a
@@ -219,7 +219,7 @@ def plot_embedding_filters(model: keras.Model, components: int | None = None) ->
 
 
 def upsample(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A map at the size of an image, bilinear between the centers of patches."""
+    """Return a map at the size of an image, bilinear between the centers of patches."""
     from PIL import Image
 
     height, width = size
@@ -228,7 +228,7 @@ def upsample(grid: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def to_pixels(model: keras.Model, images: Any) -> np.ndarray:
-    """Images as a model accepts them, as `(batch, height, width, channels)` in 0..1.
+    """Return images as a model accepts them, as `(batch, height, width, channels)` in 0..1.
 
     The range of a model that is not of this package is taken from the images.
     """
@@ -248,7 +248,7 @@ def to_pixels(model: keras.Model, images: Any) -> np.ndarray:
 
 
 def _blank_axes(height: float, rows: int, columns: int) -> tuple[Any, Any]:
-    """A figure of `rows` by `columns` images without ticks and frames."""
+    """Return a figure of `rows` by `columns` images without ticks and frames."""
     figure = new_figure(_WIDTH, height, dpi=160)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:

@@ -55,7 +55,7 @@ class Recorder(Observer):
         return outputs
 
     def of(self, kind: Any) -> list[Call]:
-        """The calls of layers of a class, or of one of several classes."""
+        """Return the calls of layers of a class, or of one of several classes."""
         return [call for call in self.calls if isinstance(call.layer, kind)]
 
 

@@ -47,5 +47,5 @@ OWN_ACTIVATIONS = {
 
 
 def activation_function(name: str) -> Callable[[Any], Any]:
-    """An activation of `OWN_ACTIVATIONS`, or any of Keras (`"gelu"` is exact)."""
+    """Return an activation of `OWN_ACTIVATIONS`, or any of Keras (`"gelu"` is exact)."""
     return OWN_ACTIVATIONS.get(name) or keras.activations.get(name)

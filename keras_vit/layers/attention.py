@@ -41,7 +41,7 @@ def proportional_bias(sizes: Any, dtype: Any) -> Any:
 
 
 def check_heads(hidden_dim: int, num_heads: int) -> int:
-    """The width of a head, or a ValueError when the heads do not divide the width."""
+    """Return the width of a head, or a ValueError when the heads do not divide the width."""
     check_positive(hidden_dim=hidden_dim, num_heads=num_heads)
     if hidden_dim % num_heads:
         divisors = [n for n in range(1, min(hidden_dim, 33)) if hidden_dim % n == 0]
@@ -245,7 +245,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         return ops.concatenate([of_queries, ops.zeros_like(of_queries), of_values])
 
     def _bias(self, query: Any, sizes: Any, bias: Any, mask: Any) -> Any:
-        """What is added to the logits, or None."""
+        """Return what is added to the logits, or None."""
         if bias is not None:
             bias = ops.cast(bias, query.dtype)
         elif self.relative_positions is not None:
@@ -257,7 +257,7 @@ class MultiHeadSelfAttention(CompositeLayer):
     def attention_probabilities(
         self, tokens: Any, sizes: Any = None, angles: Any = None, bias: Any = None, mask: Any = None
     ) -> Any:
-        """The attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
+        """Return the attention maps `(batch, heads, queries, keys)`; each row of keys sums to 1.
 
         Computes the probabilities explicitly; `call` uses a fused kernel that never materializes
         them. Takes what `call` takes: inside an encoder block, the normalized tokens; the others

@@ -62,7 +62,7 @@ class CompositeLayer(ConfiguredLayer):
         return dtype_policies.get(policy.name.split("_from_")[-1])
 
     def _changed_sublayers(self) -> dict[str, dict[str, Any]]:
-        """The arguments with which `sublayer` creates each sublayer as it is now."""
+        """Return the arguments with which `sublayer` creates each sublayer as it is now."""
         changed = dict(self._sublayer_arguments)  # including those that `build` has yet to create
         for layer in self._flatten_layers(include_self=False, recursive=False):
             arguments: dict[str, Any] = {}

@@ -4,7 +4,7 @@ import keras
 
 
 def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """The layers directly inside a layer or a model."""
+    """Return the layers directly inside a layer or a model."""
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 

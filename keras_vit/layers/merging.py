@@ -138,7 +138,7 @@ def take_tokens(tokens: Any, indices: Any) -> Any:
 
 
 def token_sizes(token_index: Any, length: Any) -> Any:
-    """How many tokens of the model's input each token represents, float32 `(batch, length)`.
+    """Return how many tokens of the model's input each token represents, float32 `(batch, length)`.
 
     `token_index` is int32 `(batch, tokens)`: for each token of the input, the index of the token
     that it is part of now.
@@ -148,7 +148,7 @@ def token_sizes(token_index: Any, length: Any) -> Any:
 
 
 def _same_index(tokens: Any) -> Any:
-    """The `token_index` of a sequence in which nothing is merged."""
+    """Return the `token_index` of a sequence in which nothing is merged."""
     batch, length = ops.shape(tokens)[:2]
     return ops.broadcast_to(ops.arange(length, dtype="int32")[None], (batch, length))
 

@@ -93,6 +93,6 @@ class NoveltyScore(ConfiguredLayer):
 
 
 def unit_rows(features: Any) -> np.ndarray:
-    """Rows `(images, dimension)` divided by their lengths, float64."""
+    """Return rows `(images, dimension)` divided by their lengths, float64."""
     rows = np.asarray(features, np.float64)
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), EPSILON)

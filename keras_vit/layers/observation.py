@@ -14,7 +14,7 @@ class Observer:
     """What layers report to; this one ignores it all."""
 
     def called(self, layer: Any, arguments: dict[str, Any], outputs: Any) -> Any:
-        """A layer of this package was called.
+        """Return a layer of this package was called.
 
         Args:
             layer: The layer.
@@ -27,7 +27,7 @@ class Observer:
         return outputs
 
     def attended(self, probabilities: Any) -> Any:
-        """The attention probabilities `(batch, heads, queries, keys)` to go on with."""
+        """Return the attention probabilities `(batch, heads, queries, keys)` to go on with."""
         return probabilities
 
 
@@ -36,7 +36,7 @@ _OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
 def current_observer() -> Observer | None:
-    """The observer of this thread, or None."""
+    """Return the observer of this thread, or None."""
     return _OBSERVER.get()
 
 

@@ -11,7 +11,7 @@ from keras_vit.layers.configured import ConfiguredLayer, Shape
 
 
 def interpolation_matrix(new: Any, old: int) -> Any:
-    """The `(new, old)` matrix of linear interpolation with the corners aligned.
+    """Return the `(new, old)` matrix of linear interpolation with the corners aligned.
 
     The rule of the released code, `scipy.ndimage.zoom(order=1)`: new position `i` reads old
     position `i * (old - 1) / (new - 1)`. `new` may be a dynamic size of the graph.
@@ -22,7 +22,7 @@ def interpolation_matrix(new: Any, old: int) -> Any:
 
 
 def same_size(size: Any, expected: Any) -> bool:
-    """Whether a size read from a tensor is known while tracing, and is the expected one."""
+    """Return whether a size read from a tensor is known while tracing, and is the expected one."""
     # Comparing a dynamic size gives a tensor or, in a JAX export, an error: check its type first.
     return isinstance(size, int) and size == expected
 

@@ -57,7 +57,7 @@ class _Residual(CompositeLayer):
         return self.sublayer(StandardizedConv2D, *options, name=name)
 
     def padded_shape(self, shape: Shape, width: int) -> Shape:
-        """The shape of what `padded` returns."""
+        """Return the shape of what `padded` returns."""
         batch, *sides, channels = shape
         if self.rules.symmetric:
             sides = [None if side is None else side + 2 * width for side in sides]

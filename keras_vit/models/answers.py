@@ -16,7 +16,7 @@ NOVELTY = "novelty"
 
 
 def task_of(model: keras.Model) -> Task:
-    """The task of a model.
+    """Return the task of a model.
 
     Raises:
         ValueError: It does not have one: nobody said what its outputs mean.
@@ -28,7 +28,7 @@ def task_of(model: keras.Model) -> Task:
 
 
 def unknown_task(model: keras.Model) -> str:
-    """What to say of a model without a task, and what to do."""
+    """Return what to say of a model without a task, and what to do."""
     outputs, loss = model.output_shape[-1], getattr(model, "loss", None)
     why = "a single output may be a number or a label"
     if loss is not None:
@@ -67,7 +67,7 @@ def outputs_in_graph(model: keras.Model, answers: Any) -> Any:
 
 
 def named_answers(model: keras.Model, outputs: Any, top_k: int = 5) -> dict[str, Any]:
-    """The named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
+    """Return the named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
 
     Without a task, the outputs as they are. With a novelty beside the outputs, it is the last one.
     """

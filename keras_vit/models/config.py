@@ -154,7 +154,7 @@ class ModelConfig:
         return image_size(self.input_shape, self.data_format)
 
     def get_config(self) -> dict[str, Any]:
-        """Every argument by name, the task as plain values."""
+        """Return every argument by name, the task as plain values."""
         config = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**config, "task": self.task and tasks.get(self.task).get_config()}
 
@@ -413,7 +413,7 @@ class MixerConfig(ModelConfig):
         return mixer_grid(self.input_shape, patch_size, self.data_format)
 
     def block(self, i: int) -> dict[str, Any]:
-        """The arguments of block `i`."""
+        """Return the arguments of block `i`."""
         return {
             "tokens_mlp_dim": self.tokens_mlp_dim,
             "channels_mlp_dim": self.channels_mlp_dim,

@@ -30,7 +30,7 @@ class Cost:
 
 
 def cost_of(model: keras.Model, batch_size: int = 1) -> Cost:
-    """The cost of a model of this package for images of its size, under its dtype policy.
+    """Return the cost of a model of this package for images of its size, under its dtype policy.
 
     Parameters and operations are exact for the matrix products and convolutions (norms and softmax,
     below 1 %, are left out of `macs`); memory is an estimate of what the layers must keep. Nothing
@@ -81,7 +81,7 @@ def _macs(layer: Any) -> int:
 
 
 def _activations(layer: Any) -> int:
-    """Values of one image that the layer itself keeps for the backward pass."""
+    """Return values of one image that the layer itself keeps for the backward pass."""
     shape = _input_shape(layer)
     if isinstance(layer, MultiHeadSelfAttention):
         # Queries, keys and values, and the probabilities, which not every fused operator spares.
@@ -97,7 +97,7 @@ def _activations(layer: Any) -> int:
 
 
 def _input_shape(layer: Any) -> tuple[Any, ...]:
-    """The shape that a layer was built for; of several inputs, of the first."""
+    """Return the shape that a layer was built for; of several inputs, of the first."""
     config = layer.get_build_config() or {}
     shapes = config.get("shapes_dict") or {"input": config.get("input_shape")}
     return tuple(next(iter(shapes.values())) or ())

@@ -33,7 +33,7 @@ MODEL_NAMES = tuple(name for family in FAMILIES.values() for name in family.name
 
 
 def named_model(name: str) -> NamedModel:
-    """What a name of ours, timm's or Hugging Face's stands for.
+    """Return what a name of ours, timm's or Hugging Face's stands for.
 
     Raises:
         ValueError: The name is unknown; the message proposes the nearest ones.
@@ -46,7 +46,7 @@ def named_model(name: str) -> NamedModel:
 
 
 def family_of(name: str) -> Family:
-    """The family of a name such as `"ViT-B/16"` or `"vit_base_patch16_224"`.
+    """Return the family of a name such as `"ViT-B/16"` or `"vit_base_patch16_224"`.
 
     Raises:
         ValueError: The name is unknown; the message proposes the nearest ones.
@@ -56,7 +56,7 @@ def family_of(name: str) -> Family:
 
 
 def model_arguments(name: str) -> dict[str, Any]:
-    """The arguments of a name: patch size, width, depth, heads, MLP.
+    """Return the arguments of a name: patch size, width, depth, heads, MLP.
 
     For a name of timm or Hugging Face also those in which its model differs from ours by default,
     such as `activation="gelu"`. The image size is not among them.
@@ -82,7 +82,7 @@ def model_cost(
     precision: str = "float32",
     **arguments: Any,
 ) -> Cost:
-    """The cost of a model by its name, counted on a model without values: see `cost_of`.
+    """Return the cost of a model by its name, counted on a model without values: see `cost_of`.
 
     Args:
         name: As for `keras_vit.create`.

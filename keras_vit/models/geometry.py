@@ -17,7 +17,7 @@ ImageShape = tuple[int | None, int | None, int | None]
 def image_layout(
     input_shape: Sequence[int | None] | None, data_format: str | None
 ) -> tuple[ImageShape, str]:
-    """The `input_shape` and the data format of a model, with Keras's defaults.
+    """Return the `input_shape` and the data format of a model, with Keras's defaults.
 
     Raises:
         ValueError: The data format is unknown, or the shape is not an image shape in it.
@@ -42,18 +42,18 @@ def image_layout(
 
 
 def image_shape(size: tuple[int, int], channels: int, data_format: str) -> tuple[int, int, int]:
-    """The `input_shape` of images of that height and width."""
+    """Return the `input_shape` of images of that height and width."""
     return (*size, channels) if data_format == "channels_last" else (channels, *size)
 
 
 def image_size(input_shape: Sequence[int | None], data_format: str) -> Size:
-    """Height and width of an `input_shape`."""
+    """Return height and width of an `input_shape`."""
     height, width = input_shape[:2] if data_format == "channels_last" else input_shape[1:]
     return height, width
 
 
 def stages(units: Sequence[int], argument: str) -> tuple[int, ...]:
-    """The number of units of each stage of a ResNet, or a ValueError."""
+    """Return the number of units of each stage of a ResNet, or a ValueError."""
     if not isinstance(units, Sequence):
         raise ValueError(
             f"{argument}={units!r} must be the number of units of each stage, such as (3, 4, 6, 3)."
@@ -78,7 +78,7 @@ def feature_stride(
 
 
 def patch_grid(size: Size, patch_size: tuple[int, int], stride: int = 1) -> tuple[int, int]:
-    """Rows and columns of the patches of an image; warns of pixels that no patch covers.
+    """Return rows and columns of the patches of an image; warns of pixels that no patch covers.
 
     Args:
         size: Height and width in pixels; None counts as 224.

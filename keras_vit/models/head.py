@@ -12,7 +12,7 @@ HEADS = ("head", "head_distillation")
 
 
 def classify(features: Any, config: ModelConfig, distilled: Any = None) -> Any:
-    """The zero-initialized head, in float32 under every policy: bfloat16 logits lose ties.
+    """Return the zero-initialized head, in float32 under every policy: bfloat16 logits lose ties.
 
     Only a `DTypePolicyMap` that names the head gives it another policy. With the features of a
     distillation token, the mean of two heads (DeiT, section 4).

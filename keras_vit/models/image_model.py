@@ -137,7 +137,7 @@ class ImageModel(CompiledModel):
         self._task, self._task_from = task, "user"
 
     def _task_of_kind(self, kind: str) -> Task:
-        """The task of a kind that fits the head, with the names where there are as many."""
+        """Return the task of a kind that fits the head, with the names where there are as many."""
         size = self.num_classes + (kind == "ordinal")  # whose head has one output fewer
         names = self._task.names if self._task is not None else ()
         if len(set(names)) == size:
@@ -156,7 +156,7 @@ class ImageModel(CompiledModel):
         return arguments
 
     def _trained_kind(self) -> str | None:
-        """The kind of task that the loss is for, by the head's activation; None for any."""
+        """Return the kind of task that the loss is for, by the head's activation; None for any."""
         activation = keras.activations.get(self.classifier_activation)
         kind = kind_of_loss(self.loss)
         if activation is keras.activations.softmax:
@@ -297,7 +297,7 @@ class ImageModel(CompiledModel):
         return {**config, **{key: value for key, value in optional.items() if value not in EMPTY}}
 
     def _policy_config(self, new_head: bool = False) -> Any:
-        """The dtype policy; with quantized layers, a map from their paths to theirs."""
+        """Return the dtype policy; with quantized layers, a map from their paths to theirs."""
         quantized = {
             layer.path: layer.dtype_policy
             for layer in self._flatten_layers(include_self=False)
@@ -459,7 +459,7 @@ class ImageModel(CompiledModel):
         return tuple(self._features)
 
     def feature_model(self, outputs: str | Sequence[str], format: str = "tokens") -> keras.Model:
-        """A model from the same images to intermediates; it shares the weights.
+        """Return a model from the same images to intermediates; it shares the weights.
 
         Args:
             outputs: One of `feature_names`, or several.
@@ -506,7 +506,7 @@ class ImageModel(CompiledModel):
         )
 
     def only_pooled_tokens(self) -> AbstractContextManager[None]:
-        """A context in which the last block encodes only the tokens that the pooling takes.
+        """Return a context in which the last block encodes only the tokens that the pooling takes.
 
         For a forward pass that returns nothing of the others, such as the model's own, or that of
         its `feature_model("pre_logits")`: the same numbers from fewer operations.
@@ -533,7 +533,7 @@ class ImageModel(CompiledModel):
         return None
 
     def _other_shape(self, input_shape: ImageShape) -> ImageShape:
-        """An `input_shape` that the weights fit, or a ValueError."""
+        """Return an `input_shape` that the weights fit, or a ValueError."""
         shape, _ = image_layout(input_shape, self.data_format)
         channels = shape[-1 if self.data_format == "channels_last" else 0]
         if channels != self.channels:
@@ -577,7 +577,7 @@ class ImageModel(CompiledModel):
     def with_classifier(
         self, num_classes: int | None = None, *, task: Any = None, **overrides: Any
     ) -> Self:
-        """A copy with the same backbone and a new, zero-initialized head.
+        """Return a copy with the same backbone and a new, zero-initialized head.
 
         Frozen layers stay frozen, but the new head is trainable.
 

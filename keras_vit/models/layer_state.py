@@ -24,7 +24,7 @@ def layers_beside(model: keras.Model) -> list[Layer]:
 def trainable_changes(
     layer: Layer, trainable: bool = True, prefix: str = ""
 ) -> Iterator[tuple[str, bool]]:
-    """The layers inside whose `trainable` is not that of the layer around them, by path."""
+    """Yield the layers inside whose `trainable` is not that of the layer around them, by path."""
     for inner in sublayers(layer):
         path = prefix + inner.name
         if inner.trainable != trainable:
@@ -77,7 +77,7 @@ def settle_policies(model: keras.Model) -> None:
 
 
 def policy_map(policy: Policy, changes: dict[str, Policy]) -> Policy:
-    """A `DTypePolicyMap` of a policy, or of another map, with changes by path."""
+    """Return a `DTypePolicyMap` of a policy, or of another map, with changes by path."""
     entries: dict[str, Policy] = {}
     if isinstance(policy, DTypePolicyMap):
         policy, entries = policy.default_policy, dict(policy)
@@ -85,7 +85,7 @@ def policy_map(policy: Policy, changes: dict[str, Policy]) -> Policy:
 
 
 def policy_config(policy: Policy) -> Any:
-    """What `get_config` holds of a policy; `keras.dtype_policies.get` reads it.
+    """Return what `get_config` holds of a policy; `keras.dtype_policies.get` reads it.
 
     A name where that is enough: Keras's serializer imports TensorFlow wherever it can.
     """
@@ -94,7 +94,7 @@ def policy_config(policy: Policy) -> Any:
 
 
 def map_names(policy: Policy, path: str) -> bool:
-    """Whether a policy is a map with an entry for this path."""
+    """Return whether a policy is a map with an entry for this path."""
     return isinstance(policy, DTypePolicyMap) and any(
         re.fullmatch(pattern, path) for pattern in policy
     )

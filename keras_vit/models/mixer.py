@@ -83,7 +83,7 @@ class MLPMixer(ImageModel):
         return self._config.position_grid
 
     def with_input_shape(self, input_shape: ImageShape) -> Self:
-        """A copy for images of another size with as many rows and columns of patches.
+        """Return a copy for images of another size with as many rows and columns of patches.
 
         Raises:
             ValueError: The size gives another grid of patches than the weights are for.

@@ -18,7 +18,7 @@ NORMALIZATIONS: dict[str, Statistics] = {
 
 
 def normalize(images: Any, config: ModelConfig) -> Any:
-    """Pixels 0..255, or bands in their own range, as the weights expect them, in float32.
+    """Return pixels 0..255, or bands in their own range, as the weights expect them, in float32.
 
     Gray images under statistics of three channels become three: each statistic applies to the one
     channel, and the kernel stays as it was trained. So logits equal those of the gray image given
@@ -51,7 +51,7 @@ def normalize(images: Any, config: ModelConfig) -> Any:
 
 
 def statistics_in_parts(normalization: str | Statistics) -> Statistics:
-    """The mean and the standard deviation of each channel, as parts of 255.
+    """Return the mean and the standard deviation of each channel, as parts of 255.
 
     >>> statistics_in_parts("inception")
     ((0.5,), (0.5,))
@@ -63,7 +63,7 @@ def statistics_in_parts(normalization: str | Statistics) -> Statistics:
 
 
 def normalized_channels(config: Any, channels: int) -> int:
-    """The channels of the normalized images, which the weights are for.
+    """Return the channels of the normalized images, which the weights are for.
 
     Args:
         config: A configuration, or a model, which has its fields.
@@ -79,7 +79,7 @@ def normalized_channels(config: Any, channels: int) -> int:
 
 
 def channels_last(images: Any, data_format: str | None) -> Any:
-    """Images with their channels last, as all convolutions here take them.
+    """Return images with their channels last, as all convolutions here take them.
 
     Convolutions of `channels_first` images do not run on TensorFlow's CPU kernels.
     """

@@ -333,7 +333,7 @@ FORMER_NAMES = (
 
 
 def of_other_package(name: str) -> NamedModel | None:
-    """The model that timm or Hugging Face calls by this name; None for one that is not here.
+    """Return the model that timm or Hugging Face calls by this name; None for one that is not here.
 
     Raises:
         ValueError: The model is known, but its tag, which follows the dot, is not.
@@ -361,7 +361,7 @@ def of_other_package(name: str) -> NamedModel | None:
 
 
 def _model_of(rule: Rule, match: re.Match[str]) -> NamedModel | None:
-    """The model that the parts of a name make; None for sizes that no model here has."""
+    """Return the model that the parts of a name make; None for sizes that no model here has."""
     parts = match.groupdict()
     size = rule.sizes.get(parts.pop("size", ""))
     variant = rule.variant.format(size=size, **parts)

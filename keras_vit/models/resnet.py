@@ -38,7 +38,7 @@ def bit_resnet(images: Any, config: ResNetConfig) -> dict[str, Any]:
 def resnet_features(
     images: Any, config: ResNetConfig | ViTConfig, depths: Sequence[int], width: int, version: int
 ) -> dict[str, Any]:
-    """The stem and the stages of a ResNet over normalized images, by name; channels last."""
+    """Return the stem and the stages of a ResNet over normalized images, by name; channels last."""
     images = channels_last(images, config.data_format)
     x = {}
     x["stem"] = maps = ResNetStem(width, version, dtype=config.dtype, name="stem")(images)
@@ -88,7 +88,7 @@ class BiTResNet(ImageModel):
         self._assemble(config, bit_resnet)
 
     def with_input_shape(self, input_shape: ImageShape) -> Self:
-        """A copy for images of another size with the same weights.
+        """Return a copy for images of another size with the same weights.
 
         Example:
 

@@ -11,7 +11,7 @@ from keras_vit.models.views import mean_of_views
 
 
 def scoring_model(model: Any) -> Any:
-    """A model from the same images to `[outputs, novelty]`, outputs as of `mean_of_views`.
+    """Return a model from the same images to `[outputs, novelty]`, outputs as of `mean_of_views`.
 
     The novelty `(images,)` is that of the image itself, whatever the views.
 

@@ -26,7 +26,7 @@ class SharedModel(CompiledModel):
 
     @classmethod
     def of(cls, model: keras.Model, inputs: Any, outputs: Any, name: str) -> "Self":
-        """The model from `inputs` to `outputs`, which are computed by layers of `model`."""
+        """Return the model from `inputs` to `outputs`, which are computed by layers of `model`."""
         shared = cls(inputs, outputs, name=name)
         shared._dtype_policy = model.dtype_policy
         return shared

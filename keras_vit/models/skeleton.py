@@ -11,7 +11,7 @@ M = TypeVar("M", bound=keras.Model)
 
 
 def without_values(build: Callable[[], M]) -> M:
-    """The model that `build` returns, whose variables have shapes and paths but no values.
+    """Return the model that `build` returns, whose variables have shapes and paths but no values.
 
     For counting only: it cannot be called. Takes a tenth of a second for ViT-B/16, and no memory
     worth speaking of for any size.

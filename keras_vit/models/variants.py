@@ -76,7 +76,7 @@ BIT_NAMES = ("BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2",
 
 
 def size_arguments(name: str) -> dict[str, Any]:
-    """The size arguments of a name such as `"ViT-B/16"`, `"R50+ViT-B/16"` or `"BiT-R50x1"`.
+    """Return the size arguments of a name such as `"ViT-B/16"`, `"R50+ViT-B/16"` or `"BiT-R50x1"`.
 
     >>> size_arguments("Mixer-B/16")["tokens_mlp_dim"]
     384

@@ -72,7 +72,7 @@ def mean_of_views(model: keras.Model, views: str | None = None) -> Any:
 
 
 def _seen(images: Any, view: View, rows: int, columns: int) -> Any:
-    """The part of the images that a view shows, at the size of the whole."""
+    """Return the part of the images that a view shows, at the size of the whole."""
     height, width = images.shape[rows], images.shape[columns]
     if view.side < 1:
         part = [slice(None)] * 4

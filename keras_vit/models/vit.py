@@ -98,7 +98,7 @@ def image_patches(images: Any, config: ViTConfig, data_format: str | None) -> An
 
 
 def embed_tokens(patches: Any, config: ViTConfig) -> Any:
-    """The patches as a sequence, the prefix in front, positions added: `(n, t, d)`."""
+    """Return the patches as a sequence, the prefix in front, positions added: `(n, t, d)`."""
     add, after = {"dtype": config.dtype}, config.num_prefix_positions
     tokens = keras.layers.Reshape((-1, config.hidden_dim), **add, name="tokens")(patches)
     if config.has_class_token:
@@ -211,18 +211,18 @@ def read_out(encoded: Encoded, config: ViTConfig) -> Features:
 
 
 def pool_class_token(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """The class token (equation 4): `(n, d)`."""
+    """Return the class token (equation 4): `(n, d)`."""
     return TokenPooling(dtype=config.dtype, name="pooling")(tokens)
 
 
 def pool_mean(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """The mean over the patches (appendix D.3): `(n, d)`."""
+    """Return the mean over the patches (appendix D.3): `(n, d)`."""
     pool = MeanPooling(config.num_prefix_tokens, dtype=config.dtype, name="pooling")
     return pool(tokens, *encoded.token_index)
 
 
 def pool_both(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """The class token and the mean over the patches, side by side (DINOv2, section 7.1)."""
+    """Return the class token and the mean over the patches, side by side (DINOv2, section 7.1)."""
     first = TokenPooling(dtype=config.dtype, name="class_token_pooling")(tokens)
     mean = pool_mean(tokens, encoded, config)
     join = keras.layers.Concatenate(dtype=config.dtype, name="pooled")
@@ -230,7 +230,7 @@ def pool_both(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
 
 
 def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """A learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
+    """Return a learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
     assert config.mlp_dim is not None  # the configuration has replaced it
     pool = AttentionPooling(
         config.num_heads,
@@ -244,7 +244,7 @@ def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
 
 
 def keep_all_tokens(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """Every token, `(n, t, d)`; merged ones are restored to the full sequence."""
+    """Return every token, `(n, t, d)`; merged ones are restored to the full sequence."""
     for index in encoded.token_index:
         tokens = UnmergeTokens(dtype=config.dtype, name="pooling")(tokens, index)
     return tokens
@@ -273,7 +273,7 @@ def pre_logits(pooled: Any, config: ViTConfig) -> Any:
 
 
 def layer_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
-    """A norm over the width of the tokens, with the model's epsilon."""
+    """Return a norm over the width of the tokens, with the model's epsilon."""
     norm = keras.layers.LayerNormalization
     return norm(epsilon=config.norm_epsilon, dtype=config.dtype, name=name)
 
@@ -326,7 +326,7 @@ class VisionTransformer(ImageModel, ViTAttributes):
         return self.patch_size[0] * stride, self.patch_size[1] * stride
 
     def with_input_shape(self, input_shape: ImageShape) -> Self:
-        """A copy for images of another size, with the position embeddings resampled to it.
+        """Return a copy for images of another size, with the position embeddings resampled to it.
 
         The released code's rule (`scipy.ndimage.zoom`, order 1), extended to grids that are not
         square; see `keras_vit.layers.positions.resample_grid`. `(None, None, channels)` keeps
@@ -349,7 +349,7 @@ class VisionTransformer(ImageModel, ViTAttributes):
         return self._copy_with({"input_shape": input_shape, "position_grid": grid})
 
     def with_token_merging(self, token_merging: int | Sequence[int]) -> Self:
-        """A copy with the same weights whose blocks merge this many patches each; 0: none.
+        """Return a copy with the same weights whose blocks merge this many patches each; 0: none.
 
         A trained model needs no further training for it. See the argument `token_merging`.
 

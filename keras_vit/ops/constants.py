@@ -20,7 +20,7 @@ def without_gradient(function: Callable[..., Any], *args: Any, **options: Any) -
 
 
 def changing_variables(model: keras.Model) -> list[keras.Variable]:
-    """The variables that a step changes without a gradient: seeds, moving averages.
+    """Return the variables that a step changes without a gradient: seeds, moving averages.
 
     All that are not trainable, except for a model's `constant_variables`, if it has any.
     """

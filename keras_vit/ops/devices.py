@@ -20,7 +20,7 @@ MODEL = "model"
 
 
 def layout_of(variable: keras.Variable) -> Any:
-    """How a variable is cut over devices; None where no distribution was set."""
+    """Return how a variable is cut over devices; None where no distribution was set."""
     return getattr(variable, "_layout", None)
 
 
@@ -57,13 +57,13 @@ def on_all_devices(function: Callable[[Any], Any], images: Any) -> Any:
 
 
 def is_cut_by_heads() -> bool:
-    """Whether the devices share the heads of each block: tensor parallel."""
+    """Return whether the devices share the heads of each block: tensor parallel."""
     distribution = current_distribution()
     return distribution is not None and MODEL in distribution.device_mesh.axis_names
 
 
 def cut_last_axis(weights: Any) -> Any:
-    """A weight whose last axis is cut for tensor parallel, as attention uses it."""
+    """Return a weight whose last axis is cut for tensor parallel, as attention uses it."""
     mesh = current_distribution().device_mesh
     axes = [None] * (len(weights.shape) - 1) + [MODEL]
     return keras.distribution.distribute_tensor(

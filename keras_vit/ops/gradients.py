@@ -9,7 +9,7 @@ Function = Callable[[list[Any]], tuple[Any, Any]]
 
 
 def gradients(function: Function, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """What a function returns beside its number, and the number's gradient by each input.
+    """Return what a function returns beside its number, and the number's gradient by each input.
 
     Args:
         function: From tensors like `inputs` to a number, of shape (), and anything else: tensors

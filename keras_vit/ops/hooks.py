@@ -8,7 +8,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def has_hooks(layers: Iterable[keras.layers.Layer]) -> bool:
-    """Whether a torch hook is registered on one of these layers, or on a layer inside."""
+    """Return whether a torch hook is registered on one of these layers, or on a layer inside."""
     if keras.backend.backend() != "torch":
         return False
     return any(

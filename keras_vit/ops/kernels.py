@@ -13,7 +13,7 @@ SHORT = 256
 
 
 def has_fused_attention() -> bool:
-    """Whether `fused_attention` works here: on torch, and on JAX's GPUs and TPUs."""
+    """Return whether `fused_attention` works here: on torch, and on JAX's GPUs and TPUs."""
     return keras.backend.backend() == "torch" or (
         keras.backend.backend() == "jax" and jax_is_accelerated()
     )
@@ -70,7 +70,7 @@ def multiply_add(inputs: Any, kernel: Any, bias: Any = None) -> Any:
 
 
 def joins_rows() -> bool:
-    """Whether a product is best taken over images and tokens as one axis.
+    """Return whether a product is best taken over images and tokens as one axis.
 
     A TPU keeps matrices in tiles of 8 rows: joining axes of, say, 197 tokens copies the array.
     """
@@ -78,7 +78,7 @@ def joins_rows() -> bool:
 
 
 def recompute_derivative(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """An elementwise function whose derivative, on TPUs, is computed from its input again.
+    """Return an elementwise function whose derivative, on TPUs, is computed from its input again.
 
     XLA would write what the derivative shares with the function, in GELU two arrays as large as the
     input, and read it in the backward pass. There, memory traffic is dearer than operations.
@@ -98,5 +98,5 @@ def recompute_derivative(function: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def has_gelu_kernel() -> bool:
-    """Whether GELU is one kernel (torch); elsewhere, a compiler fuses its formula."""
+    """Return whether GELU is one kernel (torch); elsewhere, a compiler fuses its formula."""
     return keras.backend.backend() == "torch"

@@ -8,22 +8,22 @@ import keras
 
 
 def is_tensorflow() -> bool:
-    """Whether this process runs Keras on TensorFlow."""
+    """Return whether this process runs Keras on TensorFlow."""
     return keras.backend.backend() == "tensorflow"
 
 
 def compiles_per_shape() -> bool:
-    """Whether Keras's backend compiles a model anew for each batch size."""
+    """Return whether Keras's backend compiles a model anew for each batch size."""
     return keras.backend.backend() == "jax"
 
 
 def process_on(backend: str) -> tuple[list[str], dict[str, str]]:
-    """The interpreter and the environment of a process that runs Keras on a backend."""
+    """Return the interpreter and the environment of a process that runs Keras on a backend."""
     return [sys.executable], {**os.environ, "KERAS_BACKEND": backend}
 
 
 def jax_platform() -> str:
-    """The kind of device that JAX, which must be the backend, runs or compiles for."""
+    """Return the kind of device that JAX, which must be the backend, runs or compiles for."""
     import jax
 
     device: Any = jax.devices()[0]
@@ -35,5 +35,5 @@ def jax_platform() -> str:
 
 
 def jax_is_accelerated() -> bool:
-    """Whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
+    """Return whether JAX, which must be the backend, runs or compiles for a GPU or a TPU."""
     return jax_platform() != "cpu"

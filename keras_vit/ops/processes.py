@@ -26,7 +26,7 @@ def torch_group() -> Any:
 
 
 def jax_has_joined() -> bool:
-    """Whether this is one of several processes that JAX connected."""
+    """Return whether this is one of several processes that JAX connected."""
     if keras.backend.backend() != "jax":
         return False
     import jax
@@ -37,7 +37,7 @@ def jax_has_joined() -> bool:
 
 
 def process_count() -> int:
-    """The number of processes that have joined; 1 without them."""
+    """Return the number of processes that have joined; 1 without them."""
     if group := torch_group():
         return int(group.get_world_size())
     if jax_has_joined():
@@ -48,7 +48,7 @@ def process_count() -> int:
 
 
 def process_rank() -> int:
-    """The number of this process, 0 for the first one."""
+    """Return the number of this process, 0 for the first one."""
     if group := torch_group():
         return int(group.get_rank())
     if jax_has_joined():
@@ -59,7 +59,7 @@ def process_rank() -> int:
 
 
 def is_first_process() -> bool:
-    """Whether this is process 0, or the only one: it alone writes files.
+    """Return whether this is process 0, or the only one: it alone writes files.
 
     Example:
 
@@ -71,7 +71,7 @@ def is_first_process() -> bool:
 
 
 def current_processes() -> Any:
-    """The distribution that is set, if it is one over several processes; else None."""
+    """Return the distribution that is set, if it is one over several processes; else None."""
     if process_count() == 1:
         return None
     distribution = current_distribution() or keras.distribution.distribution()
@@ -96,7 +96,7 @@ def exchange(operation: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def from_all_processes(value: int) -> list[int]:
-    """The integers that the processes of the distribution pass, by process; each waits."""
+    """Return the integers that the processes of the distribution pass, by process; each waits."""
     if current_processes() is None:
         return [value]
     if jax_has_joined():
@@ -122,7 +122,7 @@ def wait_for_processes() -> None:
 
 
 def rows_of_process(rows: int) -> np.ndarray | None:
-    """Which rows of a batch this process computes, in several processes; None for all.
+    """Return which rows of a batch this process computes, in several processes; None for all.
 
     Args:
         rows: How many the batch has. All processes have all of them where the devices do not divide
@@ -144,7 +144,7 @@ def rows_of_process(rows: int) -> np.ndarray | None:
 
 
 def rows_in(batch: Any) -> int:
-    """The number of rows of a batch, also where its images are those of one process."""
+    """Return the number of rows of a batch, also where its images are those of one process."""
     return max(len(leaf) for leaf in keras.tree.flatten(batch) if leaf is not None)
 
 

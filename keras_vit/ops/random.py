@@ -24,7 +24,7 @@ class DropoutStrategy(Enum):
 
 
 def dropout_strategy() -> DropoutStrategy:
-    """The fastest strategy for this backend and device."""
+    """Return the fastest strategy for this backend and device."""
     if keras.backend.backend() != "torch":
         return DropoutStrategy.REMAINDERS
     import torch
@@ -33,7 +33,7 @@ def dropout_strategy() -> DropoutStrategy:
 
 
 def random_int16(shape: Sequence[int], seed: keras.random.SeedGenerator) -> Any:
-    """All integers of 16 bits, equally likely; on torch, four cut from one of 64 bits."""
+    """Return all integers of 16 bits, equally likely; on torch, four cut from one of 64 bits."""
     import torch
 
     words = (*shape[:-1], -(-shape[-1] // 4))

@@ -28,7 +28,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def get(task: Any, **arguments: Any) -> Task:
-    """A task from a `Task`, a kind with the arguments of its class, or a configuration.
+    """Return a task from a `Task`, a kind with the arguments of its class, or a configuration.
 
     Args:
         task: A `Task`, which is returned as it is; a key of `TASKS`; or what `Task.get_config`

@@ -16,7 +16,7 @@ SHOWN = 3  # classes at either end of a printed list
 
 
 def class_weights(counts: Any, beta: float = BETA) -> np.ndarray:
-    """The weight of each class's examples, by the effective number of its examples.
+    """Return the weight of each class's examples, by the effective number of its examples.
 
     `1 / E(n)` with `E(n) = (1 - beta**n) / (1 - beta)`: Cui et al. 2019, "Class-Balanced Loss Based
     on Effective Number of Samples", equation 2. Their mean over the examples is 1, so that the
@@ -49,7 +49,7 @@ def effective_number(counts: Any, beta: float = BETA) -> np.ndarray:
 
 
 def positive_weights(positive: Any, examples: int, beta: float = BETA) -> np.ndarray:
-    """How much more a present label counts than an absent one, from their effective numbers.
+    """Return how much more a present label counts than an absent one, from their effective numbers.
 
     With `beta=1` absent by present examples, as for torch's `pos_weight`. 1 for a label that all or
     no examples have.
@@ -83,7 +83,7 @@ def log_priors(counts: Any) -> np.ndarray:
 
 
 def sampling_rates(counts: Any) -> np.ndarray:
-    """How often an image of each class is drawn, so that every class is drawn as often.
+    """Return how often an image of each class is drawn, so that every class is drawn as often.
 
     Their mean over the examples is 1: a pass has as many images as without. Class-balanced sampling
     of Kang et al. 2020, "Decoupling Representation and Classifier", equation 1 with q = 0.
@@ -92,7 +92,7 @@ def sampling_rates(counts: Any) -> np.ndarray:
 
 
 def imbalance(counts: Any) -> float:
-    """How many times as many examples the largest class has as the smallest that has any.
+    """Return how many times as many examples the largest class has as the smallest that has any.
 
     Example:
 
@@ -106,7 +106,7 @@ def imbalance(counts: Any) -> float:
 
 
 def differs_much(counts: Any) -> bool:
-    """Whether classes differ so much that an accuracy is mostly that of the largest ones.
+    """Return whether classes differ so much that an accuracy is mostly that of the largest ones.
 
     Args:
         counts: Examples of each class, `(classes,)`.
@@ -118,7 +118,7 @@ def differs_much(counts: Any) -> bool:
 
 
 def describe_counts(names: Sequence[str], counts: Any) -> str:
-    """The largest and the smallest classes and their ratio, in one line."""
+    """Return the largest and the smallest classes and their ratio, in one line."""
     n = np.asarray(counts)
     order = [i for i in np.argsort(-n, kind="stable").tolist() if n[i]]
 

@@ -217,11 +217,11 @@ class Classification(NameTask):
 
 
 def most_probable(scores: np.ndarray) -> np.ndarray:
-    """The class with the largest score in each row, the first of equal ones, int64."""
+    """Return the class with the largest score in each row, the first of equal ones, int64."""
     return scores.argmax(axis=-1)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """The softmax of rows of logits, in their dtype."""
+    """Return the softmax of rows of logits, in their dtype."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))

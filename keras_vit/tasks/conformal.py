@@ -34,7 +34,7 @@ SMALLEST = 1e-30  # probability of `dither`: float32 has it on every engine
 
 
 def conformal_rank(examples: int, coverage: float) -> int:
-    """Which of the sorted scores of calibration examples is the threshold, counted from 1.
+    """Return which of the sorted scores of calibration examples is the threshold, counted from 1.
 
     More than `examples` where they are too few.
 
@@ -45,7 +45,7 @@ def conformal_rank(examples: int, coverage: float) -> int:
 
 
 def fewest_examples(coverage: float) -> int:
-    """How many calibration examples a coverage needs at least.
+    """Return how many calibration examples a coverage needs at least.
 
     >>> [fewest_examples(coverage) for coverage in (0.8, 0.9, 0.95, 0.99)]
     [4, 9, 19, 99]
@@ -79,7 +79,7 @@ def examples_within(points: float, coverage: float) -> int:
 
 
 def calibration_text(examples: int, coverage: float) -> str:
-    """What a calibration by so many examples promises, for a report."""
+    """Return what a calibration by so many examples promises, for a report."""
     low, high = realized_coverage(examples, coverage)
     return (
         f"95 of 100 calibrations on {counted(examples, 'image')} realize a coverage from "
@@ -89,7 +89,7 @@ def calibration_text(examples: int, coverage: float) -> str:
 
 
 def check_coverage(coverage: float) -> float:
-    """The coverage; a ValueError where it is not in (0, 1)."""
+    """Return the coverage; a ValueError where it is not in (0, 1)."""
     if not 0 < coverage < 1:
         raise ValueError(f"coverage={coverage!r} must lie in (0, 1), such as 0.9.")
     return float(coverage)
@@ -181,7 +181,7 @@ class PredictionSets:
         penalty: float = PENALTY,
         free_ranks: int = FREE_RANKS,
     ) -> Self:
-        """The sets whose thresholds come from images that the model was not trained on.
+        """Return the sets whose thresholds come from images that the model was not trained on.
 
         Args:
             labels: Integer classes `(images,)`.
@@ -252,7 +252,7 @@ class PredictionSets:
         return evidence + rows if self.method == "aps_inclusive" else evidence
 
     def contains(self, probabilities: Any) -> np.ndarray:
-        """Which classes are in the set of each image, bool `(images, classes)`.
+        """Return which classes are in the set of each image, bool `(images, classes)`.
 
         Args:
             probabilities: `(images, classes)`.
@@ -296,7 +296,7 @@ class PredictionSets:
         return ops.logical_or(evidence >= thresholds, ops.equal(rank, 1.0))
 
     def _penalties(self, size: int) -> np.ndarray:
-        """What RAPS takes off by rank, the most probable class first."""
+        """Return what RAPS takes off by rank, the most probable class first."""
         return self._weight * np.maximum(np.arange(1, size + 1) - self.free_ranks, 0)
 
     @property
@@ -310,7 +310,7 @@ class PredictionSets:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The inverse of `get_config`.
+        """Return the inverse of `get_config`.
 
         Raises:
             ValueError: A value is missing, unknown or out of range.
@@ -326,7 +326,7 @@ class PredictionSets:
 
 
 def dither(first: Any, second: Any, xp: Any) -> Any:
-    """The random part of a set, in [0, 1]: from the two largest probabilities of an image.
+    """Return the random part of a set, in [0, 1]: from the two largest probabilities of an image.
 
     A triangle wave of the logarithm of their ratio. It differs from image to image as a uniform
     random number does, is the same for the same image on every engine, as it does not jump, and is
@@ -342,7 +342,7 @@ def dither(first: Any, second: Any, xp: Any) -> Any:
 
 
 def _threshold(evidence: np.ndarray, coverage: float) -> float:
-    """The least evidence that the given part of new examples has."""
+    """Return the least evidence that the given part of new examples has."""
     rank = conformal_rank(len(evidence), coverage)
     value = float(np.sort(evidence)[len(evidence) - rank])
     return value - SLACK * abs(value)

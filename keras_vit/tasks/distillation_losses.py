@@ -36,7 +36,7 @@ def soft_distillation(teacher: Any, student: Any, temperature: float = TEMPERATU
 
 
 def hard_distillation(teacher: Any, student: Any) -> Any:
-    """The crossentropy of each image with the class that the teacher predicts.
+    """Return the crossentropy of each image with the class that the teacher predicts.
 
     As in DeiT, the label smoothing of the compiled loss does not apply to these labels.
 
@@ -99,7 +99,7 @@ def grade_distillation(teacher: Any, student: Any, temperature: float = TEMPERAT
 
 
 def number_distillation(teacher: Any, student: Any) -> Any:
-    """The squared difference of each image's numbers, their mean.
+    """Return the squared difference of each image's numbers, their mean.
 
     Args:
         teacher: The teacher's outputs `(batch, numbers)`, on the student's scale.

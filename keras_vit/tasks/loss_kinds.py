@@ -56,7 +56,7 @@ CROSSENTROPY = ("crossentropy", "ce")  # Keras chooses among three, by the shape
 
 
 def crossentropy_of(loss: Any) -> Crossentropy | None:
-    """What a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
+    """Return what a loss, as `compile` takes it, expects; None unless it is a single crossentropy.
 
     Raises:
         ValueError: Keras does not have a loss of that name.
@@ -92,12 +92,12 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
 
 
 def _is_loss(loss: Any, kind: str, function: str) -> bool:
-    """Whether a loss is Keras's class of that name, a subclass of it, or the function."""
+    """Return whether a loss is Keras's class of that name, a subclass of it, or the function."""
     return isinstance(loss, getattr(keras.losses, kind)) or loss is getattr(keras.losses, function)
 
 
 def kind_of_loss(loss: Any) -> str | None:
-    """The kind of task, in `keras_vit.tasks`, that a loss is for; None where it may be any.
+    """Return the kind of task, in `keras_vit.tasks`, that a loss is for; None where it may be any.
 
     Args:
         loss: As `compile` takes it.

@@ -247,7 +247,7 @@ def sigmoid(outputs: np.ndarray) -> np.ndarray:
 
 
 def log_odds(probabilities: Any) -> Any:
-    """The inverse of the sigmoid by `keras.ops`, of probabilities away from 0 and 1."""
+    """Return the inverse of the sigmoid by `keras.ops`, of probabilities away from 0 and 1."""
     epsilon = keras.config.epsilon()
     p = ops.clip(probabilities, epsilon, 1 - epsilon)
     return ops.log(p) - ops.log(1 - p)

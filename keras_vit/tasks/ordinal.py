@@ -166,7 +166,7 @@ class Ordinal(NameTask):
         return ops.cumsum(ops.flip(answers[:, 1:], axis=-1), axis=-1)
 
     def grades(self, answers: Any) -> np.ndarray:
-        """The median grade of each row of answers `(examples, grades)`, int64."""
+        """Return the median grade of each row of answers `(examples, grades)`, int64."""
         rows = self._rows(answers, self.size, "Answers")
         above = np.cumsum(rows[:, :0:-1], axis=1)
         return (above > 0.5).sum(axis=1)
@@ -188,13 +188,13 @@ class Ordinal(NameTask):
         return "quadratic_kappa"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """The median and the most frequent grade; by kappa, any is worth 0."""
+        """Return the median and the most frequent grade; by kappa, any is worth 0."""
         grades = np.sort(self.check_targets(targets))
         median, most = np.eye(self.size)[[grades[len(grades) // 2], self.counts(grades).argmax()]]
         return {"grade_mae": median, "accuracy": most, "quadratic_kappa": median}
 
     def explained(self, answers: Any) -> np.ndarray:
-        """The median grade, which is the one predicted."""
+        """Return the median grade, which is the one predicted."""
         return self.grades(answers)
 
     def evidence(self, outputs: Any, which: Any) -> Any:

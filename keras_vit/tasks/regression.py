@@ -121,7 +121,7 @@ class Regression(RowTask):
         return self.answers(checked)
 
     def fitted(self, targets: Any) -> Self:
-        """The task whose offset and scale are the targets' mean and standard deviation.
+        """Return the task whose offset and scale are the targets' mean and standard deviation.
 
         Raises:
             ValueError: A number is the same in all targets: there is nothing to learn.
@@ -167,11 +167,11 @@ class Regression(RowTask):
         )
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
-        """The mean of the scaled targets, 0 where the task is `fitted` to them."""
+        """Return the mean of the scaled targets, 0 where the task is `fitted` to them."""
         return self.check_targets(targets).mean(axis=0)
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The mean absolute error in units: `mae`, or `mae_NAME` of each number."""
+        """Return the mean absolute error in units: `mae`, or `mae_NAME` of each number."""
         if self.size == 1:
             return [UnitError(self.scale[0])]
         names = enumerate(self.shown_names)
@@ -204,7 +204,7 @@ class Regression(RowTask):
         return np.array(self.scale, np.float32)
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
-        """The task with prediction intervals of 90 %: see `with_intervals`.
+        """Return the task with prediction intervals of 90 %: see `with_intervals`.
 
         Warns, and leaves them out, where there are too few examples.
         """
@@ -225,7 +225,7 @@ class Regression(RowTask):
     def with_intervals(
         self, targets: Any, answers: Any, coverage: float = INTERVAL_COVERAGE
     ) -> Self:
-        """The task with prediction intervals: an answer plus and minus `margins`.
+        """Return the task with prediction intervals: an answer plus and minus `margins`.
 
         Of new images like these, the true number lies inside for at least the given part: split
         conformal prediction, Lei et al. 2018, "Distribution-Free Predictive Inference For
@@ -291,7 +291,7 @@ class Regression(RowTask):
         return "r2"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """The median by MAE, the mean by squared errors; ranks do not have any."""
+        """Return the median by MAE, the mean by squared errors; ranks do not have any."""
         rows = self.values(targets)
         mean = rows.mean(axis=0)
         return {"mae": np.median(rows, axis=0), "rmse": mean, "r2": mean, "spearman": mean}

@@ -97,7 +97,7 @@ def wilson_interval(rate: float, count: int) -> tuple[float, float]:
 
 
 def mean(values: Any) -> float:
-    """The mean; not a number where there are no values."""
+    """Return the mean; not a number where there are no values."""
     return float(np.mean(values)) if len(values) else np.nan
 
 
@@ -180,7 +180,7 @@ class AveragePrecision:
         return _quotient(area, total, total > 0)
 
     def _up_to(self, steps: np.ndarray) -> np.ndarray:
-        """The sum of each step and those of its label before it."""
+        """Return the sum of each step and those of its label before it."""
         sums = np.append(0, np.cumsum(steps))
         return sums[1:] - sums[self.first]
 
@@ -251,7 +251,7 @@ class NumberScores:
 
 
 def _places(rows: np.ndarray) -> np.ndarray:
-    """The place of each value among the different ones of all rows, row after row."""
+    """Return the place of each value among the different ones of all rows, row after row."""
     places, end = [], 0
     for row in rows:
         unique, inverse = np.unique(row, return_inverse=True)
@@ -261,7 +261,7 @@ def _places(rows: np.ndarray) -> np.ndarray:
 
 
 def _ranks(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The mean rank of each value in its row among examples that occur `weights` times."""
+    """Return the mean rank of each value in its row among examples that occur `weights` times."""
     counts = np.bincount(places.ravel(), np.tile(weights, len(places)))
     before = np.arange(len(places))[:, None] * weights.sum()  # all of the rows above
     return (np.cumsum(counts) - (counts - 1) / 2)[places] - before

@@ -11,7 +11,7 @@ MOST_EXCHANGES = 20_000  # units times labels
 
 
 def held_out(strata: np.ndarray, fraction: float, seed: int = 0, groups: Any = None) -> np.ndarray:
-    """Which examples to hold out.
+    """Return which examples to hold out.
 
     Args:
         strata: Integers `(examples,)`, of one class each; or `(examples, strata)` of 0 and 1, where
@@ -146,7 +146,7 @@ def _improved(
 
 
 def quantile_bins(values: np.ndarray, fraction: float) -> np.ndarray:
-    """The quantile that each of the numbers `(examples,)` is in, from 0 on.
+    """Return the quantile that each of the numbers `(examples,)` is in, from 0 on.
 
     >>> import numpy as np
     >>> quantile_bins(np.array([5.0, 1.0, 2.0, 9.0]), 0.5).tolist()

@@ -84,7 +84,7 @@ class Task(Target, Answer):
         return self.shown_names
 
     def with_names(self, names: Sequence[str]) -> Self:
-        """The same task with other names; none of them for numbers from 0 on.
+        """Return the same task with other names; none of them for numbers from 0 on.
 
         Raises:
             ValueError: There are more or fewer than `size`.
@@ -99,7 +99,7 @@ class Task(Target, Answer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The inverse of `get_config`.
+        """Return the inverse of `get_config`.
 
         Raises:
             ValueError: The configuration is of another kind, or a value is not accepted.

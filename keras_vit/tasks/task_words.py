@@ -7,12 +7,12 @@ from keras_vit.tasks.task import Task
 
 
 def scale_of(task: Task) -> tuple[Any, ...]:
-    """The offset and scale of numbers; `()` of other tasks."""
+    """Return the offset and scale of numbers; `()` of other tasks."""
     return (*getattr(task, "offset", ()), *getattr(task, "scale", ()))
 
 
 def in_words(task: Task) -> str:
-    """The kind, size, names and scale of a task.
+    """Return the kind, size, names and scale of a task.
 
     >>> from keras_vit.tasks import Classification
     >>> in_words(Classification(("cat", "dog")))

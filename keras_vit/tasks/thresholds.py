@@ -17,7 +17,7 @@ _SURE = 1e-6  # thresholds are drawn in log-odds, which 0 and 1 do not have
 
 
 def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
-    """The threshold, from which on a label is predicted, with the largest F1.
+    """Return the threshold, from which on a label is predicted, with the largest F1.
 
     Halfway between the two scores it separates, so that it does not hang on one example; of several
     the one nearest to 0.5.
@@ -38,7 +38,7 @@ def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
 
 
 def shrunk_thresholds(present: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The threshold per label that is likely to be good for F1 on other images, `(labels,)`.
+    """Return the threshold per label that is likely to be good for F1 on other images, `(labels,)`.
 
     The log-odds of `best_threshold` times `n / (n + strength)`, where `n` images have the label.
     The strength is the largest of `STRENGTHS` whose macro F1 on images that set nothing is not
@@ -72,7 +72,7 @@ def shrunk_thresholds(present: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def _best_thresholds(present: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best threshold per label, and how many images have it; 0.5 where none has."""
+    """Return the best threshold per label, and how many images have it; 0.5 where none has."""
     columns = zip(present.T, scores.T, strict=True)
     best = [best_threshold(y, x) if y.any() else 0.5 for y, x in columns]
     return np.array(best), present.sum(axis=0)
@@ -87,7 +87,7 @@ def _shrunk(best: np.ndarray, positives: np.ndarray, strength: float) -> np.ndar
 
 
 def _chosen_strength(present: np.ndarray, predicted: np.ndarray) -> float:
-    """The largest strength that is as good as the best one, as far as these images can show.
+    """Return the largest strength that is as good as the best one, as far as these images can show.
 
     Args:
         present: `(images, labels)`.

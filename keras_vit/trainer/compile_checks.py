@@ -138,7 +138,7 @@ def _of_logits(metrics: Any) -> Iterator[str]:
 
 
 def _is_of_probabilities(name: str, config: dict[str, Any]) -> bool:
-    """Whether a threshold lies between 0 and 1; that of logits for one half is 0."""
+    """Return whether a threshold lies between 0 and 1; that of logits for one half is 0."""
     thresholds = config.get(THRESHOLDS[name])
     if thresholds is None:
         return name not in COMPARES_OUTPUTS and config.get("top_k") is None
@@ -146,7 +146,7 @@ def _is_of_probabilities(name: str, config: dict[str, Any]) -> bool:
 
 
 def _flat(metrics: Any) -> list[Any]:
-    """The metrics as objects, or names that Keras does not turn into one here."""
+    """Return the metrics as objects, or names that Keras does not turn into one here."""
     flat: list[Any] = []
     for metric in keras.tree.flatten(metrics):
         if isinstance(metric, str) and metric not in (*ACCURACY, *CROSSENTROPY):
@@ -162,7 +162,7 @@ def _flat(metrics: Any) -> list[Any]:
 
 
 def _described(metric: Any) -> tuple[str, dict[str, Any]]:
-    """The name of Keras's class, and the configuration, of a metric, or of a loss as one."""
+    """Return the name of Keras's class, and the configuration, of a metric, or of a loss as one."""
     for name in (*FROM_LOGITS, *THRESHOLDS, *PROBABILITIES):
         kind = getattr(keras.metrics, name)
         if isinstance(metric, kind):

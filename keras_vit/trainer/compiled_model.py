@@ -180,7 +180,7 @@ class CompiledModel(keras.Model):
         return distribute(lambda rows: self._forward(rows, training, mask, **options), inputs)
 
     def _forward(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
-        """What `call` computes of a batch, or of the rows of one device."""
+        """Return what `call` computes of a batch, or of the rows of one device."""
         return super().call(inputs, training, mask, **options)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
@@ -264,7 +264,7 @@ class CompiledModel(keras.Model):
                 method(*args, **options)
 
     def get_weights(self) -> list[Any]:
-        """All weights as NumPy arrays, in several processes whole in each."""
+        """Return all weights as NumPy arrays, in several processes whole in each."""
         with self._turn("get_weights"), whole_values(self.variables):
             return super().get_weights()
 
@@ -287,7 +287,7 @@ class CompiledModel(keras.Model):
 
     def _make(self, function: str, make: Callable[[bool], Any], force: bool) -> Any:
         def variables() -> list[Sequence[keras.Variable]]:
-            """What the step changes, in the order of Keras's state on JAX."""
+            """Return what the step changes, in the order of Keras's state on JAX."""
             optimizer = [self.optimizer.variables] if function == "train_function" else []
             metrics = [self.metrics_variables] if function != "predict_function" else []
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]

@@ -16,7 +16,7 @@ from keras_vit.ops.devices import layout_of
 
 
 def tpu_devices(topology: str) -> list[Any]:
-    """The devices of a TPU such as `"v5e:4x4"`, for its compiler alone.
+    """Return the devices of a TPU such as `"v5e:4x4"`, for its compiler alone.
 
     Raises:
         ImportError: The package `libtpu` is not installed.
@@ -44,7 +44,7 @@ def tpu_devices(topology: str) -> list[Any]:
 def compile_step(
     model: keras.Model, distribution: Any, batch_size: int, training: bool = True
 ) -> Any:
-    """The compiled step of an image classifier, in place of `fit`'s or `predict`'s.
+    """Return the compiled step of an image classifier, in place of `fit`'s or `predict`'s.
 
     Args:
         model: Built in `keras.StatelessScope(initialize_variables=False)`: without values.

@@ -157,7 +157,7 @@ class DataCheck:
             )
 
     def _resized(self) -> tuple[int, int]:
-        """A height and width to propose."""
+        """Return a height and width to propose."""
         rows, columns = (2, 3) if self.axis == 1 else (1, 2)
         return self.input_shape[rows] or USUAL_SIZE, self.input_shape[columns] or USUAL_SIZE
 
@@ -261,7 +261,7 @@ class DataCheck:
             )
 
     def _integers(self, labels: Any) -> bool:
-        """Whether labels are the numbers of classes."""
+        """Return whether labels are the numbers of classes."""
         if self.classes < 2 or self.loss is None or self.loss.labels not in ("integer", "any"):
             return False
         return len(labels.shape) < self.output_rank or labels.shape[-1] == 1
@@ -273,7 +273,7 @@ class DataCheck:
         return ~(inside if ignored is None else inside | (labels == ignored))
 
     def _rows(self, labels: Any) -> bool:
-        """Whether labels are a number from 0 to 1 for each class."""
+        """Return whether labels are a number from 0 to 1 for each class."""
         if self.loss is None or self.loss.labels == "integer":
             return False
         rows = len(labels.shape) == self.output_rank and labels.shape[-1] != 1
@@ -303,7 +303,7 @@ class DataCheck:
             raise
 
     def _is_looked_at(self, labels: Any) -> bool:
-        """Whether labels are numbers, or rows with a number for each output."""
+        """Return whether labels are numbers, or rows with a number for each output."""
         rows = len(labels.shape) == self.output_rank and labels.shape[-1] == self.classes > 1
         return self.kind == "regression" or rows or self._rows(labels)
 
@@ -317,7 +317,7 @@ class DataCheck:
             check_several(targets, self.warned)
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
-        """The data set with the checks in its pipeline: nothing is read ahead, or twice."""
+        """Return the data set with the checks in its pipeline: nothing is read ahead, or twice."""
         import tensorflow as tf
 
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
@@ -481,7 +481,7 @@ def _checked_loader(loader: Any, check: DataCheck) -> Any:
 
 
 def _is_a(x: Any, package: str, *names: str) -> bool:
-    """Whether `x` is of one of these classes, without an import of their package."""
+    """Return whether `x` is of one of these classes, without an import of their package."""
     return any(
         kind.__name__ in names and kind.__module__.split(".")[0] == package
         for kind in type(x).__mro__
@@ -489,7 +489,7 @@ def _is_a(x: Any, package: str, *names: str) -> bool:
 
 
 def _leaf(structure: Any) -> Any:
-    """The one array of a structure; None when there is none, or are several."""
+    """Return the one array of a structure; None when there is none, or are several."""
     leaves = [one for one in keras.tree.flatten(structure) if hasattr(one, "shape")]
     return leaves[0] if len(leaves) == 1 else None
 

@@ -99,7 +99,7 @@ def _check_placement(model: keras.Model) -> None:
 
 
 def _batches_on_devices(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
-    """What `fit`, `evaluate` and `predict` take as `x`: the data, in batches on the devices.
+    """Return what `fit`, `evaluate` and `predict` take as `x`: the data, in batches on the devices.
 
     Args:
         x: Data as these methods take them.
@@ -177,7 +177,7 @@ def global_batch(iterator: Any) -> Any:
 
 
 def _with_rows(array: Any, rows: int) -> keras.KerasTensor | None:
-    """An array's shape and dtype, with the number of rows of its batch."""
+    """Return an array's shape and dtype, with the number of rows of its batch."""
     if array is None:
         return None
     dtype = keras.backend.standardize_dtype(array.dtype)

@@ -9,7 +9,7 @@ import keras
 
 
 def with_loss_scaling(model: keras.Model, optimizer: Any) -> Any:
-    """The optimizer, in a `LossScaleOptimizer` where layers of the model compute in float16.
+    """Return the optimizer, in a `LossScaleOptimizer` where layers of the model compute in float16.
 
     Keras asks the name of the model's own policy alone: not that of a `DTypePolicyMap`, of a
     model around ours, or of a model whose layers have a policy each.

@@ -76,7 +76,7 @@ def taking_turns(model: keras.Model, action: str, with_layers: bool) -> Iterator
 
 
 def _layers_of(model: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """The model, its layers, and the layers of models among them: what models can share."""
+    """Return the model, its layers, and the layers of models among them: what models can share."""
     layers = [model]
     for layer in sublayers(model):
         layers += _layers_of(layer) if isinstance(layer, keras.Model) else [layer]

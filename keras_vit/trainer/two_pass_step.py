@@ -18,7 +18,7 @@ def two_pass_step(
     perturb: Callable[[list[Any], list[Any], Any], list[Any]],
     combine: Callable[[list[Any], list[Any]], list[Any]],
 ) -> Callable[..., Any]:
-    """A `train_step` for `fit` with two gradients: at the weights, and at perturbed weights.
+    """Return a `train_step` for `fit` with two gradients: at the weights, and at perturbed weights.
 
     Both see the same batch under the same dropout masks. Loss, metrics and the state of layers are
     those of the first pass. The gradient of a variable that the loss does not depend on is None.
@@ -120,7 +120,7 @@ def _stateful_step(
     copy: Callable[[Any], Any],
     no_grad: Callable[[], Any],
 ) -> Callable[..., Any]:
-    """The step where variables change in place: their values are stored, and restored."""
+    """Return the step where variables change in place: their values are stored, and restored."""
 
     def copies(variables: Sequence[keras.Variable]) -> list[Any]:
         return [copy(variable.value) for variable in variables]

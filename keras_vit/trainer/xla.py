@@ -19,7 +19,7 @@ MIN_WORK = 2.5e8  # steps times parameters
 
 
 def xla_pays(model: keras.Model, steps: float | None) -> bool:
-    """Whether so many steps on TensorFlow repay compiling; on a GPU, Keras takes XLA anyway.
+    """Return whether so many steps on TensorFlow repay compiling; on a GPU, Keras takes XLA anyway.
 
     Args:
         model: A model with a fixed image size; XLA compiles again for every other size.

@@ -17,7 +17,7 @@ from keras_vit.data.sources.splits import IndexedSplit
 
 
 def without_copies(part: Split | None, train: IndexedSplit) -> Split | None:
-    """What was held out, but for copies of images that are trained on."""
+    """Return what was held out, but for copies of images that are trained on."""
     if not isinstance(part, IndexedSplit):
         return part
     is_copy = np.isin(part.digests(), train.digests())
@@ -46,7 +46,7 @@ def note_images(model: Any, splits: Splits) -> None:
 
 
 def unseen(val: Split, here: SeenImages, before: SeenImages, source: str) -> tuple[Split, str]:
-    """The validation images that nothing has seen, and a line on the others; empty without.
+    """Return the validation images that nothing has seen, and a line on the others; empty without.
 
     Args:
         val: The validation images.

@@ -53,7 +53,7 @@ FROM_SCRATCH = (
 
 
 def choose_recipe(images_per_class: float, has_weights: bool, side: int = 224) -> RecipeChoice:
-    """The row for that many training images per class with weights, or of that side without.
+    """Return the row for that many training images per class with weights, or of that side without.
 
     Raises:
         ValueError: A number is not above 0.

@@ -61,7 +61,7 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
 
 
 def model_stock(start: Any, models: Sequence[Any]) -> Any:
-    """The mean of fine-tuned models, drawn toward the weights they started from.
+    """Return the mean of fine-tuned models, drawn toward the weights they started from.
 
     How far follows, per tensor, from the angle between the changes (Jang et al. 2024, "Model
     Stock", equation 5): where two runs changed a tensor in unrelated directions, most of the change
@@ -104,13 +104,13 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
 
 
 def _seen_by(models: Sequence[Any]) -> SeenImages | None:
-    """The images that any of them was made with; None where nobody noted any."""
+    """Return the images that any of them was made with; None where nobody noted any."""
     known = [model.seen_images for model in models if model.seen_images is not None]
     return reduce(or_, known) if known else None
 
 
 def mean_of(weights: Sequence[Arrays], shares: Sequence[float]) -> Arrays:
-    """The mean of several models' weights, tensor by tensor, each in its dtype."""
+    """Return the mean of several models' weights, tensor by tensor, each in its dtype."""
     return [
         sum(
             share * tensor.astype(np.float64) for share, tensor in zip(shares, tensors, strict=True)

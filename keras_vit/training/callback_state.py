@@ -26,7 +26,7 @@ REMEMBERED: dict[type, tuple[str, ...]] = {
 
 
 def callback_states(callbacks: Callbacks) -> dict[str, Any]:
-    """What the callbacks remember, by class and number: JSON values and arrays."""
+    """Return what the callbacks remember, by class and number: JSON values and arrays."""
     states = {name: _state(callback) for name, callback in _named(callbacks)}
     return {name: state for name, state in states.items() if state is not None}
 

@@ -375,7 +375,7 @@ def default_callbacks(
     tensorboard: bool = False,
     print_fn: Callable[[str], None] | None = None,
 ) -> list[keras.callbacks.Callback]:
-    """The callbacks of `fit`, which is called with `verbose=0` as `Progress` is one of them.
+    """Return the callbacks of `fit`, which is called with `verbose=0` as `Progress` is one of them.
 
     They write into `folder`: `history.csv`, a row per epoch; `best.keras`, the model of the epoch
     with the best `monitor`; `tensorboard/`, if asked for. `ResumableRun` restores their state.

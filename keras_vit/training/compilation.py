@@ -93,7 +93,7 @@ def compile_model(
 def schedule_of(
     recipe: Recipe, total_steps: int
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate schedule of a recipe for this many updates.
+    """Return the learning rate schedule of a recipe for this many updates.
 
     Raises:
         ValueError: The warm-up takes all steps; `recipe.scaled(steps=...)` shortens it as well.
@@ -127,7 +127,7 @@ def schedule_of(
 def optimizer_of(
     recipe: Recipe, learning_rate: Any, groups: Table = KERNELS_DECAY
 ) -> TableOptimizer:
-    """The recipe's optimizer."""
+    """Return the recipe's optimizer."""
     return OPTIMIZERS[recipe.optimizer](
         learning_rate,
         weight_decay=recipe.weight_decay,

@@ -169,7 +169,7 @@ class Distillation(CompiledModel):
         return [*self.student.non_trainable_weights, *self.teacher.weights]
 
     def _forward(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
-        """The student's logits; in training a dictionary of what the loss compares."""
+        """Return the student's logits; in training a dictionary of what the loss compares."""
         if not training:
             return super()._forward(inputs, training, mask, **options)
         images = ops.cast(inputs, "float32")  # as `keras.Input` does; integers would be rounded
@@ -184,7 +184,7 @@ class Distillation(CompiledModel):
     def compute_loss(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The loss of labels and teacher in training, and that of the labels otherwise."""
+        """Return the loss of labels and teacher in training, and that of the labels otherwise."""
         if not isinstance(y_pred, dict):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         labels = super().compute_loss(x, y, y_pred["from_labels"], sample_weight, training)
@@ -194,7 +194,7 @@ class Distillation(CompiledModel):
         return (1 - self.weight) * labels + self.weight * distilled
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """The compiled metrics of the student's logits."""
+        """Return the compiled metrics of the student's logits."""
         logits = y_pred["logits"] if isinstance(y_pred, dict) else y_pred
         return super().compute_metrics(x, y, logits, sample_weight)
 
@@ -232,7 +232,7 @@ class _MeanOfImages(keras.losses.Loss):
 
 
 def _outputs_by_source(student: ImageModel) -> dict[str, Any]:
-    """The logits, and which outputs learn from the labels and which from the teacher."""
+    """Return the logits, and which outputs learn from the labels and which from the teacher."""
     of_labels = of_teacher = student.output
     if {layer.name for layer in student.layers} >= set(HEADS):
         of_labels, of_teacher = (student.get_layer(name).output for name in HEADS)
@@ -240,7 +240,7 @@ def _outputs_by_source(student: ImageModel) -> dict[str, Any]:
 
 
 def _images_for(model: keras.Model, images: Any, is_first: bool) -> Any:
-    """Images `(batch, height, width, channels)` in a model's size and data format.
+    """Return images `(batch, height, width, channels)` in a model's size and data format.
 
     Linear with antialiasing, as `keras.ops.image.resize(antialias=True)`, but as two products of
     matrices: XLA does not have TensorFlow's operator.
@@ -264,7 +264,7 @@ def _images_for(model: keras.Model, images: Any, is_first: bool) -> Any:
 
 
 def _image_layout(model: keras.Model) -> tuple[tuple[int | None, int | None], int]:
-    """Height and width, None for any, and the number of channels."""
+    """Return height and width, None for any, and the number of channels."""
     shape = model.input_shape[1:]
     channels, *size = shape if _data_format(model) == _FIRST else (shape[-1], *shape[:-1])
     return (size[0], size[1]), channels

@@ -62,7 +62,7 @@ def enable_lora(model: Any, rank: int) -> int:
 
 
 def merged(model: Any) -> Any:
-    """A plain copy of a model: the updates of `enable_lora` folded into the kernels.
+    """Return a plain copy of a model: the updates of `enable_lora` folded into the kernels.
 
     Example:
 

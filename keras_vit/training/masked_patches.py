@@ -124,12 +124,12 @@ class MaskedPatchPrediction(CompiledModel):
     def compute_loss(
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """The compiled loss of the logits; `y` is ignored, as `y_pred` has the labels."""
+        """Return the compiled loss of the logits; `y` is ignored, as `y_pred` has the labels."""
         logits = y_pred["logits"]
         return super().compute_loss(x, _one_hot_colors(y_pred), logits, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """The compiled metrics of the logits, likewise."""
+        """Return the compiled metrics of the logits, likewise."""
         return super().compute_metrics(x, _one_hot_colors(y_pred), y_pred["logits"], sample_weight)
 
     def get_config(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class CorruptPatches(keras.layers.Layer):
 def patch_colors(
     images: Any, patch_size: tuple[int, int], bits: int = 3, data_format: str = "channels_last"
 ) -> Any:
-    """The mean color of every patch, as one of `2 ** (bits * channels)` classes.
+    """Return the mean color of every patch, as one of `2 ** (bits * channels)` classes.
 
     Args:
         images: Pixels 0..255, `(batch, height, width, channels)`, or channels first; an array, a

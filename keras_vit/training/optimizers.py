@@ -93,7 +93,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
         self._states = [self.make_states(variable) for variable, _ in pairs]
 
     def make_states(self, variable: keras.Variable) -> dict[str, keras.Variable]:
-        """The states of one parameter; that of the first slot has the `state_dtype`."""
+        """Return the states of one parameter; that of the first slot has the `state_dtype`."""
         first, *others = self.slots
         return {
             first: self.add_state(variable, first, self.state_dtype),
@@ -110,7 +110,7 @@ class TableOptimizer(keras.optimizers.Optimizer):
         return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=name)
 
     def direction(self, gradient: Any, index: int) -> Any:
-        """The direction of a step for the parameter of that index; updates its states."""
+        """Return the direction of a step for the parameter of that index; updates its states."""
         raise NotImplementedError
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

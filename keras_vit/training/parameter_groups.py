@@ -61,7 +61,7 @@ KERNELS_DECAY: Table = (
 
 
 def find_groups(paths: Iterable[str], table: Table) -> list[ParameterGroup]:
-    """The row of the table for each path: the first whose pattern matches all of it.
+    """Return the row of the table for each path: the first whose pattern matches all of it.
 
     Raises:
         ValueError: No row matches a path; the message names all such paths.
@@ -84,7 +84,7 @@ def find_groups(paths: Iterable[str], table: Table) -> list[ParameterGroup]:
 
 
 def as_table(rows: Iterable[ParameterGroup | dict[str, Any]]) -> tuple[ParameterGroup, ...]:
-    """A table from its rows, or from the dictionaries that a saved configuration holds."""
+    """Return a table from its rows, or from the dictionaries that a saved configuration holds."""
     return tuple(row if isinstance(row, ParameterGroup) else ParameterGroup(**row) for row in rows)
 
 
@@ -123,14 +123,14 @@ def freeze(model: keras.Model, table: Table) -> None:
 
 
 def frozen_rows(patterns: Iterable[str], table: Table) -> tuple[ParameterGroup, ...]:
-    """The table with rows in front that freeze what the patterns match."""
+    """Return the table with rows in front that freeze what the patterns match."""
     return (*(ParameterGroup(pattern, trainable=False) for pattern in patterns), *table)
 
 
 def layerwise_decay(
     depth: int, decay: float, table: Table = KERNELS_DECAY
 ) -> tuple[ParameterGroup, ...]:
-    """A table whose learning rates fall from layer to layer, from the head to the patches.
+    """Return a table whose learning rates fall from layer to layer, from the head to the patches.
 
     The head and the last norm have the full learning rate, block i of `depth` decay^(depth - i) of
     it, and what comes before the first block decay^(depth + 1), as in BEiT (Bao et al. 2022),

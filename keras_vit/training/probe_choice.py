@@ -54,7 +54,7 @@ class ProbeChoice:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as JSON accepts them."""
+        """Return the values as JSON accepts them."""
         return asdict(self)
 
 
@@ -103,7 +103,7 @@ def choose_probe(
     held_out: Split | None,
     train: Split | None = None,
 ) -> tuple[Any, ProbeChoice]:
-    """The better of a model and the one with the weights that its training started from.
+    """Return the better of a model and the one with the weights that its training started from.
 
     Args:
         model: The trained model.
@@ -142,7 +142,7 @@ def choose_probe(
 
 
 def accuracy(model: Any, split: Split, batch_size: int) -> float:
-    """The share of the images whose label is the most probable of the classes that occur.
+    """Return the share of the images whose label is the most probable of the classes that occur.
 
     Of classes of two images, those that gave one to decide have one left, and lose against the
     others whatever the model: on 80 images of 200 such classes, probe and tuned weights had 0 %.
@@ -151,7 +151,7 @@ def accuracy(model: Any, split: Split, batch_size: int) -> float:
 
 
 def balanced_accuracy(model: Any, split: Split, batch_size: int) -> float:
-    """The mean over the classes that occur of that share among their images."""
+    """Return the mean over the classes that occur of that share among their images."""
     right, labels = _right(model, split, batch_size)
     return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 

@@ -169,7 +169,7 @@ class Recipe:
                 raise ValueError(f"{name}={value!r} must be 0 or more.")
 
     def _present(self, *names: str) -> dict[str, Any]:
-        """The fields of those names that are not None."""
+        """Return the fields of those names that are not None."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
@@ -178,7 +178,7 @@ class Recipe:
         return replace(self.augmentation, mixup=self.mixup, cutmix=self.cutmix)
 
     def with_augmentation(self, augmentation: Augmentation) -> "Recipe":
-        """The recipe with another augmentation, and its mixup and CutMix.
+        """Return the recipe with another augmentation, and its mixup and CutMix.
 
         Example:
 
@@ -207,7 +207,7 @@ class Recipe:
         return min(max(round(self.warmup * total_steps), 1), total_steps - 1)
 
     def scaled(self, steps: int | None = None, batch_size: int | None = None) -> "Recipe":
-        """The recipe for another length or batch size, for instance for a smaller machine.
+        """Return the recipe for another length or batch size, for instance for a smaller machine.
 
         The learning rate scales with the batch by the rule in `scaling`; the warm-up keeps its
         fraction of the steps. With `batch_size` alone, the number of images seen stays.
@@ -650,7 +650,7 @@ def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
 
 
 def get(name: str) -> Recipe:
-    """The recipe of that name.
+    """Return the recipe of that name.
 
     Raises:
         ValueError: The name is unknown; the message proposes the nearest ones.

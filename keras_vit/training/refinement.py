@@ -111,14 +111,14 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
 
 
 def grouped_part(splits: Splits, fraction: float, seed: int) -> np.ndarray:
-    """The places of training images to hold out: a group is never on both sides."""
+    """Return the places of training images to hold out: a group is never on both sides."""
     task, train = splits.task, splits.train
     targets = task.to_targets(train.labels())
     return np.flatnonzero(task.split(targets, fraction, seed, train.groups))
 
 
 def without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Splits, Split]:
-    """The splits without some training images, and these."""
+    """Return the splits without some training images, and these."""
     rest = np.setdiff1d(np.arange(len(train)), part)
     others = {**splits.splits, "train": train.take(rest)}
     return replace(splits, splits=others), train.take(part)

@@ -316,7 +316,7 @@ class _Saver(keras.callbacks.Callback):
 
 
 def _variables(model: keras.Model) -> dict[str, Any]:
-    """Every variable that a step changes, seeds included, by `kind/number/path`."""
+    """Return every variable that a step changes, seeds included, by `kind/number/path`."""
     kinds = {
         "trainable": model.trainable_variables,
         "fixed": backend.changing_variables(model),
@@ -359,7 +359,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _undamaged(folder: Path) -> Iterator[StateFile]:
-    """The checkpoints in a folder, newest first, with a warning for each that is damaged."""
+    """Yield the checkpoints in a folder, newest first, with a warning for each that is damaged."""
     for path in _newest_first(folder):
         try:
             yield open_state(path)

@@ -22,7 +22,7 @@ class RunMismatchError(ValueError):
 
 
 def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any) -> dict[str, Any]:
-    """What must agree for a checkpoint to belong to a run, as plain JSON.
+    """Return what must agree for a checkpoint to belong to a run, as plain JSON.
 
     Example:
 
@@ -105,7 +105,7 @@ def _without_counters(text: str) -> str:
 
 
 def differences(stored: Any, current: Any, name: str = "") -> Iterator[str]:
-    """The values in which two trees of plain JSON differ, one sentence each.
+    """Yield the values in which two trees of plain JSON differ, one sentence each.
 
     Example:
 

@@ -37,7 +37,7 @@ class StateFile:
     _json: str
 
     def read(self, name: str) -> np.ndarray:
-        """One array, exactly as it was written."""
+        """Return one array, exactly as it was written."""
         # Opened for each, so that the file can be deleted while the run goes on.
         array, dtype = _read(self.path, name), self.arrays[name][0]
         return array if array.dtype.name == dtype else array.view(getattr(ml_dtypes, dtype))
@@ -105,7 +105,7 @@ def open_state(path: Path) -> StateFile:
 
 
 def is_state(path: Path) -> bool:
-    """Whether `write_state` began this file, by the mark in its header."""
+    """Return whether `write_state` began this file, by the mark in its header."""
     return begins_with_mark(path, _MARK)
 
 

@@ -35,7 +35,7 @@ def adapt(
     fresh: Sequence[str] = (),
     file_grid: Grid | None = None,
 ) -> tuple[Tensors, list[Entry]]:
-    """The tensors that a model needs, as far as the file has them, and the report's entries.
+    """Return the tensors that a model needs, as far as the file has them, and the report's entries.
 
     Args:
         checkpoint: The file.
@@ -126,7 +126,7 @@ def grid_of_offsets(count: int, known_grid: Grid | None, target: Grid | None = N
 
 
 def _matching(fresh: Sequence[str], expected: Iterable[str]) -> set[str]:
-    """The names that `fresh` lists, by themselves, by their group or by a pattern."""
+    """Return the names that `fresh` lists, by themselves, by their group or by a pattern."""
     allowed: set[str] = set()
     for pattern in [fresh] if isinstance(fresh, str) else fresh:
         matching = {

@@ -37,7 +37,7 @@ class Shapes:
         return name in self._tensors
 
     def of(self, name: str, rank: int) -> TensorShape:
-        """The shape of a tensor that must be there, with so many axes."""
+        """Return the shape of a tensor that must be there, with so many axes."""
         if name not in self._tensors:
             raise CheckpointError(f"The file does not have {name!r}: it is incomplete.")
         tensor = self._tensors[name]
@@ -48,7 +48,7 @@ class Shapes:
         return tensor.shape
 
     def depth(self) -> int:
-        """The number of blocks, of which none may be missing."""
+        """Return the number of blocks, of which none may be missing."""
         blocks = {number for (number,) in self._numbers(r"block_(\d+)/")}
         missing = sorted(set(range(max(blocks, default=0) + 1)) - blocks)
         if missing:
@@ -80,7 +80,7 @@ class Shapes:
 
 
 def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `BiTResNet` that a file holds the weights of."""
+    """Return arguments of the `BiTResNet` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     depths, width = shapes.resnet()
     size = checkpoint.arguments.get("image_size", (DEFAULT_SIZE, DEFAULT_SIZE))
@@ -95,7 +95,7 @@ def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
 
 def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `MLPMixer` that a file holds the weights of."""
+    """Return arguments of the `MLPMixer` that a file holds the weights of."""
     shapes = Shapes(checkpoint)
     patch_h, patch_w, channels, dim = shapes.of(PATCHES, 4)
     tokens, tokens_dim = shapes.of("block_0/token_mixing/dense_0/kernel", 2)
@@ -118,7 +118,7 @@ def mixer(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, An
 
 
 def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """Arguments of the `VisionTransformer` that a file holds the weights of.
+    """Return arguments of the `VisionTransformer` that a file holds the weights of.
 
     Everything from the shapes; the number of heads where these show it, else what the file states,
     else that of the variant of this width, else heads of 64.
@@ -182,7 +182,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
 
 
 def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
-    """The options that tensors show by being there, and what follows from them."""
+    """Return the options that tensors show by being there, and what follows from them."""
     options: dict[str, Any] = {o.name: o.shown_by in shapes for o in OPTIONS if o.shown_by}
     if options["norm_after_pooling"]:
         options["pooling"] = "gap"
@@ -192,7 +192,7 @@ def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
 
 
 def _positions(shapes: Shapes) -> str:
-    """The `position_embedding` that tensors are of; rotary positions do not have any."""
+    """Return the `position_embedding` that tensors are of; rotary positions do not have any."""
     if POSITIONS in shapes and ("relative_table" in shapes or "block_0/relative_table" in shapes):
         raise CheckpointError(
             "The file has learned positions and relative ones, of which this model has either."

@@ -29,7 +29,7 @@ from keras_vit.weights.released import Weights
 
 
 def cached_file(row: Weights) -> Path:
-    """The file of a row of the catalog, downloaded if need be.
+    """Return the file of a row of the catalog, downloaded if need be.
 
     A download is compared with the sum that its host publishes. The sum of the file is listed in
     the `SHA256SUMS` beside it at first use, with which it is compared whenever it is loaded.
@@ -133,7 +133,7 @@ def _published_sum(url: str) -> tuple[str, str | None]:
 
 
 def _headers(url: str) -> Message:
-    """The headers of the first answer: the one behind a redirect does not have the sum."""
+    """Return the headers of the first answer: the one behind a redirect does not have the sum."""
 
     class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: Any) -> None:

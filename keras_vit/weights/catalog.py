@@ -65,7 +65,7 @@ def list_weights(pattern: str = "*") -> WeightsList:
 
 
 def find_for_model(tag: str, model: ImageModel | SimpleNamespace) -> Weights | None:
-    """The row of a tag for a model of these sizes; None when `tag` looks like a file."""
+    """Return the row of a tag for a model of these sizes; None when `tag` looks like a file."""
     if _looks_like_file(tag):
         return None
     if ":" in tag:
@@ -84,7 +84,7 @@ def find_for_model(tag: str, model: ImageModel | SimpleNamespace) -> Weights | N
 
 
 def find_named(name: str) -> Weights | None:
-    """The row of a `"MODEL:TAG"`; None when `name` looks like a file."""
+    """Return the row of a `"MODEL:TAG"`; None when `name` looks like a file."""
     if _looks_like_file(name):
         return None
     rows = {row.name.lower(): row for row in RELEASED}
@@ -121,7 +121,7 @@ def _looks_like_file(name: str) -> bool:
 
 
 def _fits(row: Weights, model: ImageModel | SimpleNamespace) -> bool:
-    """Whether a model has the sizes of a row's; FlexiViT's patches may be of any size."""
+    """Return whether a model has the sizes of a row's; FlexiViT's patches may be of any size."""
     sizes = row.sizes
     return all(
         getattr(model, name, None) in (sizes.get(name), (sizes.get(name),) * 2)

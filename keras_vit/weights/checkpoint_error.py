@@ -21,5 +21,5 @@ class CheckpointError(ValueError):
 
 
 def reason(error: BaseException) -> str:
-    """The message of a library's error on one line, short enough to quote."""
+    """Return the message of a library's error on one line, short enough to quote."""
     return " ".join(str(error).split())[:300] or type(error).__name__

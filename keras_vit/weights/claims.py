@@ -72,7 +72,7 @@ def check_claims(
 
 
 def _blocks(arguments: dict[str, Any]) -> int:
-    """The number of blocks and units, each of which takes time to build."""
+    """Return the number of blocks and units, each of which takes time to build."""
     stages = [*(arguments.get("depths") or ()), *(arguments.get("resnet") or ())]
     if len(stages) > MOST_STAGES:
         raise ValueError(f"{len(stages)} stages of a ResNet")

@@ -61,7 +61,7 @@ class LoadReport:
     sha256: str = ""
 
     def named(self, status: str) -> tuple[str, ...]:
-        """The names of all tensors of one status."""
+        """Return the names of all tensors of one status."""
         return tuple(entry.name for entry in self.entries if entry.status == status)
 
     @property
@@ -90,7 +90,7 @@ class LoadReport:
         return self.named("ignored")
 
     def to_json(self) -> str:
-        """The report as JSON: file, layout, counts, entries, notes."""
+        """Return the report as JSON: file, layout, counts, entries, notes."""
         counts = {status: len(self.named(status)) for status in STATUSES}
         return json.dumps({**asdict(self), "counts": counts}, indent=1)
 

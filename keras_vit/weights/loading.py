@@ -136,7 +136,7 @@ INHERITED_ARGUMENTS = (
 
 
 def model_class(weights: str | Path) -> type[ImageModel]:
-    """The class whose models have such weights.
+    """Return the class whose models have such weights.
 
     Args:
         weights: A file, or `MODEL:TAG` of released weights.
@@ -205,7 +205,7 @@ def _arguments(
     path: Path,
     max_parameters: int | None,
 ) -> dict[str, Any]:
-    """Arguments of the model: the file's, then the caller's."""
+    """Return arguments of the model: the file's, then the caller's."""
     arguments = _of_file(checkpoint, file_grid)
     if "keras" not in checkpoint.arguments:  # there the claims were checked before Keras built it
         claimed = {**arguments, "data_format": "channels_last"}
@@ -251,7 +251,7 @@ def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], pa
 
 
 def _of_file(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
-    """The arguments of the model's class that the file determines."""
+    """Return the arguments of the model's class that the file determines."""
     family = STORED_FAMILIES[checkpoint.family]
     arguments = checkpoint.arguments.get("keras")
     if arguments is None:

@@ -46,7 +46,7 @@ class Preparation:
         return scaled_sides(self.size, self.crop_fraction)
 
     def to_eval_transform(self, package: str) -> EvalTransform:
-        """The `eval_transform` of a model that prepares images as `package` does."""
+        """Return the `eval_transform` of a model that prepares images as `package` does."""
         cropping, stretching = {
             "huggingface": ("huggingface_crop", "huggingface_stretch"),
             "timm": ("timm_center", "timm_squash"),
@@ -60,7 +60,7 @@ class Preparation:
 
 
 def of_eval_transform(transform: EvalTransform, size: PixelSize) -> Preparation:
-    """What Pillow can compute of an `eval_transform`; warns of what it cannot."""
+    """Return what Pillow can compute of an `eval_transform`; warns of what it cannot."""
     mode, fraction = transform.mode, transform.crop_fraction
     if mode in PILLOW_MODES:
         interpolation = transform.interpolation or "bicubic"
@@ -90,7 +90,7 @@ def _warn(mode: str, reason: str) -> None:
 
 
 def to_huggingface(preparation: Preparation) -> dict[str, Any]:
-    """The part of `preprocessor_config.json` that resizes and crops."""
+    """Return the part of `preprocessor_config.json` that resizes and crops."""
     (height, width), (scaled_height, scaled_width) = preparation.size, preparation.scaled
     keeps_ratio = preparation.keeps_ratio
     if keeps_ratio and height != width:
@@ -154,7 +154,7 @@ def of_huggingface(processor: Mapping[str, Any]) -> Preparation | None:
 
 
 def to_timm(preparation: Preparation) -> dict[str, Any]:
-    """The part of timm's `pretrained_cfg` that resizes and crops."""
+    """Return the part of timm's `pretrained_cfg` that resizes and crops."""
     size, scaled, fraction = preparation.size, preparation.scaled, preparation.crop_fraction
     # timm rounds size / crop_pct down, and so one unit less where the quotient is inexact.
     candidates = (fraction, round(fraction, 3), size[0] / (scaled[0] + 0.5))
@@ -187,7 +187,7 @@ def _preparation(
     interpolation: str,
     scaled: PixelSize | None = None,
 ) -> Preparation | None:
-    """A preparation whose numbers are possible, and which gives `scaled`; else None."""
+    """Return a preparation whose numbers are possible, and which gives `scaled`; else None."""
     if interpolation not in tuple(INTERPOLATIONS) or not 0 < fraction <= 1:
         return None
     preparation = Preparation(keeps_ratio, size, float(fraction), interpolation)

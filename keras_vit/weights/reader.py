@@ -164,7 +164,7 @@ def _means_other(before: Task, task: Task) -> bool:
 
 
 def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
-    """The value to assign to a variable; None where it keeps its own."""
+    """Return the value to assign to a variable; None where it keeps its own."""
     present = [name in tensors for name in binding.names]
     if not any(present):
         return None
@@ -174,7 +174,7 @@ def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
 
 
 def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
-    """Options of the model in which it differs from the weights' and no shape shows it."""
+    """Return options of the model in which it differs from the weights' and no shape shows it."""
     arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()
     notes = []

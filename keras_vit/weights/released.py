@@ -72,7 +72,7 @@ class Weights:
 
 
 def _arguments(layout: str, pixels: int) -> dict[str, Any]:
-    """What no tensor of a released file in a layout shows."""
+    """Return what no tensor of a released file in a layout shows."""
     if layout == "big_vision":  # "Better plain ViT baselines"
         return {"position_embedding": "sincos2d", "pooling": "gap"}
     if layout == "flexivit":
@@ -83,7 +83,7 @@ def _arguments(layout: str, pixels: int) -> dict[str, Any]:
 
 
 def _url(place: str) -> str:
-    """The address of `gs://BUCKET/FILE` or `hf://REPOSITORY`."""
+    """Return the address of `gs://BUCKET/FILE` or `hf://REPOSITORY`."""
     scheme, _, path = place.partition("://")
     if scheme == "gs":
         return f"https://storage.googleapis.com/{path}"

@@ -90,7 +90,7 @@ def resample_grid(grid: Array, size: tuple[int, int], rule: str) -> Array:
 
 
 def resample_patches(kernel: Array, size: tuple[int, int]) -> Array:
-    """A patch kernel `(height, width, channels, width)` for patches of another size.
+    """Return a patch kernel `(height, width, channels, width)` for patches of another size.
 
     FlexiViT's pseudo-inverse resize (Beyer et al. 2023, equation 4): the kernel that gives a
     resized patch the embedding of the patch, as nearly as can be. Resizing acts on rows and
@@ -104,7 +104,7 @@ def resample_patches(kernel: Array, size: tuple[int, int]) -> Array:
 
 
 def resample_channels(kernel: Array, channels: int) -> Array:
-    """A patch kernel for images of another number of channels.
+    """Return a patch kernel for images of another number of channels.
 
     More: the channels repeat in turn and copies share their weight. Fewer: those that would
     have been copies are summed. So a gray image, whose channels are equal, keeps its embeddings

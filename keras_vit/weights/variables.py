@@ -22,12 +22,12 @@ class Binding:
     names: tuple[str, ...]
 
     def shapes(self) -> dict[str, TensorShape]:
-        """The shape of each canonical tensor."""
+        """Return the shape of each canonical tensor."""
         shape = tuple(self.variable.shape)
         return dict.fromkeys(self.names, (*shape[:-1], shape[-1] // len(self.names)))
 
     def values(self) -> dict[str, Array]:
-        """The canonical tensors, from the variable."""
+        """Return the canonical tensors, from the variable."""
         whole = np.asarray(keras.ops.convert_to_numpy(self.variable), "float32")
         return dict(zip(self.names, np.split(whole, len(self.names), axis=-1), strict=True))
 
@@ -61,12 +61,12 @@ def bindings(model: keras.Model) -> list[Binding]:
 
 
 def canonical_values(model: keras.Model) -> dict[str, Array]:
-    """All weights of a model by canonical name, as float32."""
+    """Return all weights of a model by canonical name, as float32."""
     return dict(itertools.chain.from_iterable(b.values().items() for b in bindings(model)))
 
 
 def _bind(layer: Any, attribute: str, names: tuple[str, ...]) -> list[Binding]:
-    """The variable of a layer, if the model's options give it one."""
+    """Return the variable of a layer, if the model's options give it one."""
     try:
         variable = attrgetter(attribute)(layer)
     except AttributeError:

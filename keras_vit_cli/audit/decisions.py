@@ -42,7 +42,7 @@ class Decision:
 
 
 def read_decisions(path: Path, index: FeatureIndex) -> dict[int, Decision]:
-    """The decision on each row of an index, from a CSV file with the columns of the page's.
+    """Return the decision on each row of an index, from a CSV file with the columns of the page's.
 
     Raises:
         ValueError: A column is missing, a file or class is unknown, a word is not a decision, a
@@ -121,7 +121,7 @@ class Changes:
     new: tuple[str, ...]
 
     def remarks(self, index: FeatureIndex) -> Iterator[str]:
-        """A sentence on those that are in no list, and what to do about them."""
+        """Yield a sentence on those that are in no list, and what to do about them."""
         if self.gone:
             yield f"{_files([index.files[row] for row in self.gone])} gone since the index was made"
         if unseen := [*(index.files[row] for row in self.changed), *self.new]:
@@ -253,7 +253,7 @@ def write_lists(folder: Path, index: FeatureIndex, cleaned: CleanedList) -> Iter
 
 
 def _by_class_folders(index: FeatureIndex) -> bool:
-    """Whether names are `<class>/1.jpg`, as lists of `keras_vit.data.load` need."""
+    """Return whether names are `<class>/1.jpg`, as lists of `keras_vit.data.load` need."""
     known = np.flatnonzero(index.labels >= 0)
     return len(known) > 0 and all(
         index.files[row].startswith(f"{label_of(index, row)}/") for row in known.tolist()

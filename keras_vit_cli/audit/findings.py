@@ -75,7 +75,7 @@ class Audit:
     unreadable: dict[str, str]
 
     def table(self) -> Iterator[TableRow]:
-        """The rows of `audit.csv`."""
+        """Yield the rows of `audit.csv`."""
         for problem in self.problems:
             yield from problem.table
         for file, reason in sorted(self.unreadable.items()):
@@ -179,7 +179,7 @@ _REPEATED = {
 
 
 def _single(index: FeatureIndex, measures: PhotoMeasures, groups: np.ndarray) -> list[Problem]:
-    """Images that look odd; those of one group, such as blank pages, are one finding."""
+    """Return images that look odd; those of one group, such as blank pages, are one finding."""
     distances = outlier_distances(index)
     height, width = measures.height, measures.width
     looks: list[tuple[str, str, str, np.ndarray, Callable[[int], tuple[float, str]]]] = [
@@ -237,7 +237,7 @@ def _table_row(
 
 
 def _place(index: FeatureIndex, row: int) -> str:
-    """The label and the split of a row, as the end of a line."""
+    """Return the label and the split of a row, as the end of a line."""
     label = label_of(index, row)
     return f"{f', labeled {label}' if label else ''}{_split(index, row)}"
 

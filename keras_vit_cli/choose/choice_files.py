@@ -73,7 +73,7 @@ class Choice:
         return f"{self.layer}, {self.pooling}" if self.pooling else self.layer
 
     def shown(self, value: float) -> str:
-        """A score as text."""
+        """Return a score as text."""
         return f"{value:.1%}" if self.scores.measure in _PARTS else f"{value:.3f}"
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def short_names(weights: Sequence[str]) -> dict[str, str]:
 
 
 def table_of(choices: Sequence[Choice]) -> Table:
-    """A row per choice, for the screen."""
+    """Return a row per choice, for the screen."""
     measure = choices[0].scores.measure.replace("_", " ")
     count = choices[0].scores.examples
     table = Table(
@@ -166,7 +166,7 @@ def write_table(path: Path, choices: Sequence[Choice]) -> None:
 
 
 def draw(choices: Sequence[Choice]) -> Any:
-    """The probe's score against the time per image as a matplotlib Figure.
+    """Return the probe's score against the time per image as a matplotlib Figure.
 
     A color per weights, a marker per layer; the image size stands beside each dot.
     """
@@ -221,5 +221,5 @@ def draw(choices: Sequence[Choice]) -> Any:
 
 
 def _end_of(name: str) -> str:
-    """The end of a long name: paths differ there."""
+    """Return the end of a long name: paths differ there."""
     return name if len(name) <= _MOST_LETTERS else f"...{name[3 - _MOST_LETTERS :]}"

@@ -129,7 +129,7 @@ def _check_candidates(options: ChooseOptions) -> Mapping[str, SeenImages]:
 
 
 def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> Labeled:
-    """The images that `keras-vit train` trains on, or as many of them as are asked for.
+    """Return the images that `keras-vit train` trains on, or as many of them as are asked for.
 
     Those that a candidate was made with are left out: its features know them.
     """
@@ -181,7 +181,7 @@ def _candidates(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
 def _judge(
     candidate: Candidate, labeled: Labeled, options: ChooseOptions
 ) -> tuple[Choice, Mapping[str, str]]:
-    """What the features of a candidate know and cost, and the images that cannot be read."""
+    """Return what the features of a candidate know and cost, and the images that cannot be read."""
     weights, model, layer, pooling = candidate
     encoder = Encoder(model, layer, pooling, options.batch_size, options.max_pixels)
     index = index_of(
@@ -222,7 +222,7 @@ def _judge(
 
 
 def _rows_of(index: FeatureIndex, files: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of files in an index, in its order, and the places of these files."""
+    """Return the rows of files in an index, in its order, and the places of these files."""
     photos = os.path.abspath(index.photos)
     row_of = {os.path.join(photos, *name.split("/")): row for row, name in enumerate(index.files)}
     pairs = sorted((row_of[file], i) for i, file in enumerate(files) if file in row_of)
@@ -236,7 +236,7 @@ def _rows_of(index: FeatureIndex, files: list[str]) -> tuple[np.ndarray, np.ndar
 
 
 def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
-    """How many decoded images the model takes, by the fastest of some batches.
+    """Return how many decoded images the model takes, by the fastest of some batches.
 
     The others are slower because of what else the machine does.
     """
@@ -252,7 +252,7 @@ def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
 
 
 def _same(options: ChooseOptions) -> list[Any]:
-    """The options of the table that `keras-vit train` has as well."""
+    """Return the options of the table that `keras-vit train` has as well."""
     values = {name: getattr(options, name) for name in ("labels", *OF_TABLE)}
     return [
         word

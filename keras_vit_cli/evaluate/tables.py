@@ -31,7 +31,7 @@ def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
 def transfer_rows(
     model: Any, fitted: data.Split, scored: data.Split, options: EvaluateOptions
 ) -> list[Row]:
-    """Accuracies of k-NN and linear classifiers on a model's features, one row per measure.
+    """Return accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
     Args:
         model: Its features are taken.

@@ -141,7 +141,7 @@ def _prediction(row: dict[str, Any]) -> str:
 
 
 def _failed(files: dict[Path, str]) -> str:
-    """Files that are not among the images, folded away below them; nothing without any."""
+    """Return files that are not among the images, folded away below them; nothing without any."""
     if not files:
         return ""
     what = "1 file is" if len(files) == 1 else f"{len(files)} files are"
@@ -174,7 +174,7 @@ def _jpeg(pixels: np.ndarray) -> str:
 
 
 def _colors() -> np.ndarray:
-    """The 256 colors of the heat map, uint8 `(256, 3)`."""
+    """Return the 256 colors of the heat map, uint8 `(256, 3)`."""
     from matplotlib import colormaps
 
     return np.round(255 * colormaps[HEAT](np.arange(256))[:, :3]).astype("uint8")

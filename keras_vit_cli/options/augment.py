@@ -12,7 +12,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
 
 
 def image_file(text: str) -> Path:
-    """The path of an image file to write, as the type of an option."""
+    """Return the path of an image file to write, as the type of an option."""
     path = Path(text)
     if path.suffix.lower() not in IMAGE_SUFFIXES or path.is_dir():
         raise argparse.ArgumentTypeError(

@@ -18,7 +18,7 @@ _BRIEF.maxlevel = 2  # of YAML, few bytes are lists in lists without end
 
 
 def read_config(path: Path, command: Command) -> dict[str, list[str]]:
-    """The words that a file stands for, by the name of the option.
+    """Return the words that a file stands for, by the name of the option.
 
     Raises:
         UsageError: The file cannot be read, or has an option that the command does not have.
@@ -37,7 +37,7 @@ def read_config(path: Path, command: Command) -> dict[str, list[str]]:
 
 
 def besides(config: dict[str, list[str]], command: Command, words: Sequence[str]) -> list[str]:
-    """The words of `read_config`, without those options that `words` give otherwise."""
+    """Return the words of `read_config`, without those options that `words` give otherwise."""
     rows = {row.name: row for row in command.rows}
     on_line = [row for name, row in rows.items() if any(_gives(word, name, rows) for word in words)]
     exclusive = {row.option.exclusive for row in on_line} - {None}
@@ -50,7 +50,7 @@ def besides(config: dict[str, list[str]], command: Command, words: Sequence[str]
 
 
 def _gives(word: str, name: str, names: Any) -> bool:
-    """Whether a word is an option of this name, or the beginning of it."""
+    """Return whether a word is an option of this name, or the beginning of it."""
     word = word.split("=")[0]
     return word == name or (word[2:3] != "" and name.startswith(word) and word not in names)
 
@@ -76,7 +76,7 @@ def _words(path: Path, row: Row, value: Any) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value of the file for a message, cut where it is long."""
+    """Return a value of the file for a message, cut where it is long."""
     if isinstance(value, list | dict):
         return _BRIEF.repr(value)
     return json.dumps(value, default=str)[:100]
@@ -127,7 +127,7 @@ def _yaml(path: Path, text: str) -> Any:
 
 
 def to_toml(command: Command, options: dict[str, Any]) -> str:
-    """The options that are not None as lines that `--config` reads."""
+    """Return the options that are not None as lines that `--config` reads."""
     values = {row.name[2:]: options[row.settings["dest"]] for row in command.rows}
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}\n"

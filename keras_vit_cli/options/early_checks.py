@@ -157,7 +157,7 @@ def near_paths(path: Path) -> list[str]:
 
 
 def _looks_like_path(text: str) -> bool:
-    """Whether a name is that of a file, and not of released weights or a data set."""
+    """Return whether a name is that of a file, and not of released weights or a data set."""
     path = Path(text)
     if text.startswith((".", "~", os.sep)) or text.endswith("/"):
         return True
@@ -166,7 +166,7 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _is_data_set(text: str, data_sets: set[str]) -> bool:
-    """Whether a name is that of a data set, such as "digits/half", and not of a folder."""
+    """Return whether a name is that of a data set, such as "digits/half", and not of a folder."""
     return not _looks_like_path(text) and text.split("/")[0] in data_sets
 
 

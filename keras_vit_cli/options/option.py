@@ -18,7 +18,7 @@ class UsageError(ValueError):
 
 
 def escaped(text: str) -> str:
-    """A text on one line, without control sequences.
+    """Return a text on one line, without control sequences.
 
     As keras_vit._base.errors.printable, which cannot be imported without Keras.
     """
@@ -84,7 +84,7 @@ def band_numbers(text: str) -> str:
 
 
 def nodata_rule(text: str) -> str:
-    """The type of an option: "mean", "refuse", or a number."""
+    """Return the type of an option: "mean", "refuse", or a number."""
     try:
         fits = text in ("mean", "refuse") or math.isfinite(float(text))
     except ValueError:
@@ -134,7 +134,7 @@ def option(
     range: Integers | Numbers | None = None,
     **settings: Any,
 ) -> Any:
-    """A field of a command's options; see `Option`."""
+    """Return a field of a command's options; see `Option`."""
     row = Option(group, help, range, **settings)
     return dataclasses.field(default=default, metadata={"option": row})
 

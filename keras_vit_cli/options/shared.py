@@ -59,7 +59,7 @@ VIEWS_HELP = (
 
 
 def split_name(text: str) -> str:
-    """The split that a word of `--split` stands for, in any case; another word as it is.
+    """Return the split that a word of `--split` stands for, in any case; another word as it is.
 
     >>> split_name("Valid"), split_name("all")
     ('val', 'all')

@@ -144,7 +144,7 @@ def cost_table(costs: Mapping[str, StepCost]) -> str:
 
 
 def run_cost(costs: Mapping[str, StepCost], images: int, epochs: int, batch_size: int) -> str:
-    """The least time of a whole training, by the costs of its step: a line.
+    """Return the least time of a whole training, by the costs of its step: a line.
 
     Args:
         costs: One or several counts of the same step on TPUs, of which the largest holds.
@@ -225,7 +225,7 @@ def step_cost(
 
 
 def program_cost(program: Any, devices: int, chip: Chip | None = None) -> StepCost:
-    """What XLA counts in a `jax.stages.Compiled` for one of its devices."""
+    """Return what XLA counts in a `jax.stages.Compiled` for one of its devices."""
     memory, cost, text = program.memory_analysis(), program.cost_analysis(), program.as_text()
     return StepCost(
         devices,
@@ -301,7 +301,7 @@ def _chip(devices: int | str | None) -> Chip | None:
 
 
 def _chip_count(topology: str) -> int:
-    """How many chips `"v5e:4x4"` has."""
+    """Return how many chips `"v5e:4x4"` has."""
     sides = topology.partition(":")[2].split("x")
     if not all(side.isdecimal() and int(side) for side in sides):
         raise ValueError(f"{topology!r} is not a TPU. Give one such as 'v5e:2x4'.")
@@ -309,7 +309,7 @@ def _chip_count(topology: str) -> int:
 
 
 def _collective_bytes(program: str) -> int:
-    """Bytes of the results of collective operations in the text of a program."""
+    """Return bytes of the results of collective operations in the text of a program."""
     total = 0
     for line in program.splitlines():
         results = re.search(rf"= (.*?) (?:{_COLLECTIVES})(?:-start)?\(", line)

@@ -37,7 +37,7 @@ class Csv:
         return self.lines.line(self.schema.flat(row))
 
     def row(self, record: bytes) -> Row:
-        """The row of a record; a ValueError for what is not a row of this schema."""
+        """Return the row of a record; a ValueError for what is not a row of this schema."""
         (cells,) = csv.reader([record.decode("utf-8")], strict=True)
         return self.schema.nested(list(map(from_text_cell, cells)))
 
@@ -46,7 +46,7 @@ class Csv:
         self.lines.tell(file)
 
     def records(self, file: BinaryIO) -> Iterator[bytes]:
-        """The whole records of a file: line breaks within quotes do not end one."""
+        """Yield the whole records of a file: line breaks within quotes do not end one."""
         record = b""
         for line in file:
             record += line
@@ -67,7 +67,7 @@ class JsonLines:
         return json.dumps(row) + "\n"
 
     def row(self, record: bytes) -> Row:
-        """The row of a record; a ValueError for what is not a row of this schema."""
+        """Return the row of a record; a ValueError for what is not a row of this schema."""
         row = json.loads(record)
         example = self.schema.example
         keys = set(row) if isinstance(row, dict) else set()
@@ -79,7 +79,7 @@ class JsonLines:
         """Texts are as they are."""
 
     def records(self, file: BinaryIO) -> Iterator[bytes]:
-        """The whole records of a file."""
+        """Return the whole records of a file."""
         return (line for line in file if line.endswith(b"\n"))
 
 

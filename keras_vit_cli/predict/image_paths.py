@@ -23,7 +23,7 @@ _BLOCK = 2**16
 
 
 def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> Iterator[Path]:
-    """The files that are meant, one at a time: there may be more than memory holds names of.
+    """Return the files that are meant, one at a time: there may be more than memory holds names of.
 
     Args:
         words: Files; folders, of which every image at any depth is taken, but hidden ones, sorted
@@ -44,7 +44,7 @@ def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> 
 
 
 def is_one_file(word: Path) -> bool:
-    """Whether a word stands for itself, be there such a file or not."""
+    """Return whether a word stands for itself, be there such a file or not."""
     return not (_is_list(word) or str(word) == STANDARD_INPUT or word.is_dir() or _is_pattern(word))
 
 

@@ -86,7 +86,7 @@ def predict(options: PredictOptions) -> int:
 
 
 def _without_answer(unread: int, infinite: int) -> str:
-    """How many images do not have an answer, as the end of a line."""
+    """Return how many images do not have an answer, as the end of a line."""
     counts = {"cannot be read": unread, "with an answer that is not finite": infinite}
     return "".join(f", {count:,} {what}" for what, count in counts.items() if count)
 

@@ -48,7 +48,7 @@ class Schema:
     novelty: bool = False
 
     def row(self, file: Path | str, answer: np.ndarray | str) -> Row:
-        """The row of a file, from its answer or the reason why there is none."""
+        """Return the row of a file, from its answer or the reason why there is none."""
         return answer_row(self.task, file, answer, self.top, self.novelty)
 
     @cached_property
@@ -68,7 +68,7 @@ class Schema:
         return ("file", "error", *self.decided, *cells)
 
     def flat(self, row: Row) -> list[Any]:
-        """A row with a cell per column."""
+        """Return a row with a cell per column."""
         cells = {"file": row["file"], "error": row["error"] or ""}
         if row["error"] is None:
             cells |= {key: _cell(row[key]) for key in self.decided}
@@ -76,7 +76,7 @@ class Schema:
         return [cells.get(column, "") for column in self.columns]
 
     def nested(self, cells: list[str]) -> Row:
-        """The row of which `flat` makes these cells, read back as texts."""
+        """Return the row of which `flat` makes these cells, read back as texts."""
         values = dict(zip(self.columns, cells, strict=True))
         if values["error"]:
             return {"file": values["file"], "error": values["error"]}
@@ -109,7 +109,7 @@ class Schema:
                 )
 
     def agrees(self, row: Row, answer: np.ndarray) -> bool:
-        """Whether a row was made of this answer, but for the rounding of another batch."""
+        """Return whether a row was made of this answer, but for the rounding of another batch."""
         rows = self.task.describe(answer[: self.task.size], self.task.size)["predictions"]
         return all(any(_agree(old, new) for new in rows) for old in row["predictions"])
 

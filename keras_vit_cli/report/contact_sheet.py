@@ -22,7 +22,7 @@ def draw_contact_sheet(
     lines: Sequence[tuple[str, str, str]],
     columns: int = 2,
 ) -> Any:
-    """Images as a matplotlib Figure: above each the answer and the truth, below it the file.
+    """Return images as a matplotlib Figure: above each the answer and the truth, below it the file.
 
     Args:
         heading: What they are.

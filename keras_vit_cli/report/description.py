@@ -28,7 +28,7 @@ _PREFIXES = ("records:", "tfds:")
 
 
 def describe_model(model: ImageModel) -> str:
-    """The name of a model's sizes, or its class, and its arguments that are not the default.
+    """Return the name of a model's sizes, or its class, and its arguments that are not the default.
 
     Example:
 
@@ -53,7 +53,7 @@ def describe_model(model: ImageModel) -> str:
 
 
 def _named_like(model: ImageModel) -> tuple[str, ModelConfig] | None:
-    """The name whose sizes these are, and the configuration that it stands for."""
+    """Return the name whose sizes these are, and the configuration that it stands for."""
     kind = model.config_class
     for family in FAMILIES.values():
         for name in family.names if family.model.config_class is kind else ():
@@ -65,7 +65,7 @@ def _named_like(model: ImageModel) -> tuple[str, ModelConfig] | None:
 
 
 def as_text(value: Any) -> str:
-    """A value of an option as a reader writes it, without Python's punctuation.
+    """Return a value of an option as a reader writes it, without Python's punctuation.
 
     >>> [as_text(value) for value in (0.002, True, (4, 4), ((32, 1), (64, 2)))]
     ['0.002', 'yes', '4', '32 x 1, 64 x 2']
@@ -121,7 +121,7 @@ def describe_targets(split: data.Split) -> str:
 
 
 def describe_task(task: Task) -> str:
-    """The task and what it is of: the first names, and how many there are.
+    """Return the task and what it is of: the first names, and how many there are.
 
     >>> from keras_vit.tasks import Classification
     >>> describe_task(Classification(("cat", "dog")))
@@ -136,7 +136,7 @@ def describe_task(task: Task) -> str:
 
 
 def short_path(text: str, beside: str = "") -> str:
-    """A path without the folders of this computer: from the working folder on, or its end.
+    """Return a path without the folders of this computer: from the working folder on, or its end.
 
     Args:
         text: A path, a pattern, or `records:` and one; relative ones, and other texts, stay.
@@ -159,7 +159,7 @@ def short_path(text: str, beside: str = "") -> str:
 
 
 def short_command(command: str, beside: str = "") -> str:
-    """A command of a shell with `short_path` of each of its words."""
+    """Return a command of a shell with `short_path` of each of its words."""
     words = []
     for word in shlex.split(command):
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
@@ -168,7 +168,7 @@ def short_command(command: str, beside: str = "") -> str:
 
 
 def set_options(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
-    """The options that differ from their defaults, as text."""
+    """Return the options that differ from their defaults, as text."""
 
     def plain(value: Any) -> Any:  # lists are what JSON makes of tuples
         return tuple(map(plain, value)) if isinstance(value, list | tuple) else value

@@ -243,7 +243,7 @@ def _recipe(task: Task, facts: Mapping[str, Any], config: Mapping[str, Any]) -> 
 
 
 def recipe_rows(task: Task, recipe: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
-    """What is set of a recipe and of the options beside it, as text.
+    """Return what is set of a recipe and of the options beside it, as text.
 
     >>> from keras_vit.tasks import Regression
     >>> recipe_rows(Regression(size=1), {"loss": "softmax", "ema": 0.0, "optimizer": "sgd"}, {})

@@ -29,7 +29,7 @@ def save_figure(figure: Any, path: str | Path) -> None:
 
 
 def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
-    """The history of `fit` as a matplotlib Figure.
+    """Return the history of `fit` as a matplotlib Figure.
 
     One panel each for loss and metric (of a classification, accuracy) of training and validation,
     and a low one below them for `learning_rate` if the history has it. With a `val_loss`, the best
@@ -168,7 +168,7 @@ def _counts_among(report: Report, chosen: Sequence[int]) -> np.ndarray:
 
 
 def draw_calibration(report: Report) -> Any:
-    """The reliability diagram as a matplotlib Figure: accuracy against confidence, by bin.
+    """Return the reliability diagram as a matplotlib Figure: accuracy against confidence, by bin.
 
     Bars below the diagonal are overconfident. Each has its 95 % confidence interval and, below it,
     its number of images; with fewer than `FEW_IMAGES` it is pale.

@@ -13,12 +13,12 @@ Fits = Callable[[str], bool]
 
 
 def fits_in(points: float, font: Mapping[str, Any], before: str = "", after: str = "") -> Fits:
-    """Whether a name between two texts is at most so many points wide."""
+    """Return whether a name between two texts is at most so many points wide."""
     return lambda name: text_width(before + name + after, font) <= points
 
 
 def shorten(name: str, fits: Fits) -> str:
-    """A printable name, without its middle where that does not fit.
+    """Return a printable name, without its middle where that does not fit.
 
     The end of a file's name distinguishes it as often as its beginning does.
 
@@ -32,7 +32,7 @@ def shorten(name: str, fits: Fits) -> str:
 
 
 def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
-    """Names as by `shorten`; those that would look alike are shown from where they differ.
+    """Return names as by `shorten`; those that would look alike are shown from where they differ.
 
     Example:
 
@@ -60,7 +60,7 @@ def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
 
 
 def _without_middle(name: str, fits: Fits) -> tuple[str, int, int]:
-    """The name, and how many letters of its beginning and of its end are shown."""
+    """Return the name, and how many letters of its beginning and of its end are shown."""
     if len(name) <= LONGEST and fits(name):
         return name, len(name), len(name)
 
@@ -104,7 +104,7 @@ def _from_difference(name: str, difference: int, fits: Fits) -> str:
 
 
 def text_width(text: str, font: Mapping[str, Any]) -> float:
-    """The width of a line in points."""
+    """Return the width of a line in points."""
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 

@@ -105,7 +105,7 @@ def write_result_page(
 
 
 def card_style() -> str:
-    """The style of cards, for a page's `<style>`."""
+    """Return the style of cards, for a page's `<style>`."""
     return base_style() + files("keras_vit_cli.search").joinpath("cards.css").read_text("utf-8")
 
 
@@ -133,7 +133,7 @@ def _card(card: Card, source: str | None, folder: Path) -> str:
 
 
 def photo(card: Card, source: str | None, folder: Path, link: str = "") -> str:
-    """A photograph with its name and facts, as HTML; `link` has attributes of its link."""
+    """Return a photograph with its name and facts, as HTML; `link` has attributes of its link."""
     name = printable(card.name)
     if source is None:
         image = "<span class=gone>the file is gone, or cannot be read</span>"
@@ -146,13 +146,13 @@ def photo(card: Card, source: str | None, folder: Path, link: str = "") -> str:
 
 
 def link_to(path: Path, folder: Path) -> str:
-    """The address of a file on a page in `folder`."""
+    """Return the address of a file on a page in `folder`."""
     # Bytes, as the file system has them: a name need not be UTF-8.
     return quote(os.fsencode(path_from(folder, path)))
 
 
 def thumbnail(path: Path, bands: tuple[int, ...] | None = None) -> str | None:
-    """A small JPEG file as a URI; None for a file that is gone or cannot be read.
+    """Return a small JPEG file as a URI; None for a file that is gone or cannot be read.
 
     Of a raster file it shows the first three of `bands`, or the first one.
     """

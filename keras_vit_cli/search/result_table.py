@@ -14,7 +14,7 @@ CLUSTER_COLUMNS = ("file", "cluster", "similarity", "label")
 
 
 def label_of(index: FeatureIndex, row: int) -> str:
-    """The name of a row's class; "" where it is not known."""
+    """Return the name of a row's class; "" where it is not known."""
     label = int(index.labels[row])
     return index.class_names[label] if label >= 0 else ""
 
@@ -33,6 +33,6 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def is_result_table(path: Path) -> bool:
-    """Whether a file begins as those that `search` and `cluster` write."""
+    """Return whether a file begins as those that `search` and `cluster` write."""
     heads = (CsvLines().line(columns) for columns in (SEARCH_COLUMNS, CLUSTER_COLUMNS))
     return any(begins_with_mark(path, head.encode()) for head in heads)

@@ -53,7 +53,7 @@ def search(options: SearchOptions) -> int:
 
 
 def facts_of(index: FeatureIndex) -> str:
-    """What an index is, in a line."""
+    """Return what an index is, in a line."""
     info = index.info
     pooling = f", {info['pooling']} of its tokens" if info["pooling"] else ""
     return (
@@ -68,7 +68,7 @@ def _load(index: FeatureIndex, model: Path | None) -> ImageModel:
 
 
 def _noted_model(index: FeatureIndex) -> Path | str:
-    """The file that an index names, or its released weights, where it may choose them.
+    """Return the file that an index names, or its released weights, where it may choose them.
 
     Others may have made the index: it leads neither to files elsewhere nor to a download.
     """
@@ -99,7 +99,7 @@ def _rows(index: FeatureIndex, result: SearchResult) -> Iterator[tuple[str | int
 
 
 def sections_of(index: FeatureIndex, result: SearchResult) -> Iterator[Section]:
-    """The parts of the page: one per photograph that was searched for."""
+    """Yield the parts of the page: one per photograph that was searched for."""
     for i, file in enumerate(result.files):
         rows, similarities = result.nearest.rows[i], result.nearest.similarities[i]
         cards = []

@@ -55,7 +55,7 @@ def _error(status: int, reason: str, **headers: str) -> JSONResponse:
 def make_app(
     service: Service, hosts: list[str], log: Callable[[str], None] | None = None
 ) -> RequestLog:
-    """The ASGI application of a service.
+    """Return the ASGI application of a service.
 
     Args:
         service: What answers.
@@ -128,7 +128,7 @@ def make_app(
 
 
 async def _response_of(request: Request, answer: Answer) -> Response:
-    """The answer as JSON, or its error; a client that still sends is heard out first."""
+    """Return the answer as JSON, or its error; a client that still sends is heard out first."""
     try:
         return _Json(await answer(request), headers=_HEADERS)
     except ClientDisconnect:

@@ -57,7 +57,7 @@ class Decoders(WatchedThreads):
         return super().submit(self._run, threading.Event(), function, *args, **options)
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a function returns; leave the wait, and its process soon ends."""
+        """Return what a function returns; leave the wait, and its process soon ends."""
         is_left = threading.Event()
         try:
             return await asyncio.wrap_future(super().submit(self._run, is_left, function, *args))

@@ -97,7 +97,7 @@ class Uploads:
         raise FullError(f"{self._limit} requests are being sent")
 
     async def read(self, request: Request, max_bytes: int) -> bytes:
-        """The body of a request that holds a place: see `read_body`."""
+        """Return the body of a request that holds a place: see `read_body`."""
         start = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(UPLOAD_SECONDS) as deadline:
@@ -118,7 +118,7 @@ def _address(request: Request) -> str:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
 
     Raises:
         RefusedError: It is too large.
@@ -139,7 +139,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def images_in(request: Request, body: bytes, max_images: int) -> list[Upload]:
-    """The images in a body: the body itself, or the files in a multipart form.
+    """Return the images in a body: the body itself, or the files in a multipart form.
 
     Raises:
         RefusedError: It is empty, a form without a file, or one with too many.
@@ -214,7 +214,7 @@ def prepare(model: ServedModel, contents: bytes, max_pixels: int) -> np.ndarray:
 
 
 def preparation(model: ServedModel, contents: bytes, max_pixels: int) -> tuple[Any, ...]:
-    """The arguments of `prepare_contents`, which may be sent to another process."""
+    """Return the arguments of `prepare_contents`, which may be sent to another process."""
     if not contents:
         raise BadImageError("the file is empty")
     return contents, model.image_size, model.channels, max_pixels, model.evaluation

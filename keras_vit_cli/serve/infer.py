@@ -66,7 +66,7 @@ def _pixels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
 
 
 def _in_range(image: np.ndarray) -> Contents:
-    """The image; or the reason, where the values are certainly of another scale."""
+    """Return the image; or the reason, where the values are certainly of another scale."""
     low, high = float(image.min()), float(image.max())
     # An image of one value may be black.
     if low < 0 or high > 255 or (low < high <= 1):
@@ -119,7 +119,7 @@ def _shape(tensor: Tensor, model: ServedModel) -> tuple[int, ...]:
 
 
 def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest:
-    """The images of a request to `infer`.
+    """Return the images of a request to `infer`.
 
     Raises:
         RefusedError: It is not one that this model takes, or has too many images.
@@ -172,7 +172,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the outputs to return; all of them where a request does not name any."""
+    """Return the names of the outputs to return; all of them where a request does not name any."""
     if outputs is None:
         return names
     accepted = f'Leave "outputs" out, or name {", ".join(names)}.'

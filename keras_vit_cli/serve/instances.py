@@ -13,7 +13,7 @@ ACCEPTED = (
 
 
 def read_instances(body: bytes, max_images: int) -> list[Upload]:
-    """The images of a request to `:predict`.
+    """Return the images of a request to `:predict`.
 
     Raises:
         RefusedError: It is not as `ACCEPTED` describes, or has too many images.

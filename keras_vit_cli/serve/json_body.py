@@ -17,7 +17,7 @@ MARKS, MARKS_PER_IMAGE, OTHER_MARKS = (b"[", b"{", b":", b'"'), 8, 200
 def json_object(
     body: bytes, accepted: str, keys: Collection[str], max_images: int
 ) -> dict[str, Any]:
-    """The JSON object that a body is.
+    """Return the JSON object that a body is.
 
     Args:
         body: Of the request.
@@ -56,7 +56,7 @@ def check_keys(value: Any, what: str, accepted: str, keys: Collection[str]) -> N
 
 
 def decoded(text: str) -> bytes | str:
-    """The bytes that a text is in base64, or the reason why it is not."""
+    """Return the bytes that a text is in base64, or the reason why it is not."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -64,7 +64,7 @@ def decoded(text: str) -> bytes | str:
 
 
 def short(value: Any) -> str:
-    """A value of a request for a message: printable, and not as long as the request."""
+    """Return a value of a request for a message: printable, and not as long as the request."""
     if isinstance(value, list) and len(value) > 8:
         value = [*value[:8], "..."]
     try:

@@ -62,5 +62,5 @@ class Metrics:
         self._reloads.labels("loaded" if succeeded else "failed").inc()
 
     def text(self) -> bytes:
-        """All of it in Prometheus's text format."""
+        """Return all of it in Prometheus's text format."""
         return generate_latest(self._registry)

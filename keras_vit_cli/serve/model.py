@@ -84,7 +84,7 @@ class ServedModel:
 
 
 def load_served(path: str | Path) -> ServedModel:
-    """The model in a file, the folder of a run, an exported artifact, or released weights.
+    """Return the model in a file, the folder of a run, an exported artifact, or released weights.
 
     Raises:
         ValueError: The file is damaged, or its model cannot classify images.
@@ -147,7 +147,7 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
 
 
 def _sizes(batch_size: int) -> list[int]:
-    """The powers of two below `batch_size`, and `batch_size`."""
+    """Return the powers of two below `batch_size`, and `batch_size`."""
     return [*(2**i for i in range((batch_size - 1).bit_length())), batch_size]
 
 

@@ -66,7 +66,7 @@ class RequestLog:
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The one id that the headers of a request have, or a new one.
+    """Return the one id that the headers of a request have, or a new one.
 
     >>> request_id([(b"x-request-id", b"job-7")])
     b'job-7'

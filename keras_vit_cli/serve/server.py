@@ -128,7 +128,7 @@ def _announce(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or an OSError that names the address."""
+    """Return a listening socket, or an OSError that names the address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -88,7 +88,7 @@ class Service:
                 threads.shutdown(cancel_futures=True)
 
     async def predict(self, request: Request) -> dict[str, Any]:
-        """The row of the image in a request, or the `rows` of several in a form."""
+        """Return the row of the image in a request, or the `rows` of several in a form."""
         uploads = await self._read_images(request, self.limits.max_images)
         model, version = self.versions.model, self.versions.version.name
         answers, rows = await self._answer(request, model, uploads)
@@ -101,7 +101,7 @@ class Service:
         return {**rows[0], "version": version}
 
     async def instances(self, request: Request) -> dict[str, Any]:
-        """The rows of the images in JSON as TensorFlow Serving takes it."""
+        """Return the rows of the images in JSON as TensorFlow Serving takes it."""
         self._check_name(request)
         with self.uploads.taken(request):
             body = await self.uploads.read(request, self.limits.max_bytes)
@@ -111,7 +111,7 @@ class Service:
         return {"predictions": rows, "version": version}
 
     async def infer(self, request: Request) -> dict[str, Any]:
-        """The tensors that answer those of a request by the Open Inference Protocol."""
+        """Return the tensors that answer those of a request by the Open Inference Protocol."""
         self._check_name(request)
         with self.uploads.taken(request):
             body = await self.uploads.read(request, self.limits.max_bytes)
@@ -123,7 +123,7 @@ class Service:
         return {**name, **infer_answer(infer, model, answers, rows)}
 
     async def describe(self, request: Request) -> dict[str, Any]:
-        """What the model is: its task, its size, the sum of its weights, its version."""
+        """Return what the model is: its task, its size, the sum of its weights, its version."""
         self._check_name(request)
         model = self.versions.model
         return {
@@ -139,7 +139,7 @@ class Service:
         }
 
     async def describe_tensors(self, request: Request) -> dict[str, Any]:
-        """What the model takes and returns, by the Open Inference Protocol."""
+        """Return what the model takes and returns, by the Open Inference Protocol."""
         self._check_name(request)
         model = self.versions.model
         return {
@@ -160,7 +160,7 @@ class Service:
     async def _answer(
         self, request: Request, model: ServedModel, uploads: Sequence[Upload]
     ) -> tuple[list[np.ndarray | str], list[Row]]:
-        """An answer or the reason why there is none for each image, and the row of each.
+        """Return an answer or the reason why there is none for each image, and the row of each.
 
         A request of many images is one in the queue: its images enter batches a few at a time, so
         that those of others come between.
@@ -219,7 +219,7 @@ class Service:
         }
 
     def _explaining(self, request: Request) -> Callable[[np.ndarray], Explanation]:
-        """What explains an image as the query of a request asks for, or a RefusedError."""
+        """Return what explains an image as the query of a request asks for, or a RefusedError."""
         model, query = self.versions.model, request.query_params
         explain = model.explain
         if explain is None:
@@ -250,7 +250,7 @@ class Service:
         return "stalled" if seconds > STALL_SECONDS else "ok"
 
     def health(self) -> dict[str, Any]:
-        """Which version answers, and why a newer one does not."""
+        """Return which version answers, and why a newer one does not."""
         versions = self.versions
         return {
             "status": self.status,
@@ -304,7 +304,7 @@ async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
 
 
 def _png(pixels: np.ndarray) -> str:
-    """The pixels as a data URL."""
+    """Return the pixels as a data URL."""
     from PIL import Image
 
     levels = np.round(pixels).clip(0, 255).astype("uint8")

@@ -15,7 +15,7 @@ from keras_vit_cli.serve.model import ServedModel
 
 
 def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
-    """The page for a model; names of files and classes may be any text: they are escaped."""
+    """Return the page for a model; names of files and classes may be any text: they are escaped."""
     height, width = model.image_size
     names = "; ".join(model.class_names[:8])
     return _template().substitute(
@@ -32,7 +32,7 @@ def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
 
 @cache
 def page_headers() -> dict[str, str]:
-    """The page's own style and script are allowed, by their hashes, and nothing else."""
+    """Return the page's own style and script are allowed, by their hashes, and nothing else."""
     page = _template().template
     style, script = (
         _hash(match[1])

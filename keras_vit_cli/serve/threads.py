@@ -42,6 +42,6 @@ class WatchedThreads(ThreadPoolExecutor):
                 self._last_end = time.monotonic()
 
     def stalled_seconds(self) -> float:
-        """The time since anything came to an end; 0 while there is nothing to do."""
+        """Return the time since anything came to an end; 0 while there is nothing to do."""
         with self._counting:
             return time.monotonic() - self._last_end if self._pending else 0.0

@@ -17,7 +17,7 @@ from keras_vit_cli.train.job import Job
 def build(
     job: Job, recipe: Recipe, task: Task, channels: int, rasters: data.Split | None = None
 ) -> Any:
-    """The model of the job's name or weights, or that of the recipe.
+    """Return the model of the job's name or weights, or that of the recipe.
 
     Of training images that are rasters it has the bands, and their statistics.
     """
@@ -58,7 +58,7 @@ def build(
 
 
 def _is_mixer(job: Job) -> bool:
-    """Whether the job's model, or else its weights, are an MLP-Mixer's."""
+    """Return whether the job's model, or else its weights, are an MLP-Mixer's."""
     if job.model is not None:
         return family_of(job.model).model is MLPMixer
     assert job.weights is not None

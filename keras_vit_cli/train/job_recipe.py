@@ -30,7 +30,7 @@ RECIPE_OPTIONS = (
 
 
 def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE) -> Recipe:
-    """The recipe with the options of the job, of which a rule may choose by the images."""
+    """Return the recipe with the options of the job, of which a rule may choose by the images."""
     _check_combinations(job)
     named = None if job.model is None else named_model(job.model)
     recipe = recipes.get(recipe_name(job, images_per_class, side)[0])
@@ -88,7 +88,7 @@ def _check_combinations(job: Job) -> None:
 def recipe_name(
     job: Job, images_per_class: float, side: int = DEFAULT_SIZE
 ) -> tuple[str, str | None]:
-    """The name of the recipe, and why it was chosen where the job leaves that open."""
+    """Return the name of the recipe, and why it was chosen where the job leaves that open."""
     if job.recipe not in (None, AUTO):
         return str(job.recipe), None
     if job.data.startswith("digits"):
@@ -128,7 +128,7 @@ def check_processes(job: Job, recipe: Recipe) -> None:
 
 
 def note_of_mirroring(job: Job, recipe: Recipe) -> str:
-    """A line where mirrored images may have another label, and what to give then; or ""."""
+    """Return a line where mirrored images may have another label, and what to give then; or ""."""
     trains_on_mirrored = recipe.augmentation.flip and not job.freeze_backbone
     if not trains_on_mirrored and recipe.views == "one":
         return ""

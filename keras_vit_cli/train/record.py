@@ -47,7 +47,7 @@ def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
 
 
 def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:
-    """How the model was made, for `config.json` and the page of the report."""
+    """Return how the model was made, for `config.json` and the page of the report."""
     started = json.loads((folder / "config.json").read_text("utf-8"))
     return {
         "command": started["command"],  # of the first process, if it was resumed
@@ -66,7 +66,7 @@ def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, A
 
 
 def stored_report(folder: Path) -> tuple[Report, dict[str, Any]]:
-    """The report of a finished run, and all facts of its `report.json`."""
+    """Return the report of a finished run, and all facts of its `report.json`."""
     facts = json.loads((folder / "report.json").read_text("utf-8"))
     return Report.from_dict(facts["report"]), facts
 

@@ -149,7 +149,7 @@ class Run:
         self.history: History = {}
 
     def devices(self) -> AbstractContextManager[Any]:
-        """The scope of the job's distribution."""
+        """Return the scope of the job's distribution."""
         job = self.job
         if job.distribution is not None:
             keras_vit.distribution.initialize()
@@ -202,7 +202,7 @@ class Run:
         return report
 
     def follow(self) -> Report | None:
-        """The same steps in the other processes: no line, and no file."""
+        """Return the same steps in the other processes: no line, and no file."""
         if not from_all_processes(False)[0]:
             return None
         self.print = lambda line: None
@@ -460,7 +460,7 @@ class Run:
 
 
 def load_splits(job: Job) -> data.Splits:
-    """The labeled images of a job; bad files are left to the report of the run."""
+    """Return the labeled images of a job; bad files are left to the report of the run."""
     bands: Any = job.bands
     if bands not in (None, "all"):
         bands = tuple(map(int, bands.split(",")))
@@ -482,7 +482,7 @@ def load_splits(job: Job) -> data.Splits:
 
 
 def load_teacher(name: str) -> Any:
-    """A model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
+    """Return a model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
     teacher = load(name)
     check_classifier(teacher, "teacher")
     return teacher

@@ -32,7 +32,7 @@ _PROBES = 4  # random versions of a test image
 def resolve_augment(
     augment: Augment | None, suitable: Augmentation
 ) -> tuple[Augmentation, tuple[Any, ...]]:
-    """The settings of our own augmentation, and the layers that follow it.
+    """Return the settings of our own augmentation, and the layers that follow it.
 
     Layers replace everything but crop and resize, unless the first of them is an `Augmentation` or
     its name.
@@ -62,7 +62,7 @@ def resolve_augment(
 
 
 def crop_only(augmentation: Augmentation) -> Augmentation:
-    """The same crop, and nothing else."""
+    """Return the same crop, and nothing else."""
     off = Augmentation(crop=augmentation.crop, flip=False)
     return replace(off, min_area=augmentation.min_area, aspect_ratio=augmentation.aspect_ratio)
 
@@ -74,7 +74,7 @@ def _settings(part: Any) -> Augmentation | None:
 
 
 def _layers(part: Any) -> list[Any]:
-    """One part of `augment` as layers or callables, those of a `Sequential` one by one."""
+    """Return one part of `augment` as layers or callables, those of a `Sequential` one by one."""
     if isinstance(part, (keras.Sequential, keras.layers.Pipeline)):
         # A Sequential would compute with the backend, which tf.data cannot do on JAX and torch.
         return [layer for inner in part.layers for layer in _layers(inner)]
@@ -94,7 +94,7 @@ def _layers(part: Any) -> list[Any]:
 
 
 def describe_augment(settings: Augmentation, layers: Sequence[Any]) -> str:
-    """What `resolve_augment` returned, as a line for a title or a log.
+    """Return what `resolve_augment` returned, as a line for a title or a log.
 
     Example:
         >>> import keras
@@ -110,7 +110,7 @@ def describe_augment(settings: Augmentation, layers: Sequence[Any]) -> str:
 
 
 def describe(layer: Any) -> str:
-    """The public name of a layer, or the name of a callable.
+    """Return the public name of a layer, or the name of a callable.
 
     Example:
         >>> import keras
@@ -197,7 +197,7 @@ class LayerAugmentation:
     def mix(
         self, images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """A batch of images and one-hot labels; the seed has shape `(2,)`."""
+        """Return a batch of images and one-hot labels; the seed has shape `(2,)`."""
         for step in self._batch_steps:
             images, labels = step.function(seed, images, labels)
             images = tf.clip_by_value(images, 0.0, 255.0)
@@ -292,7 +292,7 @@ def _check_settings(layer: Any, name: str) -> None:
 
 
 def _checked(name: str, outputs: Any, inputs: Sequence[tf.Tensor]) -> Any:
-    """What a layer returned, as float32 tensors of the shapes of its inputs."""
+    """Return what a layer returned, as float32 tensors of the shapes of its inputs."""
     single = len(inputs) == 1
     results = (outputs,) if single else outputs
     if not isinstance(results, (list, tuple)) or len(results) != len(inputs):

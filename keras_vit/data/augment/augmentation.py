@@ -148,7 +148,7 @@ AUGMENTATIONS = {
 
 
 def get_augmentation(augment: Augmentation | str) -> Augmentation:
-    """The augmentation itself, or the one with this name in `AUGMENTATIONS`."""
+    """Return the augmentation itself, or the one with this name in `AUGMENTATIONS`."""
     if isinstance(augment, Augmentation):
         return augment
     return AUGMENTATIONS[check_choice(augment, "augment", AUGMENTATIONS)]

@@ -142,7 +142,7 @@ def _title(label: np.ndarray, meaning: Task | tuple[str, ...], names: tuple[str,
 
 
 def format_soft_label(label: np.ndarray, names: tuple[str, ...]) -> str:
-    """The classes of a soft label in percent, the largest first.
+    """Return the classes of a soft label in percent, the largest first.
 
     Example:
         >>> format_soft_label(np.array([0.25, 0.0, 0.75]), ("rose", "tulip", "daisy"))

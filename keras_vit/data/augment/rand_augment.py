@@ -217,7 +217,7 @@ MOVES: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 
 
 def _cutout_box(strength: float, place: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A box of up to 80 of 224 pixels around a point that may lie at the border."""
+    """Return a box of up to 80 of 224 pixels around a point that may lie at the border."""
     half = np.array([int(40 / _SIDE * side * strength) for side in size])
     center = np.floor(place * np.array(size))
     return np.concatenate([center - half, center + half], axis=-1).astype("float32")

@@ -73,7 +73,7 @@ def _solarize(image: Array, _: Array) -> Array:
 
 
 def _blur(image: Array, weights: Array) -> Array:
-    """A Gaussian along the rows, then along the columns; the border is mirrored."""
+    """Return a Gaussian along the rows, then along the columns; the border is mirrored."""
     xp = array_namespace(image)
     height, width, channels = image.shape
     reach = (weights.shape[0] - 1) // 2

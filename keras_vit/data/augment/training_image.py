@@ -139,7 +139,7 @@ def training_boxes(
 
 
 def _moves(draws: dict[str, Draws], augmentation: Augmentation) -> Iterator[Array]:
-    """What moves the pixels of the image once it has the model's size, in order."""
+    """Yield what moves the pixels of the image once it has the model's size, in order."""
     for name in augmentation.changes:
         if (matrix := draws[name].get("matrix")) is not None:
             xp = array_namespace(matrix)

@@ -18,7 +18,7 @@ HEADER_BYTES = _DEPTH + 1
 
 
 def has_sixteen_bits(contents: bytes) -> bool:
-    """Whether these are the first bytes of a PNG file of 16 bits per channel.
+    """Return whether these are the first bytes of a PNG file of 16 bits per channel.
 
     >>> has_sixteen_bits(b"no image")
     False

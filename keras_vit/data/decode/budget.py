@@ -70,7 +70,7 @@ class JpegSize(NamedTuple):
 
 
 def jpeg_size(jpeg: bytes) -> JpegSize:
-    """The size in the frame header of a JPEG or JPEG-LS stream; zeros where there is none.
+    """Return the size in the frame header of a JPEG or JPEG-LS stream; zeros where there is none.
 
     Raises:
         BadImageError: There are more scans than `check_scans` lets pass.

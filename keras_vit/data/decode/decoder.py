@@ -93,7 +93,7 @@ def decode_and_orientation(
     upright: bool = False,
     decoder: str = "tensorflow",
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What `decode_image` returns, and the EXIF orientation, uint8 1..8."""
+    """Return what `decode_image` returns, and the EXIF orientation, uint8 1..8."""
     image, orientation = tf.cond(
         starts_with(contents, JPEG),
         lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright, decoder),
@@ -179,7 +179,7 @@ def decode_upright_jpeg(
     crop: Crop | None = None,
     decoder: str = "tensorflow",
 ) -> tf.Tensor:
-    """A JPEG file as it is stored, or the part that `crop` returns for its stored size.
+    """Return a JPEG file as it is stored, or the part that `crop` returns for its stored size.
 
     For files known to be JPEG and upright this is `decode_image` without a `tf.cond`, which costs
     as much as decoding a small image: TensorFlow also walks through the branch that is not taken.
@@ -206,7 +206,7 @@ def _decode_jpeg(
     upright: bool,
     decoder: str,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The image as it is stored, and its orientation."""
+    """Return the image as it is stored, and its orientation."""
     if max_pixels is not None:
         check = check_pixel_count(tf.io.extract_jpeg_shape(contents)[:2], max_pixels)
         with tf.control_dependencies([check]):
@@ -220,7 +220,7 @@ def _decode_jpeg(
 def _decode_other(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The image as it is stored, and its orientation."""
+    """Return the image as it is stored, and its orientation."""
     image = _other_pixels(contents, max_pixels)
     orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
     if crop is not None and not upright:
@@ -230,7 +230,7 @@ def _decode_other(
 
 @traced_once
 def _other_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
-    """All pixels of a file that is not JPEG, with the channels that it has."""
+    """Return all pixels of a file that is not JPEG, with the channels that it has."""
     checks = [_refuse_animated_webp(contents), _refuse_other_bmp(contents)]
     if max_pixels is not None:
         checks.append(check_pixel_count(header_shape(contents), max_pixels))

@@ -26,7 +26,7 @@ _ZEROS = 32 * b"\x00"  # appended to a file: the most bytes that are read at onc
 
 
 def starts_with(contents: tf.Tensor, magic: bytes) -> tf.Tensor:
-    """Whether a file begins with these bytes."""
+    """Return whether a file begins with these bytes."""
     return tf.strings.substr(contents, 0, len(magic)) == magic
 
 
@@ -72,7 +72,7 @@ def bmp_header(contents: tf.Tensor) -> tf.Tensor:
 
 @traced_once
 def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) by default."""
+    """Return the EXIF orientation of a JPEG file, uint8 1..8; 1 (upright) by default."""
     size, padded = _length(contents), _padded(contents)
 
     def segment(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -109,7 +109,7 @@ def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
 
 
 def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The first frame of a GIF file, and where it lies.
+    """Return the first frame of a GIF file, and where it lies.
 
     Returns:
         A GIF file of this frame alone; the frame's int32 (top, left, height, width); int32
@@ -122,7 +122,7 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
 
     def after_blocks(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The place behind blocks of data, each with its length before it; 0 is the last."""
+        """Return the place behind blocks of data, each with its length before it; 0 is the last."""
 
         def step(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             for _ in range(4):  # the loop costs more than its body
@@ -179,7 +179,7 @@ def _first_chunk(
 
 
 def _read_exif(exif: tf.Tensor) -> tf.Tensor:
-    """The orientation in the first directory of an EXIF block."""
+    """Return the orientation in the first directory of an EXIF block."""
     exif = tf.strings.regex_replace(exif, r"^Exif\x00\x00", "")  # some WebP files repeat it
     size, padded, big = _length(exif), _padded(exif), starts_with(exif, b"MM\x00*")
     known = big | starts_with(exif, b"II*\x00")

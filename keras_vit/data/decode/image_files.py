@@ -50,7 +50,7 @@ def irregular(path: Path) -> str | None:
 
 
 def read_contents(path: Path) -> bytes:
-    """The bytes of an image file, or a BadImageError for what is not regular or is empty."""
+    """Return the bytes of an image file, or a BadImageError for what is not regular or is empty."""
     if kind := irregular(path):
         raise BadImageError(kind)
     contents = path.read_bytes()
@@ -86,7 +86,7 @@ def read_image(
     transform: EvalTransform | str = "crop",
     decoder: str | None = None,
 ) -> np.ndarray | str:
-    """Pixels of one file, prepared as in evaluation, or the reason why it cannot be decoded.
+    """Return pixels of one file, prepared as in evaluation, or the reason why it cannot be decoded.
 
     TensorFlow decodes and resizes where it is the backend, Pillow on the others: to the same pixels
     but for JPEG files, which TensorFlow decodes with a faster, less accurate transform. Over 61
@@ -130,7 +130,7 @@ def prepare_file(
     max_pixels: int = MAX_PIXELS,
     transform: EvalTransform = DEFAULT,
 ) -> np.ndarray | str:
-    """What `read_image` returns, without its warning."""
+    """Return what `read_image` returns, without its warning."""
     try:
         contents = read_contents(Path(file))
         return prepare_contents(contents, image_size, channels, max_pixels, transform)
@@ -165,7 +165,7 @@ def displayed_image(
 
 
 def unreadable_reason(error: OSError | BadImageError) -> str:
-    """Why a file cannot be opened or decoded, without its name."""
+    """Return why a file cannot be opened or decoded, without its name."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -176,7 +176,7 @@ def prepare_contents(
     max_pixels: int = MAX_PIXELS,
     transform: EvalTransform = DEFAULT,
 ) -> np.ndarray:
-    """The one preparation of an encoded image, as in evaluation, whoever asks for it.
+    """Return the one preparation of an encoded image, as in evaluation, whoever asks for it.
 
     Args:
         contents: the bytes of an image file.

@@ -122,7 +122,7 @@ _SYSTEM_FOLDERS = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "lost+found
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is hidden, or the system's own.
+    """Return whether a file or folder of this name is hidden, or the system's own.
 
     >>> is_hidden(".DS_Store"), is_hidden("@eaDir"), is_hidden("daisy")
     (True, True, False)
@@ -131,7 +131,7 @@ def is_hidden(name: str) -> bool:
 
 
 def kinds_of(reader: str) -> tuple[ImageKind, ...]:
-    """The kinds that a reader reads.
+    """Return the kinds that a reader reads.
 
     >>> [kind.name for kind in kinds_of("bands")]
     ['PNG', 'TIFF', 'DICOM', 'NumPy']
@@ -140,7 +140,7 @@ def kinds_of(reader: str) -> tuple[ImageKind, ...]:
 
 
 def suffixes_of(reader: str) -> tuple[str, ...]:
-    """The suffixes of `kinds_of` a reader, sorted."""
+    """Return the suffixes of `kinds_of` a reader, sorted."""
     return tuple(sorted(suffix for kind in kinds_of(reader) for suffix in kind.suffixes))
 
 
@@ -161,7 +161,7 @@ def kind_of(path: Path) -> ImageKind | None:
 
 
 def kind_by_bytes(path: Path) -> ImageKind | None:
-    """The kind of a regular file by its first bytes, whatever its suffix."""
+    """Return the kind of a regular file by its first bytes, whatever its suffix."""
     try:
         # Whoever opens a named pipe would wait for its writer.
         if not path.is_file():
@@ -173,7 +173,7 @@ def kind_by_bytes(path: Path) -> ImageKind | None:
 
 
 def kind_of_contents(contents: bytes) -> ImageKind | None:
-    """The kind of a file with these first bytes.
+    """Return the kind of a file with these first bytes.
 
     >>> kind_of_contents(b"II*\\0...").name
     'TIFF'

@@ -94,7 +94,7 @@ def _check(image: Any, max_pixels: int | None) -> None:
 
 
 def _unsuitable(image: Any) -> str | None:
-    """Why a TIFF file is not read, of which Pillow would show a part."""
+    """Return why a TIFF file is not read, of which Pillow would show a part."""
     if not _RAW_TAGS.isdisjoint(image.tag_v2):
         return "a raw camera file or one of several resolutions: develop it, or write one of them"
     if image.is_animated:  # n_frames would read all of them, in quadratic time
@@ -131,7 +131,7 @@ def array_to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def exif_orientation(block: bytes) -> int:
-    """The orientation of an EXIF block, 1..8; 1 (upright) by default.
+    """Return the orientation of an EXIF block, 1..8; 1 (upright) by default.
 
     `getexif` of Pillow also reads XMP, which TensorFlow cannot.
     """

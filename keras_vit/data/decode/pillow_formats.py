@@ -15,7 +15,7 @@ PILLOW_FORMATS = tuple(kind for kind in kinds_of(PILLOW) if TENSORFLOW not in ki
 
 
 def pillow_format(contents: bytes) -> ImageKind | None:
-    """The format of a file's first bytes, if it is one of these.
+    """Return the format of a file's first bytes, if it is one of these.
 
     >>> pillow_format(b"II*\\0...").name
     'TIFF'

@@ -54,7 +54,7 @@ class RasterFormat(NamedTuple):
 def read_raster(
     contents: bytes, bands: tuple[int, ...] | None = None, max_pixels: int | None = MAX_PIXELS
 ) -> np.ndarray:
-    """The bands of a file, in its own range.
+    """Return the bands of a file, in its own range.
 
     - TIFF, GeoTIFF: one image, whose bands are samples, planes or pages of one size.
       GDAL_NODATA, internal masks and sparse tiles are what does not have a value.
@@ -112,7 +112,7 @@ def read_raster(
 
 
 def _of_bands(image: np.ndarray, bands: tuple[int, ...] | None) -> np.ndarray:
-    """The chosen bands as numbers that float32 can hold."""
+    """Return the chosen bands as numbers that float32 can hold."""
     if image.dtype.kind not in "buif" or image.dtype.itemsize > 8:
         raise BadImageError(f"values of {image.dtype}: write integers or floats")
     count = image.shape[-1]
@@ -306,7 +306,7 @@ def _check_segments(series: Any, contents: bytes, check: Callable[..., None]) ->
 
 
 def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray | np.bool_:
-    """Which values of an image are those that GDAL_NODATA calls missing."""
+    """Return which values of an image are those that GDAL_NODATA calls missing."""
     try:
         value = float(str(page.tags.valueof(_NODATA)).strip("\0 ").replace(",", "."))
     except ValueError:  # there is none, or text that is not a number
@@ -322,7 +322,7 @@ def _is_nodata(page: Any, image: np.ndarray) -> np.ndarray | np.bool_:
 
 
 def _is_sparse(series: Any) -> np.ndarray | np.bool_:
-    """Which pixels lie in the strips and tiles that a file leaves out."""
+    """Return which pixels lie in the strips and tiles that a file leaves out."""
     pages, shape = series.pages, series.shape
     if all(all(page.databytecounts) for page in pages):
         return np.ma.nomask
@@ -349,7 +349,7 @@ def _read_png(contents: bytes, check: Callable[..., None]) -> np.ndarray:
 
 
 def _png_exif(contents: bytes) -> bytes:
-    """The EXIF block of a PNG file, wherever it stands; or nothing."""
+    """Return the EXIF block of a PNG file, wherever it stands; or nothing."""
     place = len(PNG)
     while place + 8 <= len(contents):
         length, kind = int.from_bytes(contents[place : place + 4]), contents[place + 4 : place + 8]
@@ -440,7 +440,7 @@ def _keep_checked_frame(file: Any, shape: tuple[int, ...]) -> None:
 
 
 def _is_padding(file: Any, image: np.ndarray) -> np.ndarray | np.bool_:
-    """Which stored values pad a gray image, as around the circle that a scanner sees.
+    """Return which stored values pad a gray image, as around the circle that a scanner sees.
 
     Source: DICOM PS3.3, C.7.5.1.1.2.
     """

@@ -73,7 +73,7 @@ class ArraySplit(IndexedSplit):
     _cached = ("_label_tensor", "_image_tensor")
 
     def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The uint8 images `(n, height, width, channels)` and `labels()`."""
+        """Return the uint8 images `(n, height, width, channels)` and `labels()`."""
         return self._images, self._labels
 
     @cached_property

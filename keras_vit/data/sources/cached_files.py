@@ -50,7 +50,7 @@ def cached_photographs(
     folder: Path | None = None,
     print_fn: Callable[[str], None] = print,
 ) -> FileSplit:
-    """The same photographs, decoded, with a shorter side of at most so many pixels.
+    """Return the same photographs, decoded, with a shorter side of at most so many pixels.
 
     Pillow decodes them, and reduces those that are larger by its antialiased bicubic resize, so
     that crops of them differ a little from those of the photographs; smaller ones keep the pixels
@@ -182,7 +182,7 @@ def _unsuitable(split: Split) -> str:
 
 
 def _names(split: FileSplit, shorter_side: int, channels: int) -> Iterator[str]:
-    """A name for each file, which changes with the file and with what is asked for."""
+    """Yield a name for each file, which changes with the file and with what is asked for."""
     how = f"{shorter_side} {channels}"
     for file in split.files:
         size, changed = _size_and_time(file)
@@ -201,7 +201,7 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether a file of the cache, not a link, is as it was written for its photograph."""
+    """Return whether a file of the cache, not a link, is as it was written for its photograph."""
     try:
         if irregular_type(file, follow=False):
             return False

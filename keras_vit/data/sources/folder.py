@@ -130,7 +130,7 @@ class FileSplit(IndexedSplit):
             )
 
     def with_files(self, files: Sequence[Path], *, upright: bool, jpeg: bool) -> FileSplit:
-        """The same examples in other files, one for each, of which the same is known."""
+        """Return the same examples in other files, one for each, of which the same is known."""
         changed = self._copy()
         changed.files, changed.upright, changed.jpeg = tuple(files), upright, jpeg
         return changed
@@ -213,7 +213,7 @@ class FileOptions:
         return PILLOW if self.reader == "grain" else TENSORFLOW
 
     def numbers(self, files: Sequence[Path]) -> tuple[int, ...] | None:
-        """The bands, which of "all" are those of the first file that can be read."""
+        """Return the bands, which of "all" are those of the first file that can be read."""
         if not isinstance(self.bands, str):
             return self.bands
         for file in files:
@@ -354,7 +354,7 @@ def _is_one_class(folder: Path) -> str:
 
 
 def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files, Files]:
-    """The images of `FOLDER/<class>/*`, sorted, and what else lies there."""
+    """Return the images of `FOLDER/<class>/*`, sorted, and what else lies there."""
     examples: Files = []
     ignored: Files = [
         (path, "an image beside the class folders")
@@ -382,7 +382,7 @@ def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files,
 def _stratified(
     examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
 ) -> Examples:
-    """The same fraction of every class for validation, but at least one image.
+    """Return the same fraction of every class for validation, but at least one image.
 
     The only image of a class is one to train on.
     """
@@ -434,7 +434,7 @@ def checked_split(
     checked: Checked,
     options: FileOptions,
 ) -> FileSplit:
-    """The split of some of the files that `check_images` has looked at."""
+    """Return the split of some of the files that `check_images` has looked at."""
     split = FileSplit(
         name,
         meaning,
@@ -485,7 +485,7 @@ def _report_ignored(ignored: Files) -> None:
 def _unused_class(
     folder: Path, name: str, examples: Examples, trained: set[str], purpose: str
 ) -> tuple[Path, str]:
-    """The folder of a class that cannot be trained on, and the reason."""
+    """Return the folder of a class that cannot be trained on, and the reason."""
     places = (folder / name, *(part / name for part in folders_in(folder)))
     path = next((place for place in places if place.is_dir()), folder / name)
     count = sum(c == name for part in examples.values() for _, c in part)
@@ -513,7 +513,7 @@ def _warn_of_spellings(names: set[str]) -> None:
 
 
 def _folded(name: str) -> str:
-    """A name by which those that differ in case or Unicode form are equal."""
+    """Return a name by which those that differ in case or Unicode form are equal."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -543,7 +543,7 @@ def _report_classes(
 
 
 def _lines(files: Files, where: str = "") -> str:
-    """A line per file with the reason, of very many the first ones."""
+    """Return a line per file with the reason, of very many the first ones."""
     lines = [f"\n    {printable(path)}: {reason}" for path, reason in files[:MOST_LINES]]
     if len(files) > MOST_LINES:
         lines.append(f"\n    and {len(files) - MOST_LINES:,} more{where}")

@@ -148,7 +148,7 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
 
 
 def _notes(columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:
-    """What else there is to know of the labels, and is easily overlooked."""
+    """Yield what else there is to know of the labels, and is easily overlooked."""
     none = (labels.targets[rows] == 0).all(axis=-1)
     if isinstance(labels.task, Multilabel) and none.any():
         yield f"{counted(int(none.sum()), 'image')} without any of the labels"
@@ -158,7 +158,7 @@ def _notes(columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:
 
 
 def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
-    """The images of a table: their names, labels and splits, None where these are not known.
+    """Return the images of a table: their names, labels and splits, None where these are not known.
 
     Args:
         path: A table with a column of files, relative to its folder. Another column has labels
@@ -233,7 +233,7 @@ def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) ->
 
 
 def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) -> str:
-    """The column of which at least half of the cells are files in the folder."""
+    """Return the column of which at least half of the cells are files in the folder."""
     step = max(1, len(table.places) // _SAMPLE)
     candidates: list[str] = []
     for means_file in (images.is_file, images.has):
@@ -256,7 +256,7 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
 
 
 def _label_columns(table: Table, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The columns that have labels, and those that number the rows."""
+    """Return the columns that have labels, and those that number the rows."""
     labels = [name for name in names if not _INDEX.fullmatch(name.lower())]
     if len(labels) > 1:
         others = [name for name in labels if not _counts_up(table.columns[name])]
@@ -266,7 +266,7 @@ def _label_columns(table: Table, names: Sequence[str]) -> tuple[list[str], list[
 
 
 def _counts_up(cells: Sequence[Cell]) -> bool:
-    """Whether cells are 0, 1, 2, ... or 1, 2, 3, ... in the order of the rows."""
+    """Return whether cells are 0, 1, 2, ... or 1, 2, 3, ... in the order of the rows."""
     numbers, count = list(map(number, cells)), len(cells)
     return count > 2 and numbers in (list(range(count)), list(range(1, count + 1)))
 
@@ -359,7 +359,7 @@ def _validated(
     val_fraction: float,
     seed: int,
 ) -> dict[str, list[int]]:
-    """The rows of each split, with some to validate on."""
+    """Return the rows of each split, with some to validate on."""
     if "train" not in parts:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
     parts = with_validation(parts, table.path)

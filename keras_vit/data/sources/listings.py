@@ -25,7 +25,7 @@ _MARKS = {
 
 
 def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, str]]:
-    """The files of a listing, one path per line as `<class>/1.jpg`, and their classes."""
+    """Return the files of a listing, one path per line as `<class>/1.jpg`, and their classes."""
     examples = []
     for number, line in enumerate(_lines(listing), start=1):
         name = line.strip()
@@ -80,12 +80,12 @@ def _lines(listing: Path) -> list[str]:
 
 
 def marked_encoding(contents: bytes) -> str | None:
-    """The encoding that a byte order mark at the beginning of a text stands for."""
+    """Return the encoding that a byte order mark at the beginning of a text stands for."""
     return next((name for mark, name in _MARKS.items() if contents.startswith(mark)), None)
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+    """Return the text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
     Args:
         path: Of the file.

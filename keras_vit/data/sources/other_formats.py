@@ -20,7 +20,7 @@ from keras_vit.data.decode.image_kinds import (
 
 
 def why_ignored(path: Path, suffixes: Iterable[str]) -> str:
-    """Why a file of a class folder is not used: its format, as far as it is known."""
+    """Return why a file of a class folder is not used: its format, as far as it is known."""
     known = f"not one of {' '.join(suffixes)}"
     if kind := kind_of(path):
         return f"{kind.name}, {known}"
@@ -36,7 +36,7 @@ def note_left_out(path: Path, counts: Counter[str]) -> None:
 
 
 def shown_left_out(counts: Mapping[str, int]) -> str:
-    """How many files are not images, for a message.
+    """Return how many files are not images, for a message.
 
     >>> shown_left_out({".txt": 2, ".db": 1})
     '3 files that are not images (.txt 2, .db 1)'
@@ -49,7 +49,7 @@ def shown_left_out(counts: Mapping[str, int]) -> str:
 
 
 def how_to_convert(paths: Iterable[Path]) -> str:
-    """How many files there are of each format that is not read, and how to convert them.
+    """Return how many files there are of each format that is not read, and how to convert them.
 
     Empty where there are none.
     """

@@ -31,7 +31,7 @@ _OF = re.compile(r"(.*?)(\d{5,})-of-(\d{5,})(.*)")
 
 
 def holds_records(folder: Path) -> bool:
-    """Whether a folder, or its folder `train`, holds files with the name of record files."""
+    """Return whether a folder, or its folder `train`, holds files with the name of record files."""
     return bool(_files_of(folder))
 
 
@@ -93,7 +93,7 @@ def _check_complete(files: Iterable[str]) -> None:
 
 
 def _by_split(files: Sequence[str]) -> dict[str, list[str]]:
-    """The files of each split; a single group is called "train"."""
+    """Return the files of each split; a single group is called "train"."""
     groups: dict[str, list[str]] = defaultdict(list)
     for file in files:
         path = Path(file)
@@ -132,7 +132,7 @@ def _subsets(records: dict[str, Records], val_fraction: float, seed: int) -> dic
 
 
 def _class_names(folders: Sequence[Path]) -> tuple[str, ...]:
-    """The lines of `labels.txt`, or of the file `label.labels.txt` that TFDS writes."""
+    """Return the lines of `labels.txt`, or of the file `label.labels.txt` that TFDS writes."""
     for folder in folders:
         for file in (folder / "labels.txt", *sorted(folder.glob("*.labels.txt"))):
             if not file.is_file():

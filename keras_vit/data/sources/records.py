@@ -90,7 +90,7 @@ class Records(ABC):
 
     @abstractmethod
     def fetch(self, index: int) -> bytes:
-        """The same outside a graph; raises a DamagedShardError that names the record."""
+        """Return the same outside a graph; raises a DamagedShardError that names the record."""
 
 
 class MemoryRecords(Records):
@@ -120,7 +120,7 @@ class ArrayRecords(Records):
 
 
 def open_records(parts: Sequence[str | Shard]) -> Records:
-    """The records of TFRecord or of ArrayRecord files: whole files, or shards.
+    """Return the records of TFRecord or of ArrayRecord files: whole files, or shards.
 
     Raises:
         DamagedShardError: a file is damaged, or does not have the records of its shard.
@@ -156,7 +156,7 @@ def _check_memory(files: Sequence[str]) -> None:
 
 
 def tfrecords(file: str) -> Iterator[bytes]:
-    """The records of a TFRecord file, in their order.
+    """Yield the records of a TFRecord file, in their order.
 
     Raises:
         DamagedShardError: the file is damaged; at its end, where it was cut off.
@@ -193,7 +193,7 @@ def _is_array_record(file: str) -> bool:
 
 
 def _count(file: str) -> int:
-    """The number of records of an ArrayRecord file, which it has at its end."""
+    """Return the number of records of an ArrayRecord file, which it has at its end."""
     try:
         reader = _array_record("array_record_module").ArrayRecordReader(file)
         count = reader.num_records()
@@ -311,7 +311,7 @@ class RecordSplit(Split):
         return _permuted(begin + example, seed, tf.constant(-1, tf.int64), len(self._records))
 
     def _read(self, example: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """The encoded image and the example, for `decode`, and the label."""
+        """Return the encoded image and the example, for `decode`, and the label."""
         contents, label = self._parse(self._records.read(self._record_index(example)))
         in_range = (label >= 0) & (label < len(self.class_names))
         with tf.control_dependencies([tf.debugging.Assert(in_range, [label])]):
@@ -324,7 +324,7 @@ class RecordSplit(Split):
         return (contents, example), label
 
     def _fetch(self, example: int) -> tuple[bytes, np.int32]:
-        """What `_read` does, outside a graph, with errors that name the record."""
+        """Return what `_read` does, outside a graph, with errors that name the record."""
         index = int(self._record_index(tf.constant(example, tf.int64)))
         record, place = self._records.fetch(index), self._records.place(index)
         try:
@@ -364,7 +364,7 @@ class RecordSplit(Split):
 
 
 def _permuted(positions: tf.Tensor, seed: int, epoch: tf.Tensor, count: int) -> tf.Tensor:
-    """What stands at these positions of a random order of `count` numbers.
+    """Return what stands at these positions of a random order of `count` numbers.
 
     A block cipher with the seed and the number of the pass as its key: an order of any length takes
     no memory, and any part of it the time of that part.

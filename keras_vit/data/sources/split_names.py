@@ -25,7 +25,7 @@ Part = TypeVar("Part")
 
 
 def split_of(name: str) -> str | None:
-    """The split that a name stands for, in any case; None for another name.
+    """Return the split that a name stands for, in any case; None for another name.
 
     >>> split_of("Valid"), split_of("testing"), split_of("daisy")
     ('val', 'test', None)
@@ -34,7 +34,7 @@ def split_of(name: str) -> str | None:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder but hidden ones, sorted; links to folders are among them."""
+    """Return the folders in a folder but hidden ones, sorted; links to folders are among them."""
     with os.scandir(folder) as entries:
         return sorted(
             folder / entry.name for entry in entries if not is_hidden(entry.name) and entry.is_dir()
@@ -48,7 +48,7 @@ def are_splits(folders: Sequence[Path]) -> bool:
 
 
 def split_folders(folder: Path) -> tuple[dict[str, Path], Unused]:
-    """The folder of each split, and the folders beside them that are not used.
+    """Return the folder of each split, and the folders beside them that are not used.
 
     Both are empty in a folder of classes. A class may be called "train": it is a split where it
     holds folders itself, or where nothing but splits that do lies beside it.
@@ -64,12 +64,12 @@ def split_folders(folder: Path) -> tuple[dict[str, Path], Unused]:
 
 
 def split_lists(folder: Path) -> tuple[dict[str, Path], Unused]:
-    """The list of each split, such as `train.txt`, and those that are not used."""
+    """Return the list of each split, such as `train.txt`, and those that are not used."""
     return _by_split({path: path.stem for path in sorted(folder.glob("*.txt"))})
 
 
 def _by_split(names: dict[Path, str]) -> tuple[dict[str, Path], Unused]:
-    """The path that serves as each split, and further ones of the same split."""
+    """Return the path that serves as each split, and further ones of the same split."""
     named = sorted(
         (_PRIORITY.index(name.strip().lower()), path)
         for path, name in names.items()

@@ -92,7 +92,7 @@ class Split(ABC):
 
     @abstractmethod
     def labels(self) -> np.ndarray:
-        """What `task.check_targets` returns, in the order of an unshuffled `dataset()`.
+        """Return what `task.check_targets` returns, in the order of an unshuffled `dataset()`.
 
         int32 `(num_examples,)`, or float32 `(num_examples, columns)`.
         """
@@ -104,14 +104,14 @@ class Split(ABC):
         epoch: int | tf.Tensor = 0,
         start: int | tf.Tensor = 0,
     ) -> tf.data.Dataset:
-        """One pass, from position `start` on: a tf.data.Dataset of `(example, label)`.
+        """Return one pass, from position `start` on: a tf.data.Dataset of `(example, label)`.
 
         An example is not decoded yet: an index, the path of a file, or an encoded image. With a
         seed, the order is a permutation that follows from the seed and the epoch alone.
         """
 
     def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
-        """What `decode` takes, and the label, of an example of `dataset()`.
+        """Return what `decode` takes, and the label, of an example of `dataset()`.
 
         Splits whose labels are only in their records override it; in `dataset()`, the label is -1
         there, so that examples that are skipped are not read.
@@ -125,7 +125,7 @@ class Split(ABC):
 
     @abstractmethod
     def decode(self, example: Any, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
-        """One image as uint8 pixels of shape `(height, width, channels)`.
+        """Return one image as uint8 pixels of shape `(height, width, channels)`.
 
         Args:
             example: what `read` returned.
@@ -136,7 +136,7 @@ class Split(ABC):
     def decode_or_replace(
         self, example: Any, channels: int = 3, crop: Crop | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """What `decode` returns and True; or, where it fails, a placeholder image and False.
+        """Return what `decode` returns and True; or, where it fails, a placeholder image and False.
 
         Splits that `can_fail` override it.
         """
@@ -158,7 +158,7 @@ class Split(ABC):
     def decoded(
         self, channels: int = 3, indices: Sequence[int] | np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Images as uint8 pixels and their labels, one after the other, by whoever reads.
+        """Yield images as uint8 pixels and their labels, one after the other, by whoever reads.
 
         Args:
             channels: 3, or 1 for gray.
@@ -174,7 +174,7 @@ class Split(ABC):
             yield image, label
 
     def typical_side(self, images: int = 9) -> int:
-        """The smaller side of most images in pixels: the median of the first ones."""
+        """Return the smaller side of most images in pixels: the median of the first ones."""
         first = self.decoded(self.channels, range(min(images, len(self))))
         return int(np.median([min(image.shape[:2]) for image, _ in first]))
 
@@ -193,7 +193,7 @@ class Split(ABC):
 
 
 def _size(split: Split) -> str:
-    """What the labels are in two or three words: "10 classes", "multilabel of 6"."""
+    """Return what the labels are in two or three words: "10 classes", "multilabel of 6"."""
     if isinstance(split.meaning, Task) and not isinstance(split.meaning, Classification):
         return f"{split.meaning.kind} of {split.meaning.size}"
     return counted(split.num_classes, "class", "classes")
@@ -209,7 +209,7 @@ class IndexedSplit(Split):
     _cached: tuple[str, ...] = ("_label_tensor",)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Self:
-        """The split of these examples alone, by their places in `labels()`."""
+        """Return the split of these examples alone, by their places in `labels()`."""
         taken, indices = self._copy(), np.asarray(indices)
         for name in self._per_example:
             if (values := getattr(self, name)) is None:
@@ -228,7 +228,7 @@ class IndexedSplit(Split):
         return changed
 
     def _copy(self) -> Self:
-        """A copy without what was made from the examples."""
+        """Return a copy without what was made from the examples."""
         copied = copy.copy(self)
         for name in self._cached:
             vars(copied).pop(name, None)
@@ -280,7 +280,7 @@ class IndexedSplit(Split):
         return self._labels
 
     def digests(self) -> np.ndarray:
-        """The digest of each image, in the order of `labels()`, `(images,)` of bytes.
+        """Return the digest of each image, in the order of `labels()`, `(images,)` of bytes.
 
         The first 32 hexadecimal digits of the SHA-256 of an image's file; of images in memory, of
         their shape and pixels. The first call reads every file that was not read to verify it.
@@ -292,7 +292,7 @@ class IndexedSplit(Split):
         return self._digests
 
     def _contents(self, index: int) -> bytes:
-        """The bytes that an image's digest is of."""
+        """Return the bytes that an image's digest is of."""
         image = self.pixels(index, self.channels)
         return f"{image.shape}".encode() + image.tobytes()
 
@@ -336,7 +336,7 @@ class IndexedSplit(Split):
                         yield image, self._labels[place]
 
     def order(self, shuffle_seed: int | None, epoch: int) -> np.ndarray:
-        """The places of one pass in `labels()`, int64: see `dataset`."""
+        """Return the places of one pass in `labels()`, int64: see `dataset`."""
         if shuffle_seed is None:
             return np.arange(len(self))
         # Made at once: a run that is resumed within a pass does not go through its beginning.
@@ -366,7 +366,7 @@ class IndexedSplit(Split):
         return tf.data.Dataset.from_tensor_slices((examples, labels))
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
-        """The undecoded examples with these indices; by default the indices themselves."""
+        """Return the undecoded examples with these indices; by default the indices themselves."""
         return order
 
     @cached_property
@@ -376,12 +376,12 @@ class IndexedSplit(Split):
 
 
 def digest_of(contents: bytes) -> str:
-    """The digest of an image, from the bytes of its file: see `IndexedSplit.digests`."""
+    """Return the digest of an image, from the bytes of its file: see `IndexedSplit.digests`."""
     return hashlib.sha256(contents).hexdigest()[:DIGEST_DIGITS]
 
 
 def joined(splits: Sequence[Split]) -> Split:
-    """The images of all, one after the other, as one split "all".
+    """Return the images of all, one after the other, as one split "all".
 
     Raises:
         ValueError: They are records, which are read one split at a time.

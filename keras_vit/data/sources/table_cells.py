@@ -49,7 +49,7 @@ def read_cell(cell: Cell) -> Cell:
 
 
 def _read_list(text: str) -> Cell | None:
-    """The items of a list that is written as a text; None for other texts."""
+    """Return the items of a list that is written as a text; None for other texts."""
     if text == "set()":
         return ()
     if len(text) < 2 or _BRACKETS.get(text[0]) != text[-1]:
@@ -75,7 +75,7 @@ def _read_item(text: str) -> str:
 
 
 def clean_name(text: str) -> str:
-    """A name in composed Unicode, with one blank between words and none around them."""
+    """Return a name in composed Unicode, with one blank between words and none around them."""
     return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
 
 
@@ -86,7 +86,7 @@ def lookalike(name: str) -> str:
 
 
 def split_cell(cell: Cell, separator: str | None) -> tuple[str, ...]:
-    """The labels of a cell.
+    """Return the labels of a cell.
 
     >>> split_cell("beach | people", "|"), split_cell("|", "|")
     (('beach', 'people'), ())
@@ -115,7 +115,7 @@ def rows_of_flags(cells: Sequence[Cell], separator: str | None) -> list[tuple[st
 
 
 def number(cell: Cell) -> float | None:
-    """A finite number; None for what is not one."""
+    """Return a finite number; None for what is not one."""
     try:
         value = float(cell) if isinstance(cell, str) and "_" not in cell else math.nan
     except ValueError:
@@ -173,6 +173,6 @@ def _plain(cell: Cell, way: re.Pattern[str]) -> str | None:
 
 
 def shown(cell: Cell) -> str:
-    """A cell as an error shows it, of a long one the beginning."""
+    """Return a cell as an error shows it, of a long one the beginning."""
     text = printable(cell if isinstance(cell, str) else ", ".join(cell))
     return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -142,7 +142,7 @@ def _read_separated(path: Path, suffix: str) -> Table:
 
 
 def numbered_rows(path: Path, lines: Any) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a `csv.reader` that are not empty, and the lines that they begin in.
+    """Yield the rows of a `csv.reader` that are not empty, and the lines that they begin in.
 
     Raises:
         ValueError: A line is not CSV; the message has its number.
@@ -216,7 +216,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def as_cell(value: Any) -> Cell:
-    """A value of JSON or Parquet as the text, or the texts, that it has in a CSV file."""
+    """Return a value of JSON or Parquet as the text, or the texts, that it has in a CSV file."""
     if value is None or value != value:  # pandas writes NaN for what is missing
         return ""
     if isinstance(value, dict) and set(value) <= {"choices"}:  # as Label Studio writes labels
@@ -233,7 +233,7 @@ def as_cell(value: Any) -> Cell:
 
 
 def _is_label(item: Any) -> bool:
-    """Whether an item of a list is a name or a class; embeddings and boxes are not."""
+    """Return whether an item of a list is a name or a class; embeddings and boxes are not."""
     is_fraction = isinstance(item, float) and not item.is_integer()
     return not isinstance(item, (*_OTHERS, list, tuple)) and not is_fraction
 
@@ -274,7 +274,7 @@ def _check_parquet(path: Path, metadata: Any, names: Set[str]) -> list[str]:
 
 
 def _text_bytes(array: Any) -> int:
-    """The bytes that the texts of an Arrow array have where each is written out."""
+    """Return the bytes that the texts of an Arrow array have where each is written out."""
     arrow = require("pyarrow", "pip install pyarrow")
     compute = require("pyarrow.compute", "pip install pyarrow")
     types = arrow.types
@@ -295,7 +295,7 @@ def _text_bytes(array: Any) -> int:
 
 
 def _short(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """The lines, or an error for one that would take many times its length in memory."""
+    """Yield the lines, or an error for one that would take many times its length in memory."""
     for number, line in enumerate(lines, start=1):
         if len(line) > MOST_IN_LINE:
             raise _error(path, f"line {number}", f"more than {MOST_IN_LINE:,} characters")

@@ -127,7 +127,7 @@ def read_cells(
     places: Sequence[str],
     bad: dict[int, str],
 ) -> list[Cell]:
-    """The cells of a column as names or lists of names; empty where they are neither."""
+    """Return the cells of a column as names or lists of names; empty where they are neither."""
     read: dict[Cell, Cell] = {cell: cell for cell in known}
     reasons: dict[Cell, str] = {}
     for cell in set(cells) - set(known):
@@ -143,7 +143,7 @@ def read_cells(
 
 
 def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> tuple[str, str]:
-    """The kind of task that is given, or that the columns show, and the reason."""
+    """Return the kind of task that is given, or that the columns show, and the reason."""
     if separator == "":
         raise ValueError("separator='' does not separate labels: give a text such as '|'.")
     kind, reason = task.kind if isinstance(task, Task) else task, "as given"
@@ -159,7 +159,7 @@ def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> t
 
 
 def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
-    """The kind of task that the columns show, and the reason."""
+    """Return the kind of task that the columns show, and the reason."""
     settle = "give label_columns (--label-columns) or the task (--task)"
     if len(columns) > 1:
         return _guess_of_several(columns, settle)
@@ -235,7 +235,7 @@ def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
 
 
 def _separator(cells: Iterable[Cell]) -> str | None:
-    """What separates several labels in a cell; None where cells have one label."""
+    """Return what separates several labels in a cell; None where cells have one label."""
     texts = {cell for cell in cells if isinstance(cell, str)}
     for separator in SEPARATORS:
         labels = {label for text in texts for label in split_cell(text, separator)}
@@ -262,7 +262,7 @@ def _check_blanks(name: str, cells: Iterable[Cell]) -> None:
 
 
 def _are(cells: Sequence[Cell], parse: Callable[[Cell], float | None]) -> bool:
-    """Whether most cells are of a kind: the others are mistakes, to be reported."""
+    """Return whether most cells are of a kind: the others are mistakes, to be reported."""
     filled = [cell for cell in cells if cell != ""]
     return 2 * sum(parse(cell) is not None for cell in filled) > len(filled)
 
@@ -283,7 +283,7 @@ def _flag_columns(
     places: Sequence[str],
     bad: dict[int, str],
 ) -> Columns | None:
-    """The columns of 0 and 1 of several labels; None where a column has their names."""
+    """Return the columns of 0 and 1 of several labels; None where a column has their names."""
     if _values(columns) == {-1, 1}:
         columns = {n: ["0" if number(c) == -1 else c for c in x] for n, x in columns.items()}
     if len(columns) > 1:
@@ -309,7 +309,7 @@ def _flag_columns(
 
 
 def _numbers(columns: Columns, kind: str, bad: dict[int, str]) -> np.ndarray:
-    """The numbers of columns `(rows, columns)`."""
+    """Return the numbers of columns `(rows, columns)`."""
     parse, accepted = (number, "a finite number") if kind == "regression" else (flag, "0 or 1")
     values = np.zeros((len(next(iter(columns.values()))), len(columns)))
     for column, (name, cells) in enumerate(columns.items()):
@@ -327,7 +327,7 @@ def _numbers(columns: Columns, kind: str, bad: dict[int, str]) -> np.ndarray:
 def _sets(
     name: str, cells: Sequence[Cell], kind: str, separator: str | None, bad: dict[int, str]
 ) -> list[tuple[str, ...]]:
-    """The labels of each cell: any number of several labels, otherwise one."""
+    """Return the labels of each cell: any number of several labels, otherwise one."""
     if kind == "multilabel":
         separator = separator or _separator(cells)
         return [split_cell(cell, separator) for cell in cells]

@@ -50,7 +50,7 @@ class ImageFolder:
         self._start = os.path.join(self._root, "")
 
     def find(self, cell: Cell) -> tuple[Path, str]:
-        """The file of this very path, and, where it cannot be used, the reason."""
+        """Return the file of this very path, and, where it cannot be used, the reason."""
         if not isinstance(cell, str) or isinstance(cell, Unusable):
             return self.folder, f"{shown(cell)} is not one file"
         # As text: what ".." means must not depend on where a link leads.
@@ -98,15 +98,15 @@ class ImageFolder:
         return files, [note]
 
     def is_file(self, cell: Cell) -> bool:
-        """Whether a cell is the path of a file."""
+        """Return whether a cell is the path of a file."""
         return not self.find(cell)[1]
 
     def has(self, cell: Cell) -> bool:
-        """Whether a cell means one file, perhaps in another way of writing."""
+        """Return whether a cell means one file, perhaps in another way of writing."""
         return self.is_file(cell) or len(self.match(cell).files) == 1
 
     def match(self, cell: Cell) -> Match:
-        """The files that a path may mean where it is written otherwise."""
+        """Return the files that a path may mean where it is written otherwise."""
         path = _fold(cell) if isinstance(cell, str) else ""
         parts = [part for part in re.split(r"[\\/]+", path) if part not in ("", ".")]
         if not parts or ".." in parts:
@@ -122,7 +122,7 @@ class ImageFolder:
         return Match()
 
     def near(self, cell: Cell) -> Sequence[str]:
-        """Files of the same name, where they are few."""
+        """Return files of the same name, where they are few."""
         path = _fold(cell) if isinstance(cell, str) else ""
         files = self._images[0].get(re.split(r"[\\/]+", path)[-1], ())
         return files if len(files) <= _MOST else ()

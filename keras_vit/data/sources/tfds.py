@@ -73,7 +73,7 @@ def _parse(builder: Any) -> Parse:
 
 
 def is_dataset_name(name: str, data_dir: str | None) -> bool:
-    """Whether TFDS has `name`, which may carry a configuration: "imagenet_resized/32x32"."""
+    """Return whether TFDS has `name`, which may carry a configuration: "imagenet_resized/32x32"."""
     dataset = name.split("/")[0].split(":")[0]
     if data_dir is not None and (Path(data_dir) / dataset).is_dir():
         return True
@@ -84,7 +84,7 @@ def is_dataset_name(name: str, data_dir: str | None) -> bool:
 
 
 def is_prepared_folder(folder: Path) -> bool:
-    """Whether TFDS has prepared a data set here: "tensorflow_datasets/cifar10/3.0.2"."""
+    """Return whether TFDS has prepared a data set here: "tensorflow_datasets/cifar10/3.0.2"."""
     return (folder / "dataset_info.json").is_file() and (folder / "features.json").is_file()
 
 

@@ -89,7 +89,7 @@ def _processes() -> ProcessParallel | None:
 def step_in_processes(
     model: keras.Model, step: Callable[[Any], Any], training: bool
 ) -> Callable[[Any], Any]:
-    """A step on global batches, of which each process computes its rows if one is set.
+    """Return a step on global batches, of which each process computes its rows if one is set.
 
     Args:
         model: The model.

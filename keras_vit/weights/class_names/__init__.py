@@ -16,7 +16,7 @@ SETS = {1000: "imagenet-1k", 21_843: "imagenet-21k"}
 
 @cache
 def class_names(name: str) -> tuple[str, ...] | None:
-    """The names of a set, `"imagenet-1k"` or `"imagenet-21k"`; None for any other.
+    """Return the names of a set, `"imagenet-1k"` or `"imagenet-21k"`; None for any other.
 
     >>> class_names("imagenet-1k")[281]
     'tabby, tabby cat'
@@ -28,11 +28,11 @@ def class_names(name: str) -> tuple[str, ...] | None:
 
 
 def set_of_names(names: Sequence[str] | None) -> str | None:
-    """The set of class names that these are, if it is one of `SETS`."""
+    """Return the set of class names that these are, if it is one of `SETS`."""
     candidate = SETS.get(len(names)) if names is not None else None
     return candidate if candidate is not None and names == class_names(candidate) else None
 
 
 def names_of_head(num_classes: int) -> tuple[str, ...] | None:
-    """The names that a released head of so many classes has; None where nobody knows."""
+    """Return the names that a released head of so many classes has; None where nobody knows."""
     return class_names(SETS[num_classes]) if num_classes in SETS else None

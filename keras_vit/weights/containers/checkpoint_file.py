@@ -77,7 +77,7 @@ def holds_weights(folder: Path) -> bool:
 
 
 def open_container(path: Path) -> AbstractContextManager[Container]:
-    """The arrays of a file, or of all files of an index, by the names in them."""
+    """Return the arrays of a file, or of all files of an index, by the names in them."""
     if path.name.endswith(INDEX_SUFFIX):
         return open_shards(path)
     if path.suffix not in OPENERS:
@@ -117,7 +117,7 @@ def open_checkpoint(
 
 
 def _checkpoint(path: Path, container: Container, layout: str | None) -> Checkpoint:
-    """The tensors of a container, with what is known beside them."""
+    """Return the tensors of a container, with what is known beside them."""
     chosen = layout_named(layout) if layout else recognize(container)
     checkpoint = chosen.to_canonical(container.tensors)
     root = STORED_FAMILIES[checkpoint.family].root

@@ -20,7 +20,7 @@ _SMALLEST = 4096 - _HEADER  # HDF5 makes no smaller ones
 
 
 def h5_shapes(path: Path, content: Any = None) -> dict[str, TensorShape]:
-    """The shape of every dataset in an HDF5 file, by its path; nothing of them is read.
+    """Return the shape of every dataset in an HDF5 file, by its path; nothing of them is read.
 
     `path` is the file, or the archive that holds it; then `content` is the file inside, open.
     """

@@ -33,7 +33,7 @@ CLASSES = {family.model.__name__: family.model for family in STORED_FAMILIES.val
 
 
 def is_whole_model(path: Path) -> bool:
-    """Whether a file that Keras wrote has a model's architecture as well as its weights."""
+    """Return whether a file that Keras wrote has a model's architecture as well as its weights."""
     if path.name.endswith(".keras"):
         return True
     try:
@@ -63,7 +63,7 @@ def load_keras_model(path: Path, max_parameters: int | None = None) -> ImageMode
 def read_keras_file(
     path: Path, model: keras.Model | None, max_parameters: int | None = None
 ) -> Checkpoint:
-    """The weights of a file that Keras wrote.
+    """Return the weights of a file that Keras wrote.
 
     Those of a whole model are read into a separate one, so a file that fails half-way harms
     nothing; those alone are found by the names of the layers of `model`.
@@ -86,7 +86,7 @@ def read_keras_file(
 
 
 def _tensors_of(source: Any) -> dict[str, Tensor]:
-    """The weights of a model by canonical name."""
+    """Return the weights of a model by canonical name."""
     tensors: dict[str, Tensor] = {}
     for binding in bindings(source):
         for name, shape in binding.shapes().items():
@@ -147,7 +147,7 @@ def _check_archive(path: Path, max_parameters: int | None) -> None:
 
 
 def _load_legacy(path: Path, max_parameters: int | None) -> ImageModel:
-    """The model in a legacy `.h5` file, of which Keras itself reads the arrays alone."""
+    """Return the model in a legacy `.h5` file, of which Keras itself reads the arrays alone."""
     shapes = h5_shapes(path)
     with h5py.File(path, "r") as file:
         text = file.attrs[LEGACY_CONFIG]
@@ -175,7 +175,7 @@ def _read_entry(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
 def _config(
     path: Path, text: bytes, legacy: bool = False
 ) -> tuple[type[ImageModel], dict[str, Any]]:
-    """The model's class, one of this package or registered by the caller, and its arguments.
+    """Return the model's class, one of this package or registered by the caller, and its arguments.
 
     Keras would import a class that it does not know by the name of its module.
     """

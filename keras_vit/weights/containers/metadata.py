@@ -21,7 +21,7 @@ ARGUMENTS = {option.name: option.types for option in OPTIONS if option.types}
 
 
 def model_metadata(model: ImageModel) -> dict[str, Any]:
-    """What to write about a model, for `with_metadata` to read."""
+    """Return what to write about a model, for `with_metadata` to read."""
     names, config = model.class_names, model.get_config()
     task = None if config.get("task_from") == "head" else config["task"]  # as any reader would
     return {

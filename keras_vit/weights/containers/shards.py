@@ -55,7 +55,7 @@ def open_shards(index: Path) -> Iterator[Container]:
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """The name of the file that holds each tensor.
+    """Return the name of the file that holds each tensor.
 
     Raises:
         CheckpointError: The index is damaged or too large, or lists a file outside its folder.
@@ -99,7 +99,7 @@ def read_index(index: Path) -> dict[str, str]:
 
 
 def shards_of(index: Path, file_of: dict[str, str]) -> list[Path]:
-    """The files of an index.
+    """Return the files of an index.
 
     Raises:
         CheckpointError: One of them is not there, or is not a regular file.

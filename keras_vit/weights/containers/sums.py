@@ -144,7 +144,7 @@ def write_seal(path: Path) -> None:
 
 
 def carries_sum(path: Path) -> bool:
-    """Whether a file was written by `save_weights`, whose sum it carries, intact or not."""
+    """Return whether a file was written by `save_weights`, whose sum it carries, intact or not."""
     if irregular_type(path) is not None:
         return False
     try:
@@ -172,7 +172,7 @@ def _find_seal(path: Path) -> tuple[int, str] | None:
 
 
 def _sum_without(path: Path, seal: int) -> str:
-    """The SHA-256 of a file as it was before its sum was put at byte `seal`."""
+    """Return the SHA-256 of a file as it was before its sum was put at byte `seal`."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         _update(digest, file, seal)
@@ -225,7 +225,7 @@ def _compare(listed: dict[Path, str], digest: str) -> None:
 
 
 def _sum_of_blob(path: Path) -> str | None:
-    """The sum of a large file in the hub's cache: its name, `blobs/SHA256`."""
+    """Return the sum of a large file in the hub's cache: its name, `blobs/SHA256`."""
     blob = Path(os.path.realpath(path))
     is_sum = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
     return blob.name if is_sum else None

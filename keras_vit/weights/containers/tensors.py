@@ -36,7 +36,7 @@ class Tensor:
     read: Callable[[], Array]
 
     def then(self, change: Callable[[Array], Array], shape: TensorShape | None = None) -> "Tensor":
-        """The tensor after `change`, which runs when it is read.
+        """Return the tensor after `change`, which runs when it is read.
 
         `shape` is the shape of the result; None computes it at once, for a change of axes alone.
         """
@@ -110,7 +110,7 @@ def checked_float32(name: str, values: Array) -> Array:
 
 
 def is_finite(values: Array) -> bool:
-    """Whether an array holds neither NaN nor infinity."""
+    """Return whether an array holds neither NaN nor infinity."""
     # One sum is quick and no NaN or infinity escapes it; a sum may overflow, so then look closer.
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
@@ -155,7 +155,7 @@ def check_shape(name: str, shape: TensorShape) -> None:
 
 
 def largest_header(size: int) -> int:
-    """How many bytes of a file of `size` may be a directory or header.
+    """Return how many bytes of a file of `size` may be a directory or header.
 
     These are parsed into objects some ten times as large, before anything in them is checked.
     """

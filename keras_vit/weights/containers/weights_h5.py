@@ -30,7 +30,7 @@ from keras_vit.weights.variables import bindings
 def named_tensors(
     path: Path, shapes: dict[str, TensorShape], model: keras.Model
 ) -> dict[str, Tensor] | None:
-    """The arrays of a file by canonical name, read on demand.
+    """Return the arrays of a file by canonical name, read on demand.
 
     Args:
         path: The file.
@@ -70,7 +70,7 @@ def _check_order(path: Path, dataset: str, shapes: dict[str, TensorShape]) -> No
 
 
 def _layer_names(path: Path) -> dict[str, str]:
-    """The name of the layer in each group, such as `layers/dense_1`."""
+    """Return the name of the layer in each group, such as `layers/dense_1`."""
     names = {}
     with h5py.File(path, "r") as file:
         for first in file:

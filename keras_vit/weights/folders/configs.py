@@ -60,7 +60,7 @@ Files = dict[str, dict[str, Any]]
 
 
 def huggingface_configs(model: VisionTransformer) -> Files:
-    """The content of `config.json` and `preprocessor_config.json` by name.
+    """Return the content of `config.json` and `preprocessor_config.json` by name.
 
     Raises:
         CheckpointError: No model of transformers computes what this model computes.
@@ -103,7 +103,7 @@ def huggingface_configs(model: VisionTransformer) -> Files:
 
 
 def timm_configs(model: VisionTransformer) -> Files:
-    """The content of `config.json` by name.
+    """Return the content of `config.json` by name.
 
     Raises:
         CheckpointError: timm's `VisionTransformer` does not compute what this model computes.
@@ -135,7 +135,7 @@ def timm_configs(model: VisionTransformer) -> Files:
 
 
 def folder_transform(model: VisionTransformer, layout: str) -> EvalTransform:
-    """How transformers or timm prepares images for a model saved in a folder, bit for bit.
+    """Return how transformers or timm prepares images for a model saved in a folder, bit for bit.
 
     `save_weights` writes what comes nearest to the model's `eval_transform`. Set to this, the model
     is evaluated on the pixels that the other package sees, on every backend.
@@ -222,7 +222,7 @@ def _timm_architecture(model: VisionTransformer) -> str:
 
 
 def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str, Any]:
-    """What timm's constructor needs, whichever architecture is named beside it."""
+    """Return what timm's constructor needs, whichever architecture is named beside it."""
     ratio = model.mlp_dim / model.hidden_dim
     if int(model.hidden_dim * ratio) != model.mlp_dim:  # timm rounds down
         ratio = (model.mlp_dim + 0.5) / model.hidden_dim
@@ -262,7 +262,7 @@ def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str
 
 
 def _is_zero(model: VisionTransformer, name: str) -> bool:
-    """Whether the attention's weight of this name is zero in all blocks."""
+    """Return whether the attention's weight of this name is zero in all blocks."""
     values = (w for w in model.weights if w.path.endswith(f"attention/{name}"))
     return not any(np.any(keras.ops.convert_to_numpy(x)) for x in values)
 

@@ -123,7 +123,7 @@ def write_folder(
 
 
 def _card(model: VisionTransformer, layout: str) -> str:
-    """The model card, without anything that a user named: it needs no escapes."""
+    """Return the model card, without anything that a user named: it needs no escapes."""
     height, width = stated_image_size(model) or (0, 0)
     problem = model.task.problem_type if model.task is not None else None
     template = files("keras_vit.weights.folders").joinpath("card.md").read_text("utf-8")
@@ -145,7 +145,7 @@ def _counted_outputs(model: VisionTransformer) -> str:
 
 
 def _mark(file: Path) -> Mapping[str, Any]:
-    """What this package wrote into a JSON file about itself; empty for a file of others."""
+    """Return what this package wrote into a JSON file about itself; empty for a file of others."""
     try:
         is_short = file.stat().st_size <= LONGEST_CONFIG
         content = json.loads(file.read_text("utf-8")) if is_short else None

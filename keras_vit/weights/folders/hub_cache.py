@@ -15,7 +15,7 @@ LARGEST_REF = 256
 
 
 def snapshot_folder(folder: Path) -> Path:
-    """The downloaded files of a repository in the hub's cache; any other folder as it is.
+    """Return the downloaded files of a repository in the hub's cache; any other folder as it is.
 
     Raises:
         FileNotFoundError: The cache does not hold the commit of `main`, or several others.

@@ -34,7 +34,7 @@ Arguments = dict[str, Any]
 def read_sidecar_configs(
     path: Path, kernel: TensorShape
 ) -> tuple[Arguments, tuple[str, ...] | None]:
-    """Arguments of the model, and its class names, from the files beside `path`.
+    """Return arguments of the model, and its class names, from the files beside `path`.
 
     Args:
         path: The file of weights.
@@ -123,7 +123,7 @@ def _timm_arguments(config: Arguments) -> Arguments:
 
 
 def _timm_size(config: Arguments, pretrained_cfg: Arguments) -> tuple[int, int] | None:
-    """The size of the images whose positions are in the file."""
+    """Return the size of the images whose positions are in the file."""
     model_args = config.get("model_args")
     if isinstance(model_args, dict) and (size := _pair(model_args.get("img_size"))):
         return size

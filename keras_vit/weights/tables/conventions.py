@@ -27,7 +27,7 @@ STORED_FAMILIES = {
 
 
 def stored_family(model: ImageModel) -> str:
-    """The family of a model; a CheckpointError if it is not of one of `STORED_FAMILIES`."""
+    """Return the family of a model; a CheckpointError if it is not of one of `STORED_FAMILIES`."""
     if isinstance(model, BiTResNet):
         return "bit" if model.version == 2 else "bit_v1"
     for name, family in STORED_FAMILIES.items():

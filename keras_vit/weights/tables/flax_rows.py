@@ -15,7 +15,7 @@ PREFIXES = ("opt/target/", "params/img/", "img/params/", "params/", "img/")
 
 
 def dense(layer: str, canonical: str, kernel: Codec = SAME, bias: Codec = SAME) -> tuple[Row, Row]:
-    """The two rows of a flax dense layer."""
+    """Return the two rows of a flax dense layer."""
     return (
         (f"{layer}/kernel", (f"{canonical}/kernel",), kernel),
         (f"{layer}/bias", (f"{canonical}/bias",), bias),
@@ -23,7 +23,7 @@ def dense(layer: str, canonical: str, kernel: Codec = SAME, bias: Codec = SAME) 
 
 
 def norm(layer: str, canonical: str, codec: Codec = SAME) -> tuple[Row, Row]:
-    """The two rows of a flax norm."""
+    """Return the two rows of a flax norm."""
     return (
         (f"{layer}/scale", (f"{canonical}/scale",), codec),
         (f"{layer}/bias", (f"{canonical}/bias",), codec),
@@ -31,7 +31,7 @@ def norm(layer: str, canonical: str, codec: Codec = SAME) -> tuple[Row, Row]:
 
 
 def attention(layer: str, canonical: str) -> tuple[Row, ...]:
-    """The rows of flax's attention, whose arrays have an axis for the heads."""
+    """Return the rows of flax's attention, whose arrays have an axis for the heads."""
     return (
         *dense(f"{layer}/query", f"{canonical}query", TO_HEADS, HEADS_BIAS),
         *dense(f"{layer}/key", f"{canonical}key", TO_HEADS, HEADS_BIAS),
@@ -41,7 +41,7 @@ def attention(layer: str, canonical: str) -> tuple[Row, ...]:
 
 
 def mlp(layer: str, canonical: str) -> tuple[Row, ...]:
-    """The rows of an MLP."""
+    """Return the rows of an MLP."""
     return (
         *dense(f"{layer}/Dense_0", f"{canonical}mlp/dense_0"),
         *dense(f"{layer}/Dense_1", f"{canonical}mlp/dense_1"),

@@ -22,7 +22,7 @@ NUMBERS = {"LayerNorm": (0, 2), "MultiHeadDotProductAttention": (1,), "MlpBlock"
 
 
 def block_rows(numbers: dict[str, tuple[int, ...]]) -> tuple[Row, ...]:
-    """The rows of a block, whose modules are numbered so."""
+    """Return the rows of a block, whose modules are numbered so."""
     (norm_0, norm_1), (attend,), (feed,) = numbers.values()
     return (
         *norm(f"LayerNorm_{norm_0}", "norm_0"),
@@ -58,7 +58,7 @@ def renumbered(tensors: Tensors, numbers: dict[str, tuple[int, ...]]) -> Tensors
 
 
 def heads(tensors: Tensors) -> dict[str, Any]:
-    """The number of heads, which flax's shapes show."""
+    """Return the number of heads, which flax's shapes show."""
     for name, tensor in tensors.items():
         if name.startswith("Transformer/encoderblock") and name.endswith("/query/bias"):
             return {"num_heads": tensor.shape[0]} if len(tensor.shape) == 2 else {}

@@ -164,7 +164,7 @@ class Layout:
     absent: str = ""
 
     def recognizes(self, tensors: Tensors) -> bool:
-        """Whether the names are this layout's."""
+        """Return whether the names are this layout's."""
         names = list(self._renamed(tensors))
         if self.absent and any(re.search(self.absent, name) for name in names):
             return False
@@ -231,7 +231,7 @@ class Layout:
             yield prefix + whole_name, np.ascontiguousarray(codec.write(whole, num_heads))
 
     def _renamed(self, tensors: Tensors) -> Tensors:
-        """The tensors under the spelling of the tables."""
+        """Return the tensors under the spelling of the tables."""
         renamed: Tensors = {}
         for name, tensor in tensors.items():
             for pattern, replacement in self.renames:
@@ -297,13 +297,13 @@ def _read_side_by_side(parts: tuple[Tensor, ...]) -> Array:
 
 
 def _is_gated(tensors: Mapping[str, Array], block: str) -> bool:
-    """Whether the first layer of a block's MLP is twice as wide as the second one takes."""
+    """Return whether the first layer of a block's MLP is twice as wide as the second one takes."""
     first, second = (tensors.get(f"{block}/mlp/dense_{i}/kernel") for i in (0, 1))
     return first is not None and second is not None and first.shape[-1] == 2 * second.shape[0]
 
 
 def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The reverse of `_gates_joined`."""
+    """Return the reverse of `_gates_joined`."""
     split: dict[str, Array] = {}
     for name, values in tensors.items():
         block, _, part = name.partition("/mlp/dense_0/")
@@ -326,7 +326,7 @@ def dinov3_arguments(width: int) -> dict[str, Any]:
 def weight_and_bias(
     layer: str, canonical: str | tuple[str, ...], kernel: Codec = LINEAR
 ) -> tuple[Row, Row]:
-    """The two rows of a torch layer: `weight` and `bias`."""
+    """Return the two rows of a torch layer: `weight` and `bias`."""
     names = (canonical,) if isinstance(canonical, str) else canonical
     return (
         (f"{layer}.weight", tuple(f"{n}/kernel" for n in names), kernel),
@@ -335,7 +335,7 @@ def weight_and_bias(
 
 
 def torch_norm(layer: str, canonical: str) -> tuple[Row, Row]:
-    """The two rows of a torch layer norm."""
+    """Return the two rows of a torch layer norm."""
     return (
         (f"{layer}.weight", (f"{canonical}/scale",), SAME),
         (f"{layer}.bias", (f"{canonical}/bias",), SAME),

@@ -118,7 +118,7 @@ def layout_for(name: str, model: ImageModel, family: str) -> Layout:
 
 
 def layout_named(name: str, family: str = "vit") -> Layout:
-    """The layout of this name for a family, or a ValueError that proposes the nearest."""
+    """Return the layout of this name for a family, or a ValueError that proposes the nearest."""
     name = OF_FAMILY.get((name, family), name)
     if name not in LAYOUTS:
         raise ValueError(f"layout={name!r} is not known. {did_you_mean(name, LAYOUTS)}")

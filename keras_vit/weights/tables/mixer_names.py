@@ -15,7 +15,7 @@ VECTOR = Codec(lambda x: x.reshape(x.shape[-1:]), lambda x, _: x)
 
 
 def mixing(name: str) -> tuple[Row, ...]:
-    """The rows of an MLP across tokens or channels."""
+    """Return the rows of an MLP across tokens or channels."""
     return (
         *dense(f"{name}/Dense_0", f"{name}/dense_0", MATRIX, VECTOR),
         *dense(f"{name}/Dense_1", f"{name}/dense_1", MATRIX, VECTOR),

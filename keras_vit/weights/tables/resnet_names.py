@@ -22,7 +22,7 @@ BIG_VISION = SourceConventions("", 0.0, "inception", "zoom", EvalTransform("big_
 
 
 def unit_rows(codec: Codec, with_norm: bool) -> tuple[Row, ...]:
-    """The rows of a unit; `with_norm` when its projection has a norm."""
+    """Return the rows of a unit; `with_norm` when its projection has a norm."""
     rows: list[Row] = []
     for i in (1, 2, 3):
         rows.append((f"conv{i}/kernel", (f"conv_{i}/kernel",), SAME))
@@ -32,7 +32,7 @@ def unit_rows(codec: Codec, with_norm: bool) -> tuple[Row, ...]:
 
 
 def stem_rows(codec: Codec) -> tuple[Row, ...]:
-    """The rows of version 1's stem."""
+    """Return the rows of version 1's stem."""
     return (
         ("conv_root/kernel", ("stem/conv/kernel",), SAME),
         *norm("gn_root", "stem/norm", codec),
