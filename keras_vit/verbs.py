@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit import data as sources
 from keras_vit import evaluation
+from keras_vit._base.errors import printable
 from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data.sources.table_files import SUFFIXES as TABLES
 from keras_vit.evaluation.answer_row import Row, answer_row
@@ -52,8 +53,8 @@ def evaluate(
 
     Raises:
         FileNotFoundError: There is no such model or data.
-        ValueError: There is no data, and the model is not of a run; no image is left; or the labels
-            mean something else than the model answers.
+        ValueError: There is no data, and the model is not of a run; an array comes without labels;
+            no image is left; or the labels mean something else than the model answers.
 
     Example:
 
@@ -67,6 +68,8 @@ def evaluate(
     360
     """
     path, model = _opened(model)
+    if hasattr(data, "__array__"):
+        raise ValueError("data is an array without labels: give (images, labels).")
     if isinstance(data, tuple):
         data = sources.ArraySplit("all", task_of(model), *data)
     images = unseen_images(model, data, path=path, split=split, **loading)
@@ -101,7 +104,7 @@ def predict(
         `keras_vit.evaluation.prediction.predict_files` gives the answers one by one.
 
     Raises:
-        FileNotFoundError: There is no such model, folder or table.
+        FileNotFoundError: There is no such model, or `data` is a path where nothing is.
         ValueError: A folder does not have images, or the model does not answer images.
 
     Example:
@@ -140,6 +143,11 @@ def _files(data: Any) -> Iterable[str | Path]:
     if not isinstance(data, str | os.PathLike):
         return data
     path = Path(data).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"There is nothing at {printable(path)}. Give an image, a folder, a table, a list of "
+            "files, or an array."
+        )
     if not path.is_dir() and path.suffix.lower() not in TABLES:
         return [path]
     photos = find_photos(path)

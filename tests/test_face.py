@@ -47,10 +47,13 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     for wrong, message in (
         ({"data": splits.train}, "1,437 that the model was trained on"),
         ({}, "give data, a folder"),
+        ({"data": splits.val.as_arrays()[0]}, r"without labels: give \(images, labels\)"),
         ({"data": "digits", "lables": "a.csv"}, "'lables' is not known.*'labels'"),
     ):
         with pytest.raises(ValueError, match=message):
             keras_vit.evaluate(model, **wrong)
+    with pytest.raises(FileNotFoundError, match="There is nothing at nowhere"):
+        keras_vit.predict(model, "nowhere")
 
 
 @pytest.mark.usefixtures("here")

@@ -33,7 +33,7 @@ History = dict[str, list[float]]
 def fit(
     model: Any,
     recipe: Recipe,
-    splits: data.Splits,
+    splits: data.Splits | str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,
     seed: int = 0,
@@ -55,7 +55,8 @@ def fit(
             `Distillation`. Where its image size is fixed, it need not be the recipe's.
         recipe: A recipe of `keras_vit.recipes`. Where there are more than four times as many images
             in `val` as in `train`, several of its epochs follow each other without validation.
-        splits: What `keras_vit.data.load` returned.
+        splits: What `keras_vit.data.load` returned; or a folder of photographs, or the name of a
+            data set, which it loads.
         folder: For checkpoints, `history.csv` and the best model; see `default_callbacks`.
         seed: Seed of the order of images and of augmentation.
         print_fn: Prints a line.
@@ -82,18 +83,19 @@ def fit(
     Example:
 
     >>> import keras_vit, tempfile
-    >>> splits = keras_vit.data.load("digits")
     >>> model = keras_vit.VisionTransformer(
     ...     patch_size=4, hidden_dim=16, depth=1, num_heads=2, num_classes=10,
     ...     input_shape=(8, 8, 1), name="small")
     >>> recipe = keras_vit.recipes.get("digits").scaled(steps=4)
     >>> folder = tempfile.mkdtemp()
-    >>> history = keras_vit.fit(model, recipe, splits, folder)  # doctest: +ELLIPSIS
+    >>> history = keras_vit.fit(model, recipe, "digits", folder)  # doctest: +ELLIPSIS
     small: 3,850 parameters, 1 epoch of 4 steps of 64 images
     epoch 1/1  step 4/4  ...
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
+    if isinstance(splits, str | os.PathLike):
+        splits = data.load(splits)
     images = len(splits.train)
     batch_size = min(recipe.batch_size // recipe.accumulation, images)
     updates = recipe.total_steps(images)
