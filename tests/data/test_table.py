@@ -214,6 +214,8 @@ def test_lists_as_tables_hold_them(table: Table, name: str) -> None:
         assert "10 images without any of the labels" in splits.task_reason
     one = table(base(label=[WRITTEN[name]([a]) for a in ANIMALS]), task="classification")
     assert one.task == ANIMAL
+    with pytest.raises(ValueError, match="looks like a dictionary: write a column per key"):
+        table(base(label=["{'dog': 1}"] * COUNT))
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -65,6 +65,8 @@ def _read_list(text: str) -> Cell | None:
             return as_cell([_read_item(item) for item in re.findall(_ITEM, text)])
     except (SyntaxError, ValueError):
         pass  # an escape that does not mean a character
+    if text[0] == "{" and ":" in text:
+        raise ValueError("looks like a dictionary: write a column per key, or names as sea|sun")
     raise ValueError("looks like a list, and not like one of texts in quotes: write sea|sun")
 
 
