@@ -17,6 +17,7 @@ import pytest
 from keras_vit.data import Splits, load, pipeline
 from keras_vit.data.image_readers import READERS
 from keras_vit.data.sources.label_table import read_file_table
+from keras_vit.data.sources.parquet_footer import DELTA_BYTE_ARRAY, row_groups
 from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
@@ -548,3 +549,24 @@ def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
         pq.write_table(pa.table({"file": column}), path, compression="zstd", **options)
         with pytest.raises(ValueError, match=reason):
             load(photos, labels=path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"row_group_size": 8},
+        {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}},
+        {"version": "1.0", "data_page_version": "2.0", "write_page_index": True},
+    ],
+)
+def test_a_footer_says_what_pyarrow_reads(options: dict[str, Any], tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"a": list("abcd") * 5, "n": range(20), "l": [["x", "y"], []] * 10})
+    parquet.write_table(table, path := tmp_path / "t.parquet", **options)
+    metadata = parquet.ParquetFile(path).metadata
+    assert len(groups := row_groups(path)) == metadata.num_row_groups
+    for group, chunks in zip(map(metadata.row_group, range(len(groups))), groups, strict=True):
+        for chunk, theirs in zip(chunks, map(group.column, range(3)), strict=True):
+            assert (chunk.values, chunk.size) == (theirs.num_values, theirs.total_uncompressed_size)
+            is_delta = "DELTA_BYTE_ARRAY" in theirs.encodings
+            assert (DELTA_BYTE_ARRAY in chunk.encodings) == is_delta

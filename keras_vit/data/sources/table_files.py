@@ -19,6 +19,11 @@ from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.data._imports import require
 from keras_vit.data.decode.image_files import irregular
 from keras_vit.data.sources.listings import MOST_BYTES, read_text
+from keras_vit.data.sources.parquet_footer import (
+    DELTA_BYTE_ARRAY,
+    DELTA_LENGTH_BYTE_ARRAY,
+    row_groups,
+)
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 # Beyond these a file is damaged, or not a table of labels: a few KB may stand for many GB of cells.
@@ -256,17 +261,17 @@ def _check_parquet(path: Path, metadata: Any, names: Set[str]) -> list[str]:
     ]
     texts = {path for _, path, is_text in leaves if is_text}
     values = size = 0
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+    for group in row_groups(path):
         for i, name, _ in leaves:
-            chunk = group.column(i)
-            values += chunk.num_values
-            size += chunk.total_uncompressed_size
-            if "DELTA_BYTE_ARRAY" in chunk.encodings:  # each value as what the former one has more
+            chunk = group[i]
+            values += chunk.values
+            size += chunk.size
+            if DELTA_BYTE_ARRAY in chunk.encodings:  # each value as what the former one has more
                 raise ValueError(
                     f"{name!r} has the encoding DELTA_BYTE_ARRAY, whose size is not known before "
                     "it is read: write it as PLAIN or RLE_DICTIONARY, as pandas and pyarrow do"
                 )
-            if "DELTA_LENGTH_BYTE_ARRAY" in chunk.encodings:  # not read as a dictionary
+            if DELTA_LENGTH_BYTE_ARRAY in chunk.encodings:  # not read as a dictionary
                 texts.discard(name)
     _check_size(path, 0, 0, values)
     _check_bytes(path, size)
