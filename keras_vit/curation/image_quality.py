@@ -212,7 +212,7 @@ def _measured(index: FeatureIndex, records: KeptMeasures | None) -> Iterator[_Me
 
 
 def outlier_distances(features: FeatureIndex | np.ndarray, k: int = 10) -> np.ndarray:
-    """How far each row is from its nearest neighbors: float32 `(n,)`, 1 less their mean cosine.
+    """Return 1 less the mean cosine of each row to its nearest neighbors, float32 `(n,)`.
 
     Raises:
         ValueError: A number is out of range, or a feature is not finite.

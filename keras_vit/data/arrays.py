@@ -92,7 +92,7 @@ def _neighbors(length: int, target: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _mean_over_rows(image: np.ndarray, rows: int) -> np.ndarray:
-    """The mean over the part of the rows that each new row covers, which Pillow does not have."""
+    """Average the rows that each new row covers, weighted by overlap; Pillow cannot do that."""
     image = image.astype("float32")
     edges, old = np.arange(rows + 1) * (len(image) / rows), np.arange(len(image))
     overlap = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)

@@ -192,7 +192,7 @@ class _Examples:
         return not is_full or row in self._needed
 
     def together(self, examples: Sequence[_Example]) -> tuple[np.ndarray, np.ndarray]:
-        """The images of this process's rows, mixed with others of the batch, and all labels."""
+        """Return the images of this process's rows, mixed within the batch, and all labels."""
         plan = self._plan
         images = np.stack([e.image for e in examples if e.image is not None])
         labels = np.stack([example.label for example in examples])

@@ -33,7 +33,7 @@ TENSOR_PARALLEL: dict[str, Axes] = {
 
 
 def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
-    """Return the largest axis that the devices divide is cut, none of small variables.
+    """Return axes that cut the largest axis divisible by the devices; none for small variables.
 
     Example:
 

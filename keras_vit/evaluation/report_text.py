@@ -203,7 +203,7 @@ def _of_majority(report: Numbers) -> Iterator[str]:
 
 
 def _of_thresholds(report: Numbers) -> Iterator[str]:
-    """What thresholds that were chosen are worth beside 0.5, and how many images they stand on."""
+    """Yield how the chosen thresholds compare with 0.5, and how many images they were chosen by."""
     if "threshold" not in report.names:
         return
     columns, tested = report.names, report.names["images"] > 0

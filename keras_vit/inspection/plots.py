@@ -106,7 +106,7 @@ def _draw_maps(
 
 
 def draw_maps(images: np.ndarray, maps: np.ndarray, covered: tuple[int, int], title: str) -> Any:
-    """Images `(batch, height, width, channels)` in 0..1, and darkened by `(batch, grid_h, grid_w)`.
+    """Draw images `(batch, height, width, channels)` in 0..1, each beside a copy darkened by a map.
 
     `covered` is the height and width in pixels that the patches cover; `title` names the maps.
     """
@@ -133,7 +133,7 @@ def draw_maps(images: np.ndarray, maps: np.ndarray, covered: tuple[int, int], ti
 
 
 def plot_attention_distance(model: keras.Model, images: Any) -> Any:
-    """Mean attention distance of each head against the depth of its layer (ViT paper, figure 11).
+    """Plot each head's mean attention distance against its layer's depth (ViT paper, figure 11).
 
     Takes what `attention_distance` takes, returns a matplotlib Figure, and raises what that raises,
     or an ImportError without matplotlib.

@@ -36,7 +36,7 @@ def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
 
 
 def proportional_bias(sizes: Any, dtype: Any) -> Any:
-    """The bias `(batch, 1, 1, keys)` that makes a key count as `sizes` equal ones (ToMe, eq. 1)."""
+    """Return the bias `(batch, 1, 1, keys)` by which a key counts as `sizes` equal ones (ToMe)."""
     return ops.cast(ops.log(sizes), dtype)[:, None, None, :]
 
 
@@ -293,7 +293,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         mask: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
-        """The output `(batch, length, hidden_dim)`, and the keys `(batch, keys, heads, head_dim)`.
+        """Return outputs `(batch, length, hidden_dim)`, and keys `(batch, keys, heads, head_dim)`.
 
         Args:
             tokens: Tokens `(batch, length, hidden_dim)`: the queries.

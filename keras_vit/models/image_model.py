@@ -219,7 +219,7 @@ class ImageModel(CompiledModel):
         self._novelty.set_weights(layer.get_weights())
 
     def uncalibrated(self) -> Self:
-        """A copy without what was calibrated for these weights; the model itself without such.
+        """Return a copy without its calibration; the model itself if it was not calibrated.
 
         That is the prediction sets or intervals of its task, and `novelty`.
 
@@ -311,7 +311,7 @@ class ImageModel(CompiledModel):
         return policy_config(policy)
 
     def _quantizers_config(self) -> Arguments:
-        """The `quantize(config=...)` of layers by path, where it is not the mode's default."""
+        """Return the `quantize(config=...)` of layers by path, where it is not the default."""
         configs = {}
         for layer in self._flatten_layers():
             config = getattr(layer, "quantization_config", None)
@@ -529,7 +529,7 @@ class ImageModel(CompiledModel):
         return layer(feature, self._features["patches"])
 
     def _token_index(self, feature: str) -> Any:
-        """The `token_index` of a feature after token merging; None: nothing has been merged."""
+        """Return a feature's `token_index` after token merging; None: nothing was merged."""
         return None
 
     def _other_shape(self, input_shape: ImageShape) -> ImageShape:
@@ -618,7 +618,7 @@ class ImageModel(CompiledModel):
         return self._copy_with({**changes, **overrides}, fresh=HEADS)
 
     def copy(self, **overrides: Any) -> Self:
-        """The same model and weights, not compiled: without the optimizer, a third of the file.
+        """Return a copy that is not compiled: without optimizer state, a third of the file.
 
         Args:
             **overrides: Arguments that do not change the weights: `dropout`, or another `dtype`
@@ -648,7 +648,7 @@ class ImageModel(CompiledModel):
             )
 
     def _copy_with(self, changes: Arguments, fresh: Collection[str] = ()) -> Self:
-        """A model with other arguments and these weights, except those of the `fresh` layers."""
+        """Return a model with other arguments and these weights, except in `fresh` layers."""
         copy = type(self).from_config({**self.get_config(), **changes})
         new = {layer.name: layer for layer in copy.layers if layer.name not in fresh}
         pairs = [(self.get_layer(name), layer) for name, layer in new.items() if layer.weights]

@@ -165,7 +165,7 @@ def encode(tokens: Any, patches: Any, config: ViTConfig) -> Encoded:
 
 
 def positions_in_attention(tokens: Any, patches: Any, config: ViTConfig) -> Features:
-    """What all blocks take besides the tokens: `angles` of rotary positions, or a shared `bias`."""
+    """Return the positions that all blocks take: rotary `angles`, a shared `bias`, or neither."""
     shared = {}
     if config.rotary is not None:
         rotary = RotaryPositions(
@@ -260,7 +260,7 @@ POOL = {
 
 
 def pre_logits(pooled: Any, config: ViTConfig) -> Any:
-    """The tanh layer that pre-training puts before the head (section 3.1), if there is one."""
+    """Apply the tanh layer that pre-training puts before the head (section 3.1), if configured."""
     if config.representation_size is None:
         return pooled
     return keras.layers.Dense(

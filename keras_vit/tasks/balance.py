@@ -67,7 +67,7 @@ def positive_weights(positive: Any, examples: int, beta: float = BETA) -> np.nda
 
 
 def log_priors(counts: Any) -> np.ndarray:
-    """The logarithm of each class's part of the examples, which logit adjustment adds to logits.
+    """Return the logarithm of each class's share, which logit adjustment adds to the logits.
 
     Menon et al. 2021, "Long-Tail Learning via Logit Adjustment", equation 10 with tau = 1. A class
     without examples gets 0, as if all were of it: it is not preferred to those that are known.

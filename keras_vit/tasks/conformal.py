@@ -233,7 +233,7 @@ class PredictionSets:
         return cls(method, coverage, tuple(thresholds), len(labels), places, penalty, free_ranks)
 
     def evidence(self, probabilities: Any) -> np.ndarray:
-        """How much speaks for each class, `(images, classes)`, float64: the table of the class.
+        """Return the evidence for each class, float64 `(images, classes)`: see the table above.
 
         Args:
             probabilities: `(images, classes)`.

@@ -138,7 +138,7 @@ class Regression(RowTask):
         return replace(self, offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
 
     def not_scaled(self, seen: Seen) -> str:
-        """What is wrong with numbers that look as if they were not scaled; "" if they do not.
+        """Return why numbers look as if they were not scaled, or "" if they look scaled.
 
         They do where the offset and the scale, as mean and standard deviation, explain them far
         better than 0 and 1, those of scaled numbers.

@@ -171,7 +171,7 @@ class AveragePrecision:
         self.predicted = [_joined([pieces[:2] for pieces in block]) for block in blocks]
 
     def __call__(self, weights: np.ndarray) -> np.ndarray:
-        """The area per label `(labels,)` for weights of the examples; NaN where none has it."""
+        """Return average precision `(labels,)` for weights; NaN where no example has the label."""
         step = _sums(weights, *self.true)
         true = self._up_to(step)
         predicted = self._up_to(np.concatenate([_sums(weights, *b) for b in self.predicted]))
@@ -237,7 +237,7 @@ class NumberScores:
         self.places = [_places(x.T) for x in (targets, values)]
 
     def __call__(self, weights: np.ndarray) -> np.ndarray:
-        """The scores `(numbers, 4)` for weights of the examples; NaN where one is not defined."""
+        """Return scores `(numbers, 4)` for weights of the examples; NaN where one is undefined."""
         mae, mse, center = (
             np.average(x, axis=1, weights=weights)
             for x in (np.abs(self.errors), self.errors**2, self.targets)

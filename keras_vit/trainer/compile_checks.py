@@ -109,7 +109,7 @@ def logits_as_probabilities(model: keras.Model) -> str:
 
 
 def _of_probabilities(metrics: Any, binary: bool, classes: int) -> Iterator[tuple[str, str]]:
-    """Each metric that takes probabilities alone, as it is configured, and what helps first."""
+    """Yield each metric that takes only probabilities, and what to do about it first, or ""."""
     for metric in _flat(metrics):
         if isinstance(metric, str):
             if metric in CROSSENTROPY:

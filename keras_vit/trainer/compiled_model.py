@@ -1,7 +1,7 @@
-"""The base of every model here: `fit`, `evaluate` and `predict` of Keras, with what they lack.
+"""The base class of all models here, which extends Keras's `fit`, `evaluate` and `predict`.
 
-Data are checked, XLA is chosen where steps repay compiling, batches are placed on the devices, and
-the model recovers from errors.
+It checks data, chooses XLA where enough steps repay compiling, places batches on the devices, and
+recovers the model after an error.
 
 Unnecessary from Keras: see the table of overrides in `__init__.py`.
 """
@@ -205,7 +205,7 @@ class CompiledModel(keras.Model):
             self._steps_looked_at += (step,)
 
     def get_metrics_result(self) -> dict[str, Any]:
-        """Keras's; on torch (3.16) it would sum over processes what each has of all rows."""
+        """Return the metrics; on torch, Keras 3.16 would sum those of all rows over processes."""
         if keras_shares_steps():
             return super().get_metrics_result()
         results: dict[str, Any] = {}

@@ -470,7 +470,7 @@ class _InOrder(keras.utils.PyDataset):
 
 
 def _checked_loader(loader: Any, check: DataCheck) -> Any:
-    """A `DataLoader` whose batches are checked in this process, whatever workers made them."""
+    """Return a copy of a `DataLoader` whose batches are checked here, not in its workers."""
     kind, checked = type(loader), copy.copy(loader)
 
     def batches(self: Any) -> Any:

@@ -19,7 +19,7 @@ from keras_vit.trainer.device_batches import placed
 
 
 def takes_variables_away() -> bool:
-    """Whether Keras keeps the values elsewhere while a model is in `fit`, `predict` and so on."""
+    """Return whether Keras moves the values elsewhere during `fit`, `predict` and so on."""
     return keras.backend.backend() == "jax"
 
 

@@ -14,7 +14,7 @@ Arrays = list[np.ndarray]
 
 
 def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None) -> Any:
-    """A model whose weights are the mean of those of several, a "soup" (Wortsman et al. 2022).
+    """Average the weights of several models into one, a "soup" (Wortsman et al. 2022).
 
     The models must descend from one set of weights, such as fine-tunings of one pretrained model
     with several seeds. The mean is one model of the same size and speed, often more accurate than

@@ -157,7 +157,7 @@ def balanced_accuracy(model: Any, split: Split, batch_size: int) -> float:
 
 
 def _right(model: Any, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each image's label is the most probable of those that occur, and the labels."""
+    """Return whether each label has the highest score of all labels that occur, and the labels."""
     labels, scores = predict_split(model, split, batch_size)
     classes = np.unique(labels)
     return classes[most_probable(scores[:, classes])] == labels, labels

@@ -157,7 +157,7 @@ def _take_task(model: ImageModel, checkpoint: Checkpoint, path: str | Path) -> N
 
 
 def _means_other(before: Task, task: Task) -> bool:
-    """Whether a task says something else than one of which perhaps the names were not given."""
+    """Return whether two tasks differ in more than names or a scale that `before` lacks."""
     differs = before.kind != task.kind or bool(before.names and before.names != task.names)
     not_fitted = scale_of(type(before)(size=before.size))
     return differs or scale_of(before) not in (not_fitted, scale_of(task))

@@ -119,7 +119,7 @@ def _warn_of_novelty(model: ImageModel, path: Path) -> None:
 
 
 def _in_units(model: ImageModel) -> Any:
-    """The model, or a copy whose outputs are numbers in their units: others know of no scale."""
+    """Return a model whose outputs are in units, as other packages do not know of a scale."""
     if model.task is None:
         return model
     heads = [layer for layer in model.layers if layer.name in HEADS]

@@ -87,7 +87,7 @@ class Choice:
 
 
 def short_names(weights: Sequence[str]) -> dict[str, str]:
-    """The name to show for each of the weights: the shortest end of its path that no other has.
+    """Return a name for each of the weights: the shortest end of its path that no other has.
 
     >>> short_names(["/zoo/a/model.safetensors", "/zoo/b/model.safetensors"]).values()
     dict_values(['a/model.safetensors', 'b/model.safetensors'])

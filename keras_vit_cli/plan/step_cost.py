@@ -248,7 +248,7 @@ def expected_cost(
     remat: bool = False,
     **options: Any,
 ) -> StepCost:
-    """What a training step with AdamW should cost a device, by the shapes of the model alone.
+    """Estimate what a training step with AdamW costs a device, from the model's shapes alone.
 
     Args:
         name: As for `step_cost`, like all others.

@@ -91,5 +91,5 @@ def _show_in_square(axes: Any, image: np.ndarray) -> None:
 
 
 def file_text(index: int, file: str | None) -> str:
-    """A file with its folder, or the number of an image in its split where there are no files."""
+    """Return a file with its folder, or an image's number in its split if there are no files."""
     return f"image {index}" if file is None else "/".join(Path(file).parts[-2:])

@@ -74,7 +74,7 @@ class Batcher:
         self._arrived = asyncio.Event()
 
     async def predict(self, model: ServedModel, pixels: np.ndarray) -> np.ndarray:
-        """The probabilities `(classes,)` of one image; leave the wait, and it is not computed."""
+        """Return one image's probabilities `(classes,)`; if nobody waits, it is not computed."""
         row = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(model, pixels, row))
         self._arrived.set()

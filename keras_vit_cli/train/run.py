@@ -163,7 +163,7 @@ class Run:
         return nullcontext()
 
     def publish(self) -> Report:
-        """All steps, in a single process or in the first of several, and the files they write."""
+        """Run all steps in a single process or the first of several, and write their files."""
         job, output = self.job, self.job.output
         manifest = read_manifest(output.place)
         finished = manifest is not None and manifest.kind == output.kind

@@ -173,7 +173,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _unsuitable(split: Split) -> str:
-    """Why a split does not have photographs in files that can be kept decoded; "" where it has."""
+    """Return why a split's images cannot be kept decoded, such as "is not verified", or ""."""
     if not isinstance(split, FileSplit):
         return "is read from memory or records"
     if split.bands is not None:

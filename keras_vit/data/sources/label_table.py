@@ -307,7 +307,7 @@ def _read_splits(table: Table, columns: _Columns, bad: dict[int, str]) -> list[s
 def _find_repeated(
     table: Table, files: Sequence[Path], splits: Sequence[str], labels: Labels, bad: dict[int, str]
 ) -> dict[int, str]:
-    """Rows whose file was there before; those that contradict each other are added to `bad`."""
+    """Return the rows that repeat an earlier row's file; add those that contradict it to `bad`."""
     first: dict[tuple[int, int], int] = {}
     repeated, wrong = {}, {}
     for row, file in enumerate(files):

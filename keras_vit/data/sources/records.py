@@ -83,7 +83,7 @@ class Records(ABC):
         return int(np.searchsorted(self._ends, index, side="right"))
 
     def read(self, index: tf.Tensor) -> tf.Tensor:
-        """The bytes of the record with this int64 index, a scalar string. A graph function."""
+        """Return the record with this int64 index as a scalar string, in a tf.data graph."""
         record = tf.numpy_function(self.fetch, [index], tf.string)
         record.set_shape(())
         return record

@@ -362,7 +362,7 @@ def _check_lookalikes(name: str, sets: Sequence[tuple[str, ...]], bad: dict[int,
 
 
 def _in_order(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Names in the order of their numbers, where all are numbers, else of their texts or grades."""
+    """Sort names as numbers where all are numbers, else as texts or, for "ordinal", as grades."""
     texts = sorted(names)
     if len(texts) > MOST_COLUMNS:
         raise ValueError(f"There are {len(texts):,} labels, and at most {MOST_COLUMNS:,} are read.")
@@ -383,7 +383,7 @@ def _members(
     bad: dict[int, str],
     are_several: bool,
 ) -> np.ndarray:
-    """Indices of the names `(rows,)`; where they are several, rows of 0 and 1 `(rows, names)`."""
+    """Return label indices `(rows,)`, or 0 and 1 per name `(rows, names)` if `are_several`."""
     index = {clean_name(name): i for i, name in enumerate(names)}
     index |= {name: i for i, name in enumerate(names)}
     alike = {lookalike(name): name for name in names}

@@ -172,7 +172,7 @@ def _prepare(builder: Any, name: str) -> None:
 
 
 def _online() -> bool:
-    """Whether the host of TFDS answers within a few seconds, through a proxy where one is set."""
+    """Return whether the host of TFDS answers within seconds, through a proxy if one is set."""
     answers: list[bool] = []
 
     def probe() -> None:

@@ -171,7 +171,7 @@ def folder_transform(model: VisionTransformer, layout: str) -> EvalTransform:
 
 
 def lacks_class_position(model: VisionTransformer) -> bool:
-    """Whether the class token's learned position is zero, as of files that do not have one."""
+    """Return whether the class token's learned position is zero, as of files that lack one."""
     if model.position_embedding != "learned" or not model.class_token or model.distilled:
         return False
     positions = model.get_layer("position_embedding").embedding
@@ -319,7 +319,7 @@ def _names(model: VisionTransformer) -> list[str]:
 
 
 def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
-    """Of each channel of the pixels in 0..1 that the weights are for."""
+    """Return the channel means and standard deviations for pixels in 0..1."""
     if not model.include_preprocessing:
         warnings.warn(
             "The model has include_preprocessing=False and does not normalize pixels itself: this "
@@ -332,5 +332,5 @@ def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
 
 
 def _channels(model: VisionTransformer) -> int:
-    """The channels that the weights are for: three for gray images under ImageNet's statistics."""
+    """Return the weights' number of channels: 3 for gray images under ImageNet's statistics."""
     return normalized_channels(model, model.channels)

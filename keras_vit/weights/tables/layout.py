@@ -171,7 +171,7 @@ class Layout:
         return any(re.search(self.signature, name) for name in names)
 
     def to_canonical(self, tensors: Tensors) -> Checkpoint:
-        """The tensors under canonical names, refused if one is unknown; nothing is read yet."""
+        """Return the tensors under canonical names, unread; a CheckpointError for unknown ones."""
         tensors, ignored = self.prepare(self._renamed(tensors))
         canonical: Tensors = {}
         for name, tensor in tensors.items():
@@ -194,7 +194,7 @@ class Layout:
     def from_canonical(
         self, tensors: Mapping[str, Array], num_heads: int
     ) -> Iterator[tuple[str, Array]]:
-        """The layout's names and arrays for canonical tensors, refused if it cannot hold one."""
+        """Yield the layout's names and arrays; a CheckpointError for tensors it cannot hold."""
         is_gated = _is_gated(tensors, "block_0")
         if any("mlp/value/kernel" in parts for _, parts, _ in self.block_rows):
             tensors = _gates_split(tensors)
@@ -319,7 +319,7 @@ def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def dinov3_arguments(width: int) -> dict[str, Any]:
-    """What no tensor of DINOv3 shows: rotary positions, and heads of 64, but for the largest."""
+    """Return what no DINOv3 tensor shows: rotary positions, and heads (of 64, mostly)."""
     return {"rotary": "dinov3", "num_heads": 32 if width == 4096 else max(width // 64, 1)}
 
 
