@@ -177,7 +177,7 @@ _Measured = tuple[ImageMeasures | str, bytes | None]
 
 
 def _measured(index: FeatureIndex, records: KeptMeasures | None) -> Iterator[_Measured]:
-    """In the order of rows; a bounded number of files in memory."""
+    """Yield what was measured, in the order of rows, with few files in memory at a time."""
     pixels = index.info["preparation"]["max_pixels"]
     times = modified_times(index) if records is not None else np.zeros(0)
 

@@ -59,7 +59,7 @@ def _resize(
 
 
 def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """In TensorFlow's order of operations, for the same bits; twice as fast as Pillow's."""
+    """Resize in TensorFlow's order of operations, for the same bits; twice as fast as Pillow."""
     channels = image.shape[-1]
     top, bottom, down = _neighbors(len(image), height)
     left, right, along = _neighbors(image.shape[1], width)
@@ -133,7 +133,7 @@ def _slice(image: np.ndarray, begin: Any, size: Any) -> np.ndarray:
 
 
 def _depthwise_convolution(images: np.ndarray, kernel: np.ndarray, *_: Any) -> np.ndarray:
-    """Of stride 1, without padding."""
+    """Convolve each channel by itself, with stride 1 and without padding."""
     count, height, width, channels = images.shape
     rows, columns = height - kernel.shape[0] + 1, width - kernel.shape[1] + 1
     lines, length = images.reshape(count, height, width * channels), columns * channels

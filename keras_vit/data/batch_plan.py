@@ -69,7 +69,7 @@ class BatchPlan:
 
     @property
     def alphas(self) -> tuple[float, float]:
-        """Of mixup and CutMix."""
+        """The alphas of mixup and CutMix; 0 for neither, as always outside of training."""
         if not self.training:
             return 0.0, 0.0
         return self.augmentation.mixup, self.augmentation.cutmix

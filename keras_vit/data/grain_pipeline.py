@@ -57,7 +57,7 @@ class GrainBatches(grain.IterDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """Of a pass; None where there is no end, or where files are left out that do not decode."""
+        """Batches per pass; None for endless passes, or if undecodable files are left out."""
         if self._plan.repeat or self._plan.source.skips:
             return None
         return -(-len(self._plan.source) // self._plan.batch_size)
@@ -98,7 +98,7 @@ class GrainBatches(grain.IterDataset):
         return batches
 
     def finish(self, number: int) -> None:
-        """The pass of this number was read to its end."""
+        """Note that the pass of this number was read to its end."""
         self._finished = max(self._finished, number + 1)
 
 

@@ -51,14 +51,14 @@ class SeenImages:
 
     @classmethod
     def of(cls, digests: Mapping[str, np.ndarray | None]) -> Self:
-        """From the digests of the images of each use; None for a use that no image had."""
+        """Make it from the images' digests by use; None for a use that no image had."""
         known = {use: np.unique(d.astype(_PREFIX)) for use, d in digests.items() if d is not None}
         known = {use: d for use, d in known.items() if len(d)}
         return cls(known, {use: len(d) for use, d in known.items()})
 
     @property
     def used(self) -> int:
-        """How many images a score must not count."""
+        """The number of images that a score must not count."""
         return sum(self.counts.get(use, 0) for use in USED)
 
     @property
@@ -67,7 +67,7 @@ class SeenImages:
         return sum(len(self.digests.get(use, ())) for use in USED) >= self.used
 
     def uses(self, digests: np.ndarray) -> np.ndarray:
-        """Of each image, by its digest, one of `USES` or `"new"`: `(images,)` of str."""
+        """Return each image's use by its digest, one of `USES` or `"new"`: str `(images,)`."""
         uses = np.full(len(digests), NEW, object)
         for use in reversed(USES):
             if use in self.digests:

@@ -89,7 +89,7 @@ def held_parameters(shapes: Iterable[tuple[str, Sequence[int]]], kind: str, devi
 
 
 def cut_axes(kind: str, path: str, shape: Sequence[int], devices: int) -> Axes:
-    """For each axis of a variable: the axis of the mesh that cuts it, or None."""
+    """Return, for each axis of a variable, the axis of the mesh that cuts it, or None."""
     if kind == "fsdp":
         return fsdp_axes(shape, devices)
     if kind == "tensor_parallel":

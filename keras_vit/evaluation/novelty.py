@@ -160,7 +160,7 @@ class NoveltyReport:
 
 
 def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
-    """Of the novelty of each image `(images,)`; None for that of a model without one.
+    """Report on the novelty of images `(images,)`; None in, None out.
 
     Example:
 

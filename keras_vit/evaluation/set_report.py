@@ -63,7 +63,7 @@ class SetReport:
 
     @property
     def _evidence(self) -> str:
-        """What so many calibration images promise, of all classes together and of each."""
+        """What this number of calibration images guarantees, for all classes and for each one."""
         least = fewest_examples(self.coverage)
         if self.calibrated_on < least:
             return ""

@@ -295,7 +295,7 @@ def _readout(
 
 
 def _pooling_weights(call: Call, tokens: np.ndarray) -> np.ndarray:
-    """Those of a `TokenPooling` or a `MeanPooling`, `(batch, tokens)`."""
+    """Return each token's weight in a `TokenPooling` or `MeanPooling`, `(batch, tokens)`."""
     weights = np.zeros(tokens.shape[:2], "float32")
     if isinstance(call.layer, TokenPooling):
         weights[:, call.layer.index] = 1

@@ -262,6 +262,6 @@ def _show(axis: Any, pixels: np.ndarray) -> None:
 
 
 def _evenly_spaced(length: int, most: int) -> range:
-    """At most `most` of the indices below `length`, in equal steps, around the middle."""
+    """Return at most `most` indices below `length`, in equal steps, around the middle."""
     step = -(-length // most)
     return range((length - 1) % step // 2, length, step)

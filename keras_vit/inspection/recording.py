@@ -132,7 +132,7 @@ def check_one_transformer(model: keras.Model, recorder: Recorder, batch: Any) ->
 
 
 def _places(model: keras.Model) -> str:
-    """Where a model's blocks are, as expressions."""
+    """Return Python expressions for the places of a model's blocks, for messages."""
     lines = []
     for path, layer, blocks in holders(model):
         place = "model" + "".join(f".get_layer({name!r})" for name in path)

@@ -238,7 +238,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         return ops.unstack(ops.tensordot(tokens, kernel, 1) + bias, axis=-2)
 
     def _joint_bias(self) -> Any:
-        """That of queries, keys and values, one after the other."""
+        """Return the biases of queries, keys and values, concatenated."""
         if self.query_value_bias is None:
             return self.query_key_value.bias
         of_queries, of_values = ops.split(self.query_value_bias, 2)

@@ -17,7 +17,7 @@ _READ: ContextVar[tuple[Any, int] | None] = ContextVar("first_tokens", default=N
 
 @contextmanager
 def only_first_tokens(block: Any, number: int) -> Iterator[None]:
-    """A context in which this block, and no other one, encodes its first tokens alone."""
+    """Let this block, and no other one, encode only its first tokens within the context."""
     token = _READ.set((block, number))
     try:
         yield

@@ -319,7 +319,7 @@ class ViTConfig(BlockConfig, ModelConfig):
 
     @property
     def is_relative_to_grid(self) -> bool:
-        """Whether that is BEiT's, of rows and columns."""
+        """Whether positions are BEiT's bias on logits, by offsets of rows and columns."""
         return self.position_embedding.startswith("relative_2d")
 
     @property

@@ -145,7 +145,7 @@ class ImageModel(CompiledModel):
         return tasks.get(kind, size=size)
 
     def _compile(self, *args: Any, **options: Any) -> Arguments:
-        """As `CompiledModel`; where nobody said what the outputs mean, the loss says it."""
+        """Compile as `CompiledModel`; where the user gave no task, infer it from the loss."""
         arguments = super()._compile(*args, **options)
         has_head = self.num_classes and self._config.is_pooled
         if self._task_from != "user" and has_head and self.loss is not None:

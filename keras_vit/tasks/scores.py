@@ -189,7 +189,7 @@ Pieces = tuple[np.ndarray, np.ndarray]  # places of examples, and where each ste
 
 
 def _steps(present: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of one label, what each step adds: of all examples, then of those that have the label."""
+    """Return what each step of a label adds: of all examples, then of those that have it."""
     order = np.argsort(-scores, kind="stable")
     present, scores = present[order], scores[order]
     # Examples with one score are above a threshold together.

@@ -95,7 +95,7 @@ def _is_binary(model: keras.Model, loss: Crossentropy | None) -> bool:
 
 
 def logits_as_probabilities(model: keras.Model) -> str:
-    """That a compiled loss takes the logits of a model for probabilities, and the fix; or ""."""
+    """Return a message, with the fix, if the loss takes logits for probabilities; else ""."""
     loss = crossentropy_of(model.loss)
     is_linear = keras.activations.get(model.classifier_activation) is keras.activations.linear
     if loss is None or loss.from_logits or not is_linear:

@@ -116,7 +116,7 @@ class CompiledModel(keras.Model):
         return {**config, **asked}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """As Keras does for its own `compile`, without the warning: who saved the model had it."""
+        """Compile as Keras does, without the warning that was given before the model was saved."""
         config = keras.saving.deserialize_keras_object(config)
         self._compile(**config)
         if self.built:

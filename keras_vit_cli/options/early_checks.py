@@ -128,7 +128,7 @@ def _refuse(text: str, kind: Kind, proposed: Sequence[str] = ()) -> None:
 
 
 def _refuse_unfinished(folder: Path, text: str) -> None:
-    """The run of a model is not complete: says how to go on with it."""
+    """Raise a FileNotFoundError that says how to continue the unfinished run of a model."""
     try:
         words = shlex.split(json.loads((folder / "config.json").read_text("utf-8"))["command"])
     except (OSError, ValueError, KeyError, TypeError):

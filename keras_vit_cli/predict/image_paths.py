@@ -142,7 +142,7 @@ def _names(file: BinaryIO) -> Iterator[Path]:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a list's contents in blocks of bytes, as the file system has them, whatever its mark."""
+    """Yield a list's contents in blocks, as bytes of file names whatever encoding its mark says."""
     read = getattr(file, "read1", file.read)
     first = read(_BLOCK)
     while 0 < len(first) < 4 and (more := read(_BLOCK)):  # a pipe may give a byte at a time

@@ -365,7 +365,7 @@ class Run:
         self.facts["choice"] = choice.to_dict()
 
     def refine(self) -> None:
-        """The average with the start, the final size, views and temperature."""
+        """Apply the average with the start, the final size, views and temperature."""
         recipe = self.recipe
         if self.chooses:
             recipe = replace(recipe, tuned_share=1.0, eval_size=0)  # `choose` has done both
@@ -392,7 +392,7 @@ class Run:
         self.fit_novelty(images, 1 - self.job.coverage)
 
     def fit_novelty(self, images: data.Split, false_alarms: float) -> None:
-        """How far an image is from the training images, with its threshold from the same images.
+        """Fit the novelty of images, with its threshold from the images of the calibration.
 
         False alarms are as rare as sets without the true class.
         """

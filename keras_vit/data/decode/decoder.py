@@ -261,7 +261,7 @@ def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
 
 
 def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Where the box of the upright image lies in the stored image: inverts `_upright`."""
+    """Return the upright image's box in the stored image, the inverse of `_upright`."""
     upright = tf.where(orientation > 4, shape[::-1], shape)
     box = crop(upright)
 

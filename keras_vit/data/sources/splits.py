@@ -345,7 +345,7 @@ class IndexedSplit(Split):
         return order if self.sampling_rates is None else self._sample(order, draws)
 
     def _sample(self, shuffled: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """As many places as `shuffled` has, drawn by the rates, in another random order."""
+        """Draw as many places as `shuffled` has by the rates, in another random order."""
         assert self.sampling_rates is not None
         by_label = shuffled[np.argsort(self._labels[shuffled], kind="stable")]
         rates = self.sampling_rates[self._labels[by_label]]

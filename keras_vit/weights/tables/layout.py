@@ -101,7 +101,7 @@ class Checkpoint:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What no shape shows: what the file states, else its authors' conventions."""
+        """Arguments that no shape shows: the file's own, or else its authors' conventions."""
         return {**vars(self.conventions), **self.arguments}
 
 
@@ -262,7 +262,7 @@ class Layout:
 
     @property
     def _repeated(self) -> list[tuple[str, str, tuple[Row, ...]]]:
-        """What comes before the names of a part that repeats: in the file, and canonically."""
+        """The prefixes of repeated parts, in the file and canonical, with their rows."""
         blocks = (self.block, "block_{}/", self.block_rows)
         units = (self.unit, "stage_{}/unit_{}/", self.unit_rows)
         return [part for part in (blocks, units) if part[0]]
@@ -276,7 +276,7 @@ def _numbered(template: str) -> re.Pattern[str]:
 
 
 def _gates_joined(tensors: Tensors) -> Tensors:
-    """Where a gated MLP has two tensors, `mlp/gate` and `mlp/value`, one with both side by side."""
+    """Join the tensors `mlp/gate` and `mlp/value` of gated MLPs into one, side by side."""
     joined: Tensors = {}
     for name, tensor in tensors.items():
         gate = tensors.get(name.replace("/mlp/value/", "/mlp/gate/"))
