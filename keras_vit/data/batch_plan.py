@@ -1,4 +1,4 @@
-"""What a pipeline is to do, whoever reads: its arguments, checked and settled."""
+"""The plan of a pipeline, for any reader: its arguments, checked, with defaults filled in."""
 
 from __future__ import annotations
 

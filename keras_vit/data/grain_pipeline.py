@@ -103,7 +103,7 @@ class GrainBatches(grain.IterDataset):
 
 
 class _Iteration(grain.DatasetIterator):
-    """One iteration over the batches, which says when it ends."""
+    """One iteration over the batches, which notes a pass that is read to its end."""
 
     def __init__(self, batches: GrainBatches, number: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _Example(NamedTuple):
 
 
 class _Examples:
-    """What stands at a position of all passes, and a batch of these."""
+    """Makes the example at each position of the stream, and batches of examples."""
 
     def __init__(self, plan: BatchPlan) -> None:
         assert isinstance(plan.source, IndexedSplit)  # records are TensorFlow's

@@ -75,11 +75,11 @@ class SeenImages:
         return uses
 
     def used_among(self, digests: np.ndarray) -> int:
-        """Return how many of these images, by their digests, a score must not count."""
+        """Return how many of the images with these digests a score must not count."""
         return int(np.isin(self.uses(digests), USED).sum())
 
     def __or__(self, other: SeenImages | None) -> SeenImages:
-        """Return the images of both; of one that both have, the stronger use is found."""
+        """Return the images of both; where both list one, its stronger use counts."""
         if other is None:
             return self
         parts = {use: [s.digests[use] for s in (self, other) if use in s.digests] for use in USES}
@@ -90,7 +90,7 @@ class SeenImages:
         return SeenImages(both.digests, {use: count for use, count in sums.items() if count})
 
     def to_dict(self, most: int = MOST_LISTED) -> dict[str, Any]:
-        """As JSON accepts it: how many images each use had, and their digests in base 64.
+        """Return, as JSON accepts them, the number of images per use, and their digests in base 64.
 
         Of more than so many images, the numbers alone.
         """

@@ -20,7 +20,7 @@ from keras_vit.tasks.scores import wilson_interval
 
 @dataclass(frozen=True)
 class SetReport:
-    """What prediction sets are worth on labeled images; prints as a sentence or two.
+    """The scores of prediction sets on labeled images; prints as a sentence or two.
 
     An image is answered where its set is a single class.
 

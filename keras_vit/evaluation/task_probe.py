@@ -32,7 +32,7 @@ class TaskProbe:
     bias: np.ndarray
 
     def outputs(self, features: Any) -> np.ndarray:
-        """Return what a model with this head returns for features `(n, dimension)`, float32."""
+        """Return the head's outputs for features `(n, dimension)`, float32."""
         return (np.asarray(features) @ self.kernel + self.bias).astype(np.float32)
 
 

@@ -186,7 +186,7 @@ def _query_sizes(block: Call, queries: int) -> Any:
 
 
 class _Steps(Observer):
-    """Counts what a gradient can be taken by: attention, and outputs of blocks and poolings.
+    """Counts the steps to differentiate by: attention, and outputs of blocks and poolings.
 
     Args:
         added: Arrays to add to some of them, by their number.

@@ -42,7 +42,7 @@ def plot_attention(model: keras.Model, image: Any) -> Any:
 
 
 def draw_attention(maps: np.ndarray) -> Any:
-    """Return one row per head, one column per layer of `(depth, heads, grid_h, grid_w)`."""
+    """Draw maps `(depth, heads, grid_h, grid_w)`, a row per head and a column per layer."""
     depth, heads, grid_h, grid_w = maps.shape
     width = max(_WIDTH, 0.3 * depth)  # the thumbnails of a deep model stay large enough to see
     cell = min(0.9 * width / depth, 1.2)
@@ -144,7 +144,7 @@ def plot_attention_distance(model: keras.Model, images: Any) -> Any:
 
 
 def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
-    """Return one dot per head of `(depth, heads)`; `width` is that of the images in pixels."""
+    """Plot a dot per head of distances `(depth, heads)`; `width` is the images', in pixels."""
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
     figure = new_figure(_WIDTH, 3.4, dpi=160)

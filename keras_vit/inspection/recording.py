@@ -1,4 +1,4 @@
-"""What the layers of a Vision Transformer were called with, wherever in a model they are."""
+"""Records the calls of a Vision Transformer's layers, at any depth of a model."""
 
 from __future__ import annotations
 

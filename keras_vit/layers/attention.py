@@ -245,7 +245,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         return ops.concatenate([of_queries, ops.zeros_like(of_queries), of_values])
 
     def _bias(self, query: Any, sizes: Any, bias: Any, mask: Any) -> Any:
-        """Return what is added to the logits, or None."""
+        """Return the bias to add to the attention logits, or None."""
         if bias is not None:
             bias = ops.cast(bias, query.dtype)
         elif self.relative_positions is not None:

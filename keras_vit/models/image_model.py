@@ -354,7 +354,7 @@ class ImageModel(CompiledModel):
         return model
 
     def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> Any:
-        """As `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
+        """Quantize as `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
 
         Saved files, `copy` and `with_classifier` stay quantized; the new head of `with_classifier`
         is not, so that it can be trained. Returns what Keras returns: from 3.16 on, a report.
@@ -384,7 +384,7 @@ class ImageModel(CompiledModel):
         return super().quantize(mode, *args, **options)
 
     def export(self, *args: Any, **options: Any) -> Any:
-        """As `keras.Model.export`, for models that were only loaded, too.
+        """Export as `keras.Model.export`, also models that were only loaded.
 
         Raises:
             RuntimeError: Keras cannot write the format on its backend, such as a SavedModel or ONNX
@@ -407,7 +407,7 @@ class ImageModel(CompiledModel):
             ) from error
 
     def load_weights(self, filepath: Any, *args: Any, **options: Any) -> None:
-        """As `keras.Model.load_weights`: what Keras wrote of a model of the same sizes.
+        """Load weights that Keras wrote of a model of the same sizes: `keras.Model.load_weights`.
 
         `keras_vit.load_weights(model, file)` reads these files, too, and those of Google, timm and
         Hugging Face, adapts them to the model's sizes, and returns a report. It is a function

@@ -230,7 +230,7 @@ def pool_both(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
 
 
 def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """Return a learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
+    """Attend to all tokens by a learned query ("Scaling Vision Transformers", MAP head)."""
     assert config.mlp_dim is not None  # the configuration has replaced it
     pool = AttentionPooling(
         config.num_heads,

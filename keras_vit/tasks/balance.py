@@ -49,7 +49,7 @@ def effective_number(counts: Any, beta: float = BETA) -> np.ndarray:
 
 
 def positive_weights(positive: Any, examples: int, beta: float = BETA) -> np.ndarray:
-    """Return how much more a present label counts than an absent one, from their effective numbers.
+    """Return the loss weight of a label's presence against its absence, by effective numbers.
 
     With `beta=1` absent by present examples, as for torch's `pos_weight`. 1 for a label that all or
     no examples have.
@@ -92,7 +92,7 @@ def sampling_rates(counts: Any) -> np.ndarray:
 
 
 def imbalance(counts: Any) -> float:
-    """Return how many times as many examples the largest class has as the smallest that has any.
+    """Return the size of the largest class divided by that of the smallest one with examples.
 
     Example:
 

@@ -188,7 +188,7 @@ class Ordinal(NameTask):
         return "quadratic_kappa"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """Return the median and the most frequent grade; by kappa, any is worth 0."""
+        """Return the median for MAE, the most frequent grade for accuracy; any has a kappa of 0."""
         grades = np.sort(self.check_targets(targets))
         median, most = np.eye(self.size)[[grades[len(grades) // 2], self.counts(grades).argmax()]]
         return {"grade_mae": median, "accuracy": most, "quadratic_kappa": median}

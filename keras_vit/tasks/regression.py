@@ -291,7 +291,7 @@ class Regression(RowTask):
         return "r2"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """Return the median by MAE, the mean by squared errors; ranks do not have any."""
+        """Return the median for MAE, the mean for squared errors; no constant helps rank scores."""
         rows = self.values(targets)
         mean = rows.mean(axis=0)
         return {"mae": np.median(rows, axis=0), "rmse": mean, "r2": mean, "spearman": mean}

@@ -180,7 +180,7 @@ class AveragePrecision:
         return _quotient(area, total, total > 0)
 
     def _up_to(self, steps: np.ndarray) -> np.ndarray:
-        """Return the sum of each step and those of its label before it."""
+        """Return cumulative sums of the steps within each label."""
         sums = np.append(0, np.cumsum(steps))
         return sums[1:] - sums[self.first]
 

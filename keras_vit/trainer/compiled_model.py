@@ -287,7 +287,7 @@ class CompiledModel(keras.Model):
 
     def _make(self, function: str, make: Callable[[bool], Any], force: bool) -> Any:
         def variables() -> list[Sequence[keras.Variable]]:
-            """Return what the step changes, in the order of Keras's state on JAX."""
+            """Return the variables that the step changes, in the order of Keras's state on JAX."""
             optimizer = [self.optimizer.variables] if function == "train_function" else []
             metrics = [self.metrics_variables] if function != "predict_function" else []
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]

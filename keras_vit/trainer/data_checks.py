@@ -489,7 +489,7 @@ def _is_a(x: Any, package: str, *names: str) -> bool:
 
 
 def _leaf(structure: Any) -> Any:
-    """Return the one array of a structure; None when there is none, or are several."""
+    """Return the only array of a structure; None for structures of no or several arrays."""
     leaves = [one for one in keras.tree.flatten(structure) if hasattr(one, "shape")]
     return leaves[0] if len(leaves) == 1 else None
 

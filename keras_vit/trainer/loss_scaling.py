@@ -1,6 +1,6 @@
 """Loss scaling for float16, whose smallest numbers are larger than most gradients of a ViT.
 
-Still needed in every version of Keras, which asks only the model's policy, not its layers'.
+Unnecessary from Keras: none yet. It asks for the model's own policy, not those of its layers.
 """
 
 from typing import Any

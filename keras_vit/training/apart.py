@@ -17,7 +17,7 @@ from keras_vit.data.sources.splits import IndexedSplit
 
 
 def without_copies(part: Split | None, train: IndexedSplit) -> Split | None:
-    """Return what was held out, but for copies of images that are trained on."""
+    """Return the held-out images, without copies of images that are trained on."""
     if not isinstance(part, IndexedSplit):
         return part
     is_copy = np.isin(part.digests(), train.digests())

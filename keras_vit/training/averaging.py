@@ -104,7 +104,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
 
 
 def _seen_by(models: Sequence[Any]) -> SeenImages | None:
-    """Return the images that any of them was made with; None where nobody noted any."""
+    """Return the images that any of the models was made with; None if none has a record."""
     known = [model.seen_images for model in models if model.seen_images is not None]
     return reduce(or_, known) if known else None
 

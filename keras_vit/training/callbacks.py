@@ -364,7 +364,7 @@ class BestModel(keras.callbacks.ModelCheckpoint):
 
 
 class _NotImproved(Exception):
-    """Nothing was saved, and the file stays as it is."""
+    """Raised to leave the file unchanged, as the epoch is not the best one."""
 
 
 def default_callbacks(

@@ -151,7 +151,7 @@ def accuracy(model: Any, split: Split, batch_size: int) -> float:
 
 
 def balanced_accuracy(model: Any, split: Split, batch_size: int) -> float:
-    """Return the mean over the classes that occur of that share among their images."""
+    """Return the mean accuracy per class, over the classes that occur."""
     right, labels = _right(model, split, batch_size)
     return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 

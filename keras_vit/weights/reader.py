@@ -174,7 +174,7 @@ def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
 
 
 def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
-    """Return options of the model in which it differs from the weights' and no shape shows it."""
+    """Return notes on options that differ from those of the weights without changing a shape."""
     arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()
     notes = []

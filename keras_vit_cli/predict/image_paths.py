@@ -44,7 +44,7 @@ def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> 
 
 
 def is_one_file(word: Path) -> bool:
-    """Return whether a word stands for itself, be there such a file or not."""
+    """Return whether a word means one file, existing or not: no folder, list or pattern."""
     return not (_is_list(word) or str(word) == STANDARD_INPUT or word.is_dir() or _is_pattern(word))
 
 

@@ -80,7 +80,7 @@ def _write(
 
 
 def _show_in_square(axes: Any, image: np.ndarray) -> None:
-    """An image in the middle of a square, so that titles stand at one height whatever its shape."""
+    """Draw an image in the middle of a square, so that all titles have the same height."""
     height, width = image.shape[:2]
     # A digit of 8 x 8 pixels should show its pixels, not a blur.
     interpolation = "nearest" if max(height, width) < 64 else None

@@ -63,7 +63,7 @@ def _by_epoch(history: Mapping[str, Sequence[float]], name: str, epochs: int) ->
 
 
 def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, epochs: int) -> None:
-    """The curves of a metric against the epochs, which are integers."""
+    """Draw the curves of a metric against the epochs, which are integers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     is_rate = name == "learning_rate"
@@ -91,7 +91,7 @@ def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, e
 
 
 def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> None:
-    """A ring around the validation's value in the best epoch, and the value above the panel."""
+    """Ring the validation's value of the best epoch, and print it above the panel."""
     if best not in values:
         return
     label = f"best epoch: {best} (lowest validation loss)"

@@ -32,7 +32,7 @@ def shorten(name: str, fits: Fits) -> str:
 
 
 def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
-    """Return names as by `shorten`; those that would look alike are shown from where they differ.
+    """Shorten names as `shorten`, but show those that would look alike from where they differ.
 
     Example:
 

@@ -15,7 +15,7 @@ from keras_vit_cli.serve.model import ServedModel
 
 
 class FullError(RuntimeError):
-    """As much as is allowed is already in progress."""
+    """The limit of requests in progress is reached."""
 
 
 class Places:

@@ -62,7 +62,7 @@ def resolve_augment(
 
 
 def crop_only(augmentation: Augmentation) -> Augmentation:
-    """Return the same crop, and nothing else."""
+    """Return the augmentation's crop without any other change."""
     off = Augmentation(crop=augmentation.crop, flip=False)
     return replace(off, min_area=augmentation.min_area, aspect_ratio=augmentation.aspect_ratio)
 
@@ -235,7 +235,7 @@ def _trace(layer: Any, index: int, shape: tuple[int, int, int], num_classes: int
 
 
 class _OutputError(ValueError):
-    """What a layer returned does not suit."""
+    """A layer returned images or labels of the wrong kind."""
 
 
 def _call(layer: Any, batchwise: bool, images: tf.Tensor, *labels: tf.Tensor) -> Any:

@@ -130,7 +130,7 @@ class RandomCrop:
 
 
 def _window(resized: Array, size: PixelSize, place: Array) -> Array:
-    """Where a crop of this size begins in an image that is resized; int32 `(2,)`."""
+    """Return where a crop of this size begins in the resized image; int32 `(2,)`."""
     xp = array_namespace(resized)
     room = xp.cast(resized - xp.constant(size, xp.int32) + 1, xp.float32)
     return xp.cast(xp.floor(place[2:] * room), xp.int32)

@@ -122,7 +122,7 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
 
     def after_blocks(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the place behind blocks of data, each with its length before it; 0 is the last."""
+        """Return the position after blocks that each begin with their length; 0 ends them."""
 
         def step(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             for _ in range(4):  # the loop costs more than its body

@@ -176,7 +176,7 @@ def prepare_contents(
     max_pixels: int = MAX_PIXELS,
     transform: EvalTransform = DEFAULT,
 ) -> np.ndarray:
-    """Return the one preparation of an encoded image, as in evaluation, whoever asks for it.
+    """Decode and prepare an image as in evaluation; all callers share this preparation.
 
     Args:
         contents: the bytes of an image file.

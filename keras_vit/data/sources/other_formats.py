@@ -1,4 +1,4 @@
-"""What is not a folder of images that are read here, and the way to one."""
+"""Sources that cannot be read here, and advice on how to make a folder of images from them."""
 
 from __future__ import annotations
 

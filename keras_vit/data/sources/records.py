@@ -90,7 +90,7 @@ class Records(ABC):
 
     @abstractmethod
     def fetch(self, index: int) -> bytes:
-        """Return the same outside a graph; raises a DamagedShardError that names the record."""
+        """Return a record outside a graph; a DamagedShardError that names it if it is damaged."""
 
 
 class MemoryRecords(Records):
@@ -364,7 +364,7 @@ class RecordSplit(Split):
 
 
 def _permuted(positions: tf.Tensor, seed: int, epoch: tf.Tensor, count: int) -> tf.Tensor:
-    """Return what stands at these positions of a random order of `count` numbers.
+    """Return the numbers at these positions of a random order of `count` numbers.
 
     A block cipher with the seed and the number of the pass as its key: an order of any length takes
     no memory, and any part of it the time of that part.

@@ -235,7 +235,7 @@ def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
 
 
 def _separator(cells: Iterable[Cell]) -> str | None:
-    """Return what separates several labels in a cell; None where cells have one label."""
+    """Return the separator of several labels in a cell; None where cells have one label."""
     texts = {cell for cell in cells if isinstance(cell, str)}
     for separator in SEPARATORS:
         labels = {label for text in texts for label in split_cell(text, separator)}
@@ -283,7 +283,7 @@ def _flag_columns(
     places: Sequence[str],
     bad: dict[int, str],
 ) -> Columns | None:
-    """Return the columns of 0 and 1 of several labels; None where a column has their names."""
+    """Return columns of 0 and 1, one per label; None where a single column has label names."""
     if _values(columns) == {-1, 1}:
         columns = {n: ["0" if number(c) == -1 else c for c in x] for n, x in columns.items()}
     if len(columns) > 1:

@@ -97,7 +97,7 @@ def open_checkpoint(
     check: Callable[[], Any] = lambda: None,
     max_parameters: int | None = None,
 ) -> Iterator[Checkpoint]:
-    """The tensors of a file under canonical names, readable while the context is open.
+    """Yield a file's tensors under canonical names, readable while the context is open.
 
     Args:
         path: The file.

@@ -222,7 +222,7 @@ def _timm_architecture(model: VisionTransformer) -> str:
 
 
 def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str, Any]:
-    """Return what timm's constructor needs, whichever architecture is named beside it."""
+    """Return the arguments that timm's constructor needs for any named architecture."""
     ratio = model.mlp_dim / model.hidden_dim
     if int(model.hidden_dim * ratio) != model.mlp_dim:  # timm rounds down
         ratio = (model.mlp_dim + 0.5) / model.hidden_dim

@@ -20,7 +20,7 @@ Tensors = dict[str, Tensor]
 
 
 class Codec(NamedTuple):
-    """Between the shape in a file and the canonical one; `write` takes the number of heads."""
+    """Converts between a file's shape and the canonical one; `write` takes the number of heads."""
 
     read: Callable[[Array], Array]
     write: Callable[[Array, int], Array]
@@ -303,7 +303,7 @@ def _is_gated(tensors: Mapping[str, Array], block: str) -> bool:
 
 
 def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the reverse of `_gates_joined`."""
+    """Split the joined tensors of gated MLPs into `mlp/gate` and `mlp/value` again."""
     split: dict[str, Array] = {}
     for name, values in tensors.items():
         block, _, part = name.partition("/mlp/dense_0/")
