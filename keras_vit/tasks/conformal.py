@@ -233,7 +233,7 @@ class PredictionSets:
         return cls(method, coverage, tuple(thresholds), len(labels), places, penalty, free_ranks)
 
     def evidence(self, probabilities: Any) -> np.ndarray:
-        """Return the evidence for each class, float64 `(images, classes)`: see the table above.
+        """Return each class's evidence, float64 `(images, classes)`: see the table of this class.
 
         Args:
             probabilities: `(images, classes)`.

@@ -392,7 +392,7 @@ class Run:
         self.fit_novelty(images, 1 - self.job.coverage)
 
     def fit_novelty(self, images: data.Split, false_alarms: float) -> None:
-        """Fit the novelty of images, with its threshold from the images of the calibration.
+        """Fit the novelty score, with its threshold from `images`, which calibrate the model.
 
         False alarms are as rare as sets without the true class.
         """

@@ -67,7 +67,7 @@ def sixteen_bit_files(files: Sequence[str | Path]) -> list[Path]:
 
 
 def _first_bytes(path: Path) -> bytes:
-    """Return a file's first bytes; nothing for JPEG names, and where its reader will say why."""
+    """Return a file's first bytes; none for a JPEG name, or if unreadable: its reader says why."""
     if path.suffix.lower() in (".jpg", ".jpeg") or irregular(path):
         return b""
     try:
