@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def _with_config(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
-    """The words after those that the file of `--config` stands for, which they come before."""
+    """Return the words, preceded by those that the file of `--config` stands for, if given."""
     command = COMMANDS.get(words[0]) if words else None
     if command is None or not command.has_config:
         return words
@@ -89,7 +89,7 @@ def _with_config(parser: argparse.ArgumentParser, words: list[str]) -> list[str]
 
 
 def _unrecognized(command: str | None, words: Sequence[str]) -> str:
-    """The message for arguments that a command does not have, with those of similar names."""
+    """Return the message for unknown arguments of a command, with similar names proposed."""
     program = f"keras-vit {command}" if command else "keras-vit"
     names = [row.name for row in COMMANDS[command].rows if row.name[0] == "-"] if command else []
     near: list[str] = []
@@ -102,9 +102,9 @@ def _unrecognized(command: str | None, words: Sequence[str]) -> str:
 
 
 def _similar(word: str, names: Sequence[str]) -> list[str]:
-    """The option of the most similar name, if one is: `--epocs`, `--num-epochs`, `--lora-rank`.
+    """Return the most similar option, if any: for `--epocs`, `--num-epochs` or `--lora-rank`.
 
-    Without the dashes, which all options have in common.
+    It compares names without the dashes, which all options have in common.
     """
     bare = {name.lstrip("-"): name for name in names}
     word = word.lstrip("-").replace("_", "-").lower()

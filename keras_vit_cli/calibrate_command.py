@@ -87,7 +87,7 @@ def _calibrated(
 
 
 def _described(task: Task) -> str:
-    """Return which thresholds there are, and for whom the coverage holds."""
+    """Describe the thresholds or margins, and for which images the coverage holds."""
     if not isinstance(task, Classification) or task.sets is None:
         margins = zip(task.shown_names, getattr(task, "margins", ()), strict=True)
         return "\n".join(f"{name}: plus and minus {margin:.4g}" for name, margin in margins)

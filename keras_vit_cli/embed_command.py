@@ -86,7 +86,7 @@ def print_made_with(model: str, known: int | None) -> None:
 
 
 def _source(model: Path, out: Path) -> str:
-    """Where the model is, from the index; or the name of released weights."""
+    """Return the model's path from the index, or the name of released weights."""
     if not model.exists():
         return str(model)
     return path_from(out, model)

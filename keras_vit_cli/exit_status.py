@@ -64,7 +64,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _is_output_closed() -> bool:
-    """Whether nobody reads standard output any more; then what is left is written nowhere."""
+    """Return whether standard output's reader is gone; then let what is left go nowhere."""
     try:
         number = sys.stdout.fileno()
         poll = select.poll()

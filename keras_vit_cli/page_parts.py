@@ -16,7 +16,7 @@ def base_style() -> str:
 
 
 def breakable(name: str) -> str:
-    """A name as HTML that breaks after its marks, or anywhere but within its last letters."""
+    """Return a name as HTML that breaks after its marks, but not within its last letters."""
     head, end = name[:-_END], name[-_END:]
     parts = re.split(r"(?<=[-_ ./])", head)
     return "<wbr>".join(map(escape, parts)) + f"<span class=end>{escape(end)}</span>"

@@ -90,7 +90,7 @@ def format_warning(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning of the user's data without the place in the code, which says nothing about it."""
+    """Format a warning, without the place in the code if it is about the user's data."""
     ours = Path(filename).is_relative_to(Path(__file__).parent)  # raised at a command's call
     if issubclass(category, DataRangeWarning) or ours:
         lines = map(printable, str(message).split("\n"))

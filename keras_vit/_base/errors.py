@@ -188,7 +188,7 @@ def check_arguments(cls: type, arguments: Iterable[str]) -> None:
 
 
 def accepted_arguments(cls: type) -> list[str]:
-    """The argument names of a class and, where it passes on `**kwargs`, of its base class."""
+    """Return the argument names of a class, and of its base classes where it takes `**kwargs`."""
     names: list[str] = []
     # `Model.__new__` accepts anything: only the signature of `__init__` counts.
     for initializer in [vars(c)["__init__"] for c in cls.__mro__ if "__init__" in vars(c)]:

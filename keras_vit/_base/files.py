@@ -25,7 +25,7 @@ _FILE_TYPES = {
 
 
 def cache_folder() -> Path:
-    """What can be downloaded or computed again: `keras_vit` in Keras's own cache (`KERAS_HOME`)."""
+    """Return the folder `keras_vit` in Keras's cache (`KERAS_HOME`), for files safe to delete."""
     return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras_vit"
 
 
@@ -173,7 +173,7 @@ def append(file: FileIO, content: bytes) -> None:
 
 
 def begins_with_mark(path: Path, mark: bytes) -> bool:
-    """Whether a regular file, not a link, has `mark`, which shows its writer, near its start."""
+    """Return whether a regular file, not a link, has its writer's `mark` in its first 1 KiB."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:

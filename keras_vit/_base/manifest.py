@@ -105,7 +105,7 @@ def read_sums(path: Path) -> dict[str, str]:
 
 
 def own_files(folder: Path) -> list[str]:
-    """Files in a folder that its manifest lists and nobody changed since; the manifest comes last.
+    """Return the files that a folder's manifest lists and nobody has changed, the manifest last.
 
     Links are never followed. For a folder without this package's mark the list is empty.
     """

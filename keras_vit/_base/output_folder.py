@@ -325,7 +325,7 @@ def _home_folders() -> list[Path]:
 
 
 def _holds(folder: Path, path: Path) -> bool:
-    """Whether `path` is `folder` or lies in it, whatever they are called: links, other mounts."""
+    """Return whether `path` is `folder` or lies in it, also through links and other mounts."""
     if not folder.exists():
         return False
     real = Path(os.path.realpath(path))

@@ -129,7 +129,7 @@ def neighbors_answers(
     k: int = VOTERS,
     temperature: float = TEMPERATURE,
 ) -> np.ndarray:
-    """The mean answer of each row's nearest other rows, weighted by exp(cosine / temperature).
+    """Average the answers of each row's nearest other rows, weighted by exp(cosine / temperature).
 
     Args:
         features: An index, or an array `(n, dimension)`.

@@ -160,7 +160,7 @@ def _signs(hashes: np.ndarray) -> np.ndarray:
 
 
 def _keys(near: np.ndarray) -> np.ndarray:
-    """Return a number for each pair of a row and one of its nearest neighbors `(n, k)`, but itself.
+    """Return a number for each pair of a row and a nearest neighbor `(n, k)`, except itself.
 
     Of rows a < b it is a * n + b: eight bytes per pair, where there are many.
     """

@@ -88,7 +88,7 @@ class Progress(NamedTuple):
 
 @dataclass
 class _Item:
-    """A file on its way: what the walk found, and the row of it that an earlier index has."""
+    """A file to be embedded: what the walk found, and its row in an earlier index."""
 
     photo: Photo
     size: int
@@ -374,7 +374,7 @@ def _write_rows(
 def _after_log(
     features: Path, log: Path, groups: Iterator[Group], info: Entry
 ) -> tuple[Iterator[Group], Progress]:
-    """Return the groups that are still to be done, and what is; both files end with that.
+    """Return the groups still to be done and the progress, and cut both files to it.
 
     A group is done where the log has its files as they are now, and its rows have the log's sum.
     """
@@ -421,7 +421,7 @@ def _is_done(group: Group, logged: Entry, rows_file: BinaryIO, row_bytes: int) -
 
 
 class _Read(NamedTuple):
-    """A file that was read: its sum, its pixels, or the reason why it does not have any."""
+    """The result of reading a file: its SHA-256, and its pixels or the reason for their absence."""
 
     sha256: str | None
     pixels: np.ndarray | None

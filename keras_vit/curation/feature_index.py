@@ -229,7 +229,7 @@ def check_identity(
 
 
 def modified_times(index: FeatureIndex) -> np.ndarray:
-    """When the file of each row was modified, int64 `(n,)` nanoseconds; -1 where not known."""
+    """Return when each row's file was modified, int64 `(n,)` nanoseconds; -1 where not known."""
     unreadable = sorted(index.unreadable)
     times = read_times(index.folder)
     if len(times) != len(index) + len(unreadable):

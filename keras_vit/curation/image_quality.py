@@ -177,7 +177,7 @@ _Measured = tuple[ImageMeasures | str, bytes | None]
 
 
 def _measured(index: FeatureIndex, records: KeptMeasures | None) -> Iterator[_Measured]:
-    """In the order of rows; a bounded number of files in memory."""
+    """Yield what was measured, in the order of rows, with few files in memory at a time."""
     pixels = index.info["preparation"]["max_pixels"]
     times = modified_times(index) if records is not None else np.zeros(0)
 
@@ -212,7 +212,7 @@ def _measured(index: FeatureIndex, records: KeptMeasures | None) -> Iterator[_Me
 
 
 def outlier_distances(features: FeatureIndex | np.ndarray, k: int = 10) -> np.ndarray:
-    """How far each row is from its nearest neighbors: float32 `(n,)`, 1 less their mean cosine.
+    """Return 1 less the mean cosine of each row to its nearest neighbors, float32 `(n,)`.
 
     Raises:
         ValueError: A number is out of range, or a feature is not finite.

@@ -376,7 +376,7 @@ def _check_probabilities(
 
 
 def _folds(labels: np.ndarray, groups: Any, folds: int, random: np.random.Generator) -> np.ndarray:
-    """Return the fold of each row: whole groups, and as many rows of each class in each fold."""
+    """Return each row's fold; folds keep groups whole and have the same share of each class."""
     _, first, group = np.unique(
         _check_groups(labels, groups), return_index=True, return_inverse=True
     )
@@ -410,7 +410,7 @@ def _fit(x: np.ndarray, y: np.ndarray, strength: float) -> Any:
 
 
 def _predict(probe: Any, x: np.ndarray, classes: int) -> np.ndarray:
-    """Return a column per class; one that the probe has not seen is impossible to it."""
+    """Return probabilities `(n, classes)`; a class that the probe has not seen gets 0."""
     if probe is None:
         return np.full((len(x), classes), 1 / classes)
     probabilities = np.zeros((len(x), classes))

@@ -184,7 +184,7 @@ def _numpy_search(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.nda
 
 
 def _first_of_ties(cosines: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Return the same cosines at the first rows that have them, where equal ones were cut off."""
+    """Return the nearest rows, replacing ties at the cut by the first rows with those cosines."""
     least = np.take_along_axis(cosines, near, axis=1).min(axis=1, keepdims=True)
     cut = np.flatnonzero((cosines >= least).sum(axis=1) > near.shape[1])
     for query in cut:

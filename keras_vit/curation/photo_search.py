@@ -37,7 +37,7 @@ def find_similar(
     model: ImageModel | Callable[[], ImageModel] | None = None,
     engine: str | None = None,
 ) -> SearchResult:
-    """The photographs of an index that are most like other ones, by the cosine of their features.
+    """Find the photographs of an index most like the given files, by the cosine of their features.
 
     Args:
         index: Where to search.

@@ -37,7 +37,7 @@ def require(name: str, install: str) -> Any:
 
 @cache
 def _import_tensorflow() -> None:
-    """On the other backends it reads images on the processor alone: a GPU is theirs."""
+    """Import TensorFlow; on other backends hide GPUs from it, which these use themselves."""
     tensorflow = importlib.import_module("tensorflow")
     if not is_tensorflow():
         with suppress(RuntimeError):  # someone has used it before, and a GPU with it

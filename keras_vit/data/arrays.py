@@ -59,7 +59,7 @@ def _resize(
 
 
 def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """In TensorFlow's order of operations, for the same bits; twice as fast as Pillow's."""
+    """Resize in TensorFlow's order of operations, for the same bits; twice as fast as Pillow."""
     channels = image.shape[-1]
     top, bottom, down = _neighbors(len(image), height)
     left, right, along = _neighbors(image.shape[1], width)
@@ -92,7 +92,7 @@ def _neighbors(length: int, target: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _mean_over_rows(image: np.ndarray, rows: int) -> np.ndarray:
-    """The mean over the part of the rows that each new row covers, which Pillow does not have."""
+    """Average the rows that each new row covers, weighted by overlap; Pillow cannot do that."""
     image = image.astype("float32")
     edges, old = np.arange(rows + 1) * (len(image) / rows), np.arange(len(image))
     overlap = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
@@ -133,7 +133,7 @@ def _slice(image: np.ndarray, begin: Any, size: Any) -> np.ndarray:
 
 
 def _depthwise_convolution(images: np.ndarray, kernel: np.ndarray, *_: Any) -> np.ndarray:
-    """Of stride 1, without padding."""
+    """Convolve each channel by itself, with stride 1 and without padding."""
     count, height, width, channels = images.shape
     rows, columns = height - kernel.shape[0] + 1, width - kernel.shape[1] + 1
     lines, length = images.reshape(count, height, width * channels), columns * channels
@@ -149,7 +149,7 @@ def _gather(values: np.ndarray, places: np.ndarray, batch_dims: int = 0) -> np.n
 
 
 def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Return one axis after another, given in order: two at once take a hundred times as long."""
+    """Return a reduction that takes one axis after another: two at once are 100 times slower."""
 
     def of(values: np.ndarray, axis: Any = None, **options: Any) -> np.ndarray:
         if not isinstance(axis, tuple) or options:

@@ -13,7 +13,7 @@ Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def band_statistics(split: Split) -> Statistics:
-    """The means and standard deviations of the bands over all pixels of all images of a split.
+    """Return the means and standard deviations of a split's bands, over all pixels of all images.
 
     In the files' own range: what `normalization=` of a model takes. Every file is read once. Pixels
     without a value do not count, unless `load(nodata=)` wrote a number there.

@@ -1,4 +1,4 @@
-"""What a pipeline is to do, whoever reads: its arguments, checked and settled."""
+"""The plan of a pipeline, for any reader: its arguments, checked, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class BatchPlan:
 
     @property
     def alphas(self) -> tuple[float, float]:
-        """Of mixup and CutMix."""
+        """The alphas of mixup and CutMix; 0 for neither, as always outside of training."""
         if not self.training:
             return 0.0, 0.0
         return self.augmentation.mixup, self.augmentation.cutmix

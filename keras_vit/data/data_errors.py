@@ -28,7 +28,7 @@ def too_large(size: str, max_pixels: int) -> str:
 
 
 def damaged_reason(kind: str, package: str, error: Exception | None) -> str:
-    """Why a package does not read a file, with what it says where that describes the file."""
+    """Return why a package cannot read a file, with the text of its error where there is one."""
     reason = f"the {kind} file is damaged, incomplete, or of a kind unknown to {package}"
     if error is None:
         return reason

@@ -59,7 +59,7 @@ def check_bands(bands: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_nodata(nodata: Any, bands: Sequence[int] | str | None) -> Any:
-    """What is done with pixels without a value, as it is stored; a ValueError for other things.
+    """Return how to fill pixels without a value, in its stored form; a ValueError if unknown.
 
     >>> check_nodata("mean", None), check_nodata("-1", "all"), check_nodata([2, 3], (4, 1))
     ('mean', -1.0, (2.0, 3.0))

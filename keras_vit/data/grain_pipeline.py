@@ -57,7 +57,7 @@ class GrainBatches(grain.IterDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """Of a pass; None where there is no end, or where files are left out that do not decode."""
+        """Batches per pass; None for endless passes, or if undecodable files are left out."""
         if self._plan.repeat or self._plan.source.skips:
             return None
         return -(-len(self._plan.source) // self._plan.batch_size)
@@ -98,12 +98,12 @@ class GrainBatches(grain.IterDataset):
         return batches
 
     def finish(self, number: int) -> None:
-        """The pass of this number was read to its end."""
+        """Note that the pass of this number was read to its end."""
         self._finished = max(self._finished, number + 1)
 
 
 class _Iteration(grain.DatasetIterator):
-    """One iteration over the batches, which says when it ends."""
+    """One iteration over the batches, which notes a pass that is read to its end."""
 
     def __init__(self, batches: GrainBatches, number: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _Example(NamedTuple):
 
 
 class _Examples:
-    """What stands at a position of all passes, and a batch of these."""
+    """Makes the example at each position of the stream, and batches of examples."""
 
     def __init__(self, plan: BatchPlan) -> None:
         assert isinstance(plan.source, IndexedSplit)  # records are TensorFlow's
@@ -192,7 +192,7 @@ class _Examples:
         return not is_full or row in self._needed
 
     def together(self, examples: Sequence[_Example]) -> tuple[np.ndarray, np.ndarray]:
-        """The images of this process's rows, mixed with others of the batch, and all labels."""
+        """Return the images of this process's rows, mixed within the batch, and all labels."""
         plan = self._plan
         images = np.stack([e.image for e in examples if e.image is not None])
         labels = np.stack([example.label for example in examples])

@@ -51,14 +51,14 @@ class SeenImages:
 
     @classmethod
     def of(cls, digests: Mapping[str, np.ndarray | None]) -> Self:
-        """From the digests of the images of each use; None for a use that no image had."""
+        """Make it from the images' digests by use; None for a use that no image had."""
         known = {use: np.unique(d.astype(_PREFIX)) for use, d in digests.items() if d is not None}
         known = {use: d for use, d in known.items() if len(d)}
         return cls(known, {use: len(d) for use, d in known.items()})
 
     @property
     def used(self) -> int:
-        """How many images a score must not count."""
+        """The number of images that a score must not count."""
         return sum(self.counts.get(use, 0) for use in USED)
 
     @property
@@ -67,7 +67,7 @@ class SeenImages:
         return sum(len(self.digests.get(use, ())) for use in USED) >= self.used
 
     def uses(self, digests: np.ndarray) -> np.ndarray:
-        """Of each image, by its digest, one of `USES` or `"new"`: `(images,)` of str."""
+        """Return each image's use by its digest, one of `USES` or `"new"`: str `(images,)`."""
         uses = np.full(len(digests), NEW, object)
         for use in reversed(USES):
             if use in self.digests:
@@ -75,11 +75,11 @@ class SeenImages:
         return uses
 
     def used_among(self, digests: np.ndarray) -> int:
-        """Return how many of these images, by their digests, a score must not count."""
+        """Return how many of the images with these digests a score must not count."""
         return int(np.isin(self.uses(digests), USED).sum())
 
     def __or__(self, other: SeenImages | None) -> SeenImages:
-        """Return the images of both; of one that both have, the stronger use is found."""
+        """Return the images of both; where both list one, its stronger use counts."""
         if other is None:
             return self
         parts = {use: [s.digests[use] for s in (self, other) if use in s.digests] for use in USES}
@@ -90,7 +90,7 @@ class SeenImages:
         return SeenImages(both.digests, {use: count for use, count in sums.items() if count})
 
     def to_dict(self, most: int = MOST_LISTED) -> dict[str, Any]:
-        """As JSON accepts it: how many images each use had, and their digests in base 64.
+        """Return, as JSON accepts them, the number of images per use, and their digests in base 64.
 
         Of more than so many images, the numbers alone.
         """

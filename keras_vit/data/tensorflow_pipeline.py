@@ -166,7 +166,7 @@ def _batches_of_process(
 
 
 def _each(plans: tf.data.Dataset, batch_of: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
-    """A batch for each plan. Two at a time: the next starts while the last images are prepared."""
+    """Make a batch per plan, two at a time: one starts while the other's last images finish."""
     batches = plans.interleave(batch_of, cycle_length=2, num_parallel_calls=2, deterministic=True)
     return batches.apply(tf.data.experimental.assert_cardinality(plans.cardinality()))
 
@@ -218,7 +218,7 @@ def _draw(plan: BatchPlan, positions: tf.Tensor) -> tuple[Any, tf.Tensor]:
 def _in_numpy(
     draw: Callable[[Any], Any], argument: tf.Tensor, like: Any, rows: bool = False
 ) -> Any:
-    """What a function of NumPy draws, as tensors of the structure, types and shapes of `like`.
+    """Return what a NumPy function draws, as tensors with the structure, types, shapes of `like`.
 
     With `rows`, the first axis may have any length.
     """

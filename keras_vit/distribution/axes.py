@@ -33,7 +33,7 @@ TENSOR_PARALLEL: dict[str, Axes] = {
 
 
 def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
-    """Return the largest axis that the devices divide is cut, none of small variables.
+    """Return axes that cut the largest axis divisible by the devices; none for small variables.
 
     Example:
 
@@ -89,7 +89,7 @@ def held_parameters(shapes: Iterable[tuple[str, Sequence[int]]], kind: str, devi
 
 
 def cut_axes(kind: str, path: str, shape: Sequence[int], devices: int) -> Axes:
-    """For each axis of a variable: the axis of the mesh that cuts it, or None."""
+    """Return, for each axis of a variable, the axis of the mesh that cuts it, or None."""
     if kind == "fsdp":
         return fsdp_axes(shape, devices)
     if kind == "tensor_parallel":

@@ -138,7 +138,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> Launch:
 
 
 def _of_slurm(environment: Mapping[str, str]) -> Launch:
-    """The first node of a list such as `node[003-007,009],other` leads, at a port of the job."""
+    """Return the launch of a Slurm step; of `node[003-007,009],other`, the first node leads."""
     nodes = environment["SLURM_STEP_NODELIST"]
     first = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
     if first is None:

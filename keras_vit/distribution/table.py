@@ -11,7 +11,7 @@ from keras_vit.distribution.axes import KINDS, Axes, cut_axes, held_parameters
 
 
 def layout_table(model: keras.Model, kind: str, devices: int) -> str:
-    """How a kind of distribution cuts the variables of a model: a line for each, and the sum.
+    """Return how a kind of distribution cuts a model's variables: a line for each, and the sum.
 
     Equal variables of several blocks share a line. Needs no devices, and no values: a model can be
     built in `keras.StatelessScope(initialize_variables=False)`, whatever its size.

@@ -135,7 +135,7 @@ def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
 
 
 def sample_shots(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:
-    """Indices of the first `shots` of every class in the released code's order for this seed."""
+    """Return indices of `shots` examples of each class, in the released code's order for a seed."""
     random = np.random.default_rng(seed)
     shuffled = [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
     return np.concatenate([indices[:shots] for indices in shuffled])

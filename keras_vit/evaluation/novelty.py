@@ -27,7 +27,7 @@ BLOCK = 1024
 def fit_novelty(
     features: Any, held_out: Any, false_alarms: float = FALSE_ALARMS, head: Any = None
 ) -> NoveltyScore:
-    """The score of how far images are from the training images; above 1 they are taken for others.
+    """Fit the score of how far images are from the training images; above 1, they count as novel.
 
     Labels are not needed. With the `head` of a classifier it is the larger of the distance of the
     features and the energy of the logits, each above its threshold for half of the false alarms: it
@@ -160,7 +160,7 @@ class NoveltyReport:
 
 
 def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
-    """Of the novelty of each image `(images,)`; None for that of a model without one.
+    """Report on the novelty of images `(images,)`; None in, None out.
 
     Example:
 
@@ -173,7 +173,7 @@ def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
 
 
 def shrunk_covariance(rows: np.ndarray) -> np.ndarray:
-    """The covariance of rows `(examples, dimension)`, drawn toward a multiple of the identity.
+    """Return the covariance of rows `(examples, dimension)`, shrunk to a multiple of the identity.
 
     So that it can be inverted with fewer rows than dimensions: Ledoit and Wolf 2004, "A
     well-conditioned estimator for large-dimensional covariance matrices", with their optimal part.

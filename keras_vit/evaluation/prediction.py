@@ -85,7 +85,7 @@ def _answers(model: keras.Model, scoring: Any, images: np.ndarray, size: int) ->
 
 
 def padded(images: np.ndarray, size: int) -> np.ndarray:
-    """A batch, filled up to `size` with its last image: another size would be compiled again."""
+    """Fill a batch up to `size` with its last image: another size would be compiled again."""
     missing = max(size - len(images), 0)
     return np.pad(images, ((0, missing), *3 * [(0, 0)]), mode="edge")
 
@@ -149,7 +149,7 @@ def check_reads_files(model: keras.Model) -> None:
 def predict_split(
     model: keras.Model, split: data.Split, batch_size: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A classifier's scores for every image of a split, prepared by the model's `eval_transform`.
+    """Return a classifier's scores for a split's images, prepared by the model's `eval_transform`.
 
     Where that names `views`, the scores are their average: see `model.with_views`.
 
@@ -249,7 +249,7 @@ def predict_outcomes(
 
 
 def pipeline_arguments(model: keras.Model) -> dict[str, Any]:
-    """The arguments of `data.pipeline` that a model decides: shape and preparation of images.
+    """Return the arguments of `data.pipeline` that a model decides: image shape and preparation.
 
     For a Keras model of another kind images are resized and cropped at the center.
     """
@@ -261,7 +261,7 @@ def pipeline_arguments(model: keras.Model) -> dict[str, Any]:
 
 
 def size_and_channels(model: keras.Model) -> tuple[tuple[int, int], int]:
-    """Height and width, `DEFAULT_SIZE` where a model accepts any, and the number of channels."""
+    """Return (height, width), `DEFAULT_SIZE` where any is accepted, and the number of channels."""
     shape = model.input_shape[1:]
     channels, height, width = shape if _channels_first(model) else (shape[-1], *shape[:-1])
     return (height or DEFAULT_SIZE, width or DEFAULT_SIZE), channels

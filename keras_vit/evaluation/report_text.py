@@ -172,7 +172,7 @@ def _of_untested(report: Numbers) -> Iterator[str]:
 
 
 def _of_majority(report: Numbers) -> Iterator[str]:
-    """Where always predicting one name would be as good, as far as so few images can show."""
+    """Yield a note if always predicting one name may be as good, within the interval."""
     images, names = report.names["images"], report.task.shown_names
     share, accuracy = images.max() / images.sum(), report.scores["accuracy"].value
     if differs_much(images):
@@ -203,7 +203,7 @@ def _of_majority(report: Numbers) -> Iterator[str]:
 
 
 def _of_thresholds(report: Numbers) -> Iterator[str]:
-    """What thresholds that were chosen are worth beside 0.5, and how many images they stand on."""
+    """Yield how the chosen thresholds compare with 0.5, and how many images they were chosen by."""
     if "threshold" not in report.names:
         return
     columns, tested = report.names, report.names["images"] > 0

@@ -20,7 +20,7 @@ from keras_vit.tasks.scores import wilson_interval
 
 @dataclass(frozen=True)
 class SetReport:
-    """What prediction sets are worth on labeled images; prints as a sentence or two.
+    """The scores of prediction sets on labeled images; prints as a sentence or two.
 
     An image is answered where its set is a single class.
 
@@ -63,7 +63,7 @@ class SetReport:
 
     @property
     def _evidence(self) -> str:
-        """What so many calibration images promise, of all classes together and of each."""
+        """What this number of calibration images guarantees, for all classes and for each one."""
         least = fewest_examples(self.coverage)
         if self.calibrated_on < least:
             return ""

@@ -32,7 +32,7 @@ class TaskProbe:
     bias: np.ndarray
 
     def outputs(self, features: Any) -> np.ndarray:
-        """Return what a model with this head returns for features `(n, dimension)`, float32."""
+        """Return the head's outputs for features `(n, dimension)`, float32."""
         return (np.asarray(features) @ self.kernel + self.bias).astype(np.float32)
 
 
@@ -114,7 +114,7 @@ def _fit(
 def _objective(
     loss: keras.losses.Loss, x: np.ndarray, y: np.ndarray, strength: float
 ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """From weights `(dimension + 1) * outputs` to the sum of losses with penalty, and gradient."""
+    """Return a function of flat weights that returns the penalized loss and its gradient."""
     features = ops.convert_to_tensor(np.pad(x, ((0, 0), (0, 1)), constant_values=1), "float32")
     targets = ops.convert_to_tensor(y)
 

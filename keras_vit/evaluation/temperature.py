@@ -14,7 +14,7 @@ RANGE = (0.05, 20.0)
 
 
 def fit_temperature(labels: Any, logits: Any) -> float:
-    """Return the temperature that logits are divided by for the smallest log-loss on these images.
+    """Return the temperature by which to divide logits for the smallest log-loss on these images.
 
     Fit it on images that were not trained on, and that no accuracy is reported for. It does not
     change which class is the most probable (Guo et al. 2017, "On Calibration of Modern Neural

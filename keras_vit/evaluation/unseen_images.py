@@ -191,7 +191,7 @@ def without_used(
     source: str | Path,
     chosen_uses: tuple[str, ...] = (VALIDATED, NEW),
 ) -> tuple[Split, str]:
-    """The images of which the use is one of these, and a line with how many there are of each.
+    """Return the images whose use is in `chosen_uses`, and a line with the number for each use.
 
     Args:
         split: The images; records are not compared, and all of them are returned.

@@ -112,7 +112,7 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
 
 
 def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -> tuple[int, int]:
-    """How many files a SavedModel decodes itself, and to how many it gives another answer."""
+    """Return how many files a SavedModel decodes itself, and for how many its answer differs."""
     files, contract = getattr(split, "files", ()), exported.contract
     if not (files and contract.format == "tf_saved_model" and contract.reads_files):
         return 0, 0

@@ -82,7 +82,7 @@ class Contract:
 
     @property
     def dtype(self) -> str:
-        """Of `images`."""
+        """The dtype of the input `images`."""
         return "uint8" if self.statistics is None else "float32"
 
     def to_text(self) -> str:

@@ -65,7 +65,7 @@ class ExportedModel:
         verbose: int | str = 0,
         steps: int | None = None,
     ) -> np.ndarray:
-        """The answers of its task `(images, size)`, such as probabilities, or raw outputs; float32.
+        """Return float32 answers `(images, size)`, such as probabilities; without a task, outputs.
 
         Args:
             images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or batches
@@ -229,7 +229,7 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
 
 
 def format_of(path: Path) -> str | None:
-    """The format that a file or folder seems to be, by its name or its files; None for others."""
+    """Return the format that a file or folder has by its name or files; None if none of them."""
     if path.is_dir():
         if holds_weights(path):  # a run, or a folder of weights
             return None

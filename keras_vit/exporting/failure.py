@@ -15,7 +15,7 @@ _STACKS = re.compile(r"\n+(While executing|Original traceback:|from user code:).
 
 
 def failure_reason(error: BaseException) -> str:
-    """The message of an error, whole but for the stacks and arguments that frameworks add to it.
+    """Return an error's message without the stacks and arguments that frameworks add to it.
 
     >>> failure_reason(TypeError("Exception encountered when calling Dense.call().\\n\\nno axis"
     ...     "\\n\\nArguments received by Dense.call():\\n  x=1"))

@@ -261,7 +261,7 @@ def _failed(contract: Contract, reason: str) -> RuntimeError:
 
 
 def _float32(model: Any, contract: Contract) -> Any:
-    """The model to write: of one size, in float32, with the contract's names, and not compiled."""
+    """Return the model to write, not compiled: a fixed image size, float32, the contract's task."""
     if None in model.image_size:
         model = model.with_input_shape((*contract.image_size, contract.channels))
     model = model.copy(dtype="float32")

@@ -33,7 +33,7 @@ def pixels_to_answers(model: ImageModel, contract: Contract, name: str = IMAGES)
 def save_signatures(
     model: ImageModel, path: Path, signatures: dict[str, Callable[..., Any]]
 ) -> None:
-    """A SavedModel with these signatures, which holds every weight once.
+    """Save a SavedModel with these signatures, which holds every weight once.
 
     (`keras.export.ExportArchive` tracks Keras's variables and TensorFlow's, and writes both.)
     """

@@ -68,7 +68,7 @@ def read_contract(path: Path) -> Contract:
 def runner(
     path: Path, outputs: Sequence[str], dtype: str = "uint8"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """From pixels of a dtype to the outputs of these names."""
+    """Return a function from pixels of a dtype to the named outputs."""
     import onnx
     import onnxruntime
 

@@ -78,7 +78,7 @@ def read_contract(path: Path) -> Contract:
 def runner(
     path: Path, outputs: Sequence[str], dtype: str = "uint8"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """From pixels of a dtype to the outputs of these names, in float32 (its default may differ)."""
+    """Return a function from pixels of a dtype to the named outputs, computed in float32."""
     openvino = quietly_imported()
     model = openvino.Core().read_model(path / MODEL_FILES[0])
     if dtype == "float32":  # the graph casts its input to float32 at once: nothing else changes

@@ -107,7 +107,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def file_runner(path: Path, output: str) -> Callable[[Sequence[bytes]], np.ndarray]:
-    """From the bytes of image files to an output, as whoever serves the SavedModel has it."""
+    """Return a function from image files' bytes to an output, as a server would run it."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(path))
@@ -123,7 +123,7 @@ def file_runner(path: Path, output: str) -> Callable[[Sequence[bytes]], np.ndarr
 def runner(
     path: Path, outputs: Sequence[str], dtype: str = "uint8"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """From pixels of a dtype to the outputs of these names."""
+    """Return a function from pixels of a dtype to the named outputs."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(path))

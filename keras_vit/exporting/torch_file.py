@@ -83,7 +83,7 @@ def _check_members(path: Path) -> None:
 def runner(
     path: Path, outputs: Sequence[str], dtype: str = "uint8"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """From pixels of a dtype to the outputs of these names."""
+    """Return a function from pixels of a dtype to the named outputs."""
     import torch
 
     _check_members(path)

@@ -102,7 +102,7 @@ def readout_attention(model: keras.Model, images: Any, batch_size: int = 32) -> 
 
 
 def attention_rollout(model: keras.Model, images: Any, batch_size: int = 32) -> np.ndarray:
-    """How much each patch contributes to the prediction through all layers (attention rollout).
+    """Return how much each patch contributes to the prediction through all layers (rollout).
 
     Heads are averaged, the identity is added for the residual connection, rows are normalized, and
     the layers multiplied; the result is the row of the class token. Without a class token it is

@@ -164,7 +164,7 @@ _TINY = np.finfo("float32").tiny
 
 
 def _before_merging(row: np.ndarray, block: Call) -> np.ndarray:
-    """Weights of the tokens that a block returned, as weights of those that it was called with."""
+    """Turn weights of the tokens that a block returned into weights of those it was called with."""
     length, after = sequence(block).shape[1], as_index(block.token_index)
     if after is None or after.max() >= row.shape[1]:  # it encoded the first tokens, and merged none
         return np.pad(row, ((0, 0), (0, length - row.shape[1])))
@@ -178,7 +178,7 @@ def _before_merging(row: np.ndarray, block: Call) -> np.ndarray:
 
 
 def _query_sizes(block: Call, queries: int) -> Any:
-    """How many tokens each query of a block stands for: its gradient is that of all of them."""
+    """Return how many tokens each query of a block stands for; its gradient is their sum."""
     index = token_index_of(block)
     if index is None:
         return 1
@@ -186,7 +186,7 @@ def _query_sizes(block: Call, queries: int) -> Any:
 
 
 class _Steps(Observer):
-    """Counts what a gradient can be taken by: attention, and outputs of blocks and poolings.
+    """Counts the steps to differentiate by: attention, and outputs of blocks and poolings.
 
     Args:
         added: Arrays to add to some of them, by their number.
@@ -295,7 +295,7 @@ def _readout(
 
 
 def _pooling_weights(call: Call, tokens: np.ndarray) -> np.ndarray:
-    """Those of a `TokenPooling` or a `MeanPooling`, `(batch, tokens)`."""
+    """Return each token's weight in a `TokenPooling` or `MeanPooling`, `(batch, tokens)`."""
     weights = np.zeros(tokens.shape[:2], "float32")
     if isinstance(call.layer, TokenPooling):
         weights[:, call.layer.index] = 1
@@ -314,7 +314,7 @@ def sums_to_one(scores: np.ndarray) -> bool:
 
 
 def class_scores(model: keras.Model, outputs: Any) -> Any:
-    """The scores `(batch, classes)` of a model, or a ValueError where it returns something else."""
+    """Return a model's scores `(batch, classes)`; a ValueError where it returns something else."""
     flat = keras.tree.flatten(outputs)
     if len(flat) == 1 and len(flat[0].shape) == 2 and not _ends_in_features(model):
         return flat[0]
@@ -336,7 +336,7 @@ def returns_scores(model: keras.Model) -> bool:
 
 
 def _ends_in_features(model: keras.Model) -> bool:
-    """Whether a functional model's last layer makes features: a classifier's is of classes."""
+    """Return whether a functional model's last layer makes features rather than class scores."""
     while getattr(model, "outputs", None) and not isinstance(model, ImageModel):
         model = model.layers[-1]
     is_features = isinstance(model, _FEATURES) or getattr(model, "name", "") == "pre_logits"
@@ -375,7 +375,7 @@ def explained_text(model: keras.Model, number: int) -> str:
 
 
 def _check_classes(model: keras.Model, scores: Any, classes: list[Any]) -> np.ndarray:
-    """The class of each image, the predicted one for None, or a ValueError for an unknown one."""
+    """Return each image's class, for None the predicted one; a ValueError for an unknown class."""
     task = _task(model, scores)
     if None in classes:
         if getattr(model, "task", None) is not None:

@@ -124,7 +124,7 @@ class ForwardPass:
         return height * self._stride, width * self._stride
 
     def covered(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width in pixels that the patches cover, of the model's images of a size.
+        """Return the height and width in pixels that the patches cover of images of this size.
 
         Less than the image where the patch size does not divide it, more in a hybrid that rounds
         up. Where the Transformer gets images of another size, they are taken as resized as a whole.
@@ -150,7 +150,7 @@ class ForwardPass:
         return np.take_along_axis(maps, token_index[:, None, :, None], axis=2)
 
     def pooling_attention(self) -> np.ndarray:
-        """Probabilities of the attention pooling's probe, `(batch, heads, tokens)`, float32."""
+        """Return the pooling probe's attention probabilities `(batch, heads, tokens)`, float32."""
         calls = self.recorder.of(AttentionPooling)
         if not calls:
             raise ValueError(
@@ -243,7 +243,7 @@ class ForwardPass:
         return row[:, self.prefix :].reshape(-1, *self.grid)
 
     def distances(self) -> np.ndarray:
-        """Mean attention distance in pixels of every image and head, `(batch, depth, heads)`."""
+        """Return each head's mean attention distance in pixels, `(batch, depth, heads)`."""
         rows, columns = np.indices(self.grid).reshape(2, -1)
         centers = np.stack([rows, columns], axis=-1) * np.asarray(self.patch_pixels)
         between = np.linalg.norm(centers[:, None] - centers[None], axis=-1).astype("float32")
@@ -257,7 +257,7 @@ class ForwardPass:
 
 
 def run(model: keras.Model, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
-    """A `ForwardPass` for each batch of `images`, or a ValueError for images that do not fit."""
+    """Yield a `ForwardPass` per batch of `images`; a ValueError for images that do not fit."""
     for batch in batches(model, images, batch_size):
         yield run_batch(model, batch)
 
@@ -281,7 +281,7 @@ def infer(model: keras.Model, batch: Any) -> Any:
 
 
 def batches(model: keras.Model, images: Any, batch_size: int) -> Iterator[Any]:
-    """The images in batches; a ValueError for a model without attention, or images that do not fit.
+    """Yield the images in batches; a ValueError if they do not fit, or the model lacks attention.
 
     `images` is an array, or as a model of several inputs takes them.
     """
@@ -315,7 +315,7 @@ def _fitting(model: keras.Model, images: np.ndarray) -> np.ndarray:
 
 
 def sequence(block: Call) -> Any:
-    """All tokens that a block was called with, of which it may have encoded the first alone."""
+    """Return all tokens that a block was called with, of which it may encode only the first."""
     context = block.arguments.get("context")
     return block.arguments["tokens"] if context is None else context
 

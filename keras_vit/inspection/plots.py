@@ -42,7 +42,7 @@ def plot_attention(model: keras.Model, image: Any) -> Any:
 
 
 def draw_attention(maps: np.ndarray) -> Any:
-    """Return one row per head, one column per layer of `(depth, heads, grid_h, grid_w)`."""
+    """Draw maps `(depth, heads, grid_h, grid_w)`, a row per head and a column per layer."""
     depth, heads, grid_h, grid_w = maps.shape
     width = max(_WIDTH, 0.3 * depth)  # the thumbnails of a deep model stay large enough to see
     cell = min(0.9 * width / depth, 1.2)
@@ -106,7 +106,7 @@ def _draw_maps(
 
 
 def draw_maps(images: np.ndarray, maps: np.ndarray, covered: tuple[int, int], title: str) -> Any:
-    """Images `(batch, height, width, channels)` in 0..1, and darkened by `(batch, grid_h, grid_w)`.
+    """Draw images `(batch, height, width, channels)` in 0..1, each beside a copy darkened by a map.
 
     `covered` is the height and width in pixels that the patches cover; `title` names the maps.
     """
@@ -133,7 +133,7 @@ def draw_maps(images: np.ndarray, maps: np.ndarray, covered: tuple[int, int], ti
 
 
 def plot_attention_distance(model: keras.Model, images: Any) -> Any:
-    """Mean attention distance of each head against the depth of its layer (ViT paper, figure 11).
+    """Plot each head's mean attention distance against its layer's depth (ViT paper, figure 11).
 
     Takes what `attention_distance` takes, returns a matplotlib Figure, and raises what that raises,
     or an ImportError without matplotlib.
@@ -144,7 +144,7 @@ def plot_attention_distance(model: keras.Model, images: Any) -> Any:
 
 
 def draw_attention_distance(distances: np.ndarray, width: int) -> Any:
-    """Return one dot per head of `(depth, heads)`; `width` is that of the images in pixels."""
+    """Plot a dot per head of distances `(depth, heads)`; `width` is the images', in pixels."""
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
     figure = new_figure(_WIDTH, 3.4, dpi=160)
@@ -262,6 +262,6 @@ def _show(axis: Any, pixels: np.ndarray) -> None:
 
 
 def _evenly_spaced(length: int, most: int) -> range:
-    """At most `most` of the indices below `length`, in equal steps, around the middle."""
+    """Return at most `most` indices below `length`, in equal steps, around the middle."""
     step = -(-length // most)
     return range((length - 1) % step // 2, length, step)

@@ -1,4 +1,4 @@
-"""What the layers of a Vision Transformer were called with, wherever in a model they are."""
+"""Records the calls of a Vision Transformer's layers, at any depth of a model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def holders(layer: Any, path: tuple[str, ...] = ()) -> Iterator[Holder]:
 
 
 def encoder_blocks(model: keras.Model) -> list[EncoderBlock]:
-    """The encoder blocks of a model at any depth, or a ValueError for one without attention."""
+    """Return a model's encoder blocks at any depth; a ValueError for one without attention."""
     blocks = {id(block): block for holder in holders(model) for block in holder.blocks}
     if not blocks:
         raise ValueError(
@@ -96,7 +96,7 @@ def encoder_blocks(model: keras.Model) -> list[EncoderBlock]:
 
 
 def only_layer(model: keras.Model, kind: type) -> Any:
-    """The layer of a class in a model, at any depth; None without, a ValueError for several."""
+    """Return a model's only layer of a class, at any depth, or None; a ValueError for several."""
     layers = model._flatten_layers() if isinstance(model, keras.layers.Layer) else ()
     unique = list({id(layer): layer for layer in layers if isinstance(layer, kind)}.values())
     if len(unique) > 1:
@@ -132,7 +132,7 @@ def check_one_transformer(model: keras.Model, recorder: Recorder, batch: Any) ->
 
 
 def _places(model: keras.Model) -> str:
-    """Where a model's blocks are, as expressions."""
+    """Return Python expressions for the places of a model's blocks, for messages."""
     lines = []
     for path, layer, blocks in holders(model):
         place = "model" + "".join(f".get_layer({name!r})" for name in path)

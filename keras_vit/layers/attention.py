@@ -36,7 +36,7 @@ def projection_initializer(hidden_dim: int) -> keras.initializers.Initializer:
 
 
 def proportional_bias(sizes: Any, dtype: Any) -> Any:
-    """The bias `(batch, 1, 1, keys)` that makes a key count as `sizes` equal ones (ToMe, eq. 1)."""
+    """Return the bias `(batch, 1, 1, keys)` by which a key counts as `sizes` equal ones (ToMe)."""
     return ops.cast(ops.log(sizes), dtype)[:, None, None, :]
 
 
@@ -238,14 +238,14 @@ class MultiHeadSelfAttention(CompositeLayer):
         return ops.unstack(ops.tensordot(tokens, kernel, 1) + bias, axis=-2)
 
     def _joint_bias(self) -> Any:
-        """That of queries, keys and values, one after the other."""
+        """Return the biases of queries, keys and values, concatenated."""
         if self.query_value_bias is None:
             return self.query_key_value.bias
         of_queries, of_values = ops.split(self.query_value_bias, 2)
         return ops.concatenate([of_queries, ops.zeros_like(of_queries), of_values])
 
     def _bias(self, query: Any, sizes: Any, bias: Any, mask: Any) -> Any:
-        """Return what is added to the logits, or None."""
+        """Return the bias to add to the attention logits, or None."""
         if bias is not None:
             bias = ops.cast(bias, query.dtype)
         elif self.relative_positions is not None:
@@ -293,7 +293,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         mask: Any = None,
         training: bool | None = None,
     ) -> tuple[Any, Any]:
-        """The output `(batch, length, hidden_dim)`, and the keys `(batch, keys, heads, head_dim)`.
+        """Return outputs `(batch, length, hidden_dim)`, and keys `(batch, keys, heads, head_dim)`.
 
         Args:
             tokens: Tokens `(batch, length, hidden_dim)`: the queries.

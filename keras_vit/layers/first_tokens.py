@@ -17,7 +17,7 @@ _READ: ContextVar[tuple[Any, int] | None] = ContextVar("first_tokens", default=N
 
 @contextmanager
 def only_first_tokens(block: Any, number: int) -> Iterator[None]:
-    """A context in which this block, and no other one, encodes its first tokens alone."""
+    """Let this block, and no other one, encode only its first tokens within the context."""
     token = _READ.set((block, number))
     try:
         yield
@@ -26,7 +26,7 @@ def only_first_tokens(block: Any, number: int) -> Iterator[None]:
 
 
 def queries_and_context(block: Any, tokens: Any) -> tuple[Any, Any]:
-    """The tokens that a block has to encode, and all tokens where these are only the first ones."""
+    """Return the tokens that a block encodes, and all tokens if these are only the first ones."""
     read = _READ.get()
     if read is None or read[0] is not block:
         return tokens, None

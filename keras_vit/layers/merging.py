@@ -154,7 +154,7 @@ def _same_index(tokens: Any) -> Any:
 
 
 def merge_tokens(matching: Matching, tokens: Any, sizes: Any, token_index: Any) -> tuple[Any, Any]:
-    """The mean of the tokens that become one, weighted by their sizes, and the new `token_index`.
+    """Average the tokens that become one, weighted by size; return them and the new `token_index`.
 
     `sizes` and `token_index` are those of `token_sizes`, or None where nothing has been merged.
     """
@@ -170,7 +170,7 @@ def merge_tokens(matching: Matching, tokens: Any, sizes: Any, token_index: Any) 
 
 
 def merging_schedule(token_merging: int | Sequence[int], depth: int) -> tuple[int, ...]:
-    """The number of tokens that each block removes: one integer for all, or one per block."""
+    """Return how many tokens each block removes, from one integer for all or one per block."""
     numbers: tuple[Any, ...] = (token_merging,) * depth
     if isinstance(token_merging, Sequence):
         numbers = tuple(token_merging)

@@ -14,7 +14,7 @@ class Observer:
     """What layers report to; this one ignores it all."""
 
     def called(self, layer: Any, arguments: dict[str, Any], outputs: Any) -> Any:
-        """Return a layer of this package was called.
+        """Observe a call of a layer of this package.
 
         Args:
             layer: The layer.

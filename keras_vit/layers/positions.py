@@ -128,7 +128,7 @@ class PositionEmbedding(ConfiguredLayer):
             self.columns = self.add_weight(name="columns", shape=(grid_w, half), initializer=normal)
 
     def positions(self, grid_h: Any, grid_w: Any) -> Any:
-        """The embeddings `(1, prefix + grid_h * grid_w, hidden_dim)` for a grid of any size."""
+        """Return embeddings `(1, prefix + grid_h * grid_w, hidden_dim)` for a grid of any size."""
         same = same_size(grid_h, self.grid[0]) and same_size(grid_w, self.grid[1])
         if self.kind == "learned":
             if same:
@@ -224,7 +224,7 @@ class RelativePositionBias(ConfiguredLayer):
 
 
 def offset_index(rows: int, columns: int) -> np.ndarray:
-    """Which entry of BEiT's table is for each pair of tokens, int32 `(1 + patches, 1 + patches)`.
+    """Return each pair's entry in BEiT's table, int32 `(1 + patches, 1 + patches)`.
 
     Offsets of rows and columns come first, from the most negative on; then three entries for the
     class token: as a query, as a key, and to itself.

@@ -33,7 +33,7 @@ def _centers(number: Any) -> Any:
 
 
 def _of_grid_16(number: Any) -> Any:
-    """Rows of a grid of 16, on which EVA-02 was pre-trained, whatever their number is here."""
+    """Return row positions scaled to a grid of 16 rows, on which EVA-02 was pre-trained."""
     return ops.cast(ops.arange(number), "float32") / ops.cast(number, "float32") * 16
 
 

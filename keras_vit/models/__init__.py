@@ -38,7 +38,7 @@ __all__ = [
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of this package, such as `"ViT-B/16"`, for `create`; `pattern` is a shell pattern.
+    """List the model names for `create`, such as `"ViT-B/16"`; `pattern` is a shell pattern.
 
     >>> import keras_vit
     >>> keras_vit.list_models("ViT-L*")

@@ -83,8 +83,8 @@ class ModelConfig:
         dtype: Dtype policy of all layers but normalization and head, such as `"mixed_bfloat16"`.
         task: What the outputs mean: a `keras_vit.tasks.Task`, whose width of the head replaces
             `num_classes`, or a kind such as `"multilabel"` of `num_classes`. None: classification
-            of several classes; a single output, or an activation other than softmax, is nobody's
-            guess. Where it is None, `compile` takes the task of its loss.
+            of several classes; a single output, or an activation other than softmax, is
+            ambiguous: give `task`. Where it is None, `compile` takes the task of its loss.
     """
 
     num_classes: int = 1000
@@ -319,7 +319,7 @@ class ViTConfig(BlockConfig, ModelConfig):
 
     @property
     def is_relative_to_grid(self) -> bool:
-        """Whether that is BEiT's, of rows and columns."""
+        """Whether positions are BEiT's bias on logits, by offsets of rows and columns."""
         return self.position_embedding.startswith("relative_2d")
 
     @property
@@ -328,7 +328,7 @@ class ViTConfig(BlockConfig, ModelConfig):
         return merging_schedule(self.token_merging, self.depth)
 
     def block(self, i: int) -> BlockConfig:
-        """The options of encoder block `i`: those of the model, but for its stochastic depth."""
+        """Return the options of encoder block `i`: the model's, with its own stochastic depth."""
         options = {f.name: getattr(self, f.name) for f in fields(BlockConfig)}
         rate = self.stochastic_depth * i / max(self.depth - 1, 1)
         return BlockConfig(**{**options, "stochastic_depth": rate})
@@ -350,9 +350,9 @@ else:
 
 
 class ViTAttributes(_Arguments):
-    """The fields of a `ViTConfig` as a model has them, for editors and type checkers.
+    """The attributes that a model takes from its `ViTConfig`, for editors and type checkers.
 
-    Those are written out that have one type here, where the argument may be given in several.
+    It lists the fields with one type here whose argument may be given in several types.
     """
 
     patch_size: tuple[int, int]

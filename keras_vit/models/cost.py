@@ -81,7 +81,7 @@ def _macs(layer: Any) -> int:
 
 
 def _activations(layer: Any) -> int:
-    """Return values of one image that the layer itself keeps for the backward pass."""
+    """Return how many values per image a layer itself keeps for the backward pass."""
     shape = _input_shape(layer)
     if isinstance(layer, MultiHeadSelfAttention):
         # Queries, keys and values, and the probabilities, which not every fused operator spares.

@@ -65,7 +65,7 @@ def stages(units: Sequence[int], argument: str) -> tuple[int, ...]:
 def feature_stride(
     resnet: Sequence[int] | None, conv_stem: Sequence[Sequence[int]] | None = None
 ) -> int:
-    """Pixels of the image per pixel of the map that patches are cut from, its size rounded up.
+    """Return the image pixels per pixel of the map that patches are cut from; its size rounds up.
 
     A hybrid's stem halves the size twice, and every stage of its ResNet but the first once.
 
@@ -108,7 +108,7 @@ def patch_grid(size: Size, patch_size: tuple[int, int], stride: int = 1) -> tupl
 def mixer_grid(
     input_shape: ImageShape, patch_size: tuple[int, int], data_format: str
 ) -> tuple[int, int]:
-    """Rows and columns of an MLP-Mixer's patches; a patch that the image fills in part counts."""
+    """Return rows and columns of an MLP-Mixer's patches, with those partly outside the image."""
     height, width = image_size(input_shape, data_format)
     if height is None or width is None:
         raise ValueError(

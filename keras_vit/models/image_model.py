@@ -145,7 +145,7 @@ class ImageModel(CompiledModel):
         return tasks.get(kind, size=size)
 
     def _compile(self, *args: Any, **options: Any) -> Arguments:
-        """As `CompiledModel`; where nobody said what the outputs mean, the loss says it."""
+        """Compile as `CompiledModel`; where the user gave no task, infer it from the loss."""
         arguments = super()._compile(*args, **options)
         has_head = self.num_classes and self._config.is_pooled
         if self._task_from != "user" and has_head and self.loss is not None:
@@ -219,7 +219,7 @@ class ImageModel(CompiledModel):
         self._novelty.set_weights(layer.get_weights())
 
     def uncalibrated(self) -> Self:
-        """A copy without what was calibrated for these weights; the model itself without such.
+        """Return a copy without its calibration; the model itself if it was not calibrated.
 
         That is the prediction sets or intervals of its task, and `novelty`.
 
@@ -311,7 +311,7 @@ class ImageModel(CompiledModel):
         return policy_config(policy)
 
     def _quantizers_config(self) -> Arguments:
-        """The `quantize(config=...)` of layers by path, where it is not the mode's default."""
+        """Return the `quantize(config=...)` of layers by path, where it is not the default."""
         configs = {}
         for layer in self._flatten_layers():
             config = getattr(layer, "quantization_config", None)
@@ -354,7 +354,7 @@ class ImageModel(CompiledModel):
         return model
 
     def quantize(self, mode: str | None = None, *args: Any, **options: Any) -> Any:
-        """As `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
+        """Quantize as `keras.Model.quantize`: "int8", "int4" and "float8" for all dense layers.
 
         Saved files, `copy` and `with_classifier` stay quantized; the new head of `with_classifier`
         is not, so that it can be trained. Returns what Keras returns: from 3.16 on, a report.
@@ -384,7 +384,7 @@ class ImageModel(CompiledModel):
         return super().quantize(mode, *args, **options)
 
     def export(self, *args: Any, **options: Any) -> Any:
-        """As `keras.Model.export`, for models that were only loaded, too.
+        """Export as `keras.Model.export`, also models that were only loaded.
 
         Raises:
             RuntimeError: Keras cannot write the format on its backend, such as a SavedModel or ONNX
@@ -407,7 +407,7 @@ class ImageModel(CompiledModel):
             ) from error
 
     def load_weights(self, filepath: Any, *args: Any, **options: Any) -> None:
-        """As `keras.Model.load_weights`: what Keras wrote of a model of the same sizes.
+        """Load weights that Keras wrote of a model of the same sizes: `keras.Model.load_weights`.
 
         `keras_vit.load_weights(model, file)` reads these files, too, and those of Google, timm and
         Hugging Face, adapts them to the model's sizes, and returns a report. It is a function
@@ -529,7 +529,7 @@ class ImageModel(CompiledModel):
         return layer(feature, self._features["patches"])
 
     def _token_index(self, feature: str) -> Any:
-        """The `token_index` of a feature after token merging; None: nothing has been merged."""
+        """Return a feature's `token_index` after token merging; None: nothing was merged."""
         return None
 
     def _other_shape(self, input_shape: ImageShape) -> ImageShape:
@@ -618,7 +618,7 @@ class ImageModel(CompiledModel):
         return self._copy_with({**changes, **overrides}, fresh=HEADS)
 
     def copy(self, **overrides: Any) -> Self:
-        """The same model and weights, not compiled: without the optimizer, a third of the file.
+        """Return a copy that is not compiled: without optimizer state, a third of the file.
 
         Args:
             **overrides: Arguments that do not change the weights: `dropout`, or another `dtype`
@@ -648,7 +648,7 @@ class ImageModel(CompiledModel):
             )
 
     def _copy_with(self, changes: Arguments, fresh: Collection[str] = ()) -> Self:
-        """A model with other arguments and these weights, except those of the `fresh` layers."""
+        """Return a model with other arguments and these weights, except in `fresh` layers."""
         copy = type(self).from_config({**self.get_config(), **changes})
         new = {layer.name: layer for layer in copy.layers if layer.name not in fresh}
         pairs = [(self.get_layer(name), layer) for name, layer in new.items() if layer.weights]

@@ -36,7 +36,7 @@ def scoring_model(model: Any) -> Any:
 
 
 def answer_rows(model: Any, outputs: Any) -> np.ndarray:
-    """What a `scoring_model` predicts as rows of answers, with the novelty as one more column.
+    """Return a `scoring_model`'s predictions as rows of answers, with novelty as a last column.
 
     Args:
         model: The model itself.
@@ -53,7 +53,7 @@ def answer_rows(model: Any, outputs: Any) -> np.ndarray:
 
 
 def has_novelty(model: Any) -> bool:
-    """Whether a model, or an exported file, scores how far images are from the training images."""
+    """Return whether a model or exported file scores how far images are from its training's."""
     if hasattr(model, "contract"):
         return bool(model.contract.novelty)
     return getattr(model, "novelty", None) is not None

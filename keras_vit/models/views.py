@@ -34,7 +34,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
 
 
 def eval_transform_of(model: keras.Model) -> EvalTransform:
-    """A model's `eval_transform`; the default one for a Keras model that does not have any."""
+    """Return a model's `eval_transform`; the default for a Keras model that does not have one."""
     return EvalTransform.of(getattr(model, "eval_transform", None))
 
 

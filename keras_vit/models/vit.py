@@ -165,7 +165,7 @@ def encode(tokens: Any, patches: Any, config: ViTConfig) -> Encoded:
 
 
 def positions_in_attention(tokens: Any, patches: Any, config: ViTConfig) -> Features:
-    """What all blocks take besides the tokens: `angles` of rotary positions, or a shared `bias`."""
+    """Return the positions that all blocks take: rotary `angles`, a shared `bias`, or neither."""
     shared = {}
     if config.rotary is not None:
         rotary = RotaryPositions(
@@ -230,7 +230,7 @@ def pool_both(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
 
 
 def pool_by_attention(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
-    """Return a learned query attends to all tokens ("Scaling Vision Transformers", MAP head)."""
+    """Attend to all tokens by a learned query ("Scaling Vision Transformers", MAP head)."""
     assert config.mlp_dim is not None  # the configuration has replaced it
     pool = AttentionPooling(
         config.num_heads,
@@ -260,7 +260,7 @@ POOL = {
 
 
 def pre_logits(pooled: Any, config: ViTConfig) -> Any:
-    """The tanh layer that pre-training puts before the head (section 3.1), if there is one."""
+    """Apply the tanh layer that pre-training puts before the head (section 3.1), if configured."""
     if config.representation_size is None:
         return pooled
     return keras.layers.Dense(

@@ -13,7 +13,7 @@ _set_aside: ContextVar[Any] = ContextVar("set_aside", default=None)
 
 
 def current_distribution() -> Any:
-    """The `keras.distribution.Distribution` that is set, also within `batches_on_host`; or None.
+    """Return the `keras.distribution.Distribution` that is set, or None; see `batches_on_host`.
 
     Always None on TensorFlow and torch, whose Keras does nothing with it.
     """
@@ -39,7 +39,7 @@ def batches_on_host() -> Iterator[None]:
 
 
 def on_devices() -> Any:
-    """A context in which variables are created, and steps traced, for the devices that are set."""
+    """Return a context that creates variables, and traces steps, for the devices that are set."""
     distribution = current_distribution()
     return nullcontext() if distribution is None else distribution.scope()
 

@@ -49,7 +49,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, dropout: float)
 
 
 def multiply_in_float32(x: Any, y: Any) -> Any:
-    """The product of matrices in float32, not rounded to theirs where the backend allows it."""
+    """Multiply matrices and return float32, without rounding to their dtype where possible."""
     if keras.backend.backend() != "jax":
         return keras.ops.cast(keras.ops.matmul(x, y), "float32")
     import jax.numpy as jnp
@@ -58,7 +58,7 @@ def multiply_in_float32(x: Any, y: Any) -> Any:
 
 
 def multiply_add(inputs: Any, kernel: Any, bias: Any = None) -> Any:
-    """Rows `(..., features)` times a matrix, plus a row or None: torch has one operator for it."""
+    """Return `inputs @ kernel + bias` for `(..., features)`; torch has one operator for it."""
     if keras.backend.backend() != "torch":
         outputs = keras.ops.matmul(inputs, kernel)
         return outputs if bias is None else keras.ops.add(outputs, bias)

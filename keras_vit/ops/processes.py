@@ -112,7 +112,7 @@ def from_all_processes(value: int) -> list[int]:
 
 
 def same_in_all_processes(value: int) -> bool:
-    """Whether all processes of the distribution that is set pass the same integer; each waits."""
+    """Return whether all processes of the distribution pass the same integer; each one waits."""
     return len(set(from_all_processes(value))) == 1
 
 

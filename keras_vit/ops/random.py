@@ -54,7 +54,7 @@ def random_rows(draw: Callable[[Any], Any], rows: Any, axis: int = 0) -> Any:
 
 
 def random_state() -> dict[str, np.ndarray]:
-    """The states of the backend's generators by device: torch's unseeded dropout uses them."""
+    """Return the states of torch's generators by device, which its unseeded dropout uses."""
     if keras.backend.backend() != "torch":
         return {}
     import torch

@@ -12,7 +12,7 @@ current_step: ContextVar[Any] = ContextVar("current_step", default=None)
 
 
 def recomputed_in_step(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that draws for the rows of its process also when a backward pass calls it again.
+    """Return `function` so that its random draws fit the process's rows in a backward pass, too.
 
     A backward pass is not in the step that it belongs to: torch leaves function modes before it.
     """

@@ -62,7 +62,7 @@ def get(task: Any, **arguments: Any) -> Task:
 
 
 def of_head(outputs: int, activation: Any) -> Task | None:
-    """The task of a head of which nobody said what it answers; None where it could be several.
+    """Return the task of a head whose meaning is not stated; None where there are several.
 
     >>> of_head(5, None), of_head(1, None), of_head(5, "sigmoid")
     (Classification(names=(), size=5, sets=None), None, None)

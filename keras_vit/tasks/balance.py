@@ -49,7 +49,7 @@ def effective_number(counts: Any, beta: float = BETA) -> np.ndarray:
 
 
 def positive_weights(positive: Any, examples: int, beta: float = BETA) -> np.ndarray:
-    """Return how much more a present label counts than an absent one, from their effective numbers.
+    """Return the loss weight of a label's presence against its absence, by effective numbers.
 
     With `beta=1` absent by present examples, as for torch's `pos_weight`. 1 for a label that all or
     no examples have.
@@ -67,7 +67,7 @@ def positive_weights(positive: Any, examples: int, beta: float = BETA) -> np.nda
 
 
 def log_priors(counts: Any) -> np.ndarray:
-    """The logarithm of each class's part of the examples, which logit adjustment adds to logits.
+    """Return the logarithm of each class's share, which logit adjustment adds to the logits.
 
     Menon et al. 2021, "Long-Tail Learning via Logit Adjustment", equation 10 with tau = 1. A class
     without examples gets 0, as if all were of it: it is not preferred to those that are known.
@@ -92,7 +92,7 @@ def sampling_rates(counts: Any) -> np.ndarray:
 
 
 def imbalance(counts: Any) -> float:
-    """Return how many times as many examples the largest class has as the smallest that has any.
+    """Return the size of the largest class divided by that of the smallest one with examples.
 
     Example:
 

@@ -109,7 +109,7 @@ class Classification(NameTask):
         return [LabelAccuracy()]
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
-        """The logarithm of each class's share, counted with one example more of each class."""
+        """Return the logarithm of each class's share, with one example added per class."""
         counts = self.counts(targets)
         return np.log((counts + 1) / (counts.sum() + self.size)).astype(np.float32)
 
@@ -146,7 +146,7 @@ class Classification(NameTask):
         return "balanced_accuracy" if differs_much(self.counts(targets)) else "accuracy"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """The most frequent class: recall is the same for all, and F1 grows with the frequency."""
+        """Return the most frequent class: the best accuracy and F1; recall is the same for all."""
         most = np.eye(self.size)[self.counts(targets).argmax()]
         return dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1"), most)
 
@@ -178,7 +178,7 @@ class Classification(NameTask):
         method: str = METHODS[0],
         conditional: bool = True,
     ) -> Self:
-        """The task with prediction sets: see `PredictionSets.calibrated`, also for the options.
+        """Return the task with prediction sets; for options see `PredictionSets.calibrated`.
 
         Example:
 
@@ -194,7 +194,7 @@ class Classification(NameTask):
         return replace(self, sets=sets)
 
     def names_in_set(self, answer: Any) -> list[str]:
-        """The classes that the image of an answer `(size,)` may be of, the most probable first.
+        """Return the classes in the prediction set of an answer `(size,)`, most probable first.
 
         Raises:
             ValueError: The task does not have `sets`.

@@ -34,7 +34,7 @@ SMALLEST = 1e-30  # probability of `dither`: float32 has it on every engine
 
 
 def conformal_rank(examples: int, coverage: float) -> int:
-    """Return which of the sorted scores of calibration examples is the threshold, counted from 1.
+    """Return the rank, from 1, of the calibration score that is the threshold.
 
     More than `examples` where they are too few.
 
@@ -233,7 +233,7 @@ class PredictionSets:
         return cls(method, coverage, tuple(thresholds), len(labels), places, penalty, free_ranks)
 
     def evidence(self, probabilities: Any) -> np.ndarray:
-        """How much speaks for each class, `(images, classes)`, float64: the table of the class.
+        """Return each class's evidence, float64 `(images, classes)`: see the table of this class.
 
         Args:
             probabilities: `(images, classes)`.
@@ -296,7 +296,7 @@ class PredictionSets:
         return ops.logical_or(evidence >= thresholds, ops.equal(rank, 1.0))
 
     def _penalties(self, size: int) -> np.ndarray:
-        """Return what RAPS takes off by rank, the most probable class first."""
+        """Return RAPS's penalty for each rank, the most probable class first."""
         return self._weight * np.maximum(np.arange(1, size + 1) - self.free_ranks, 0)
 
     @property

@@ -11,7 +11,7 @@ from keras_vit._base.errors import check_above_zero, check_rate
 
 
 def one_hot_labels(y_true: Any, y_pred: Any) -> Any:
-    """Labels as rows of the shape of `y_pred`: integers become one-hot, rows stay as they are.
+    """Return labels as rows with `y_pred`'s shape: integers become one-hot, rows do not change.
 
     Args:
         y_true: Integers `(batch,)` or `(batch, 1)` of any dtype, or rows `(batch, classes)`.

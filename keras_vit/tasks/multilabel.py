@@ -120,7 +120,7 @@ class Multilabel(RowTask):
         return [keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)]
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
-        """The log-odds of each label, counted with one example more with it and one without."""
+        """Return each label's log-odds, with one example added with it and one without it."""
         rows = self.check_targets(targets)
         positive = rows.sum(axis=0) + 1
         return np.log(positive / (len(rows) + 2 - positive)).astype(np.float32)
@@ -150,7 +150,7 @@ class Multilabel(RowTask):
         return dict(zip(self.answer_names, (answers, labels), strict=True))
 
     def calibrated(self, targets: Any, answers: Any) -> Self:
-        """The task with a threshold per label for F1, near 0.5 where few targets have the label.
+        """Return the task with F1 thresholds per label, near 0.5 where few targets have the label.
 
         See `keras_vit.tasks.thresholds`. A label that none of the targets has keeps its threshold.
         """
@@ -164,7 +164,7 @@ class Multilabel(RowTask):
         return "mean_average_precision"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """Every label, without which F1 is 0; the precision of any is the share of the label."""
+        """Return each label's share, any constant's precision, and all labels: without, F1 is 0."""
         share = self.check_targets(targets).mean(axis=0)
         return {"mean_average_precision": share, "macro_f1": np.ones(self.size)}
 
@@ -222,7 +222,7 @@ class Multilabel(RowTask):
         return ("mean_average_precision", "macro_f1"), score
 
     def predicted(self, answers: np.ndarray) -> np.ndarray:
-        """Which labels answers predict, bool of the same shape: those from their threshold on."""
+        """Return which labels are predicted, bool of the same shape: from their thresholds on."""
         return answers.astype(np.float32) >= np.array(self.thresholds, np.float32)
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:

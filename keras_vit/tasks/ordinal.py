@@ -137,7 +137,7 @@ class Ordinal(NameTask):
         return [GradeError()]
 
     def initial_bias(self, targets: Any) -> np.ndarray | None:
-        """The log-odds of a grade above each, counted with one example more on both sides."""
+        """Return the log-odds that a grade lies above each one, with one example added per side."""
         grades = self.check_targets(targets)
         above = (grades[:, None] > np.arange(self.outputs)).sum(axis=0) + 1
         return np.log(above / (len(grades) + 2 - above)).astype(np.float32)
@@ -162,7 +162,7 @@ class Ordinal(NameTask):
         return dict(zip(self.answer_names, (answers, grade), strict=True))
 
     def _above(self, answers: Any) -> Any:
-        """The probability of a grade above each, the highest first: small tails keep digits."""
+        """Return the probability of a grade above each, highest first to keep small tails exact."""
         return ops.cumsum(ops.flip(answers[:, 1:], axis=-1), axis=-1)
 
     def grades(self, answers: Any) -> np.ndarray:
@@ -188,7 +188,7 @@ class Ordinal(NameTask):
         return "quadratic_kappa"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """Return the median and the most frequent grade; by kappa, any is worth 0."""
+        """Return the median for MAE, the most frequent grade for accuracy; any has a kappa of 0."""
         grades = np.sort(self.check_targets(targets))
         median, most = np.eye(self.size)[[grades[len(grades) // 2], self.counts(grades).argmax()]]
         return {"grade_mae": median, "accuracy": most, "quadratic_kappa": median}
@@ -198,7 +198,7 @@ class Ordinal(NameTask):
         return self.grades(answers)
 
     def evidence(self, outputs: Any, which: Any) -> Any:
-        """The output of "this grade or a higher one"; of the lowest, against all higher ones."""
+        """Return the output of "this grade or a higher one"; for the lowest, of "no higher one"."""
         above = super().evidence(outputs, ops.maximum(which, 1) - 1)
         return ops.where(ops.equal(which, 0), -above, above)
 

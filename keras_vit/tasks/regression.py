@@ -138,7 +138,7 @@ class Regression(RowTask):
         return replace(self, offset=tuple(mean.tolist()), scale=tuple(deviation.tolist()))
 
     def not_scaled(self, seen: Seen) -> str:
-        """What is wrong with numbers that look as if they were not scaled; "" if they do not.
+        """Return why numbers look as if they were not scaled, or "" if they look scaled.
 
         They do where the offset and the scale, as mean and standard deviation, explain them far
         better than 0 and 1, those of scaled numbers.
@@ -291,7 +291,7 @@ class Regression(RowTask):
         return "r2"
 
     def best_constants(self, targets: Any) -> dict[str, np.ndarray]:
-        """Return the median by MAE, the mean by squared errors; ranks do not have any."""
+        """Return the median for MAE, the mean for squared errors; no constant helps rank scores."""
         rows = self.values(targets)
         mean = rows.mean(axis=0)
         return {"mae": np.median(rows, axis=0), "rmse": mean, "r2": mean, "spearman": mean}

@@ -171,7 +171,7 @@ class AveragePrecision:
         self.predicted = [_joined([pieces[:2] for pieces in block]) for block in blocks]
 
     def __call__(self, weights: np.ndarray) -> np.ndarray:
-        """The area per label `(labels,)` for weights of the examples; NaN where none has it."""
+        """Return average precision `(labels,)` for weights; NaN where no example has the label."""
         step = _sums(weights, *self.true)
         true = self._up_to(step)
         predicted = self._up_to(np.concatenate([_sums(weights, *b) for b in self.predicted]))
@@ -180,7 +180,7 @@ class AveragePrecision:
         return _quotient(area, total, total > 0)
 
     def _up_to(self, steps: np.ndarray) -> np.ndarray:
-        """Return the sum of each step and those of its label before it."""
+        """Return cumulative sums of the steps within each label."""
         sums = np.append(0, np.cumsum(steps))
         return sums[1:] - sums[self.first]
 
@@ -189,7 +189,7 @@ Pieces = tuple[np.ndarray, np.ndarray]  # places of examples, and where each ste
 
 
 def _steps(present: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of one label, what each step adds: of all examples, then of those that have the label."""
+    """Return what each step of a label adds: of all examples, then of those that have it."""
     order = np.argsort(-scores, kind="stable")
     present, scores = present[order], scores[order]
     # Examples with one score are above a threshold together.
@@ -237,7 +237,7 @@ class NumberScores:
         self.places = [_places(x.T) for x in (targets, values)]
 
     def __call__(self, weights: np.ndarray) -> np.ndarray:
-        """The scores `(numbers, 4)` for weights of the examples; NaN where one is not defined."""
+        """Return scores `(numbers, 4)` for weights of the examples; NaN where one is undefined."""
         mae, mse, center = (
             np.average(x, axis=1, weights=weights)
             for x in (np.abs(self.errors), self.errors**2, self.targets)

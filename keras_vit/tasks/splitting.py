@@ -69,7 +69,7 @@ def _of_every_class(classes: np.ndarray, fraction: float, seed: int) -> np.ndarr
 
 
 def _counts(strata: np.ndarray, unit: np.ndarray, units: int) -> np.ndarray:
-    """How many examples of each stratum a unit has, `(units, 1 + strata)`; the first: of any."""
+    """Count each unit's examples, in all and per stratum: float32 `(units, 1 + strata)`."""
     labels = 1 + (strata.max() + 1 if strata.ndim == 1 else strata.shape[1])
     counts = np.zeros((units, labels), np.float32)
     np.add.at(counts[:, 0], unit, 1)
@@ -81,7 +81,7 @@ def _counts(strata: np.ndarray, unit: np.ndarray, units: int) -> np.ndarray:
 
 
 def iterative_stratification(counts: np.ndarray, fraction: float, seed: int = 0) -> np.ndarray:
-    """Which units to hold out: Sechidis et al. 2011, "On the Stratification of Multi-label Data".
+    """Choose units to hold out (Sechidis et al. 2011, "On the Stratification of Multi-label Data").
 
     The label that the fewest units have is dealt with first, as later ones can still be evened out.
     Its units, the largest first, go to the side that lacks the larger part of what it is to have of

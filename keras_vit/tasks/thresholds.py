@@ -87,7 +87,7 @@ def _shrunk(best: np.ndarray, positives: np.ndarray, strength: float) -> np.ndar
 
 
 def _chosen_strength(present: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the largest strength that is as good as the best one, as far as these images can show.
+    """Return the largest strength whose F1 is not clearly worse than the best on these images.
 
     Args:
         present: `(images, labels)`.

@@ -95,7 +95,7 @@ def _is_binary(model: keras.Model, loss: Crossentropy | None) -> bool:
 
 
 def logits_as_probabilities(model: keras.Model) -> str:
-    """That a compiled loss takes the logits of a model for probabilities, and the fix; or ""."""
+    """Return a message, with the fix, if the loss takes logits for probabilities; else ""."""
     loss = crossentropy_of(model.loss)
     is_linear = keras.activations.get(model.classifier_activation) is keras.activations.linear
     if loss is None or loss.from_logits or not is_linear:
@@ -109,7 +109,7 @@ def logits_as_probabilities(model: keras.Model) -> str:
 
 
 def _of_probabilities(metrics: Any, binary: bool, classes: int) -> Iterator[tuple[str, str]]:
-    """Each metric that takes probabilities alone, as it is configured, and what helps first."""
+    """Yield each metric that takes only probabilities, and what to do about it first, or ""."""
     for metric in _flat(metrics):
         if isinstance(metric, str):
             if metric in CROSSENTROPY:

@@ -1,7 +1,7 @@
-"""The base of every model here: `fit`, `evaluate` and `predict` of Keras, with what they lack.
+"""The base class of all models here, which extends Keras's `fit`, `evaluate` and `predict`.
 
-Data are checked, XLA is chosen where steps repay compiling, batches are placed on the devices, and
-the model recovers from errors.
+It checks data, chooses XLA where enough steps repay compiling, places batches on the devices, and
+recovers the model after an error.
 
 Unnecessary from Keras: see the table of overrides in `__init__.py`.
 """
@@ -116,7 +116,7 @@ class CompiledModel(keras.Model):
         return {**config, **asked}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """As Keras does for its own `compile`, without the warning: who saved the model had it."""
+        """Compile as Keras does, without the warning that was given before the model was saved."""
         config = keras.saving.deserialize_keras_object(config)
         self._compile(**config)
         if self.built:
@@ -205,7 +205,7 @@ class CompiledModel(keras.Model):
             self._steps_looked_at += (step,)
 
     def get_metrics_result(self) -> dict[str, Any]:
-        """Keras's; on torch (3.16) it would sum over processes what each has of all rows."""
+        """Return the metrics; on torch, Keras 3.16 would sum those of all rows over processes."""
         if keras_shares_steps():
             return super().get_metrics_result()
         results: dict[str, Any] = {}
@@ -287,7 +287,7 @@ class CompiledModel(keras.Model):
 
     def _make(self, function: str, make: Callable[[bool], Any], force: bool) -> Any:
         def variables() -> list[Sequence[keras.Variable]]:
-            """Return what the step changes, in the order of Keras's state on JAX."""
+            """Return the variables that the step changes, in the order of Keras's state on JAX."""
             optimizer = [self.optimizer.variables] if function == "train_function" else []
             metrics = [self.metrics_variables] if function != "predict_function" else []
             return [self.trainable_variables, self.non_trainable_variables, *optimizer, *metrics]

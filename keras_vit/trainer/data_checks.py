@@ -106,7 +106,7 @@ class DataCheck:
         return batch
 
     def _batch_by_index(self, index: int, batch: Any) -> Any:
-        """As `batch`, with the pixels of the batch of index 0."""
+        """Check as `batch` does; look at the pixels of the batch with index 0."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         self.shapes(x, y)
         self.labels(y)
@@ -267,7 +267,7 @@ class DataCheck:
         return len(labels.shape) < self.output_rank or labels.shape[-1] == 1
 
     def _outside(self, labels: Any) -> Any:
-        """Where labels are not classes; of NumPy's and TensorFlow's arrays alike."""
+        """Return where labels are not classes, for arrays of NumPy or TensorFlow."""
         inside = (labels >= 0) & (labels < self.classes)
         ignored = None if self.loss is None else self.loss.ignore_class
         return ~(inside if ignored is None else inside | (labels == ignored))
@@ -380,7 +380,7 @@ class DataCheck:
 
 @contextmanager
 def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """The data of `fit`, `evaluate` or `predict` are checked, before and as they are read.
+    """Check the data of `fit`, `evaluate` or `predict` before and while they are read.
 
     Args:
         model: The model.
@@ -470,7 +470,7 @@ class _InOrder(keras.utils.PyDataset):
 
 
 def _checked_loader(loader: Any, check: DataCheck) -> Any:
-    """A `DataLoader` whose batches are checked in this process, whatever workers made them."""
+    """Return a copy of a `DataLoader` whose batches are checked here, not in its workers."""
     kind, checked = type(loader), copy.copy(loader)
 
     def batches(self: Any) -> Any:
@@ -489,7 +489,7 @@ def _is_a(x: Any, package: str, *names: str) -> bool:
 
 
 def _leaf(structure: Any) -> Any:
-    """Return the one array of a structure; None when there is none, or are several."""
+    """Return the only array of a structure; None for structures of no or several arrays."""
     leaves = [one for one in keras.tree.flatten(structure) if hasattr(one, "shape")]
     return leaves[0] if len(leaves) == 1 else None
 

@@ -137,7 +137,7 @@ def placed(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _place(leaf: Any, rows: int, distribution: Any) -> Any:
-    """One array of a batch: cut by rows if the devices divide them, else whole on each device."""
+    """Place one array of a batch: cut by rows if the devices divide them, else whole on each."""
     import jax
 
     if leaf is None or (isinstance(leaf, jax.Array) and len(leaf.devices()) > 1):
@@ -150,7 +150,7 @@ def _place(leaf: Any, rows: int, distribution: Any) -> Any:
 
 
 def _mesh(placed: Any) -> Any:
-    """The mesh of a distribution or a layout; Keras 3.11 keeps JAX's own sharding of a variable."""
+    """Return a distribution's or layout's mesh; Keras 3.11 keeps JAX's sharding of a variable."""
     return placed.device_mesh if hasattr(placed, "device_mesh") else placed.mesh
 
 

@@ -19,7 +19,7 @@ from keras_vit.trainer.device_batches import placed
 
 
 def takes_variables_away() -> bool:
-    """Whether Keras keeps the values elsewhere while a model is in `fit`, `predict` and so on."""
+    """Return whether Keras moves the values elsewhere during `fit`, `predict` and so on."""
     return keras.backend.backend() == "jax"
 
 
@@ -41,7 +41,7 @@ def synchronized(model: keras.Model) -> Iterator[None]:
 def guard_step(
     model: keras.Model, name: str, variables: Callable[[], Sequence[Sequence[keras.Variable]]]
 ) -> None:
-    """A train, test or predict function that can fail without harm to its model.
+    """Make a train, test or predict function that can fail without harm to its model.
 
     On JAX, Keras takes the variables off the model before the first step, and a step that fails,
     mostly when it is traced, leaves `None` in their place. On TensorFlow, a step that failed when

@@ -1,6 +1,6 @@
 """Loss scaling for float16, whose smallest numbers are larger than most gradients of a ViT.
 
-Unnecessary from Keras: none yet. It asks the model's own policy, not those of its layers.
+Unnecessary from Keras: none yet. It asks for the model's own policy, not those of its layers.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ import keras
 def with_loss_scaling(model: keras.Model, optimizer: Any) -> Any:
     """Return the optimizer, in a `LossScaleOptimizer` where layers of the model compute in float16.
 
-    Keras asks the name of the model's own policy alone: not that of a `DTypePolicyMap`, of a
-    model around ours, or of a model whose layers have a policy each.
+    Keras itself looks only at the name of the model's policy. It misses a `DTypePolicyMap`, a
+    model that contains ours, and a model whose layers have a policy each.
 
     Args:
-        model: keras.Model Keras model.
+        model: The Keras model to be compiled.
         optimizer: As `keras.Model.compile` takes it: an optimizer, its name, or its configuration.
     """
     optimizer = keras.optimizers.get(optimizer)

@@ -219,7 +219,7 @@ def own_statistics(model: Any) -> Any:
 
 
 def _not_in_own_range(images: np.ndarray, colorful: int, statistics: Any) -> str:
-    """What channels with statistics of their own are for, where these images are not so; or ""."""
+    """Return the channel statistics if these images are not in the range they are for, or ""."""
     means, stds = np.array(statistics, "float32")
     normalized = (images.astype("float32") - means) / stds
     low, high = float(normalized.min()), float(normalized.max())
@@ -233,7 +233,7 @@ def _not_in_own_range(images: np.ndarray, colorful: int, statistics: Any) -> str
 def _not_as_taken(
     low: float, high: float, colorful: int, dtype: Any, normalized: bool
 ) -> PixelRange | None:
-    """The row of what is seen; None for images as the model takes them, or that show nothing.
+    """Return the table's row for images unlike those the model takes; None if they fit.
 
     `colorful` is the number of images that are not of one color alone.
     """

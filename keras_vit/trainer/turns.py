@@ -23,7 +23,7 @@ _FIT = "fit"
 
 
 class _Turn(NamedTuple):
-    """Of a layer: the thread that uses it, in which method, and how many calls deep."""
+    """A turn at a layer: the thread that uses it, in which method, and how many calls deep."""
 
     thread: int
     action: str

@@ -120,7 +120,7 @@ def _stateful_step(
     copy: Callable[[Any], Any],
     no_grad: Callable[[], Any],
 ) -> Callable[..., Any]:
-    """Return the step where variables change in place: their values are stored, and restored."""
+    """Return the step where variables change in place: it stores and restores their values."""
 
     def copies(variables: Sequence[keras.Variable]) -> list[Any]:
         return [copy(variable.value) for variable in variables]

@@ -17,7 +17,7 @@ from keras_vit.data.sources.splits import IndexedSplit
 
 
 def without_copies(part: Split | None, train: IndexedSplit) -> Split | None:
-    """Return what was held out, but for copies of images that are trained on."""
+    """Return the held-out images, without copies of images that are trained on."""
     if not isinstance(part, IndexedSplit):
         return part
     is_copy = np.isin(part.digests(), train.digests())
@@ -25,7 +25,7 @@ def without_copies(part: Split | None, train: IndexedSplit) -> Split | None:
 
 
 def digests_of(*parts: Split | None) -> np.ndarray | None:
-    """Those of all images of these parts; None where there are none, or they are records."""
+    """Return the digests of all images of these parts; None without any, or for records."""
     known = [part.digests() for part in parts if isinstance(part, IndexedSplit)]
     return np.concatenate(known) if known else None
 

@@ -53,7 +53,7 @@ FROM_SCRATCH = (
 
 
 def choose_recipe(images_per_class: float, has_weights: bool, side: int = 224) -> RecipeChoice:
-    """Return the row for that many training images per class with weights, or of that side without.
+    """Choose a row: with weights by the images per class, without weights by the images' side.
 
     Raises:
         ValueError: A number is not above 0.

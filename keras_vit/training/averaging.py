@@ -14,7 +14,7 @@ Arrays = list[np.ndarray]
 
 
 def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None) -> Any:
-    """A model whose weights are the mean of those of several, a "soup" (Wortsman et al. 2022).
+    """Average the weights of several models into one, a "soup" (Wortsman et al. 2022).
 
     The models must descend from one set of weights, such as fine-tunings of one pretrained model
     with several seeds. The mean is one model of the same size and speed, often more accurate than
@@ -104,7 +104,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
 
 
 def _seen_by(models: Sequence[Any]) -> SeenImages | None:
-    """Return the images that any of them was made with; None where nobody noted any."""
+    """Return the images that any of the models was made with; None if none has a record."""
     known = [model.seen_images for model in models if model.seen_images is not None]
     return reduce(or_, known) if known else None
 

@@ -212,7 +212,7 @@ class Progress(_StepCounter):
         return f"{_clock(seconds)} left"
 
     def _terminal_line(self, logs: Mapping[str, float], width: int, is_last: bool) -> str:
-        """The richest line that fits into a terminal; what is left out first matters least."""
+        """Return the richest line that fits a terminal, leaving out first what matters least."""
         epoch, step, metrics = self._epoch, self._step, _metrics(logs)
         if is_last:  # the numbers of finished epochs stand below each other, and all of them count
             lines = [self.line(logs), _joined(epoch, *metrics)]
@@ -241,7 +241,7 @@ class Progress(_StepCounter):
 
 
 def _metrics(logs: Mapping[str, float]) -> list[str]:
-    """The learning rate is in `history.csv`: here it would push the metrics out of the line."""
+    """Format all metrics but the learning rate, which `history.csv` has: the line is short."""
     return [f"{name} {value:.4g}" for name, value in logs.items() if name != LearningRate.KEY]
 
 
@@ -364,7 +364,7 @@ class BestModel(keras.callbacks.ModelCheckpoint):
 
 
 class _NotImproved(Exception):
-    """Nothing was saved, and the file stays as it is."""
+    """Raised to leave the file unchanged, as the epoch is not the best one."""
 
 
 def default_callbacks(

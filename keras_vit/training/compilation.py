@@ -181,14 +181,14 @@ def check_task(network: keras.Model, asked: Task) -> None:
 
 
 def loss_name(task: Task, loss: str) -> str:
-    """The loss of a recipe where the task has it; in place of one for classes, the task's."""
+    """Return a recipe's loss, or the task's own where the recipe's is one for classes only."""
     if loss not in task.losses and loss in Classification.losses:
         return next(iter(task.losses))
     return loss
 
 
 def recipe_loss(task: Task, recipe: Recipe, targets: Any = None) -> keras.losses.Loss:
-    """The loss of the recipe where the task has it, with its balance by the training targets."""
+    """Return the recipe's loss, or the task's, balanced by the training targets `targets`."""
     name = loss_name(task, recipe.loss)
     smooths = name in task.losses and "label_smoothing" in accepted_arguments(task.losses[name])
     loss = task.loss(name, **({"label_smoothing": recipe.label_smoothing} if smooths else {}))

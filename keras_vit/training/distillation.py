@@ -139,7 +139,7 @@ class Distillation(CompiledModel):
 
     @property
     def constant_variables(self) -> list[keras.Variable]:
-        """The teacher's, which no step changes: neither stored in checkpoints nor copied."""
+        """The teacher's variables, which no step changes: checkpoints and copies leave them out."""
         return self.teacher.variables
 
     # Explicit, as Keras 3.11 does not count layers outside of the graph, and as the teacher's own

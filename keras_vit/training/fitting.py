@@ -169,7 +169,7 @@ def _prepare(network: Any, recipe: Recipe, splits: data.Splits) -> None:
 
 
 def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data.Split, Any]:
-    """The training images, of which passes draw as many of every class where the recipe says so.
+    """Return the training images, balanced over classes by sampling where the recipe says so.
 
     And the identity of the run with that, which the loss of other balances shows, and with the
     reader, whose pixels are its own.
@@ -195,7 +195,7 @@ def _cached(
     identity: Any,
     print_fn: Callable[[str], None],
 ) -> tuple[data.Split, Any]:
-    """The training images, kept decoded where `cache` says so, and the identity with that."""
+    """Return the training images, decoded once where `cache` is set, and the identity with it."""
     channels, least = size_and_channels(model)[1], max(as_pair(image_size, "image_size"))
     if cache is None:
         if note := note_of_cache(train, 2 * least, channels):
@@ -222,7 +222,7 @@ def _augmentation(
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:
-    """The epochs into which steps are cut, with a validation at the end of each; and its steps."""
+    """Return into how many epochs to cut `steps`, with a validation after each, and their steps."""
     images = len(splits.train)
     epochs = math.ceil(steps / math.ceil(images / batch_size))
     if len(splits.val) > FEW * images:

@@ -151,13 +151,13 @@ def accuracy(model: Any, split: Split, batch_size: int) -> float:
 
 
 def balanced_accuracy(model: Any, split: Split, batch_size: int) -> float:
-    """Return the mean over the classes that occur of that share among their images."""
+    """Return the mean accuracy per class, over the classes that occur."""
     right, labels = _right(model, split, batch_size)
     return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 
 def _right(model: Any, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each image's label is the most probable of those that occur, and the labels."""
+    """Return whether each label has the highest score of all labels that occur, and the labels."""
     labels, scores = predict_split(model, split, batch_size)
     classes = np.unique(labels)
     return classes[most_probable(scores[:, classes])] == labels, labels

@@ -1,4 +1,4 @@
-"""What a recipe asks for before and after `fit`: a probe, an average, a larger size, a temperature.
+"""The steps of a recipe before and after `fit`: a probe, an average, a larger size, a temperature.
 
 hold_out ─► start_from_probe ─► fit ─► refine: WiSE-FT ─► eval_size ─► views ─► temperature
 """
@@ -111,27 +111,27 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
 
 
 def grouped_part(splits: Splits, fraction: float, seed: int) -> np.ndarray:
-    """Return the places of training images to hold out: a group is never on both sides."""
+    """Return the indices of training images to hold out; a group is never on both sides."""
     task, train = splits.task, splits.train
     targets = task.to_targets(train.labels())
     return np.flatnonzero(task.split(targets, fraction, seed, train.groups))
 
 
 def without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Splits, Split]:
-    """Return the splits without some training images, and these."""
+    """Return the splits without the training images of the indices `part`, and those images."""
     rest = np.setdiff1d(np.arange(len(train)), part)
     others = {**splits.splits, "train": train.take(rest)}
     return replace(splits, splits=others), train.take(part)
 
 
 def some_images(held_out: Split) -> Split:
-    """Images to fit or compare a number on: of very many, as many as have scores of 64 MiB."""
+    """Return at most as many images as keep the score matrix within 64 MiB."""
     most = max(MOST_SCORE_BYTES // (4 * held_out.num_classes), LEAST_HELD_OUT)
     return some_of(held_out, most)
 
 
 def some_of(split: Split, most: int) -> Split:
-    """The split, or of a longer one that many images at equal distances; records are all taken."""
+    """Return `most` images at equal distances of a longer split; all of records or fewer."""
     if len(split) <= most or not isinstance(split, IndexedSplit):
         return split
     return split.take(np.linspace(0, len(split) - 1, most).astype(int))
@@ -151,7 +151,7 @@ def refine(
     held_out: Split | None,
     batch_size: int = 32,
 ) -> tuple[Any, dict[str, Any]]:
-    """What follows training: the average with the start, the final size, views and temperature.
+    """Apply what follows training: the average with the start, final size, views, temperature.
 
     Args:
         model: The trained model.

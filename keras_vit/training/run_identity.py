@@ -100,7 +100,7 @@ def _to_json(value: Any) -> str:
 
 
 def _without_counters(text: str) -> str:
-    """Keras counts names through the process: dense_1 here may be dense_7 there."""
+    """Remove counters from names, which Keras counts per process: dense_1 may become dense_7."""
     return re.sub(r"_\d+(?=_|\b)", "", text)
 
 

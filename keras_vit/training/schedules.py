@@ -126,7 +126,7 @@ DECAYS: dict[str, Callable[[WarmupDecay, Any, Any], Any]] = {
 def make_schedule(
     decay: str, peak: float, total_steps: int, warmup_steps: int = 0, **options: Any
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The schedule of that name: Keras's `CosineDecay` where it is the same, else `WarmupDecay`.
+    """Return the schedule for `decay`: Keras's `CosineDecay` if it is the same, or `WarmupDecay`.
 
     Its arguments and errors are those of `WarmupDecay`.
 

@@ -44,7 +44,7 @@ class StateFile:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """What `write_state` was given, with its arrays."""
+        """Return what `write_state` was given, with its arrays."""
         return json.loads(
             self._json,
             object_hook=lambda entry: (

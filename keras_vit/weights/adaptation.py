@@ -98,7 +98,7 @@ def grid_of_positions(
     target: Grid | None = None,
     is_distilled: bool = False,
 ) -> tuple[int, Grid] | None:
-    """How many of `count` position embeddings are of tokens in front of the patches, and the grid.
+    """Return how many of `count` positions precede the patches, and the patches' grid, or None.
 
     The grid is the known one, else a square, else the target's; None when none of them fits.
     """
@@ -117,7 +117,7 @@ def grid_of_positions(
 
 
 def grid_of_offsets(count: int, known_grid: Grid | None, target: Grid | None = None) -> Grid | None:
-    """The grid whose relative offsets, with three entries more, are `count`; a square, if any."""
+    """Return the grid (known, square or target) whose offset table has `count` entries, or None."""
     side = (isqrt(max(count - 3, 0)) + 1) // 2
     for grid in (known_grid, (side, side), target):
         if grid is not None and prod(2 * n - 1 for n in grid) + 3 == count and min(grid) > 0:
@@ -143,7 +143,7 @@ def _matching(fresh: Sequence[str], expected: Iterable[str]) -> set[str]:
 
 
 def _zeros(checkpoint: Checkpoint, expected: Iterable[str]) -> set[str]:
-    """Weights of the model that are zero, as no tensor of the file has a name of their kind."""
+    """Return the model's weights that are zero, as the file lacks tensors for their pattern."""
     absent = [
         pattern
         for pattern in checkpoint.zeros
@@ -178,7 +178,7 @@ def _excluded_by_options(
 
 
 def _why_new_head(tensors: Tensors, expected: dict[str, TensorShape]) -> str:
-    """Why the file's head does not fit the model's features and classes; empty when it does."""
+    """Return why the file's head does not fit the model's features and classes; "" if it does."""
     kernel = "head/kernel"
     if kernel not in tensors or kernel not in expected:
         return ""

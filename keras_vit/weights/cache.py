@@ -65,7 +65,7 @@ def _listed(sums: Path) -> dict[str, str]:
 def resolve(
     file: str | Path, layout: str | None, find: Callable[[str], Weights | None]
 ) -> tuple[Path, str | None, dict[str, Any]]:
-    """A file, that in a folder, or the cached one of released weights that `find` knows by name.
+    """Find a file of weights: `file` itself, in the folder `file`, or released under that name.
 
     Returns its path, its layout (None to recognize it), and the model's arguments that no tensor
     of it shows.
@@ -117,7 +117,7 @@ def _download(row: Weights, path: Path) -> None:
 
 
 def _published_sum(url: str) -> tuple[str, str | None]:
-    """The sum of a file that its host publishes: the algorithm, and None where there is no sum.
+    """Return the algorithm and checksum that a host publishes for a file; None without one.
 
     Hugging Face has the SHA-256 of large files in `X-Linked-ETag`, Google Storage an MD5 in
     `x-goog-hash`.

@@ -104,7 +104,7 @@ def find_named(name: str) -> Weights | None:
 
 
 def license_of(name: str) -> str | None:
-    """The license of released weights, by `"MODEL:TAG"` or the name of their file in the cache.
+    """Return the license of released weights, by `"MODEL:TAG"` or the name of their cached file.
 
     None where it is not known.
 

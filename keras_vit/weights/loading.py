@@ -162,7 +162,7 @@ def model_class(weights: str | Path) -> type[ImageModel]:
 def arguments_for(
     weights: str | Path, /, *, num_classes: int = 1000, **arguments: Any
 ) -> dict[str, Any]:
-    """What a model of these sizes inherits from its weights: numerics, pooling, preprocessing.
+    """Return the arguments a model inherits from its weights: numerics, pooling, preprocessing.
 
     For a constructor with `weights=`: everything that its caller left out.
 

@@ -127,7 +127,7 @@ def to_huggingface(preparation: Preparation) -> dict[str, Any]:
 
 
 def of_huggingface(processor: Mapping[str, Any]) -> Preparation | None:
-    """The preparation in a `preprocessor_config.json`; None for one that is not of these kinds."""
+    """Return the preparation of a `preprocessor_config.json`; None if it cannot be expressed."""
     kind = str(processor.get("image_processor_type") or processor.get("feature_extractor_type"))
     filters = {number: name for name, number in RESAMPLE.items()}
     default = RESAMPLE["bilinear" if kind.startswith("ViT") else "bicubic"]
@@ -167,7 +167,7 @@ def to_timm(preparation: Preparation) -> dict[str, Any]:
 
 
 def of_timm(pretrained_cfg: Mapping[str, Any]) -> Preparation | None:
-    """The preparation in a `pretrained_cfg` of timm; None for one that is not of these kinds."""
+    """Return the preparation of a timm `pretrained_cfg`; None if it cannot be expressed."""
     input_size = pretrained_cfg.get("input_size", (3, 224, 224))
     mode = pretrained_cfg.get("crop_mode") or "center"
     interpolation = pretrained_cfg.get("interpolation") or "bicubic"

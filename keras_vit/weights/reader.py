@@ -157,7 +157,7 @@ def _take_task(model: ImageModel, checkpoint: Checkpoint, path: str | Path) -> N
 
 
 def _means_other(before: Task, task: Task) -> bool:
-    """Whether a task says something else than one of which perhaps the names were not given."""
+    """Return whether two tasks differ in more than names or a scale that `before` lacks."""
     differs = before.kind != task.kind or bool(before.names and before.names != task.names)
     not_fitted = scale_of(type(before)(size=before.size))
     return differs or scale_of(before) not in (not_fitted, scale_of(task))
@@ -174,7 +174,7 @@ def _new_value(binding: Binding, tensors: Tensors) -> Array | None:
 
 
 def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
-    """Return options of the model in which it differs from the weights' and no shape shows it."""
+    """Return notes on options that differ from those of the weights without changing a shape."""
     arguments = {**checkpoint.stated, **checkpoint.arguments.get("keras", {})}
     config = model.get_config()
     notes = []

@@ -33,7 +33,7 @@ class Binding:
 
 
 def bindings(model: keras.Model) -> list[Binding]:
-    """Every weight of a model with its canonical names; refuses weights that do not have one."""
+    """Return all weights of a model with canonical names; a CheckpointError if one lacks them."""
     stored_family(model)
     layers = {layer.name: layer for layer in model.layers}
     bound = []

@@ -119,7 +119,7 @@ def _warn_of_novelty(model: ImageModel, path: Path) -> None:
 
 
 def _in_units(model: ImageModel) -> Any:
-    """The model, or a copy whose outputs are numbers in their units: others know of no scale."""
+    """Return a model whose outputs are in units, as other packages do not know of a scale."""
     if model.task is None:
         return model
     heads = [layer for layer in model.layers if layer.name in HEADS]
@@ -155,7 +155,7 @@ def _check_target(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that replaces `path` when all is written, with its sum in it."""
+    """Yield a temporary path, which gets its checksum and replaces `path` when written."""
     if path.exists() and (file_type := irregular_type(path)):
         raise ValueError(f"{str(path)!r} is {file_type}: give the name of a file to write.")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def _write(model: ImageModel, path: Path, layout: Layout, in_folder: bool = Fals
 
 
 def _without_class_position(values: dict[str, Array]) -> dict[str, Array]:
-    """Where only patches have positions, the class token's goes into the token itself."""
+    """Add the class token's position to the token itself, so that only patches have one."""
     if "class_token" not in values or "position_embedding" not in values:
         return values
     positions = values["position_embedding"]

@@ -71,7 +71,7 @@ def _shown(finding: Finding) -> tuple[int, ...]:
 
 
 def _data(index: FeatureIndex, audit: Audit, most: int) -> dict[str, Any]:
-    """What the script needs: classes; name, digest and suggestion of each image of a finding."""
+    """Return the script's data: classes; name, digest and suggestion of each image found."""
     photos: dict[int, dict[str, str]] = {}
     for problem in audit.problems:
         for finding in problem.findings[:most]:

@@ -58,18 +58,18 @@ class Choice:
 
     @property
     def knn(self) -> Score:
-        """That of the nearest neighbors."""
+        """The nearest neighbors' score to compare by, with its interval."""
         return self.scores.knn[self.scores.measure]
 
     @property
     def size_text(self) -> str:
-        """One number for square images."""
+        """The image size as text: one number for square images."""
         height, width = self.image_size
         return str(height) if height == width else f"{height} x {width}"
 
     @property
     def layer_text(self) -> str:
-        """The layer, and what became of its tokens."""
+        """The layer, and how its tokens are pooled."""
         return f"{self.layer}, {self.pooling}" if self.pooling else self.layer
 
     def shown(self, value: float) -> str:
@@ -87,7 +87,7 @@ class Choice:
 
 
 def short_names(weights: Sequence[str]) -> dict[str, str]:
-    """The name to show for each of the weights: the shortest end of its path that no other has.
+    """Return a name for each of the weights: the shortest end of its path that no other has.
 
     >>> short_names(["/zoo/a/model.safetensors", "/zoo/b/model.safetensors"]).values()
     dict_values(['a/model.safetensors', 'b/model.safetensors'])
@@ -137,7 +137,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
 
 
 def write_table(path: Path, choices: Sequence[Choice]) -> None:
-    """All scores with their intervals, a row per choice."""
+    """Write all scores with their intervals, a row per choice."""
     names = list(choices[0].scores.probe)
     columns = [
         column

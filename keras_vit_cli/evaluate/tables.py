@@ -18,7 +18,7 @@ Row = tuple[str, str, str]
 
 
 def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
-    """The scores of a model on images with labels of its own task, of its sets and its novelty.
+    """Score a model on images with labels of its task: its answers, its sets and its novelty.
 
     Raises:
         ValueError: The labels mean something else than the model answers.

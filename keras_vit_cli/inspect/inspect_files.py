@@ -236,7 +236,7 @@ def _plot(name: str, maker: Callable[[], Any], out: Path, **texts: str) -> Plot:
 
 
 def _predictions(model: Any, outputs: np.ndarray, top: int) -> list[list[dict[str, Any]]]:
-    """Return the rows that answer each image; empty lists where no task describes the outputs."""
+    """Return each image's rows of predictions; empty lists where no task describes the outputs."""
     if isinstance(model, ImageModel) and model.task is not None:
         task, answers = model.task, answers_of(model, outputs)
     elif not isinstance(model, ImageModel) and returns_scores(model):

@@ -94,7 +94,7 @@ def write_page(
 
 
 def _maps(image: InspectedImage) -> dict[str, Any]:
-    """Each map as bytes 0..255, scaled from its smallest to its largest value, and those two.
+    """Return each map as bytes 0..255, scaled from its minimum to its maximum, and these two.
 
     Per layer the mean of the heads, then each head; the map of all layers comes last.
     """
@@ -127,7 +127,7 @@ def _card(index: int, image: InspectedImage) -> str:
 
 
 def _prediction(row: dict[str, Any]) -> str:
-    """A row of an answer, as `Task.describe` returns them: a name and its probability or value."""
+    """Return a row of an answer (`Task.describe`) as HTML: a name and its probability or value."""
     name, probability = next(iter(row.values())), row.get("probability")
     if probability is None:
         text, bar = escape(printable(f"{row['value']:.4g} {row.get('unit', '')}".rstrip())), ""

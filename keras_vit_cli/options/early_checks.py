@@ -128,7 +128,7 @@ def _refuse(text: str, kind: Kind, proposed: Sequence[str] = ()) -> None:
 
 
 def _refuse_unfinished(folder: Path, text: str) -> None:
-    """The run of a model is not complete: says how to go on with it."""
+    """Raise a FileNotFoundError that says how to continue the unfinished run of a model."""
     try:
         words = shlex.split(json.loads((folder / "config.json").read_text("utf-8"))["command"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -171,7 +171,7 @@ def _is_data_set(text: str, data_sets: set[str]) -> bool:
 
 
 def _data_sets(data_dir: str | None) -> set[str]:
-    """Names of data sets: the digits, and those of TensorFlow Datasets, or prepared by it here.
+    """Return data set names: the digits, those of TensorFlow Datasets, and those prepared here.
 
     To ask that package would take the seconds that are to be saved. It has a file or a folder of
     the name of each that has images with a class (`tfds:NAME` is any other).

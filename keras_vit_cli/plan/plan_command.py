@@ -49,7 +49,7 @@ def plan(options: PlanOptions) -> None:
 def _plan_step(
     model: str, tpu: str, distribution: str, size: int, arguments: dict[str, Any]
 ) -> dict[str, StepCost]:
-    """A training step on a TPU by its compiler, where it is installed, beside the arithmetic."""
+    """Plan a training step on a TPU: by arithmetic, and by its compiler if it is installed."""
     expected = expected_cost(model, distribution, tpu, image_size=size, **arguments)
     costs, notes = {"by arithmetic": expected}, []
     if distribution == "fsdp" and (expected.held or 0) > 2 / expected.devices:

@@ -99,7 +99,7 @@ class StepCost:
 
     @property
     def bound(self) -> str | None:
-        """What the least time is spent on."""
+        """What bounds the least time: "operations" or "memory traffic"."""
         if self.chip is None:
             return None
         computes = self.least_seconds == self.flops / self.chip.flops
@@ -248,7 +248,7 @@ def expected_cost(
     remat: bool = False,
     **options: Any,
 ) -> StepCost:
-    """What a training step with AdamW should cost a device, by the shapes of the model alone.
+    """Estimate what a training step with AdamW costs a device, from the model's shapes alone.
 
     Args:
         name: As for `step_cost`, like all others.

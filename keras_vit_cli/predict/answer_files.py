@@ -230,7 +230,7 @@ def parquet_writer(path: Path, schema: Schema) -> Iterator[Write]:
 
 
 def _arrow_type(pa: Any, value: Any) -> Any:
-    """The type of a JSON value: `error` is None where there is an answer, and a text elsewhere."""
+    """Return a JSON value's Arrow type; `error`, None where there is an answer, is a text."""
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, float):

@@ -44,7 +44,7 @@ def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> 
 
 
 def is_one_file(word: Path) -> bool:
-    """Return whether a word stands for itself, be there such a file or not."""
+    """Return whether a word means one file, existing or not: no folder, list or pattern."""
     return not (_is_list(word) or str(word) == STANDARD_INPUT or word.is_dir() or _is_pattern(word))
 
 
@@ -103,7 +103,7 @@ def _matches(pattern: Path) -> Iterator[Path]:
 
 
 def _images_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
-    """Every image below a folder; links to folders are not followed, as they may lead in circles.
+    """Yield every image below a folder, without following links to folders, which may be circular.
 
     A folder that cannot be opened is among them, so that it becomes a row with a reason.
     """
@@ -130,7 +130,7 @@ def _images_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
 
 
 def _names(file: BinaryIO) -> Iterator[Path]:
-    """The paths in a list: one per line, or ended by NUL bytes as `find -print0` writes them."""
+    """Yield the paths in a list: one per line, or ended by NUL bytes as by `find -print0`."""
     rest, end = b"", b""
     for block in _blocks(file):
         end = end or (b"\0" if b"\0" in block else b"\n" if b"\n" in block else b"")
@@ -142,7 +142,7 @@ def _names(file: BinaryIO) -> Iterator[Path]:
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """The contents of a list, a block at a time: names in bytes, whatever a mark says it is in."""
+    """Yield a list's contents in blocks, as bytes of file names whatever encoding its mark says."""
     read = getattr(file, "read1", file.read)
     first = read(_BLOCK)
     while 0 < len(first) < 4 and (more := read(_BLOCK)):  # a pipe may give a byte at a time
@@ -173,7 +173,7 @@ def _as_paths(names: Iterable[bytes], end: bytes) -> Iterator[Path]:
 
 
 def _without_quotes(line: bytes) -> bytes:
-    """The name in a line without blanks and quotes around it, unless the file has them itself.
+    """Strip blanks and quotes around the name in a line, unless a file is named with them.
 
     >>> _without_quotes(b'"a b.jpg" ')
     b'a b.jpg'

@@ -141,7 +141,7 @@ def _print_tables(schema: Schema) -> Iterator[Write]:
 
 
 def _table(schema: Schema, rows: Sequence[Row]) -> Table:
-    """A table with a line per name, and the file and what is decided on the first of an image."""
+    """Make a table with a line per name; an image's first line has its file and what is decided."""
     keys = list(dict.fromkeys(key for row in schema.example["predictions"] for key in row))
     table = Table("image", *schema.decided, *keys)
     for row in rows:

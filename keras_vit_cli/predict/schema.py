@@ -76,7 +76,7 @@ class Schema:
         return [cells.get(column, "") for column in self.columns]
 
     def nested(self, cells: list[str]) -> Row:
-        """Return the row of which `flat` makes these cells, read back as texts."""
+        """Return a row from the cells that `flat` made of it, with values as texts."""
         values = dict(zip(self.columns, cells, strict=True))
         if values["error"]:
             return {"file": values["file"], "error": values["error"]}

@@ -80,7 +80,7 @@ def _write(
 
 
 def _show_in_square(axes: Any, image: np.ndarray) -> None:
-    """An image in the middle of a square, so that titles stand at one height whatever its shape."""
+    """Draw an image in the middle of a square, so that all titles have the same height."""
     height, width = image.shape[:2]
     # A digit of 8 x 8 pixels should show its pixels, not a blur.
     interpolation = "nearest" if max(height, width) < 64 else None
@@ -91,5 +91,5 @@ def _show_in_square(axes: Any, image: np.ndarray) -> None:
 
 
 def file_text(index: int, file: str | None) -> str:
-    """A file with its folder, or the number of an image in its split where there are no files."""
+    """Return a file with its folder, or an image's number in its split if there are no files."""
     return f"image {index}" if file is None else "/".join(Path(file).parts[-2:])

@@ -84,7 +84,7 @@ def as_text(value: Any) -> str:
 
 
 def describe_weights(model: str | None, weights: str | None) -> str:
-    """The weights that training started from, with license and address where they are released."""
+    """Describe the weights training started from, with license and address if released."""
     if weights is None:
         return "random"
     name = weights
@@ -97,7 +97,7 @@ def describe_weights(model: str | None, weights: str | None) -> str:
 
 
 def describe_targets(split: data.Split) -> str:
-    """How many images a split has, and of what: classes and their sizes, or the range of numbers.
+    """Return how many images a split has, with its classes and their sizes, or number ranges.
 
     Labels that are in records are not read for it.
     """

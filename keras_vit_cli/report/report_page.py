@@ -75,7 +75,7 @@ def report_page(
     plots: tuple[str, ...] = (),
     run: Path | None = None,
 ) -> str:
-    """The page as Markdown: task, what was trained on what, scores with intervals, plots, recipe.
+    """Write the page in Markdown: task, training, data, scores with intervals, plots, recipe.
 
     Args:
         name: See `write_report`, also for `results` and `config`.

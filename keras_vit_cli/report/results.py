@@ -1,4 +1,4 @@
-"""What a report has of its task: scores, plots, notes; the page around them is one for all."""
+"""The part of a report that depends on the task: scores, plots, notes; all share the page."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ MOST_MISTAKES, SHOWN_MISTAKES = 24, 12  # in `report.json`, and in the plot
 
 @dataclass(frozen=True)
 class Results:
-    """A report with what is drawn and written of it.
+    """A report with its plots, its notes and its record.
 
     Attributes:
         report: The scores.
-        notes: What to be careful about, in Markdown, a sentence or two each.
-        plots: From the name of a file to what draws its figure; the images of the worst mistakes
-            are in `mistakes.png`.
-        record: What `report.json` has beside the facts and the history.
+        notes: Cautions for the reader in Markdown, a sentence or two each.
+        plots: File names and the functions that draw their figures; `mistakes.png` shows the
+            images of the worst mistakes.
+        record: The content of `report.json` besides the facts and the history.
     """
 
     report: Report
@@ -39,12 +39,12 @@ class Results:
 
 
 def results_of(report: Report, outcomes: Outcomes, split: data.Split | None = None) -> Results:
-    """Return a report with its plots and its worst mistakes.
+    """Build the report's plots, notes and record, with the worst mistakes.
 
     Args:
         report: Of the outcomes.
         outcomes: What `predict_outcomes` returned.
-        split: The images in the same order, to show those of the worst mistakes; None for none.
+        split: The images in the same order, to show the worst mistakes; None: show no images.
     """
     files = None if split is None or split.skips else split.files
     mistakes: list[dict[str, Any]] = []
@@ -71,7 +71,7 @@ def _draw_mistakes(mistakes: list[dict[str, Any]], split: data.Split) -> Any:
 
 
 def _of_names(report: Report, mistakes: list[dict[str, Any]]) -> list[str]:
-    """Return what stands out, where an image has one name of several."""
+    """Return notes on the weakest class and calibration, if each image has one class."""
     calibration, noun = report.calibration, report.task.nouns[0]
     if report.pairs is None or calibration is None:
         return []

@@ -75,7 +75,7 @@ def write_report(
 
 
 def note_of_best(folder: Path, facts: Mapping[str, Any]) -> str:
-    """What `best.keras` lacks of what was learned after training; empty where it lacks nothing."""
+    """Return what `best.keras` lacks that was fitted after training; "" if it lacks nothing."""
     if not {"held_out", "calibrated_on"} & facts.keys() or not (folder / "best.keras").is_file():
         return ""
     return (

@@ -57,13 +57,13 @@ def draw_curves(history: Mapping[str, Sequence[float]]) -> Any:
 
 
 def _by_epoch(history: Mapping[str, Sequence[float]], name: str, epochs: int) -> dict[int, float]:
-    """A metric by epoch, from 1; one that a resumed run gained later has the last epochs alone."""
+    """Return a metric by epoch, from 1; one that a resumed run began later has only the last."""
     values = history.get(name, ())
     return dict(enumerate(values, epochs - len(values) + 1))
 
 
 def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, epochs: int) -> None:
-    """The curves of a metric against the epochs, which are integers."""
+    """Draw the curves of a metric against the epochs, which are integers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     is_rate = name == "learning_rate"
@@ -91,7 +91,7 @@ def _draw_epochs(axes: Any, history: Mapping[str, Sequence[float]], name: str, e
 
 
 def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> None:
-    """A ring around the validation's value in the best epoch, and the value above the panel."""
+    """Ring the validation's value of the best epoch, and print it above the panel."""
     if best not in values:
         return
     label = f"best epoch: {best} (lowest validation loss)"
@@ -101,7 +101,7 @@ def _mark_best(axes: Any, name: str, best: int, values: Mapping[int, float]) -> 
 
 
 def draw_confusion(report: Report) -> Any:
-    """The confusion matrix as a matplotlib Figure: colors are shares of a row, numbers counts.
+    """Draw the confusion matrix, a matplotlib Figure: colors are shares of a row, numbers counts.
 
     Of more than `MOST_CLASSES` it shows those of the most frequent confusions, those that are
     taken for each other beside each other, and the predictions of all others in a last column.
@@ -143,7 +143,7 @@ def draw_confusion(report: Report) -> Any:
 
 
 def _confused_classes(report: Report) -> list[int]:
-    """The classes of the matrix: all, or those of the most frequent confusions, pair by pair."""
+    """Return the matrix's classes: all, or those of the most frequent confusions, pair by pair."""
     if report.task.size <= MOST_CLASSES:
         return list(range(report.task.size))
     chosen: dict[int, None] = {}

@@ -32,7 +32,7 @@ def shorten(name: str, fits: Fits) -> str:
 
 
 def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
-    """Return names as by `shorten`; those that would look alike are shown from where they differ.
+    """Shorten names as `shorten`, but show those that would look alike from where they differ.
 
     Example:
 
@@ -78,7 +78,7 @@ def _without_middle(name: str, fits: Fits) -> tuple[str, int, int]:
 def _looks_alike(
     name: str, other: str, head: int, tail: int, cut_of_other: tuple[str, int, int]
 ) -> bool:
-    """Whether the parts of two names that are shown are the same, as far as both show them."""
+    """Return whether the shown parts of two names are the same, as far as both are shown."""
     if head == len(name) or cut_of_other[1] == len(other):
         return False  # one of them is shown as it is
     head, tail = min(head, cut_of_other[1]), min(tail, cut_of_other[2])
@@ -92,7 +92,7 @@ def _first_difference(name: str, other: str) -> int:
 
 
 def _from_difference(name: str, difference: int, fits: Fits) -> str:
-    """The first letters of a name and, after a gap, what follows from its difference to another."""
+    """Return the first letters of a name and, after a gap, where it differs from another."""
     start = max(difference - CONTEXT, CONTEXT)
     gap = "…" if start > CONTEXT else ""
     shown = f"{name[:CONTEXT]}{gap}{name[start:]}"[:LONGEST]

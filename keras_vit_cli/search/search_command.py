@@ -63,7 +63,7 @@ def facts_of(index: FeatureIndex) -> str:
 
 
 def _load(index: FeatureIndex, model: Path | None) -> ImageModel:
-    """The model of an index: the one on the command line, or where the index notes that it is."""
+    """Load the model of an index: the one on the command line, or the one the index notes."""
     return load(_noted_model(index) if model is None else model)
 
 

@@ -15,7 +15,7 @@ from keras_vit_cli.serve.model import ServedModel
 
 
 class FullError(RuntimeError):
-    """As much as is allowed is already in progress."""
+    """The limit of requests in progress is reached."""
 
 
 class Places:
@@ -74,7 +74,7 @@ class Batcher:
         self._arrived = asyncio.Event()
 
     async def predict(self, model: ServedModel, pixels: np.ndarray) -> np.ndarray:
-        """The probabilities `(classes,)` of one image; leave the wait, and it is not computed."""
+        """Return one image's probabilities `(classes,)`; if nobody waits, it is not computed."""
         row = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(model, pixels, row))
         self._arrived.set()

@@ -56,7 +56,7 @@ class FairConnection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
 
     @property
     def is_idle(self) -> bool:
-        """Whether the client is waited for: for the rest of its headers, or to take its answer."""
+        """Whether the server waits for the client: to send its headers, or to read its answer."""
         return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     @property

@@ -122,7 +122,7 @@ def _start_forkserver() -> None:
 
 
 class _Worker:
-    """A process that calls what it is sent."""
+    """A process that runs the functions it receives."""
 
     def __init__(self, context: Any) -> None:
         self._pipe, theirs = context.Pipe()
@@ -134,7 +134,7 @@ class _Worker:
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], is_left: threading.Event
     ) -> Any:
-        """What a function returns, or its exception; a TimeoutError or EOFError without either."""
+        """Return what a function returns or its exception; TimeoutError, EOFError if none comes."""
         if not self._is_ready:
             self._wait_for_start()
         self._pipe.send((function, args))

@@ -91,7 +91,7 @@ INPUTS = {
 
 
 def describe_tensors(model: ServedModel) -> dict[str, list[dict[str, Any]]]:
-    """The `inputs`, of which a request has one, and the `outputs` of a model, -1 for any number."""
+    """Return a model's `inputs`, of which a request has one, and `outputs`; -1 is any number."""
     inputs = [_row(name, t.datatype, _shape(t, model)) for name, t in INPUTS.items()]
     outputs = [
         _row(model.task.answer_names[0], "FP32", (model.task.size,)),
@@ -188,8 +188,7 @@ def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 def infer_answer(
     request: InferRequest, model: ServedModel, answers: Sequence[np.ndarray | str], rows: list[Row]
 ) -> dict[str, Any]:
-    """The outputs of a request: zeros stand for an answer, its set and its novelty where `valid` is
-    false."""
+    """Return a request's outputs; answer, set and novelty are zeros where `valid` is false."""
     valid = [row["error"] is None for row in rows]
     size, sets = model.task.size, _sets(model)
     values = np.zeros((len(rows), size + model.novelty))

@@ -1,4 +1,4 @@
-"""JSON of strangers: what is not as documented is refused with what would be."""
+"""Reads JSON from untrusted clients; each error shows what would be accepted."""
 
 from __future__ import annotations
 

@@ -62,5 +62,5 @@ class Metrics:
         self._reloads.labels("loaded" if succeeded else "failed").inc()
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus's text format."""
+        """Return all counters in Prometheus's text format."""
         return generate_latest(self._registry)

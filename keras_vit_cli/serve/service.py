@@ -262,7 +262,7 @@ class Service:
         }
 
     def _warning(self, contents: bytes | np.ndarray | str) -> dict[str, str]:
-        """What an answer adds about an image that is not read as it is; logged the first time."""
+        """Return a note on an image that is not read as it is, and log the first such image."""
         if not isinstance(contents, bytes) or not has_sixteen_bits(contents):
             return {}
         if not self._has_warned:
@@ -285,7 +285,7 @@ class Service:
 
 
 async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:
-    """What `work` returns; when the client hangs up, cancels it and raises ClientDisconnect."""
+    """Return what `work` returns; if the client hangs up, cancel it and raise ClientDisconnect."""
 
     async def hang_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":

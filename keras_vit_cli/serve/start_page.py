@@ -32,7 +32,7 @@ def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
 
 @cache
 def page_headers() -> dict[str, str]:
-    """Return the page's own style and script are allowed, by their hashes, and nothing else."""
+    """Return headers that allow the page's own style and script, by their hashes, and no others."""
     page = _template().template
     style, script = (
         _hash(match[1])

@@ -36,7 +36,7 @@ class ModelVersion:
 
 
 def newest_version(path: Path) -> ModelVersion:
-    """The folder with the highest number in a folder of numbered ones, or the path itself."""
+    """Return the highest-numbered folder of a folder of numbered ones, or the path itself."""
     if path.is_dir() and not _run_files(path):
         numbered = [p for p in path.iterdir() if p.name.isdecimal() and p.is_dir()]
         if numbered:

@@ -16,7 +16,7 @@ from keras_vit.evaluation.unseen_images import COLUMNS
 
 
 def write_images(file: Path, splits: Splits, seen: SeenImages) -> None:
-    """A table of the images of a run: where each lies in its data, its digest, and its use."""
+    """Write a table of a run's images: the place of each in its data, its digest, its use."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -100,7 +100,7 @@ def recipe_name(
 def suited_recipe(
     job: Job, recipe: Recipe, splits: data.Splits, print_fn: Callable[[str], None]
 ) -> tuple[str, Recipe]:
-    """The recipe for these images and its name, and where it was chosen a line that says why."""
+    """Return the recipe for these images and its name; print why if it was chosen for them."""
     images_per_class = len(splits.train) / splits.num_classes
     name, reason = recipe_name(job, images_per_class)
     if reason is None:

@@ -72,7 +72,7 @@ def stored_report(folder: Path) -> tuple[Report, dict[str, Any]]:
 
 
 def note_of_probe(report: Report, facts: dict[str, Any], job: Job) -> str:
-    """A line where the trained model is worse than a linear probe on what it started from."""
+    """Return a note if the model is worse than a linear probe on the weights it started from."""
     probe, choice = facts.get("probe_scores"), facts.get("choice", {})
     if probe is None or job.freeze_backbone or choice.get("selected") == PROBE:
         return ""

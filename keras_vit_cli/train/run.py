@@ -163,7 +163,7 @@ class Run:
         return nullcontext()
 
     def publish(self) -> Report:
-        """All steps, in a single process or in the first of several, and the files they write."""
+        """Run all steps in a single process or the first of several, and write their files."""
         job, output = self.job, self.job.output
         manifest = read_manifest(output.place)
         finished = manifest is not None and manifest.kind == output.kind
@@ -202,7 +202,7 @@ class Run:
         return report
 
     def follow(self) -> Report | None:
-        """Return the same steps in the other processes: no line, and no file."""
+        """Run the same steps in the other processes, without printing or writing files."""
         if not from_all_processes(False)[0]:
             return None
         self.print = lambda line: None
@@ -212,7 +212,7 @@ class Run:
         return self.report
 
     def load(self) -> None:
-        """The teacher, the data, the recipe that suits them; prints whether classes differ much."""
+        """Load the teacher, the data and the recipe; print if class sizes differ much."""
         if self.job.teacher is not None:
             self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
         self.splits = load_splits(self.job)
@@ -238,7 +238,7 @@ class Run:
                 self.print(f"note: rare ones are predicted seldom; --balance ({ways}) may help")
 
     def train_on(self, splits: data.Splits) -> None:
-        """From the splits to the trained `model`, its `history` and `facts`."""
+        """Train on the splits; set the trained `model`, its `history` and `facts`."""
         keras.utils.set_random_seed(self.job.seed)
         self.splits = self.loaded = splits
         self.hold_out()
@@ -352,7 +352,7 @@ class Run:
             self.model = self.model.copy() if job.lora is None else merged(self.model)
 
     def choose(self) -> None:
-        """The fine-tuned weights or the probe that they started from, whichever is better."""
+        """Keep the fine-tuned weights or the probe that they started from, whichever is better."""
         if not self.chooses:
             return
         assert self.start is not None
@@ -365,7 +365,7 @@ class Run:
         self.facts["choice"] = choice.to_dict()
 
     def refine(self) -> None:
-        """The average with the start, the final size, views and temperature."""
+        """Apply the average with the start, the final size, views and temperature."""
         recipe = self.recipe
         if self.chooses:
             recipe = replace(recipe, tuned_share=1.0, eval_size=0)  # `choose` has done both
@@ -392,7 +392,7 @@ class Run:
         self.fit_novelty(images, 1 - self.job.coverage)
 
     def fit_novelty(self, images: data.Split, false_alarms: float) -> None:
-        """How far an image is from the training images, with its threshold from the same images.
+        """Fit the novelty score, with its threshold from `images`, which calibrate the model.
 
         False alarms are as rare as sets without the true class.
         """

@@ -62,7 +62,7 @@ def resolve_augment(
 
 
 def crop_only(augmentation: Augmentation) -> Augmentation:
-    """Return the same crop, and nothing else."""
+    """Return the augmentation's crop without any other change."""
     off = Augmentation(crop=augmentation.crop, flip=False)
     return replace(off, min_area=augmentation.min_area, aspect_ratio=augmentation.aspect_ratio)
 
@@ -126,7 +126,7 @@ def describe(layer: Any) -> str:
 
 
 def mixes(layer: Any) -> bool:
-    """Whether it changes a batch of images and labels, rather than one image after the other."""
+    """Return whether a layer changes a batch of images and labels, rather than single images."""
     if isinstance(layer, keras.Layer):
         classes = {cls.__name__ for inner in layer._flatten_layers() for cls in type(inner).mro()}
         return not classes.isdisjoint(MIXING_LAYERS)
@@ -189,7 +189,7 @@ class LayerAugmentation:
                 )
 
     def change(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """One float32 image `(height, width, channels)`, 0..255; the seed has shape `(2,)`."""
+        """Augment one float32 image `(height, width, channels)`, 0..255, by a seed `(2,)`."""
         for step in self._image_steps:
             image = tf.clip_by_value(step.function(seed, image), 0.0, 255.0)
         return image
@@ -235,7 +235,7 @@ def _trace(layer: Any, index: int, shape: tuple[int, int, int], num_classes: int
 
 
 class _OutputError(ValueError):
-    """What a layer returned does not suit."""
+    """A layer returned images or labels of the wrong kind."""
 
 
 def _call(layer: Any, batchwise: bool, images: tf.Tensor, *labels: tf.Tensor) -> Any:

@@ -9,7 +9,7 @@ from keras_vit.data.arrays import Array, array_namespace
 
 
 def crop_to_box(image: Array, crop: Callable[[Any], Any] | None) -> Array:
-    """The box that `crop` returns for the size of an image, see `decoder.Crop`; None for all."""
+    """Cut the box that `crop` returns for the image's size (`decoder.Crop`); None: keep it all."""
     if crop is None:
         return image
     xp = array_namespace(image)

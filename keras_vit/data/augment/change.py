@@ -1,4 +1,4 @@
-"""What every random change of an image is: drawn in NumPy, then applied to whatever it moves."""
+"""The base of random changes: numbers drawn in NumPy, then applied to images, masks or boxes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class RandomCrop:
         return partial(self._inception_box, draws["place"]) if self.crop == "inception" else None
 
     def _inception_box(self, place: Array, shape: Array) -> Array:
-        """The distribution of `tf.image.sample_distorted_bounding_box`, as the released code has.
+        """Draw a box as `tf.image.sample_distorted_bounding_box`, which the released code uses.
 
         That draws the aspect ratio evenly until a box with it fits, which is the same as evenly
         among those that fit; then the height evenly between the least and the largest possible.
@@ -130,7 +130,7 @@ class RandomCrop:
 
 
 def _window(resized: Array, size: PixelSize, place: Array) -> Array:
-    """Where a crop of this size begins in an image that is resized; int32 `(2,)`."""
+    """Return where a crop of this size begins in the resized image; int32 `(2,)`."""
     xp = array_namespace(resized)
     room = xp.cast(resized - xp.constant(size, xp.int32) + 1, xp.float32)
     return xp.cast(xp.floor(place[2:] * room), xp.int32)

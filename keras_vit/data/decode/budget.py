@@ -117,7 +117,7 @@ def _walk(jpeg: bytes) -> JpegSize:
 
 
 def jpeg_2000_size(codestream: bytes) -> JpegSize:
-    """The size in the header of a JPEG 2000 codestream; zeros where it does not begin with one."""
+    """Return the size in a JPEG 2000 codestream's header; zeros if the header is another one."""
     header = codestream[:42]
     if not header.startswith(_JPEG_2000) or len(header) < 42:
         return JpegSize(0, 0, 0)

@@ -150,7 +150,7 @@ def _refuse_other_bmp(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_bmp_palette(contents: tf.Tensor) -> tf.Tensor:
-    """A BMP file of 1, 4 or 8 bits; of 8 TensorFlow returns the indices, and refuses the others."""
+    """Decode a BMP of 1, 4 or 8 bits; TensorFlow returns indices for 8, and refuses the others."""
     place, size, rows, bits, _ = tf.unstack(bmp_header(contents), 5)
     height, width = tf.unstack(header_shape(contents), 2)
     length = (width * bits + 31) // 32 * 4
@@ -250,7 +250,7 @@ def _other_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
 
 
 def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
-    """The first frame alone, at its place on the canvas; TensorFlow's canvas is too small."""
+    """Decode the first frame at its place on the canvas; TensorFlow's canvas is too small."""
     frame, box, canvas = first_frame(contents)
     with tf.control_dependencies(
         [] if max_pixels is None else [check_pixel_count(canvas, max_pixels)]
@@ -261,7 +261,7 @@ def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
 
 
 def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Where the box of the upright image lies in the stored image: inverts `_upright`."""
+    """Return the upright image's box in the stored image, the inverse of `_upright`."""
     upright = tf.where(orientation > 4, shape[::-1], shape)
     box = crop(upright)
 

@@ -91,7 +91,7 @@ def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
 
 @traced_once
 def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """The EXIF orientation of a PNG or WebP file; 1 (upright) by default and for other files."""
+    """Return the EXIF orientation of a PNG or WebP file, 1 (upright) where there is none."""
     png, size, padded = starts_with(contents, PNG), _length(contents), _padded(contents)
 
     def chunk(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -122,7 +122,7 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
 
     def after_blocks(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the place behind blocks of data, each with its length before it; 0 is the last."""
+        """Return the position after blocks that each begin with their length; 0 ends them."""
 
         def step(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             for _ in range(4):  # the loop costs more than its body
@@ -157,7 +157,7 @@ def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 def _first_chunk(
     contents: tf.Tensor, start: tf.Tensor, chunk: Callable[[tf.Tensor], tuple[tf.Tensor, ...]]
 ) -> tf.Tensor:
-    """The data of the first chunk that holds EXIF, or nothing; the first chunk begins at `start`.
+    """Return the data of the first chunk that holds EXIF, or nothing, searching from `start` on.
 
     `chunk` takes the place of a chunk, and returns (the place of the next one, begin and end of its
     data, whether it holds EXIF).

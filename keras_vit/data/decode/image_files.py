@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def irregular(path: Path) -> str | None:
-    """The kind of a path that is not a regular file: reading it might never end. Follows links."""
+    """Return what kind of special file a path leads to, whose reading may never end, or None."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -67,7 +67,7 @@ def sixteen_bit_files(files: Sequence[str | Path]) -> list[Path]:
 
 
 def _first_bytes(path: Path) -> bytes:
-    """The first bytes of a file; none of what cannot be read, whose reader names the reason."""
+    """Return a file's first bytes; none for a JPEG name, or if unreadable: its reader says why."""
     if path.suffix.lower() in (".jpg", ".jpeg") or irregular(path):
         return b""
     try:
@@ -144,7 +144,7 @@ def decode_array(
     max_pixels: int | None = MAX_PIXELS,
     bands: tuple[int, ...] | None = None,
 ) -> np.ndarray:
-    """An image file without TensorFlow: uint8 pixels; or some bands, in the file's own range."""
+    """Decode an image file without TensorFlow: uint8, or `bands` in the file's own range."""
     if bands is None:
         return decode_with_pillow(contents, channels, max_pixels)
     return read_raster(contents, bands, max_pixels)
@@ -155,7 +155,7 @@ def displayed_image(
     bands: tuple[int, ...] | None = None,
     max_pixels: int | None = MAX_PIXELS,
 ) -> np.ndarray:
-    """An image file as people see it: uint8 `(height, width, 3)`, of bands as `shown` has them.
+    """Decode an image file for display, uint8 `(height, width, 3)`; bands become colors by `shown`.
 
     Raises:
         BadImageError: As in `decode_array`.
@@ -176,7 +176,7 @@ def prepare_contents(
     max_pixels: int = MAX_PIXELS,
     transform: EvalTransform = DEFAULT,
 ) -> np.ndarray:
-    """Return the one preparation of an encoded image, as in evaluation, whoever asks for it.
+    """Decode and prepare an image as in evaluation; all callers share this preparation.
 
     Args:
         contents: the bytes of an image file.

@@ -145,7 +145,7 @@ def suffixes_of(reader: str) -> tuple[str, ...]:
 
 
 def kind_of(path: Path) -> ImageKind | None:
-    """The kind of a file by its suffix, or by its first bytes where that does not name a kind.
+    """Return a file's kind by its suffix, or by its first bytes where that does not name a kind.
 
     Bytes are read where there is no suffix, as in files named by a digest, or where it is a number,
     as in DICOM files named by their identifier. With any other suffix, such as `.bak`, a file is

@@ -455,7 +455,7 @@ def _is_padding(file: Any, image: np.ndarray) -> np.ndarray | np.bool_:
 
 
 def _rescale(file: Any) -> tuple[float, float]:
-    """The slope and intercept of a DICOM file; 1 and 0 where the tags are missing or empty."""
+    """Return the slope and intercept of a DICOM file; 1 and 0 where tags are missing or empty."""
     if "ModalityLUTSequence" in file:
         raise BadImageError(
             "a DICOM file with a modality lookup table: write what "

@@ -173,7 +173,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _unsuitable(split: Split) -> str:
-    """Why a split does not have photographs in files that can be kept decoded; "" where it has."""
+    """Return why a split's images cannot be kept decoded, such as "is not verified", or ""."""
     if not isinstance(split, FileSplit):
         return "is read from memory or records"
     if split.bands is not None:
@@ -212,7 +212,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def _sum(content: bytes, file: Path) -> bytes:
-    """Of the name of a file, and of its content without the sum."""
+    """Return the CRC-32 of a file's name and of its content, leaving out the sum itself."""
     view = memoryview(content)
     value = zlib.crc32(view[: _SUM.start], zlib.crc32(file.name.encode()))
     return zlib.crc32(view[_SUM.stop :], value).to_bytes(4, "little")
@@ -243,7 +243,7 @@ def _write(
     channels: int,
     print_fn: Callable[[str], None],
 ) -> None:
-    """Every photograph of the split into its file, several at a time."""
+    """Write every photograph of the split to its file, several at a time."""
     for folder in {file.parent for file in files}:
         folder.mkdir(exist_ok=True)
 

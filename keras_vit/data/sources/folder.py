@@ -263,7 +263,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
 
 
 def _find_examples(folder: Path, options: FileOptions) -> tuple[Examples, tuple[str, ...], Files]:
-    """The files of each split that the folder has, the class names, and what else lies there.
+    """Return the files of each split in the folder, the class names, and the other files there.
 
     The split of a folder of classes is "train".
     """
@@ -342,7 +342,7 @@ def near_folders(name: str) -> list[str]:
 
 
 def _is_one_class(folder: Path) -> str:
-    """A proposal for whoever gave one of the class folders instead of the folder around them."""
+    """Return a hint for a user who gave one class folder, not the folder around it; or ""."""
     parent, files = folder.absolute().parent, [path for path in folder.iterdir() if path.is_file()]
     if not any(map(kind_of, files)):
         return ""

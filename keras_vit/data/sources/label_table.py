@@ -307,7 +307,7 @@ def _read_splits(table: Table, columns: _Columns, bad: dict[int, str]) -> list[s
 def _find_repeated(
     table: Table, files: Sequence[Path], splits: Sequence[str], labels: Labels, bad: dict[int, str]
 ) -> dict[int, str]:
-    """Rows whose file was there before; those that contradict each other are added to `bad`."""
+    """Return the rows that repeat an earlier row's file; add those that contradict it to `bad`."""
     first: dict[tuple[int, int], int] = {}
     repeated, wrong = {}, {}
     for row, file in enumerate(files):
@@ -346,7 +346,7 @@ def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
 
 
 def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:
-    """As numbers: an array of texts is as wide as the longest."""
+    """Number the groups: an array of texts would be as wide as the longest one."""
     numbers: dict[Cell, int] = {}
     return np.array([numbers.setdefault(cell, len(numbers)) for cell in cells])
 
@@ -373,7 +373,7 @@ def _validated(
 
 
 def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:
-    """Of classes that one group alone has, which is held out."""
+    """Warn of classes that are only in held-out groups, and in no image to train on."""
     train, val = (labels.targets[parts[name]] for name in ("train", "val"))
     if isinstance(labels.task, Regression):
         return

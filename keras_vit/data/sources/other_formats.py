@@ -1,4 +1,4 @@
-"""What is not a folder of images that are read here, and the way to one."""
+"""Sources that cannot be read here, and advice on how to make a folder of images from them."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ _ADDRESS = re.compile(r"([a-z0-9]+):/{1,2}(?=[^/])")  # pathlib leaves one slash
 
 
 def is_remote(source: str) -> bool:
-    """Whether a source is the address of a storage elsewhere, such as `gs://bucket/folder`."""
+    """Return whether a source is an address of remote storage, such as `gs://bucket/folder`."""
     address = _ADDRESS.match(source.lower())
     return address is not None and address[1] in REMOTE
 
 
 def advice_for(source: str) -> str | None:
-    """What to do with a source that is not a folder, as a sentence; None for one without advice."""
+    """Return a sentence on what to do with a source that is not a folder; None without advice."""
     name, shown = source.lower(), printable(source)
     if is_remote(source):
         address = _ADDRESS.match(name)

@@ -78,7 +78,7 @@ def _files_of(folder: Path) -> list[str]:
 
 
 def _check_complete(files: Iterable[str]) -> None:
-    """Of "train-00000-of-00016" and so on, all must be there."""
+    """Raise a FileNotFoundError if files of a set such as "train-00000-of-00016" are missing."""
     sets: dict[tuple[str, int, str], set[int]] = defaultdict(set)
     for file in files:
         if match := _OF.fullmatch(file):
@@ -119,7 +119,7 @@ def _validated(groups: dict[str, list[str]], source: str) -> dict[str, list[str]
 
 
 def _subsets(records: dict[str, Records], val_fraction: float, seed: int) -> dict[str, Any]:
-    """For each split its records, and which of them."""
+    """Return each split's records, and which of them it takes."""
     for name, part in records.items():
         if len(part) < (2 if set(records) == {"train"} else 1):
             raise ValueError(f"The files of {name} hold {counted(len(part), 'record')}: too few.")

@@ -83,14 +83,14 @@ class Records(ABC):
         return int(np.searchsorted(self._ends, index, side="right"))
 
     def read(self, index: tf.Tensor) -> tf.Tensor:
-        """The bytes of the record with this int64 index, a scalar string. A graph function."""
+        """Return the record with this int64 index as a scalar string, in a tf.data graph."""
         record = tf.numpy_function(self.fetch, [index], tf.string)
         record.set_shape(())
         return record
 
     @abstractmethod
     def fetch(self, index: int) -> bytes:
-        """Return the same outside a graph; raises a DamagedShardError that names the record."""
+        """Return a record outside a graph; a DamagedShardError that names it if it is damaged."""
 
 
 class MemoryRecords(Records):
@@ -364,7 +364,7 @@ class RecordSplit(Split):
 
 
 def _permuted(positions: tf.Tensor, seed: int, epoch: tf.Tensor, count: int) -> tf.Tensor:
-    """Return what stands at these positions of a random order of `count` numbers.
+    """Return the numbers at these positions of a random order of `count` numbers.
 
     A block cipher with the seed and the number of the pass as its key: an order of any length takes
     no memory, and any part of it the time of that part.

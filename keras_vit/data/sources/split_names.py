@@ -42,7 +42,7 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def are_splits(folders: Sequence[Path]) -> bool:
-    """Whether folders without class folders are those of splits: all are, and train is one."""
+    """Return whether folders without class folders are all named as splits, one of them train."""
     splits = [split_of(path.name) for path in folders]
     return len(splits) > 1 and None not in splits and "train" in splits
 
@@ -87,7 +87,7 @@ def _by_split(names: dict[Path, str]) -> tuple[dict[str, Path], Unused]:
 
 
 def with_validation(parts: dict[str, Part], source: str | os.PathLike[str]) -> dict[str, Part]:
-    """The parts in the order train, val, test; without val, test validates, with a warning."""
+    """Return the parts in the order train, val, test; test stands in for val, with a warning."""
     if "val" not in parts and "test" in parts:
         warn_at_caller(
             f"{printable(source)} has the splits train and test, and not val: test is validated "

@@ -179,7 +179,7 @@ class Split(ABC):
         return int(np.median([min(image.shape[:2]) for image, _ in first]))
 
     def with_decoder(self, decoder: str) -> Split:
-        """The same images, of which JPEG files are decoded as `decode_image(decoder=...)` does."""
+        """Return the same images, with JPEG files decoded as by `decode_image(decoder=...)`."""
         changed = copy.copy(self)
         changed.decoder = check_choice(decoder, "decoder", DECODERS)
         return changed
@@ -220,7 +220,7 @@ class IndexedSplit(Split):
         return taken
 
     def with_classes(self, names: Sequence[str]) -> Self:
-        """The same images with labels that count in these classes, which have all of their own."""
+        """Return the same images with labels that index `names`, which contain their classes."""
         changed, place = self._copy(), {name: i for i, name in enumerate(names)}
         # A class without an image here may be none of them.
         table = np.array([place.get(name, -1) for name in self.class_names], np.int32)
@@ -235,7 +235,7 @@ class IndexedSplit(Split):
         return copied
 
     def resampled(self, rates: Any) -> IndexedSplit:
-        """The same images, of which every shuffled pass draws some several times and others not.
+        """Return the same images, which shuffled passes repeat or leave out according to `rates`.
 
         A pass stays as long, and its order follows from the seed and the number of the pass alone.
         An image is drawn by systematic sampling: as often as its rate says, rounded down or up.
@@ -345,7 +345,7 @@ class IndexedSplit(Split):
         return order if self.sampling_rates is None else self._sample(order, draws)
 
     def _sample(self, shuffled: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        """As many places as `shuffled` has, drawn by the rates, in another random order."""
+        """Draw as many places as `shuffled` has by the rates, in another random order."""
         assert self.sampling_rates is not None
         by_label = shuffled[np.argsort(self._labels[shuffled], kind="stable")]
         rates = self.sampling_rates[self._labels[by_label]]

@@ -25,7 +25,7 @@ _POINTS, _COMMAS = (
 
 
 def read_cell(cell: Cell) -> Cell:
-    """The names of a cell, in composed Unicode and without blanks around or within that differ.
+    """Return the names in a cell, in composed Unicode, without outer blanks and repeated ones.
 
     A text is a list where it is written as one, as pandas, JSON, Label Studio and NumPy do.
 
@@ -82,7 +82,7 @@ def clean_name(text: str) -> str:
 
 
 def lookalike(name: str) -> str:
-    """What names that a reader cannot distinguish, or that differ in case alone, have in common."""
+    """Return a key that is equal for names that differ only in case or invisible characters."""
     visible = (c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
     return clean_name("".join(visible)).lower()
 
@@ -101,7 +101,7 @@ def split_cell(cell: Cell, separator: str | None) -> tuple[str, ...]:
 
 
 def rows_of_flags(cells: Sequence[Cell], separator: str | None) -> list[tuple[str, ...]] | None:
-    """The rows of a column whose cells hold 0 or 1 for each label; None for other columns."""
+    """Return the rows of a column whose cells hold a 0 or 1 per label; None for other columns."""
     for between in (separator,) if separator else f"{SEPARATORS} ":
         rows = []
         for cell in cells:
@@ -162,7 +162,7 @@ def plain_numbers(name: str, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def written_number(cell: Cell) -> float | None:
-    """A number, perhaps with a decimal comma or separated thousands; None for what is not one."""
+    """Return a number, also one with a decimal comma or separated thousands; None for others."""
     return number(_plain(cell, _POINTS) or _plain(cell, _COMMAS) or cell)
 
 

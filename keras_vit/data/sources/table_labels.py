@@ -235,7 +235,7 @@ def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
 
 
 def _separator(cells: Iterable[Cell]) -> str | None:
-    """Return what separates several labels in a cell; None where cells have one label."""
+    """Return the separator of several labels in a cell; None where cells have one label."""
     texts = {cell for cell in cells if isinstance(cell, str)}
     for separator in SEPARATORS:
         labels = {label for text in texts for label in split_cell(text, separator)}
@@ -283,7 +283,7 @@ def _flag_columns(
     places: Sequence[str],
     bad: dict[int, str],
 ) -> Columns | None:
-    """Return the columns of 0 and 1 of several labels; None where a column has their names."""
+    """Return columns of 0 and 1, one per label; None where a single column has label names."""
     if _values(columns) == {-1, 1}:
         columns = {n: ["0" if number(c) == -1 else c for c in x] for n, x in columns.items()}
     if len(columns) > 1:
@@ -362,7 +362,7 @@ def _check_lookalikes(name: str, sets: Sequence[tuple[str, ...]], bad: dict[int,
 
 
 def _in_order(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Names in the order of their numbers, where all are numbers, else of their texts or grades."""
+    """Sort names as numbers where all are numbers, else as texts or, for "ordinal", as grades."""
     texts = sorted(names)
     if len(texts) > MOST_COLUMNS:
         raise ValueError(f"There are {len(texts):,} labels, and at most {MOST_COLUMNS:,} are read.")
@@ -383,7 +383,7 @@ def _members(
     bad: dict[int, str],
     are_several: bool,
 ) -> np.ndarray:
-    """Indices of the names `(rows,)`; where they are several, rows of 0 and 1 `(rows, names)`."""
+    """Return label indices `(rows,)`, or 0 and 1 per name `(rows, names)` if `are_several`."""
     index = {clean_name(name): i for i, name in enumerate(names)}
     index |= {name: i for i, name in enumerate(names)}
     alike = {lookalike(name): name for name in names}

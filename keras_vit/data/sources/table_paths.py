@@ -66,7 +66,7 @@ class ImageFolder:
     def find_all(
         self, cells: Sequence[Cell], name: str, bad: dict[int, str]
     ) -> tuple[list[Path], list[str]]:
-        """The file of each cell, and a note, if any cells are written otherwise; warns of it, too.
+        """Return each cell's file, and a note, also a warning, if any paths had to be corrected.
 
         Args:
             cells: Paths.

@@ -143,7 +143,7 @@ def _builder(name: str, data_dir: str | None) -> Any:
 
 
 def _choose_splits(available: Any, val_fraction: float | None) -> dict[str, str]:
-    """From our names to their splits or slices; without a fraction, a single one is "all"."""
+    """Map our names to TFDS's splits or slices; without a fraction, a single one is "all"."""
     others = [name for name in ("validation", "test") if name in available]
     if others:
         return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
@@ -172,7 +172,7 @@ def _prepare(builder: Any, name: str) -> None:
 
 
 def _online() -> bool:
-    """Whether the host of TFDS answers within a few seconds, through a proxy where one is set."""
+    """Return whether the host of TFDS answers within seconds, through a proxy if one is set."""
     answers: list[bool] = []
 
     def probe() -> None:

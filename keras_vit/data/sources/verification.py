@@ -144,7 +144,7 @@ def _read_all(
 
 @cache
 def _decode_in_a_graph(max_pixels: int | None) -> Callable[[bytes], int]:
-    """From the bytes of a file to its EXIF orientation, after it was decoded.
+    """Return a function that decodes a file's bytes and returns its EXIF orientation.
 
     TensorFlow releases the GIL while a graph runs, so threads decode in parallel.
     """

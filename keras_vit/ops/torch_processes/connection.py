@@ -12,7 +12,7 @@ from keras_vit.ops.torch_processes.process_parallel import ProcessParallel
 
 
 def keras_shares_steps() -> bool:
-    """Whether Keras's own steps may average gradients, and sum metrics, over torch's processes.
+    """Return whether Keras's own steps may average gradients and sum metrics over torch processes.
 
     From 3.16 on they do over all that are connected, also where no distribution is set. A model of
     this package follows `ProcessParallel`, which this room carries out, or computes alone.

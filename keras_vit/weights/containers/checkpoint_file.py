@@ -46,7 +46,7 @@ FILES_IN_FOLDER = (
 
 
 def file_in_folder(folder: Path) -> Path:
-    """The file of weights in a folder that a training, `save_weights`, transformers or timm wrote.
+    """Return the weights file in a folder of a training, `save_weights`, transformers or timm.
 
     Of weights in several files it is the index. In a folder of the Hugging Face hub's cache, it is
     that of the snapshot that was downloaded last.
@@ -71,7 +71,7 @@ def file_in_folder(folder: Path) -> Path:
 
 
 def holds_weights(folder: Path) -> bool:
-    """Whether `file_in_folder` looks for weights in a folder, rather than find none at once."""
+    """Return whether a folder seems to hold weights, so that `file_in_folder` has to look."""
     is_repository = (folder / SNAPSHOTS).is_dir()
     return is_repository or any(os.path.lexists(folder / name) for name in FILES_IN_FOLDER)
 
@@ -97,7 +97,7 @@ def open_checkpoint(
     check: Callable[[], Any] = lambda: None,
     max_parameters: int | None = None,
 ) -> Iterator[Checkpoint]:
-    """The tensors of a file under canonical names, readable while the context is open.
+    """Yield a file's tensors under canonical names, readable while the context is open.
 
     Args:
         path: The file.

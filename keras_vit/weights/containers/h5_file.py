@@ -67,7 +67,7 @@ def _check_heaps(path: Path, stream: Any) -> None:
 
 
 def _find_heap(stream: Any, start: int) -> int:
-    """Where the next heap begins; -1 where there is none. In blocks: files may be large."""
+    """Find where the next heap begins, or -1; in blocks, as files may be large."""
     stream.seek(start)
     before = b""
     while block := stream.read(_BLOCK):

@@ -44,7 +44,7 @@ def is_whole_model(path: Path) -> bool:
 
 
 def load_keras_model(path: Path, max_parameters: int | None = None) -> ImageModel:
-    """The model in a `.keras` or legacy `.h5` file, not compiled; its claims are checked before."""
+    """Load the model of a `.keras` or legacy `.h5` file, uncompiled, after checking its claims."""
     if path.name.endswith(".keras"):
         _check_archive(path, max_parameters)
         model = _as_checkpoint_error(path, lambda: keras.saving.load_model(path, compile=False))
@@ -215,7 +215,7 @@ def _config(
 
 
 def _is_plain(value: Any, known: Any) -> bool:
-    """Whether a dtype or quantizer in a file is a name, or made of classes of a module of Keras."""
+    """Return whether a file's dtype or quantizer is a name, or built from Keras classes alone."""
     if not isinstance(value, dict):
         return value is None or isinstance(value, str)
     kind = getattr(known, str(value.get("class_name")), None)

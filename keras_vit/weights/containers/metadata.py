@@ -38,7 +38,7 @@ def model_metadata(model: ImageModel) -> dict[str, Any]:
 
 
 def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoint:
-    """The checkpoint with its metadata, without the values that are not of the right type."""
+    """Return the checkpoint with its metadata, leaving out values of the wrong type."""
     written = metadata.get("arguments")
     arguments = {
         name: written[name]
@@ -68,7 +68,7 @@ def with_metadata(checkpoint: Checkpoint, metadata: dict[str, Any]) -> Checkpoin
 
 
 def stated_image_size(model: ImageModel) -> list[int] | None:
-    """Height and width of the images; where any are accepted, those that the positions are for."""
+    """Return (height, width) of the images, or the size that the positions are for if any fits."""
     height, width = model.image_size
     if height is not None and width is not None:
         return [height, width]

@@ -31,7 +31,7 @@ HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_head
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Container]:
-    """The arrays of a `.npz` file, checked by their headers and read on demand.
+    """Yield the arrays of a `.npz` file, checked by their headers and read on demand.
 
     Refuses what is truncated or damaged (checksums are compared when an array is read), pickled,
     has two arrays of one name, or sizes that the file cannot hold.

@@ -34,7 +34,7 @@ DTYPES |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for si
 
 @contextmanager
 def open_safetensors(path: Path) -> Iterator[Container]:
-    """The tensors of a `.safetensors` file, checked by its header and read on demand."""
+    """Yield the tensors of a `.safetensors` file, checked by its header, read on demand."""
     from safetensors import safe_open
 
     size = path.stat().st_size

@@ -30,7 +30,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @contextmanager
 def open_shards(index: Path) -> Iterator[Container]:
-    """The tensors of all files that an index lists, checked by their headers, read on demand."""
+    """Yield the tensors of all files in an index, checked by their headers, read on demand."""
     file_of = read_index(index)
     tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:

@@ -154,7 +154,7 @@ def carries_sum(path: Path) -> bool:
 
 
 def _find_seal(path: Path) -> tuple[int, str] | None:
-    """Where in a file the sum stands that it carries, and the sum."""
+    """Locate the SHA-256 that a file embeds; return its offset and value, or None without one."""
     start = max(0, path.stat().st_size - _SEARCHED)
     with path.open("rb") as file:
         head = file.read(_SEARCHED)
@@ -191,7 +191,7 @@ def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None
 
 
 def _listed_sums(path: Path) -> dict[Path, str]:
-    """The sums of a file that a `SHA256SUMS` lists: beside it, and beside what it links to."""
+    """Return a file's checksums in `SHA256SUMS`, both beside it and beside the target of a link."""
     listed = {}
     for file in {path, Path(os.path.realpath(path))}:
         sums = file.with_name(MANIFEST)

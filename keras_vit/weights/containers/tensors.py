@@ -68,7 +68,7 @@ class SharedRead:
 
 
 def parts_of(tensor: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """The tensors that are side by side in one, along its last axis, each of the same width."""
+    """Split a tensor along its last axis into equal parts with these names."""
     if len(names) == 1:
         return {names[0]: tensor}
     if not tensor.shape or tensor.shape[-1] % len(names):

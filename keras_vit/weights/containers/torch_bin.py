@@ -24,7 +24,7 @@ NESTED = ("model", "state_dict", "model_state_dict", "teacher")
 
 @contextmanager
 def open_torch(path: Path) -> Iterator[Container]:
-    """The tensors of a PyTorch file. Needs torch; runs no code that the file may carry."""
+    """Yield the tensors of a PyTorch file; needs torch, and runs no code from the file."""
     try:
         import torch
     except ImportError as error:

@@ -84,7 +84,7 @@ def _layer_names(path: Path) -> dict[str, str]:
 
 
 def _variable(layer: Any, attributes: list[str], index: str) -> Any:
-    """The variable of a layer that stands at `vars/index` of one of its attributes, or None."""
+    """Return the variable at `vars/index` of a layer's (nested) attribute, or None."""
     for attribute in attributes:
         layer = getattr(layer, attribute, None) if attribute.isidentifier() else None
         if not isinstance(layer, keras.layers.Layer):

@@ -171,7 +171,7 @@ def folder_transform(model: VisionTransformer, layout: str) -> EvalTransform:
 
 
 def lacks_class_position(model: VisionTransformer) -> bool:
-    """Whether the class token's learned position is zero, as of files that do not have one."""
+    """Return whether the class token's learned position is zero, as of files that lack one."""
     if model.position_embedding != "learned" or not model.class_token or model.distilled:
         return False
     positions = model.get_layer("position_embedding").embedding
@@ -222,7 +222,7 @@ def _timm_architecture(model: VisionTransformer) -> str:
 
 
 def _timm_arguments(model: VisionTransformer, size: tuple[int, int]) -> dict[str, Any]:
-    """Return what timm's constructor needs, whichever architecture is named beside it."""
+    """Return the arguments that timm's constructor needs for any named architecture."""
     ratio = model.mlp_dim / model.hidden_dim
     if int(model.hidden_dim * ratio) != model.mlp_dim:  # timm rounds down
         ratio = (model.mlp_dim + 0.5) / model.hidden_dim
@@ -319,7 +319,7 @@ def _names(model: VisionTransformer) -> list[str]:
 
 
 def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
-    """Of each channel of the pixels in 0..1 that the weights are for."""
+    """Return the channel means and standard deviations for pixels in 0..1."""
     if not model.include_preprocessing:
         warnings.warn(
             "The model has include_preprocessing=False and does not normalize pixels itself: this "
@@ -332,5 +332,5 @@ def _mean_and_std(model: VisionTransformer) -> tuple[list[float], list[float]]:
 
 
 def _channels(model: VisionTransformer) -> int:
-    """The channels that the weights are for: three for gray images under ImageNet's statistics."""
+    """Return the weights' number of channels: 3 for gray images under ImageNet's statistics."""
     return normalized_channels(model, model.channels)

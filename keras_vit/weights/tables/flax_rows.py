@@ -49,7 +49,7 @@ def mlp(layer: str, canonical: str) -> tuple[Row, ...]:
 
 
 def under_prefix(tensors: Tensors, root: str = "embedding/kernel") -> tuple[Tensors, Tensors]:
-    """The tensors of the image model without their prefix, and all others; `root` is one of it."""
+    """Return the image model's tensors without prefix, and all others; `root` is one of its own."""
     for prefix in PREFIXES:
         if f"{prefix}{root}" in tensors:
             inside = {k: v for k, v in tensors.items() if k.startswith(prefix)}

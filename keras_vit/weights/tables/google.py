@@ -22,7 +22,7 @@ NUMBERS = {"LayerNorm": (0, 2), "MultiHeadDotProductAttention": (1,), "MlpBlock"
 
 
 def block_rows(numbers: dict[str, tuple[int, ...]]) -> tuple[Row, ...]:
-    """Return the rows of a block, whose modules are numbered so."""
+    """Return the rows of a block whose modules have these numbers."""
     (norm_0, norm_1), (attend,), (feed,) = numbers.values()
     return (
         *norm(f"LayerNorm_{norm_0}", "norm_0"),

@@ -101,7 +101,7 @@ def _dinov2(model: VisionTransformer, config: Config) -> Config:
 
 
 def _dinov2_width(model: VisionTransformer, ratio: int, is_gated: bool) -> int:
-    """As transformers computes it: a gate's is rounded up to a multiple of 8."""
+    """Compute the MLP width as transformers does: a gated one is a multiple of 8, rounded up."""
     width = model.hidden_dim * ratio
     return (int(width * 2 / 3) + 7) // 8 * 8 if is_gated else width
 

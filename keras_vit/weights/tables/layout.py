@@ -20,7 +20,7 @@ Tensors = dict[str, Tensor]
 
 
 class Codec(NamedTuple):
-    """Between the shape in a file and the canonical one; `write` takes the number of heads."""
+    """Converts between a file's shape and the canonical one; `write` takes the number of heads."""
 
     read: Callable[[Array], Array]
     write: Callable[[Array, int], Array]
@@ -101,7 +101,7 @@ class Checkpoint:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What no shape shows: what the file states, else its authors' conventions."""
+        """Arguments that no shape shows: the file's own, or else its authors' conventions."""
         return {**vars(self.conventions), **self.arguments}
 
 
@@ -171,7 +171,7 @@ class Layout:
         return any(re.search(self.signature, name) for name in names)
 
     def to_canonical(self, tensors: Tensors) -> Checkpoint:
-        """The tensors under canonical names, refused if one is unknown; nothing is read yet."""
+        """Return the tensors under canonical names, unread; a CheckpointError for unknown ones."""
         tensors, ignored = self.prepare(self._renamed(tensors))
         canonical: Tensors = {}
         for name, tensor in tensors.items():
@@ -194,7 +194,7 @@ class Layout:
     def from_canonical(
         self, tensors: Mapping[str, Array], num_heads: int
     ) -> Iterator[tuple[str, Array]]:
-        """The layout's names and arrays for canonical tensors, refused if it cannot hold one."""
+        """Yield the layout's names and arrays; a CheckpointError for tensors it cannot hold."""
         is_gated = _is_gated(tensors, "block_0")
         if any("mlp/value/kernel" in parts for _, parts, _ in self.block_rows):
             tensors = _gates_split(tensors)
@@ -262,7 +262,7 @@ class Layout:
 
     @property
     def _repeated(self) -> list[tuple[str, str, tuple[Row, ...]]]:
-        """What comes before the names of a part that repeats: in the file, and canonically."""
+        """The prefixes of repeated parts, in the file and canonical, with their rows."""
         blocks = (self.block, "block_{}/", self.block_rows)
         units = (self.unit, "stage_{}/unit_{}/", self.unit_rows)
         return [part for part in (blocks, units) if part[0]]
@@ -276,7 +276,7 @@ def _numbered(template: str) -> re.Pattern[str]:
 
 
 def _gates_joined(tensors: Tensors) -> Tensors:
-    """Where a gated MLP has two tensors, `mlp/gate` and `mlp/value`, one with both side by side."""
+    """Join the tensors `mlp/gate` and `mlp/value` of gated MLPs into one, side by side."""
     joined: Tensors = {}
     for name, tensor in tensors.items():
         gate = tensors.get(name.replace("/mlp/value/", "/mlp/gate/"))
@@ -303,7 +303,7 @@ def _is_gated(tensors: Mapping[str, Array], block: str) -> bool:
 
 
 def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the reverse of `_gates_joined`."""
+    """Split the joined tensors of gated MLPs into `mlp/gate` and `mlp/value` again."""
     split: dict[str, Array] = {}
     for name, values in tensors.items():
         block, _, part = name.partition("/mlp/dense_0/")
@@ -319,7 +319,7 @@ def _gates_split(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def dinov3_arguments(width: int) -> dict[str, Any]:
-    """What no tensor of DINOv3 shows: rotary positions, and heads of 64, but for the largest."""
+    """Return what no DINOv3 tensor shows: rotary positions, and heads (of 64, mostly)."""
     return {"rotary": "dinov3", "num_heads": 32 if width == 4096 else max(width // 64, 1)}
 
 

@@ -109,7 +109,7 @@ OF_ARGUMENTS: dict[str, tuple[tuple[dict[str, tuple[Any, ...]], str], ...]] = {
 
 
 def layout_for(name: str, model: ImageModel, family: str) -> Layout:
-    """The layout in which a package, or a layout by its name, holds the weights of a model."""
+    """Return the layout of a model's weights in a package, or the layout of that name."""
     if family == "vit":
         for arguments, layout in OF_ARGUMENTS.get(name, ()):
             if all(getattr(model, n) in values for n, values in arguments.items()):
@@ -126,7 +126,7 @@ def layout_named(name: str, family: str = "vit") -> Layout:
 
 
 def recognize(container: Container) -> Layout:
-    """The layout of a file, from the names in it; the error for an unknown one shows them."""
+    """Return a file's layout by its tensor names; the error for an unknown one lists some."""
     names = list(container.tensors)
     others = (
         f"{family} (tensor {name!r})"

@@ -11,7 +11,7 @@ REGISTERS, POSITIONS = "register_tokens", "position_embedding"
 
 
 def with_positions_in_registers(checkpoint: Checkpoint) -> Checkpoint:
-    """The file with the positions of its registers, if any, added to the tokens: the same sum.
+    """Return the file with the registers' positions, if any, added to the tokens: the same sum.
 
     timm has positions for class token and registers unless `no_embed_class` is set, as it is for
     DINOv2; no tensor but the number of positions shows it.
