@@ -10,7 +10,7 @@ from tests.conftest import REPOSITORY
 # What three backends run may grow where a backend can change the answer, and is counted here.
 MOST_ON_EVERY_BACKEND = 500
 # 30,000, and a test for each label, file and score taken for something else, attack and verb.
-MOST_LINES = 32_400
+MOST_LINES = 32_450
 
 
 @pytest.fixture

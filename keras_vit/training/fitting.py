@@ -94,11 +94,9 @@ def fit(
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
-    if isinstance(splits, str | os.PathLike):
-        splits = data.load(splits)
-    images = len(splits.train)
-    batch_size = min(recipe.batch_size // recipe.accumulation, images)
-    updates = recipe.total_steps(images)
+    splits = data.load(splits) if isinstance(splits, str | os.PathLike) else splits
+    updates = recipe.total_steps(len(splits.train))
+    batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
@@ -118,8 +116,8 @@ def fit(
     train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
     def batches(split: data.Split, **options: Any) -> Any:
-        options = {"cache": None, "batch_size": batch_size, **pipeline_arguments(model), **options}
-        return data.pipeline(split, **options)
+        common = {"cache": None, "batch_size": batch_size} | pipeline_arguments(model)
+        return data.pipeline(split, **common | options)
 
     def training_batches(start_step: int) -> Any:
         return batches(

@@ -563,8 +563,8 @@ def test_a_footer_says_what_pyarrow_reads(options: dict[str, Any], tmp_path: Pat
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"a": list("abcd") * 5, "n": range(20), "l": [["x", "y"], []] * 10})
     parquet.write_table(table, path := tmp_path / "t.parquet", **options)
-    metadata = parquet.ParquetFile(path).metadata
-    assert len(groups := row_groups(path)) == metadata.num_row_groups
+    metadata, groups = parquet.ParquetFile(path).metadata, row_groups(path)
+    assert len(groups) == metadata.num_row_groups
     for group, chunks in zip(map(metadata.row_group, range(len(groups))), groups, strict=True):
         for chunk, theirs in zip(chunks, map(group.column, range(3)), strict=True):
             assert (chunk.values, chunk.size) == (theirs.num_values, theirs.total_uncompressed_size)

@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file says of its column chunks, before any of them is read.
+"""The footer of a Parquet file: what it holds of each column chunk, before any of them is read.
 
 pyarrow has the same in `FileMetaData.row_group(g).column(i)`, which ends the process where one bit
 of the footer is wrong: an exception of C++ goes through a method that does not expect any.
