@@ -99,7 +99,7 @@ class StepCost:
 
     @property
     def bound(self) -> str | None:
-        """What bounds the least time: "operations" or "memory traffic"."""
+        """What bounds the least time, "operations" or "memory traffic"."""
         if self.chip is None:
             return None
         computes = self.least_seconds == self.flops / self.chip.flops
