@@ -208,12 +208,13 @@ def measure_hostile(
     server = start_server(path, "--queue", "32", "--max-bytes", str(MAX_BYTES))
 
     quiet, hostile, spawn = Outcome(), Outcome(), multiprocessing.get_context("spawn")
-    part = seconds / PARTS
+    part, ratios = seconds / PARTS, list[float]()
     # In turns, so that other work on the machine meets both.
     for seed in itertools.count(0, 16):
         if seed >= 16 * PARTS and sum(hostile.statuses.values()) >= requests:
             break
-        sent = (server.port, photographs, part, MAX_BYTES)
+        sent, before = (server.port, photographs, part, MAX_BYTES), len(quiet.seconds)
+        hostile_before = len(hostile.seconds)
         asyncio.run(load(*sent, quiet, 16, 0, seed))
         # In a process, so that the clocks of the others do not wait for it.
         slow = spawn.Process(target=send_slowly, args=(server.port, 1000), daemon=True)
@@ -221,6 +222,8 @@ def measure_hostile(
         asyncio.run(load(*sent, hostile, 16, 0.025, seed))
         slow.kill()
         slow.join()
+        beside = float(np.percentile(hostile.seconds[hostile_before:], 99))
+        ratios.append(beside / float(np.percentile(quiet.seconds[before:], 99)))
     status = server.stop()
     for kind, count in sorted(hostile.statuses.items()):
         print(f"  {kind:<40}{count:>7}")
@@ -242,6 +245,7 @@ def measure_hostile(
         "p99_ms_quiet": p99[0],
         "p99_ms_hostile": p99[1],
         "p99_ratio": p99[1] / p99[0],
+        "p99_ratio_of_a_turn": statistics.median(ratios),
     }
 
 
