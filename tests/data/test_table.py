@@ -570,3 +570,13 @@ def test_a_footer_says_what_pyarrow_reads(options: dict[str, Any], tmp_path: Pat
             assert (chunk.values, chunk.size) == (theirs.num_values, theirs.total_uncompressed_size)
             is_delta = "DELTA_BYTE_ARRAY" in theirs.encodings
             assert (DELTA_BYTE_ARRAY in chunk.encodings) == is_delta
+
+
+def test_a_footer_of_millions_of_values_is_not_read(tmp_path: Path) -> None:
+    """Which are a byte each in the file, and a Python object each once they are read."""
+    # Field 15, a list of 2**23 structs without fields.
+    footer = b"\xf9\xfc\x80\x80\x80\x04" + b"\0" * (2**23 + 1)
+    content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    (tmp_path / "t.parquet").write_bytes(content)
+    with pytest.raises(ValueError, match="the footer has over 2,097,152 values"):
+        row_groups(tmp_path / "t.parquet")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST_NESTED = 32
+_MOST_VALUES = 2**21  # a chunk has about 40; read in a second or two, and into some 130 MB
 # By parquet.thrift: of the file, of a row group, of a column chunk, and of its metadata.
 _ROW_GROUPS, _COLUMNS, _METADATA = 4, 1, 3
 _ENCODINGS, _VALUES, _UNCOMPRESSED = 2, 5, 6
@@ -46,9 +47,9 @@ def row_groups(path: Path) -> list[list[Chunk]]:
         if file.read() != b"PAR1" or length > end:
             raise ValueError("the footer is damaged")
         file.seek(end - length)
-        footer = BytesIO(file.read(length))
+        footer = file.read(length)
     try:
-        groups = _struct(footer, _MOST_NESTED)[_ROW_GROUPS]
+        groups = _Footer(footer).struct(_MOST_NESTED)[_ROW_GROUPS]
         return [[_chunk(column[_METADATA]) for column in group[_COLUMNS]] for group in groups]
     except (LookupError, TypeError) as error:
         raise ValueError("the footer is damaged") from error
@@ -61,55 +62,60 @@ def _chunk(metadata: dict[int, Any]) -> Chunk:
     return chunk
 
 
-def _struct(file: BytesIO, depth: int) -> dict[int, Any]:
-    """Return the fields of a struct by their numbers."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := file.read(1)[0]:
-        number = number + (head >> 4) if head >> 4 else _integer(file)
-        kind = head & 15
-        fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else _value(file, kind, depth)
-    return fields
+class _Footer(BytesIO):
+    """Values in Thrift's compact protocol, of which so many are read."""
 
+    budget = _MOST_VALUES
 
-def _value(file: BytesIO, kind: int, depth: int) -> Any:
-    if not depth:
-        raise ValueError("the footer is damaged: too deep")
-    if kind in _INTEGERS:
-        return _integer(file)
-    if kind in (_TRUE, _FALSE, _BYTE):  # in lists, truth is a byte
-        return file.read(1)[0]
-    if kind in (_DOUBLE, _BINARY):
-        length = 8 if kind == _DOUBLE else _number(file)
-        if len(text := file.read(length)) < length:
-            raise ValueError("the footer is damaged: it ends too early")
-        return text
-    if kind in _LISTS:
-        head = file.read(1)[0]
-        count = head >> 4 if head >> 4 < 15 else _number(file)
-        return [_value(file, head & 15, depth - 1) for _ in range(count)]
-    if kind == _MAP:
-        count = _number(file)
-        kinds = file.read(1)[0] if count else 0
-        return [
-            [_value(file, one, depth - 1) for one in (kinds >> 4, kinds & 15)] for _ in range(count)
-        ]
-    if kind == _STRUCT:
-        return _struct(file, depth - 1)
-    raise ValueError("the footer is damaged: an unknown kind of value")
+    def struct(self, depth: int) -> dict[int, Any]:
+        """Return the fields of a struct by their numbers."""
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self.byte():
+            number = number + (head >> 4) if head >> 4 else self.integer()
+            kind = head & 15
+            is_truth = kind in (_TRUE, _FALSE)  # which is in the kind itself
+            fields[number] = kind == _TRUE if is_truth else self.value(kind, depth)
+        return fields
 
+    def value(self, kind: int, depth: int) -> Any:
+        self.budget -= 1
+        if not depth or not self.budget:
+            raise ValueError(f"the footer has over {_MOST_VALUES:,} values, or is damaged")
+        if kind in _INTEGERS:
+            return self.integer()
+        if kind in (_TRUE, _FALSE, _BYTE):  # in lists, truth is a byte
+            return self.byte()
+        if kind in (_DOUBLE, _BINARY):
+            length = 8 if kind == _DOUBLE else self.number()
+            if len(text := self.read(length)) < length:
+                raise ValueError("the footer is damaged: it ends too early")
+            return text
+        if kind in _LISTS:
+            head = self.byte()
+            count = head >> 4 if head >> 4 < 15 else self.number()
+            return [self.value(head & 15, depth - 1) for _ in range(count)]
+        if kind == _MAP:
+            kinds = self.byte() if (count := self.number()) else 0
+            pair = (kinds >> 4, kinds & 15)
+            return [[self.value(one, depth - 1) for one in pair] for _ in range(count)]
+        if kind == _STRUCT:
+            return self.struct(depth - 1)
+        raise ValueError("the footer is damaged: an unknown kind of value")
 
-def _number(file: BytesIO) -> int:
-    """Return an integer of seven bits per byte, the lowest first."""
-    number = shift = 0
-    while (byte := file.read(1)[0]) & 128:
-        number, shift = number | (byte & 127) << shift, shift + 7
-        if shift > 63:
-            raise ValueError("the footer is damaged: a number of more than 64 bits")
-    return number | byte << shift
+    def byte(self) -> int:
+        return self.read(1)[0]
 
+    def number(self) -> int:
+        """Return an integer of seven bits per byte, the lowest first."""
+        number = shift = 0
+        while (byte := self.byte()) & 128:
+            number, shift = number | (byte & 127) << shift, shift + 7
+            if shift > 63:
+                raise ValueError("the footer is damaged: a number of more than 64 bits")
+        return number | byte << shift
 
-def _integer(file: BytesIO) -> int:
-    """Return a signed integer: the lowest bit is the sign."""
-    number = _number(file)
-    return number >> 1 ^ -(number & 1)
+    def integer(self) -> int:
+        """Return a signed integer: the lowest bit is the sign."""
+        number = self.number()
+        return number >> 1 ^ -(number & 1)
