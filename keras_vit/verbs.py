@@ -1,7 +1,7 @@
 """`evaluate` and `predict`: a model, a file or a run, and any images, as the commands take them."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,14 @@ import numpy as np
 
 from keras_vit import data as sources
 from keras_vit import evaluation
-from keras_vit._base.errors import printable
+from keras_vit._base.errors import check_positive, printable
 from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data.sources.table_files import SUFFIXES as TABLES
 from keras_vit.evaluation.answer_row import Row, answer_row
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_files
 from keras_vit.evaluation.unseen_images import check_same_task, unseen_images
-from keras_vit.exporting import load_classifier
+from keras_vit.exporting import ExportedModel, load_classifier
+from keras_vit.models import ImageModel
 from keras_vit.models.answers import task_of
 from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
 
@@ -67,11 +68,16 @@ def evaluate(
     val: 360 images; small does not have a record of those it was made with
     360
     """
+    check_positive(batch_size=batch_size)
     path, model = _opened(model)
-    if hasattr(data, "__array__"):
-        raise ValueError("data is an array without labels: give (images, labels).")
-    if isinstance(data, tuple):
+    if isinstance(data, tuple) and len(data) == 2:
         data = sources.ArraySplit("all", task_of(model), *data)
+    known = (str, os.PathLike, sources.Split, sources.Splits)
+    if not (data is None or isinstance(data, known)):
+        raise ValueError(
+            f"data={type(data).__name__} does not say which image has which label. Give a folder, "
+            "a data set's name, what keras_vit.data.load returned, or a tuple (images, labels)."
+        )
     images = unseen_images(model, data, path=path, split=split, **loading)
     check_same_task(model, images.split)
     print_fn(f"{model.name} on {images.source}\n{images.line}")
@@ -105,7 +111,8 @@ def predict(
 
     Raises:
         FileNotFoundError: There is no such model, or `data` is a path where nothing is.
-        ValueError: A folder does not have images, or the model does not answer images.
+        ValueError: A folder does not have images; the model does not answer images; `data` is
+            something else; or `top` or `batch_size` is below 1.
 
     Example:
 
@@ -120,11 +127,13 @@ def predict(
     >>> keras_vit.predict(model, ["nowhere.jpg"])
     [{'file': 'nowhere.jpg', 'error': 'No such file or directory'}]
     """
+    check_positive(top=top)
+    check_positive(batch_size=batch_size)
     _, model = _opened(model)
     answers: Iterable[tuple[Any, Any]]
-    if hasattr(data, "__array__"):
+    if hasattr(data, "__array__") and not hasattr(data, "tobitmap"):
         check_takes_pixels_to_answers(model)
-        outputs = scoring_model(model).predict(np.asarray(data), batch_size=batch_size, verbose=0)
+        outputs = scoring_model(model).predict(_images(data), batch_size=batch_size, verbose=0)
         answers = enumerate(answer_rows(model, outputs))
     else:
         answers = predict_files(model, _files(data), batch_size, max_pixels)
@@ -134,20 +143,41 @@ def predict(
 
 def _opened(model: Any) -> tuple[Any, Any]:
     """Return where a model is from, None for one in memory, and the model."""
-    is_path = isinstance(model, str | os.PathLike)
-    return (model, load_classifier(Path(model))) if is_path else (None, model)
+    path, is_path = model, isinstance(model, str | os.PathLike)
+    model = load_classifier(Path(model)) if is_path else model
+    if not isinstance(model, ImageModel | ExportedModel):
+        raise ValueError(
+            f"model={type(model).__name__} is not a model of keras_vit. Give one, or a file, a "
+            "folder or the name of released weights; others have Keras's `evaluate` and `predict`."
+        )
+    return (path if is_path else None), model
+
+
+def _images(data: Any) -> np.ndarray:
+    """Return a batch of images, in an array."""
+    images = np.asarray(data)
+    if images.ndim != 4 or not len(images):
+        one = " Of one image, give image[None]." if images.ndim in (2, 3) else ""
+        raise ValueError(
+            f"data is an array of shape {images.shape}, and not of images (n, height, width, "
+            f"channels), one at least.{one}"
+        )
+    return images
 
 
 def _files(data: Any) -> Iterable[str | Path]:
     """Return the image files that are meant."""
+    accepted = "Give an image file, a folder, a table, a list of files, or an array of pixels."
     if not isinstance(data, str | os.PathLike):
-        return data
+        # A dictionary, or `Splits`, would give its keys.
+        files = list(data) if isinstance(data, list | tuple | Iterator) else []
+        if not files or not all(isinstance(file, str | os.PathLike) for file in files):
+            shown = "an empty list" if data == [] else type((files or [data])[0]).__name__
+            raise ValueError(f"data is not of image files, but {shown}. {accepted}")
+        return files
     path = Path(data).expanduser()
     if not path.exists():
-        raise FileNotFoundError(
-            f"There is nothing at {printable(path)}. Give an image, a folder, a table, a list of "
-            "files, or an array."
-        )
+        raise FileNotFoundError(f"There is nothing at {printable(path)}. {accepted}")
     if not path.is_dir() and path.suffix.lower() not in TABLES:
         return [path]
     photos = find_photos(path)

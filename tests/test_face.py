@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import data, tasks
@@ -37,7 +38,7 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     given: list[tuple[Any, Any]] = [(model, splits), (model, splits.val)]
     given += [(model, splits.val.as_arrays()), (str(file), splits)]
     scores = [keras_vit.evaluate(m, d, print_fn=lines.append).scores["accuracy"] for m, d in given]
-    scores.append(keras_vit.evaluate(file, "digits", split="val").scores["accuracy"])
+    scores.append(keras_vit.evaluate(file, "digits", split="valid").scores["accuracy"])
     assert scores == scores[:1] * 5
     assert "360 images; " in lines[0]
     model.seen_images = data.seen_images.SeenImages.of({"trained on": splits.train.digests()})
@@ -47,7 +48,9 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     for wrong, message in (
         ({"data": splits.train}, "1,437 that the model was trained on"),
         ({}, "give data, a folder"),
-        ({"data": splits.val.as_arrays()[0]}, r"without labels: give \(images, labels\)"),
+        ({"data": splits.val.as_arrays()[0]}, r"data=ndarray .* or a tuple \(images, labels\)"),
+        ({"data": [1, 2]}, r"data=list does not say which image has which label"),
+        ({"data": "digits", "batch_size": 0}, "batch_size=0 must be an integer of at least 1"),
         ({"data": "digits", "lables": "a.csv"}, "'lables' is not known.*'labels'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -81,3 +84,54 @@ def test_predict_answers_as_the_command(command: Command) -> None:  # noqa: F811
     assert [row["file"] for row in rows] == [0, 1]
     logits = keras.ops.convert_to_numpy(model(images))
     assert rows[0]["predictions"][0]["class"] == "abc"[int(logits[0].argmax())]
+
+
+def test_predict_says_what_it_does_not_take(tmp_path: Path) -> None:
+    """What has no meaning here would otherwise be taken as the names of files."""
+    model = bank.tiny(num_classes=3)
+    image = np.full(model.input_shape[1:], 100, "uint8")
+    for given, message in (
+        (data.load("digits"), "not of image files, but Splits"),
+        ({"a.jpg": 1}, "not of image files, but dict"),
+        ([], "not of image files, but an empty list"),
+        ([image], "not of image files, but ndarray"),
+        (Image.fromarray(image), "not of image files, but Image"),
+        (image, r"Of one image, give image\[None\]"),
+        (image[None][:0], "one at least"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            keras_vit.predict(model, given)
+    for options in ({"top": 0}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match="=0 must be an integer of at least 1"):
+            keras_vit.predict(model, image[None], **options)
+    with pytest.raises(ValueError, match="model=Sequential is not a model of keras_vit"):
+        keras_vit.predict(keras.Sequential(), image[None])
+
+
+def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
+    splits = data.load("digits")
+    recipe = keras_vit.recipes.get("digits").scaled(steps=4)
+
+    def model() -> Any:
+        return bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1))
+
+    lines: list[str] = []
+    fitted = model()
+    keras_vit.fit(fitted, recipe, splits, tmp_path / "a", print_fn=lines.append)
+    assert fitted.class_names == tuple("0123456789")
+    of_arrays = model()
+    pixels, labels = splits.train.as_arrays()
+    keras_vit.fit(of_arrays, recipe, (pixels, labels), tmp_path / "b", print_fn=lines.append)
+    used = of_arrays.seen_images
+    assert len(used.digests["trained on"]) == pytest.approx(1437 * 0.8, abs=20)
+    with pytest.raises(ValueError, match="splits=ndarray is not labeled images"):
+        keras_vit.fit(model(), recipe, pixels, tmp_path / "c")
+    with pytest.raises(FileNotFoundError, match=r"has the best model .*give '.*best.keras'"):
+        keras_vit.load(tmp_path / "a")
+
+
+def test_export_goes_by_the_suffix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'onnx', and format='tf_saved_model': leave the format"):
+        keras_vit.export(bank.tiny(num_classes=3), tmp_path / "m.onnx", "tf_saved_model")
+    keras_vit.export(bank.tiny(num_classes=3), path := tmp_path / "m.pt2")
+    assert keras_vit.exporting.load_exported(path).contract.format == "torch"

@@ -19,6 +19,7 @@ from keras_vit import tasks
 from keras_vit._base.errors import check_choice, counted, listed, printable
 from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
+from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.splits import IndexedSplit, joined
 from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
@@ -135,6 +136,7 @@ def unseen_images(
             parts, pool = load(source, **arguments, **of_run), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
     name = split or next(name for name in ("val", "test", WHOLE) if name in names)
+    name = name if name in names else split_of(name) or name
     check_choice(name, "split", names)
     if name in parts and (pool is None or name == "train"):
         images = parts[name]

@@ -22,7 +22,7 @@ from keras_vit.exporting.agreement import check_images
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.failure import failure_reason
-from keras_vit.exporting.format_table import Format, check_format
+from keras_vit.exporting.format_table import FORMATS, Format, check_format
 from keras_vit.exporting.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
@@ -42,7 +42,7 @@ _SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)),
 def export(
     model: ImageModel,
     path: str | os.PathLike[str],
-    format: str = "tf_saved_model",
+    format: str | None = None,
     *,
     quantize: str | None = None,
     calibration: np.ndarray | None = None,
@@ -104,7 +104,8 @@ def export(
         model: A model of this package, with `include_preprocessing=True`.
         path: What to write: a file with the format's suffix, or a folder, such as
             `saved_models/NAME/VERSION` of TensorFlow Serving and OpenVINO Model Server.
-        format: One of the table.
+        format: One of the table; None for the one with the suffix of `path`, and a SavedModel in a
+            folder.
         quantize: `"int8"` for weights in eight bits: a quarter of the size. Formats `"onnx"`,
             `"litert"` and `"openvino"`.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
@@ -123,7 +124,7 @@ def export(
     Raises:
         ValueError: Neither `model.task` nor the compiled loss says what the outputs mean, the model
             takes normalized pixels or is quantized, names do not match the task, or the image size
-            is missing; or the path has another suffix or is a link, a mount
+            is missing; or the path has the suffix of another format, or is a link, a mount
             point, a home or the working directory.
         FileExistsError: Something is there, and `overwrite` is False or it is something else than
             an exported model.
@@ -141,10 +142,11 @@ def export(
     >>> keras_vit.export(model, folder + "/pets/1", class_names=["cat", "dog"]).name
     '1'
     """
+    path = Path(path)
+    format = _format(path, format)
     row = check_format(format, quantize)
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
-    path = Path(path)
     check_takes_pixels(model)
     task, size = _task(model, class_names), _image_size(model, image_size)
     contract = Contract(
@@ -170,6 +172,19 @@ def export(
         with atomic_write(path) as temporary:
             _write(model, temporary, contract, row, calibration)
     return path
+
+
+def _format(path: Path, name: str | None) -> str:
+    """Return the format that is asked for, by name or by the suffix of the path."""
+    of_suffix = next((n for n, row in FORMATS.items() if row.suffix == path.suffix.lower()), None)
+    if name is None:
+        return of_suffix or "tf_saved_model"
+    if of_suffix and of_suffix != name:
+        raise ValueError(
+            f"path={str(path)!r} is one of format={of_suffix!r}, and format={name!r}: leave the "
+            "format out, or give another path."
+        )
+    return name
 
 
 def _write_folder(

@@ -16,9 +16,10 @@ from keras_vit.data.augment.augment_layers import describe_augment, mixes, resol
 from keras_vit.data.sources.cached_files import note_of_cache
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
+from keras_vit.models.answers import task_of
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
-from keras_vit.training.apart import note_images
+from keras_vit.training.apart import note_images, without_copies
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compilation import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.recipes import Recipe
@@ -26,6 +27,7 @@ from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
 # Training images are few where there are this many times more to validate on.
 FEW = 4
+VALIDATED_PART = 0.2  # of arrays
 
 History = dict[str, list[float]]
 
@@ -33,7 +35,7 @@ History = dict[str, list[float]]
 def fit(
     model: Any,
     recipe: Recipe,
-    splits: data.Splits | str | os.PathLike[str],
+    splits: data.Splits | str | os.PathLike[str] | tuple[Any, Any],
     folder: str | os.PathLike[str],
     *,
     seed: int = 0,
@@ -56,7 +58,8 @@ def fit(
         recipe: A recipe of `keras_vit.recipes`. Where there are more than four times as many images
             in `val` as in `train`, several of its epochs follow each other without validation.
         splits: What `keras_vit.data.load` returned; or a folder of photographs, or the name of a
-            data set, which it loads.
+            data set, which it loads; or arrays `(images, labels)`, uint8
+            `(n, height, width, 1 or 3)` and targets of the model's task: a fifth validates.
         folder: For checkpoints, `history.csv` and the best model; see `default_callbacks`.
         seed: Seed of the order of images and of augmentation.
         print_fn: Prints a line.
@@ -94,7 +97,7 @@ def fit(
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
-    splits = data.load(splits) if isinstance(splits, str | os.PathLike) else splits
+    splits = _loaded(splits, model, seed)
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
@@ -148,14 +151,36 @@ def fit(
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
+def _loaded(splits: Any, model: Any, seed: int) -> data.Splits:
+    """Return the splits of a folder, of a data set, or of arrays."""
+    if isinstance(splits, str | os.PathLike):
+        return data.load(splits)
+    if isinstance(splits, tuple) and len(splits) == 2:
+        every = data.ArraySplit("train", task_of(getattr(model, "student", model)), *splits)
+        is_held_out = every.task.split(every.labels(), VALIDATED_PART, seed)
+        train, val = (every.take(np.flatnonzero(those)) for those in (~is_held_out, is_held_out))
+        val.name = "val"
+        parts: dict[str, Any] = {"train": train, "val": without_copies(val, train)}
+        return data.Splits("arrays", every.class_names, parts)
+    if not isinstance(splits, data.Splits):
+        raise ValueError(
+            f"splits={type(splits).__name__} is not labeled images. Give a folder, the name of a "
+            "data set, what keras_vit.data.load returned, or a tuple (images, labels)."
+        )
+    return splits
+
+
 def _prepare(network: Any, recipe: Recipe, splits: data.Splits) -> None:
     """Checks what the head answers, sets its bias where that is not classes, and notes the images.
 
-    Without the bias, many steps would go into the mean alone.
+    And the names of the classes, where the model does not have any. Without the bias, many steps
+    would go into the mean alone.
     """
     check_task(network, splits.task)
     note_images(network, splits)
     task = getattr(network, "task", None)
+    if task is not None and not task.names and task.size == splits.task.size:
+        network.class_names = splits.task.names
     # `recipe.head_bias` is for classes, too.
     if task is not None and task.begins_at_mean and not recipe.head_bias:
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))

@@ -63,6 +63,11 @@ def file_in_folder(folder: Path) -> Path:
             raise FileNotFoundError(
                 f"{file} is a link to {file.readlink()}, which is not there: download it again."
             )
+    if (best := snapshot / "best.keras").exists():  # of `fit`, or of a run that has not ended
+        raise FileNotFoundError(
+            f"{str(snapshot)!r} has the best model of a training so far, and none of one that has "
+            f"ended: give {str(best)!r} for that, or resume the run."
+        )
     raise FileNotFoundError(
         f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(snapshot)!r}. Give a file of a "
         "model, or a folder that keras-vit train, transformers or timm wrote; of keras_vit.export, "
