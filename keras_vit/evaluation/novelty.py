@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from keras_vit._base.errors import check_positive, counted
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.tasks.conformal import conformal_rank, fewest_examples
 
 FALSE_ALARMS = 0.05
@@ -122,7 +122,7 @@ def classifier_head(model: Any) -> tuple[np.ndarray, np.ndarray] | None:
     (True, True)
     """
     task = getattr(model, "task", None)
-    heads = [layer for layer in model.layers if layer.name in HEADS]
+    heads = [layer for layer in model.layers if layer.name in DENSE_HEADS]
     if task is None or task.kind != "classification" or task.size > MOST_CLASSES:
         return None
     if len(heads) != 1 or heads[0].quantization_mode is not None:

@@ -117,7 +117,7 @@ def check_takes_pixels_to_answers(model: keras.Model) -> None:
 
     Such a model returns features or tokens, does not have a task, or takes normalized pixels.
     """
-    if model.num_classes == 0 or len(model.output_shape) != 2:
+    if model.num_classes == 0 or len(model.output_shape) == 3:  # features, or all tokens
         raise ValueError(
             f"{model.name} returns {model.output_shape}, not one score per class. "
             "Give a model with num_classes and pooling, such as model.with_classifier(5)."

@@ -201,8 +201,7 @@ def _constants(
     """Return every score of the constant that is best by it, in the order of the scores."""
     constants: dict[str, Score] = {}
     for kind, answer in task.best_constants(training_targets).items():
-        rows = np.broadcast_to(answer, (len(targets), *np.shape(answer)))
-        of_this = task.scores(targets, rows, resamples=0)
+        of_this = task.scores_of(task.constant_tally(targets, answer), resamples=0)
         constants = constants or dict(of_this)
         constants |= {k: v for k, v in of_this.items() if k == kind or k.startswith(f"{kind}_")}
     return {name: constants[name] for name in scores}

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_above_zero
 from keras_vit.evaluation.checks import check_labels, check_scores, row_slices
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import DENSE_HEADS
 
 # Temperatures that are searched: beyond them, images are too few or labels are wrong.
 RANGE = (0.05, 20.0)
@@ -89,7 +89,7 @@ def divide_logits(model: keras.Model, temperature: float) -> None:
     0.5
     """
     check_above_zero(temperature=temperature)
-    heads = [layer for layer in model.layers if layer.name in HEADS]
+    heads = [layer for layer in model.layers if layer.name in DENSE_HEADS]
     if not heads or any(layer.quantization_mode is not None for layer in heads):
         raise ValueError(
             f"{model.name} does not have a head in floating point, whose weights could be divided: "

@@ -4,6 +4,7 @@ from keras_vit.layers.attention import AttentionConfig, MultiHeadSelfAttention
 from keras_vit.layers.conv_stem import ConvStemStage
 from keras_vit.layers.convolution import StandardizedConv2D
 from keras_vit.layers.encoder import MLP, BlockConfig, EncoderBlock, LayerScale
+from keras_vit.layers.map_resize import MapResize
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
 from keras_vit.layers.mixer_block import MixerBlock
 from keras_vit.layers.patch_dropout import PatchDropout
@@ -29,6 +30,7 @@ __all__ = [
     "EncoderBlock",
     "GridPositionBias",
     "LayerScale",
+    "MapResize",
     "MeanPooling",
     "MergingEncoderBlock",
     "MixerBlock",

@@ -106,6 +106,7 @@ class ModelConfig:
         self._set(input_shape=input_shape, data_format=data_format, dtype=dtype)
         self._check_preprocessing()
         self._set_task()
+        self._check_head()
 
     def _check_preprocessing(self) -> None:
         kind = self.include_preprocessing
@@ -136,9 +137,28 @@ class ModelConfig:
             )
         self._set(task=task, num_classes=task.outputs)
 
+    def _check_head(self) -> None:
+        if self.head == "row":
+            return
+        if None in self.image_size:
+            raise ValueError(
+                f"input_shape={self.input_shape!r} is of any size, and {self.task.kind} returns a "
+                "map of the size of the images: give it in numbers, such as (224, 224, 3)."
+            )
+        if self.classifier_activation is not None:
+            raise ValueError(
+                f"classifier_activation={self.classifier_activation!r} is for one row per image, "
+                f"and {self.task.kind} takes logits: leave it out."
+            )
+
+    @property
+    def head(self) -> str:
+        """How outputs follow from features: a key of `keras_vit.models.head.HEADS`."""
+        return self.task.head if isinstance(self.task, Task) else "row"
+
     @property
     def is_pooled(self) -> bool:
-        """Whether the model returns one row of outputs per image."""
+        """Whether the model has pooled features, of which a task can be."""
         return True
 
     def _set(self, **values: Any) -> None:
@@ -274,6 +294,11 @@ class ViTConfig(BlockConfig, ModelConfig):
             raise ValueError(
                 f"resnet={self.resnet!r} and conv_stem={self.conv_stem!r} both stand in front of "
                 "the patches: give one of them."
+            )
+        if self.patch_dropout and self.head == "map":
+            raise ValueError(
+                f"patch_dropout={self.patch_dropout!r} leaves patches out, of which "
+                f"{self.task.kind} needs all: leave it out."
             )
         if self.norm_after_pooling and self.pooling != "gap":
             raise ValueError(

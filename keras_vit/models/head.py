@@ -1,33 +1,64 @@
-"""From pooled features to logits."""
+"""From the features of an image to outputs: a row of the table `HEADS` for each kind of head."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
+from keras_vit.layers import MapResize
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.layer_state import map_names
 
-# DeiT's second head reads the distillation token.
-HEADS = ("head", "head_distillation")
+Features = Mapping[str, Any]
+
+# What computes outputs: DeiT's second head reads the distillation token.
+DENSE_HEADS = ("head", "head_distillation")
+# And all layers that belong to a head, which a new one does not take over.
+HEAD_LAYERS = (*DENSE_HEADS, "head_norm", "head_resize")
 
 
-def classify(features: Any, config: ModelConfig, distilled: Any = None) -> Any:
+def classify(features: Features, config: ModelConfig) -> Any:
+    """Return the outputs: of features by name, by the head that the task asks for."""
+    return HEADS[config.head](features, config)
+
+
+def row_head(features: Features, config: ModelConfig) -> Any:
     """Return the zero-initialized head, in float32 under every policy: bfloat16 logits lose ties.
 
     Only a `DTypePolicyMap` that names the head gives it another policy. With the features of a
     distillation token, the mean of two heads (DeiT, section 4).
     """
+    pooled, distilled = features["pre_logits"], features.get("distillation_token")
     if distilled is not None:
         heads = [
-            _head(x, config, name) for x, name in zip((features, distilled), HEADS, strict=True)
+            _dense(x, config, name)
+            for x, name in zip((pooled, distilled), DENSE_HEADS, strict=True)
         ]
         mean = keras.layers.Average(dtype="float32", name="mean_of_heads")(heads)
         activation = config.classifier_activation if config.num_classes else None
         return keras.layers.Activation(activation, dtype="float32", name="logits")(mean)
-    return _head(features, config, "head", config.classifier_activation)
+    return _dense(pooled, config, "head", config.classifier_activation)
 
 
-def _head(features: Any, config: ModelConfig, name: str, activation: str | None = None) -> Any:
+def map_head(features: Features, config: ModelConfig) -> Any:
+    """Return outputs for every pixel, `(n, height, width, outputs)`: a linear head on the grid.
+
+    Features at the places of the patches, normalized over the batch, a linear layer that begins at
+    zero, and outputs enlarged to the image, bilinear (DINOv3, section 6.1.2; its released head).
+    """
+    norm = keras.layers.BatchNormalization(
+        momentum=0.9, epsilon=1e-5, dtype="float32", name="head_norm"
+    )
+    outputs = _dense(norm(features["grid"]), config, "head")
+    resize = MapResize(config.image_size, dtype="float32", name="head_resize")
+    return resize(outputs)
+
+
+# By `Task.head`: (features by name, configuration) -> outputs.
+HEADS: dict[str, Callable[[Features, ModelConfig], Any]] = {"row": row_head, "map": map_head}
+
+
+def _dense(features: Any, config: ModelConfig, name: str, activation: str | None = None) -> Any:
     if config.num_classes == 0:
         name = "features" if name == "head" else f"features_{name}"
         return keras.layers.Activation("linear", dtype="float32", name=name)(features)

@@ -26,7 +26,7 @@ from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
 from keras_vit.models.config import ModelConfig
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import HEAD_LAYERS
 from keras_vit.models.layer_state import (
     copy_weights,
     layers_beside,
@@ -303,7 +303,7 @@ class ImageModel(CompiledModel):
             for layer in self._flatten_layers(include_self=False)
             if layer.quantization_mode is not None
         }
-        for head in quantized.keys() & set(HEADS if new_head else ()):
+        for head in quantized.keys() & set(HEAD_LAYERS if new_head else ()):
             quantized[head] = keras.DTypePolicy("float32")
         policy = self._config.dtype
         if quantized or isinstance(policy, keras.dtype_policies.DTypePolicyMap):
@@ -610,12 +610,12 @@ class ImageModel(CompiledModel):
             "num_classes": num_classes,
             "task": task,
             "trainable": True,
-            "frozen": [path for path in config["frozen"] if path.split("/")[0] not in HEADS],
+            "frozen": [path for path in config["frozen"] if path.split("/")[0] not in HEAD_LAYERS],
             "dtype": self._policy_config(new_head=True),
             **dict.fromkeys(("novelty", "task_from", "targets_seen")),  # of other training images
         }
         self._check_overrides(overrides)
-        return self._copy_with({**changes, **overrides}, fresh=HEADS)
+        return self._copy_with({**changes, **overrides}, fresh=HEAD_LAYERS)
 
     def copy(self, **overrides: Any) -> Self:
         """Return a copy that is not compiled: without optimizer state, a third of the file.

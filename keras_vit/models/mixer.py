@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_vit.layers import MeanPooling, MixerBlock, PatchEmbedding
+from keras_vit.layers import MeanPooling, MixerBlock, PatchEmbedding, TokensToGrid
 from keras_vit.models.config import MixerConfig, arguments_of
 from keras_vit.models.geometry import ImageShape, mixer_grid
 from keras_vit.models.head import classify
@@ -34,7 +34,10 @@ def mlp_mixer(images: Any, config: MixerConfig) -> dict[str, Any]:
         epsilon=config.norm_epsilon, **add, name="encoder_norm"
     )(tokens)
     x["pooled"] = x["pre_logits"] = MeanPooling(**add, name="pooling")(x["encoder_norm"])
-    x["logits"] = classify(x["pre_logits"], config)
+    if config.head == "map":
+        to_grid = TokensToGrid(0, "channels_last", **add, name="grid")
+        x["grid"] = to_grid(x["encoder_norm"], x["patches"])
+    x["logits"] = classify(x, config)
     return x
 
 

@@ -31,7 +31,9 @@ def bit_resnet(images: Any, config: ResNetConfig) -> dict[str, Any]:
     x["pooled"] = x["pre_logits"] = keras.layers.GlobalAveragePooling2D(
         data_format="channels_last", dtype=config.dtype, name="pooling"
     )(last)
-    x["logits"] = classify(x["pre_logits"], config)
+    if config.head == "map":
+        x["grid"] = last
+    x["logits"] = classify(x, config)
     return x
 
 

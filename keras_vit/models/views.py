@@ -61,10 +61,18 @@ def mean_of_views(model: keras.Model, views: str | None = None) -> Any:
             "images of any size: give model.with_input_shape((224, 224, 3)), or "
             'views="one".'
         )
+    is_map = len(model.output_shape) == 4  # whose pixels are moved back
+    if is_map and any(view.side < 1 for view in chosen):
+        raise ValueError(
+            f'views="{name}" averages over parts of images, and {model.name} returns maps of all '
+            'pixels: give views="flip", or "one".'
+        )
     images = keras.Input(shape[1:], name="images")
-    views_of = [model(_seen(images, view, rows, columns)) for view in chosen]
-    answers = ops.stack([answers_in_graph(model, outputs) for outputs in views_of])
-    mean = outputs_in_graph(model, ops.mean(answers, axis=0))
+    answers = []
+    for view in chosen:
+        outputs = answers_in_graph(model, model(_seen(images, view, rows, columns)))
+        answers.append(ops.flip(outputs, axis=2) if is_map and view.mirrored else outputs)
+    mean = outputs_in_graph(model, ops.mean(ops.stack(answers), axis=0))
     averaged = SharedModel.of(model, images, mean, model.name)
     # What evaluation and export ask of a model.
     averaged.classifier_activation, averaged.task = model.classifier_activation, model.task

@@ -29,6 +29,7 @@ from keras_vit.layers import (
     RegisterTokens,
     RotaryPositions,
     TokenPooling,
+    TokensToGrid,
     UnmergeTokens,
 )
 from keras_vit.layers._dropout import Dropout
@@ -53,7 +54,9 @@ def vision_transformer(images: Any, config: ViTConfig) -> Features:
     x |= encoded.features
     x |= read_out(encoded, config)  # encoder_norm (n, t, d), pooled (n, d): y
     x["pre_logits"] = pre_logits(x["pooled"], config)  # (n, representation_size or d)
-    x["logits"] = classify(x["pre_logits"], config, x.get("distillation_token"))  # (n, classes)
+    if config.head == "map":
+        x["grid"] = on_grid(x["encoder_norm"], x["patches"], encoded, config)
+    x["logits"] = classify(x, config)  # (n, classes), or (n, height, width, classes)
     return x
 
 
@@ -250,6 +253,14 @@ def keep_all_tokens(tokens: Any, encoded: Encoded, config: ViTConfig) -> Any:
     return tokens
 
 
+def on_grid(tokens: Any, patches: Any, encoded: Encoded, config: ViTConfig) -> Any:
+    """Return the tokens of the patches at their places, `(n, rows, columns, d)`."""
+    for index in encoded.token_index:
+        tokens = UnmergeTokens(dtype=config.dtype, name="grid_unmerged")(tokens, index)
+    options = {"data_format": "channels_last", "dtype": config.dtype, "name": "grid"}
+    return TokensToGrid(config.num_prefix_tokens, **options)(tokens, patches)
+
+
 POOL = {
     "token": pool_class_token,
     "gap": pool_mean,
@@ -310,7 +321,8 @@ class VisionTransformer(ImageModel, ViTAttributes):
 
     def only_pooled_tokens(self) -> AbstractContextManager[None]:
         last_block = self.get_layer(f"block_{self.depth - 1}")
-        if self.pooling != "token" or has_hooks((last_block, self.get_layer("encoder_norm"))):
+        is_row = self.pooling == "token" and self._config.head == "row"
+        if not is_row or has_hooks((last_block, self.get_layer("encoder_norm"))):
             return nullcontext()
         return only_first_tokens(last_block, 1 + self.distilled)
 

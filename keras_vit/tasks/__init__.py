@@ -1,4 +1,4 @@
-"""What a model's outputs mean: classification, several labels, numbers, grades in an order."""
+"""What a model's outputs mean: classes, several labels, numbers, grades; classes of pixels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ from keras_vit.tasks.conformal import PredictionSets
 from keras_vit.tasks.multilabel import Multilabel
 from keras_vit.tasks.ordinal import Ordinal
 from keras_vit.tasks.regression import Regression
+from keras_vit.tasks.segmentation import Segmentation
 from keras_vit.tasks.task import Task
 
 __all__ = [
@@ -18,12 +19,13 @@ __all__ = [
     "Ordinal",
     "PredictionSets",
     "Regression",
+    "Segmentation",
     "Task",
     "get",
 ]
 
 TASKS: dict[str, type[Task]] = {
-    cls.kind: cls for cls in (Classification, Multilabel, Regression, Ordinal)
+    cls.kind: cls for cls in (Classification, Multilabel, Regression, Ordinal, Segmentation)
 }
 
 

@@ -186,6 +186,16 @@ class Answer:
         """
         raise NotImplementedError
 
+    def constant_tally(self, targets: Any, answer: Any) -> Tally:
+        """Return the tally of one answer for all images.
+
+        Args:
+            targets: As `summary` returns them.
+            answer: A value of `best_constants`.
+        """
+        rows = np.broadcast_to(answer, (len(targets), *np.shape(answer)))
+        return self.tally(targets, rows)
+
     def name_scores(self, tally: Tally) -> Columns:
         """Return a table of numbers per name, `(size,)` each; empty where the scores say it all."""
         return {}

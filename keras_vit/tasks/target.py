@@ -24,6 +24,9 @@ class Target:
     """
 
     kind: ClassVar[str]
+    # Whether a target is a map with a value for every pixel, which moves as its image does: in a
+    # file beside the image, read with it.
+    per_pixel: ClassVar[bool] = False
     mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
     # Whether a mirror image usually has the same target: an angle or a side does not.
     keeps_in_mirror: ClassVar[bool] = False
@@ -52,6 +55,10 @@ class Target:
     def to_targets(self, checked: Any) -> np.ndarray:
         """Return what `check_targets` takes for what batches hold; numbers in units."""
         return np.asarray(checked)
+
+    def summary(self, targets: Any) -> np.ndarray:
+        """Return what is kept of targets once they are scored: all, but for maps."""
+        return np.asarray(targets)
 
     def split(self, targets: Any, fraction: float, seed: int = 0, groups: Any = None) -> np.ndarray:
         """Return which examples to hold out, stratified by the targets; the seed decides.

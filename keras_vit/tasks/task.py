@@ -31,6 +31,7 @@ class Task(Target, Answer):
     """
 
     nouns: ClassVar[tuple[str, str]]  # what one of its names is, what several are
+    head: ClassVar[str] = "row"  # how outputs follow from features: a key of `models.head.HEADS`
     fewest: ClassVar[int] = 1
     most: ClassVar[int] = 2**24  # more than this is a damaged file's
     distinct: ClassVar[bool] = True  # whether no name may occur twice

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit._base.errors import accepted_arguments, check_positive
 from keras_vit.models.answers import task_of
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.task_words import in_words, scale_of
 from keras_vit.trainer.loss_scaling import with_loss_scaling
@@ -205,6 +205,6 @@ def recipe_loss(task: Task, recipe: Recipe, targets: Any = None) -> keras.losses
 
 def set_head_bias(model: keras.Model, bias: Any) -> None:
     """Sets the bias of a new head, all zeros, to a number or to an array `(outputs,)`."""
-    for head in (layer for layer in model.layers if layer.name in HEADS):
+    for head in (layer for layer in model.layers if layer.name in DENSE_HEADS):
         if not any(np.any(values) for values in head.get_weights()):
             head.bias.assign(np.broadcast_to(bias, head.bias.shape))

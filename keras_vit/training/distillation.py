@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_vit._base.errors import check_above_zero, check_choice
 from keras_vit.models.answers import task_of
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.models.image_model import ImageModel
 from keras_vit.ops import without_gradient
 from keras_vit.tasks import Task
@@ -234,8 +234,8 @@ class _MeanOfImages(keras.losses.Loss):
 def _outputs_by_source(student: ImageModel) -> dict[str, Any]:
     """Return the logits, and which outputs learn from the labels and which from the teacher."""
     of_labels = of_teacher = student.output
-    if {layer.name for layer in student.layers} >= set(HEADS):
-        of_labels, of_teacher = (student.get_layer(name).output for name in HEADS)
+    if {layer.name for layer in student.layers} >= set(DENSE_HEADS):
+        of_labels, of_teacher = (student.get_layer(name).output for name in DENSE_HEADS)
     return {"logits": student.output, "from_labels": of_labels, "from_teacher": of_teacher}
 
 

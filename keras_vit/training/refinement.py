@@ -17,7 +17,7 @@ from keras_vit.evaluation.task_probe import TaskProbe
 from keras_vit.models import MLPMixer
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import image_shape
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.tasks.conformal import check_coverage, fewest_examples
 from keras_vit.training.averaging import toward_start
 from keras_vit.training.recipes import Recipe
@@ -140,7 +140,7 @@ def some_of(split: Split, most: int) -> Split:
 def set_head(model: Any, probe: evaluation.LinearProbe | TaskProbe) -> None:
     """Makes a linear probe the head of the model, also of one with two."""
     # Beside a second head, which stays zero, the mean of both is half of this one.
-    number = sum(layer.name in HEADS for layer in model.layers)
+    number = sum(layer.name in DENSE_HEADS for layer in model.layers)
     model.get_layer("head").set_weights([number * probe.kernel, number * probe.bias])
 
 

@@ -12,7 +12,7 @@ import keras
 from keras_vit._base.errors import printable, warn_at_caller
 from keras_vit._base.files import atomic_write, irregular_type
 from keras_vit.models.answers import unknown_task
-from keras_vit.models.head import HEADS
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.checkpoint_file import open_container
@@ -122,7 +122,7 @@ def _in_units(model: ImageModel) -> Any:
     """Return a model whose outputs are in units, as other packages do not know of a scale."""
     if model.task is None:
         return model
-    heads = [layer for layer in model.layers if layer.name in HEADS]
+    heads = [layer for layer in model.layers if layer.name in DENSE_HEADS]
     changed = [model.task.in_units(*layer.get_weights()) for layer in heads]
     if all(task == model.task for task, _, _ in changed):
         return model

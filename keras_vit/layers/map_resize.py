@@ -1,0 +1,78 @@
+"""Maps to another size, bilinear, by two small matrices: the same numbers wherever they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._base.errors import as_pair
+from keras_vit.layers.configured import ConfiguredLayer, Shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MapResize(ConfiguredLayer):
+    """Resizes maps, bilinear and without antialiasing.
+
+    Takes `(batch, rows, columns, channels)` of a fixed size and returns
+    `(batch, *size, channels)`. The numbers are those of torch's `interpolate(mode="bilinear")`.
+
+    Args:
+        size: Height and width of the result: one number, or a pair.
+        align_corners: Whether the centers of the corner pixels stay where they are, as in DPT;
+            otherwise the corners of the image do.
+
+    Raises:
+        ValueError: The size of the maps is not known.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> maps = keras.ops.reshape(keras.ops.arange(2.0), (1, 1, 2, 1))
+    >>> resized = keras_vit.layers.MapResize((1, 4))(maps)
+    >>> keras.ops.convert_to_numpy(resized).ravel().tolist()
+    [0.0, 0.25, 0.75, 1.0]
+    """
+
+    def __init__(
+        self, size: int | tuple[int, int], align_corners: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.size = as_pair(size, "size")
+        self.align_corners = align_corners
+
+    def build(self, input_shape: Shape) -> None:
+        """Computes the matrices; there are no weights to create."""
+        if None in input_shape[1:3]:
+            raise ValueError(
+                f"Maps of shape {tuple(input_shape)} have any size, and a fixed one is resized: "
+                "give the model input_shape in numbers."
+            )
+        self._matrices = [
+            bilinear_matrix(given, wanted, self.align_corners)
+            for given, wanted in zip(input_shape[1:3], self.size, strict=True)
+        ]
+
+    def call(self, inputs: Any) -> Any:
+        rows, columns = (ops.cast(matrix, inputs.dtype) for matrix in self._matrices)
+        return ops.einsum("bhwc,Hh,Ww->bHWc", inputs, rows, columns)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *self.size, input_shape[3])
+
+
+def bilinear_matrix(given: int, wanted: int, align_corners: bool = False) -> np.ndarray:
+    """Return the weights of each given pixel for each wanted one, float32 `(wanted, given)`.
+
+    >>> bilinear_matrix(2, 3, align_corners=True).tolist()
+    [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    """
+    places = np.arange(wanted, dtype=np.float64)
+    if align_corners:
+        places *= (given - 1) / max(wanted - 1, 1)
+    else:
+        places = (places + 0.5) * given / wanted - 0.5
+    places = places.clip(0, given - 1)
+    return np.maximum(1 - np.abs(places[:, None] - np.arange(given)), 0).astype(np.float32)

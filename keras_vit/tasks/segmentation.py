@@ -1,0 +1,208 @@
+"""Segmentation: one of several classes for every pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit._base.errors import listed, printable
+from keras_vit.tasks.answer import Columns, Tally
+from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
+from keras_vit.tasks.scores import NamedScores, shares
+from keras_vit.tasks.target import as_array
+from keras_vit.tasks.task import Task
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(frozen=True)
+class Segmentation(Task):
+    """A class for every pixel; the answers are probabilities, the softmax of the outputs.
+
+    Outputs and answers are `(examples, height, width, classes)` at the size of the model's images.
+    Targets are integers `(examples, height, width)`, and 255 for a pixel whose class is not known,
+    which neither trains nor scores. Before an image is read, its target is known as a row
+    `(classes,)`: the part of its labeled pixels that each class has.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks import Segmentation
+    >>> task = Segmentation(("sky", "tree"))
+    >>> answer, = task.answers(np.array([[[[2.0, 0.0], [2.0, 0.0]], [[0.0, 2.0], [3.0, 0.0]]]]))
+    >>> task.to_text(answer)
+    'sky 75.00%, tree 25.00%'
+    >>> task.scores([[[0, 0], [1, 255]]], answer[None])["mean_iou"].value
+    1.0
+    """
+
+    kind = "segmentation"
+    nouns = ("class", "classes")
+    fewest = 2
+    most = IGNORED  # whose number is that of unknown pixels
+    head = "map"
+    per_pixel = True
+    mixes = False
+    keeps_in_mirror = True
+    losses: ClassVar = {"pixel_crossentropy": PixelCrossentropy}
+    distillation: ClassVar = {}
+    unbalanced = "an image has pixels of several"
+    tensor_names = ("probabilities", "classes")
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        """Return maps as int32, or rows of parts as float32."""
+        array = as_array(targets)
+        if array.ndim == 2 and array.shape[1] == self.size and array.dtype.kind == "f":
+            return array.astype(np.float32)
+        if array.ndim != 3 or array.dtype.kind not in "biu":
+            raise ValueError(
+                f"Targets of {array.dtype} and shape {array.shape} do not fit segmentation: give "
+                "integers (examples, height, width)."
+            )
+        outside = (array != IGNORED) & ((array < 0) | (array >= self.size))
+        if outside.any():
+            row = int(outside.any(axis=(1, 2)).argmax())
+            raise ValueError(
+                f"The target of row {row} has the class {array[row][outside[row]][0]}: give "
+                f"integers from 0 to {self.size - 1}, and {IGNORED} for pixels of no known class."
+            )
+        return array.astype(np.int32)
+
+    def parts(self, targets: Any) -> np.ndarray:
+        """Return what part of the labeled pixels of each image each class has, `(images, size)`."""
+        checked = self.check_targets(targets)
+        if checked.ndim == 2:
+            return checked
+        counts = pixel_counts(checked, self.size)
+        return shares(counts, counts.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    def summary(self, targets: Any) -> np.ndarray:
+        return self.parts(targets)
+
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        return self.parts(targets) > 0
+
+    def counts(self, targets: Any) -> np.ndarray:
+        """Return how many images' worth of pixels each class has."""
+        return self.parts(targets).sum(axis=0)
+
+    def initial_bias(self, targets: Any) -> np.ndarray:
+        """Return the logarithm of each class's part of all pixels, as if one more image had all."""
+        counts = self.counts(targets)
+        return np.log((counts + 1 / self.size) / (counts.sum() + 1)).astype(np.float32)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [MeanIoU(self.size)]
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        logits = np.asarray(outputs, np.float32)
+        if logits.ndim != 4 or logits.shape[-1] != self.size:
+            raise ValueError(
+                f"Outputs {logits.shape} do not fit segmentation of {self.size}: give (examples, "
+                f"height, width, {self.size})."
+            )
+        weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        return ops.softmax(ops.cast(outputs, "float32"))
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        return ops.log(ops.maximum(answers, keras.config.epsilon()))
+
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
+        classes = ops.cast(ops.argmax(answers, axis=-1), "int32")
+        return dict(zip(self.answer_names, (answers, classes), strict=True))
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        """Return the largest classes, `predictions`: what part of the pixels each of them has."""
+        parts = self.parts(np.asarray(answer).argmax(axis=-1)[None])[0]
+        order = [i for i in np.argsort(-parts, kind="stable")[:top] if parts[i] > 0]
+        names = self.shown_names
+        return {"predictions": [{"class": names[i], "part": float(parts[i])} for i in order]}
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        rows = self.describe(answer, top)["predictions"]
+        return printable(", ".join(f"{row['class']} {row['part']:.2%}" for row in rows))
+
+    def tally(self, targets: Any, answers: Any) -> Tally:
+        """Return the right, present and answered pixels of each class, `(images, size)` each."""
+        labels, probabilities = self.check_targets(targets), np.asarray(answers)
+        if labels.shape != probabilities.shape[:-1] or probabilities.shape[-1] != self.size:
+            raise ValueError(
+                f"Targets {labels.shape} do not match answers {probabilities.shape}: give maps of "
+                f"one size, and {self.size} probabilities of each pixel."
+            )
+        if not np.isfinite(probabilities).all():
+            raise ValueError(
+                "Some answers are not finite: the model's weights are damaged, or its training "
+                "diverged. Train it again with a lower learning rate, or use another file."
+            )
+        predicted = np.where(labels == IGNORED, IGNORED, probabilities.argmax(axis=-1))
+        right = np.where(predicted == labels, labels, IGNORED)
+        maps = {"right": right, "present": labels, "answered": predicted}
+        return {name: pixel_counts(values, self.size) for name, values in maps.items()}
+
+    def _scores(self, tally: Tally) -> NamedScores:
+        counts = [tally[name].astype(np.float64) for name in ("right", "present", "answered")]
+
+        def score(weights: np.ndarray) -> list[float]:
+            right, present, answered = (weights @ rows for rows in counts)
+            union, total = present + answered - right, present.sum()
+            occurs = union > 0
+            iou = (right[occurs] / union[occurs]).mean() if occurs.any() else np.nan
+            return [iou, right.sum() / total if total else np.nan]
+
+        return ("mean_iou", "pixel_accuracy"), score
+
+    def main_score(self, targets: Any) -> str:
+        return "mean_iou"
+
+    def best_constants(self, targets: Any) -> Mapping[str, Any]:
+        """Return the class of the most pixels, for every pixel."""
+        most = np.eye(self.size)[self.counts(targets).argmax()]
+        return dict.fromkeys(("mean_iou", "pixel_accuracy"), most)
+
+    def constant_tally(self, targets: Any, answer: Any) -> Tally:
+        parts = self.parts(targets).astype(np.float64)
+        answered = np.asarray(answer) * parts.sum(axis=1, keepdims=True)
+        return {"right": parts * np.asarray(answer), "present": parts, "answered": answered}
+
+    def name_scores(self, tally: Tally) -> Columns:
+        """Return IoU, precision and recall of each class, and its part of all pixels."""
+        right, present, answered = (tally[n].sum(axis=0) for n in ("right", "present", "answered"))
+        return {
+            "IoU": shares(right, present + answered - right),
+            "precision": shares(right, answered),
+            "recall": shares(right, present),
+            "part": shares(present, present.sum()),
+        }
+
+    def distance(self, tally: Tally) -> np.ndarray:
+        """Return the part of an image's labeled pixels that is wrong."""
+        right, present = (tally[name].sum(axis=1) for name in ("right", "present"))
+        return shares(present - right, present)
+
+    def texts(self, tally: Tally, index: int) -> tuple[str, str]:
+        answer, truth = (self._largest(tally[n][index]) for n in ("answered", "present"))
+        return f"{answer} ({self.distance(tally)[index]:.0%} wrong)", truth
+
+    def _largest(self, counts: np.ndarray) -> str:
+        places = [i for i in np.argsort(-counts, kind="stable")[:3] if counts[i]]
+        return printable(listed([self.shown_names[i] for i in places]))
+
+    def explained(self, answers: Any) -> np.ndarray:
+        """Return the class of the most pixels of each image, int `(examples,)`."""
+        return pixel_counts(np.asarray(answers).argmax(axis=-1), self.size).argmax(axis=1)
+
+    def evidence(self, outputs: Any, which: Any) -> Any:
+        """Return the mean output of a class over the pixels, `(examples,)`."""
+        chosen = ops.one_hot(which, self.outputs, dtype="float32")[:, None, None]
+        return ops.mean(ops.sum(outputs * chosen, axis=-1), axis=(1, 2))
+
+    def evidence_text(self, which: int) -> str:
+        return self.shown_names[which]
