@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import check_choice
+from keras_vit.data.arrays import Array
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.augment.change import Draws
-from keras_vit.data.eval_transform import BAND_MODES, EvalTransform
+from keras_vit.data.augment.training_image import training_mask
+from keras_vit.data.eval_transform import BAND_MODES, WHOLE_MODES, EvalTransform
+from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split, spread
 from keras_vit.ops import rows_of_process
 from keras_vit.tasks import Task
+from keras_vit.tasks.pixel_losses import IGNORED
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class BatchPlan:
     def source(self) -> Split:
         """The split, or its images decoded in memory; decodes them when first asked for."""
         split, cache = self.split, self.cache
+        if split.per_pixel:  # its maps are in files
+            return split
         if cache is None:
             cache = _decoded_bytes(split, self.channels) < MEMORY_BYTES
         if not cache or isinstance(split, ArraySplit):  # which is in memory already
@@ -73,6 +79,12 @@ class BatchPlan:
         if not self.training:
             return 0.0, 0.0
         return self.augmentation.mixup, self.augmentation.cutmix
+
+    def moved_map(self, label: Array, draws: dict[str, Draws]) -> Array:
+        """Return a label that is a map, moved as its image is."""
+        if self.training:
+            return training_mask(label, self.size, draws, self.augmentation, IGNORED)
+        return evaluation_mask(label, self.size)
 
     @property
     def shuffle_seed(self) -> int | None:
@@ -120,8 +132,13 @@ def _decoded_bytes(split: Split, channels: int, sample: int = 16) -> float:
 
 
 def label_columns(split: Split, num_classes: int | None) -> int | None:
-    """Return the columns of a batch's labels; None for integers."""
-    if split.label_shape:
+    """Return the columns of a batch's labels; None for integers, and for maps of them."""
+    if split.per_pixel and num_classes is not None:
+        raise ValueError(
+            f"num_classes={num_classes} makes one-hot rows of classes, and the labels of "
+            f"{split!r} are maps: leave num_classes out."
+        )
+    if split.label_shape and not split.per_pixel:
         (columns,) = split.label_shape
         if num_classes not in (None, columns):
             raise ValueError(
@@ -164,6 +181,22 @@ def check_band_plan(
             f"augment changes the colors of pixels 0..255 by {', '.join(of_bytes)}, and bands have "
             "a range of their own: give an Augmentation without, such as 'inception' (--augment "
             "inception)."
+        )
+
+
+def check_map_plan(plan: BatchPlan) -> None:
+    """Raises a ValueError for what would move or mix images, and not the maps of their labels."""
+    if plan.training and (plan.layers or any(plan.alphas)):
+        what = "layers and callables change" if plan.layers else "mixup and CutMix mix"
+        raise ValueError(
+            f"augment: {what} images, and the labels of {plan.split!r} are maps, which would stay "
+            'as they are: give an Augmentation without, such as "maps".'
+        )
+    if not plan.training and plan.transform.mode not in WHOLE_MODES:
+        raise ValueError(
+            f"eval_transform={plan.transform.mode!r} crops the border, which the maps of "
+            f"{plan.split!r} have: set model.eval_transform = 'stretch', or one of "
+            f"{', '.join(WHOLE_MODES)}."
         )
 
 

@@ -35,6 +35,12 @@ PILLOW_MODES = {
     "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_center=False),
 }
 MODES = ("crop", "stretch", "stretch_bicubic", "big_vision", *PILLOW_MODES)
+WHOLE_MODES = (
+    "stretch",
+    "stretch_bicubic",
+    "timm_squash",
+    "huggingface_stretch",
+)  # all of an image
 BAND_MODES = ("crop", "stretch")  # the others round to 0..255, or clip
 MOST_BANDS = 1024
 NODATA = ("mean", "refuse")  # besides numbers

@@ -160,12 +160,16 @@ class _Examples:
         epoch, place = divmod(position, len(split))
         with self._one_thread:
             index = int(self._order(epoch)[place])
-        if not self._is_needed(position if plan.repeat else place):
-            return _Example(None, self._labels[index], position)
         crop, draws = None, {}
         if plan.training:
             with self._one_thread:
                 draws = of_image(self._draw(position // _CHUNK), position % _CHUNK)
+        label = self._labels[index]
+        if split.per_pixel:
+            label = plan.moved_map(split.label_map(index), draws)
+        if not self._is_needed(position if plan.repeat else place):
+            return _Example(None, label, position)
+        if plan.training:
             crop = plan.augmentation.random_crop.to_decode(draws["crop"])
         image, valid = split.pixels_or_replace(index, plan.channels, crop)
         if not valid and split.skips:
@@ -181,7 +185,7 @@ class _Examples:
             image = augment_crop(image, plan.size, draws, plan.augmentation)
         else:
             image = evaluation_image(image, plan.size, plan.transform)
-        return _Example(image, self._labels[index], position)
+        return _Example(image, label, position)
 
     def _is_needed(self, place: int) -> bool:
         """Return whether this process decodes what stands at a place of a pass or of the stream."""

@@ -17,6 +17,7 @@ from keras_vit.data.augment.augmentation import get_augmentation
 from keras_vit.data.batch_plan import (
     BatchPlan,
     check_band_plan,
+    check_map_plan,
     check_mixing,
     check_numbers,
     label_columns,
@@ -142,6 +143,8 @@ def pipeline(
         repeat=repeat,
         start_step=start_step,
     )
+    if split.per_pixel:
+        check_map_plan(plan)
     check_mixing(plan.alphas, any(map(mixes, plan.layers)), columns)
     if split.reader == "tensorflow":
         return tensorflow_batches(plan)

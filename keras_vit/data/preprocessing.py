@@ -82,6 +82,31 @@ def evaluation_image(
     return _as_float(prepared, size, image.shape[-1])
 
 
+def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
+    """Resize the label of each pixel to `image_size`, that of the nearest pixel.
+
+    As `evaluation_image` moves the image in a mode of `WHOLE_MODES`.
+
+    Args:
+        mask: integers `(height, width)`, array or tensor.
+        image_size: int or `(height, width)` of the result.
+
+    Example:
+        >>> evaluation_mask(np.array([[1, 2]], "int32"), (1, 4)).tolist()
+        [[1, 1, 2, 2]]
+    """
+    size, xp = as_pair(image_size, "image_size"), array_namespace(mask)
+    shape = xp.cast(xp.shape(mask), xp.float32)
+    rows, columns = (
+        xp.cast(xp.floor((xp.range(side, dtype=xp.float32) + 0.5) * shape[axis] / side), xp.int32)
+        for axis, side in enumerate(size)
+    )
+    places = xp.stack(
+        [xp.broadcast_to(rows[:, None], size), xp.broadcast_to(columns, size)], axis=-1
+    )
+    return xp.gather_nd(mask, places)
+
+
 def _as_float(image: Array, size: PixelSize, channels: int | None) -> Array:
     xp = array_namespace(image)
     return xp.ensure_shape(xp.cast(image, xp.float32), (*size, channels))

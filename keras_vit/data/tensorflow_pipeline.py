@@ -17,7 +17,6 @@ from keras_vit.data.augment.mixtures import draw_mixture, mix_images, mix_rows
 from keras_vit.data.augment.training_image import augment_crop
 from keras_vit.data.batch_plan import BatchPlan
 from keras_vit.data.preprocessing import evaluation_image
-from keras_vit.data.sources.splits import Split
 
 _CHUNK = 256  # images for which random changes are drawn at once
 
@@ -36,6 +35,9 @@ def tensorflow_batches(plan: BatchPlan) -> tf.data.Dataset:
 
     resize = tf.function(resize, autograph=False)  # traced once, for both calls of `prepare`
 
+    def moved(label: tf.Tensor, draws: Any) -> tf.Tensor:
+        return plan.moved_map(label, draws) if split.per_pixel else label
+
     def prepare(
         example: Any, label: tf.Tensor, draws: Any, position: tf.Tensor, guarded: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -45,11 +47,11 @@ def tensorflow_batches(plan: BatchPlan) -> tf.data.Dataset:
             image, valid = split.decode_or_replace(example, channels, crop)
         else:
             image, valid = split.decode(example, channels, crop), tf.constant(True)
-        return resize(image, draws, position), label, position, valid
+        return resize(image, draws, position), moved(label, draws), position, valid
 
     if changes.mixes:  # layers pair any images of a batch
         changes.check_processes(plan.rows is not None)
-    batches = _batches(plan, prepare, None if changes.mixes else plan.needed)
+    batches = _batches(plan, prepare, moved, None if changes.mixes else plan.needed)
     # TensorFlow's autotuner sleeps for twice as long each time, and the end of an epoch may wait
     # for it to wake: an epoch of 10 seconds took 20, measured. Without it, AUTOTUNE is all cores.
     options = tf.data.Options()
@@ -90,7 +92,10 @@ def _mix(
 
 
 def _batches(
-    plan: BatchPlan, prepare: Callable[..., Any], needed: np.ndarray | None
+    plan: BatchPlan,
+    prepare: Callable[..., Any],
+    moved: Callable[..., Any],
+    needed: np.ndarray | None,
 ) -> tf.data.Dataset:
     """Batches of what `prepare` returns, whatever becomes of images that cannot be decoded.
 
@@ -105,7 +110,11 @@ def _batches(
         return valid.batch(batch_size).skip(plan.start_step)
     if needed is not None:
         examples = examples.batch(batch_size)
-        return _batches_of_process(examples, split, prepare, guarded, batch_size, needed)
+
+        def label_of(example: Any, label: tf.Tensor, draws: Any, _: Any) -> tf.Tensor:
+            return moved(split.read(example, label, guarded=True)[1], draws)
+
+        return _batches_of_process(examples, label_of, prepare, guarded, batch_size, needed)
     if split.can_fail:
         return _guarded_batches(examples.batch(batch_size), prepare, guarded)
     return _map(examples, prepare).batch(batch_size)
@@ -138,16 +147,13 @@ def _guarded_batch(
 
 def _batches_of_process(
     plans: tf.data.Dataset,
-    split: Split,
+    label_of: Callable[..., Any],
     prepare: Callable[..., Any],
     guarded: Callable[..., Any],
     batch_size: int,
     rows: np.ndarray,
 ) -> tf.data.Dataset:
     """Batches with the images of these rows alone, and the labels and positions of all."""
-
-    def label_of(example: Any, label: tf.Tensor, *_: Any) -> tf.Tensor:
-        return split.read(example, label, guarded=True)[1]
 
     def batch_of(*plan: Any) -> tf.data.Dataset:
         size = tf.size(plan[-1], tf.int64)

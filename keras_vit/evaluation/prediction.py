@@ -1,5 +1,6 @@
 """A model's predictions for image files and for splits of a data set."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -43,7 +44,7 @@ def predict_files(
 
     Yields:
         Every file in order, with its answer `(size,)` by the model's task, such as a probability
-        per class, which `model.task.describe` and `to_text` put into words; or with the reason why
+        per class (of every pixel, `(height, width, size)`, for a task of pixels), which `model.task.describe` and `to_text` put into words; or with the reason why
         it cannot be decoded. Of a model with a `novelty`, an answer is `(size + 1,)`, the novelty
         last: above 1, the image is unlike those of the training.
 
@@ -62,6 +63,7 @@ def predict_files(
     """
     check_positive(batch_size=batch_size)
     check_takes_pixels_to_answers(model)
+    batch_size = min(batch_size, max(MOST_SCORE_BYTES // _answer_bytes(model), 1))
     scoring = scoring_model(model)
     remaining, looked_at, size = iter(files), 0, 0
     deep: list[Path] = []
@@ -180,7 +182,8 @@ def _predicted(
 ) -> tuple[np.ndarray, Any]:
     """Return the labels of a split, and what a model made of `model` predicts."""
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
-    if split.skips:  # labels come with their images where files cannot be decoded
+    # Labels come with their images where files cannot be decoded, or where they are maps.
+    if split.skips or split.per_pixel:
         labels = np.concatenate([batch for _, batch in batches.as_numpy_iterator()])
     else:
         labels = split.labels()
@@ -224,14 +227,15 @@ def predict_outcomes(
         model: See `predict_split`, also for the other arguments.
     """
     task, of_split = task_of(model), split.task
-    row_bytes = 4 * model.num_classes
+    row_bytes = _answer_bytes(model)
     # Several processes predict together, in `predict` alone.
     if row_bytes * len(split) <= MOST_SCORE_BYTES or current_processes() is not None:
         labels, outputs = _predicted(scoring_model(model), model, split, batch_size)
         outputs, *novelty = keras.tree.flatten(outputs)
         # The scale of numbers is that of the model's training images, and not of these.
         targets = of_split.to_targets(labels)
-        return Outcomes.of(task, targets, answers_of(model, outputs), *novelty), targets
+        outcomes = Outcomes.of(task, targets, answers_of(model, outputs), *novelty)
+        return outcomes, of_split.summary(targets)
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // row_bytes, 1))
     batches = data.pipeline(split, batch_size=batch_size, **pipeline_arguments(model))
     scoring, parts, all_targets = scoring_model(model), [], []
@@ -244,8 +248,13 @@ def predict_outcomes(
         )
         targets = of_split.to_targets(labels)
         parts.append(Outcomes.of(task, targets, answers_of(model, outputs), *novelty))
-        all_targets.append(targets)
+        all_targets.append(of_split.summary(targets))
     return Outcomes.joined(parts), np.concatenate(all_targets)
+
+
+def _answer_bytes(model: keras.Model) -> int:
+    """Return how many bytes the answer to an image takes."""
+    return 4 * math.prod(model.output_shape[1:])
 
 
 def pipeline_arguments(model: keras.Model) -> dict[str, Any]:

@@ -140,6 +140,7 @@ class ModelConfig:
     def _check_head(self) -> None:
         if self.head == "row":
             return
+        assert isinstance(self.task, Task)
         if None in self.image_size:
             raise ValueError(
                 f"input_shape={self.input_shape!r} is of any size, and {self.task.kind} returns a "

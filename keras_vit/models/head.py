@@ -30,10 +30,8 @@ def row_head(features: Features, config: ModelConfig) -> Any:
     """
     pooled, distilled = features["pre_logits"], features.get("distillation_token")
     if distilled is not None:
-        heads = [
-            _dense(x, config, name)
-            for x, name in zip((pooled, distilled), DENSE_HEADS, strict=True)
-        ]
+        both = zip((pooled, distilled), DENSE_HEADS, strict=True)
+        heads = [_dense(x, config, name) for x, name in both]
         mean = keras.layers.Average(dtype="float32", name="mean_of_heads")(heads)
         activation = config.classifier_activation if config.num_classes else None
         return keras.layers.Activation(activation, dtype="float32", name="logits")(mean)

@@ -109,7 +109,8 @@ class ImageModel(CompiledModel):
         self._dtype_policy = config.dtype
         self._task, self._task_from = config.task, config.task_from
         self._targets_seen: Seen = ()  # in training: see `Task.not_scaled`
-        self.eval_transform = EvalTransform()
+        # A crop would leave the border without an answer.
+        self.eval_transform = EvalTransform("crop" if config.head == "row" else "stretch")
         self.seen_images: SeenImages | None = None
         self.load_report = None
 
@@ -127,7 +128,8 @@ class ImageModel(CompiledModel):
     def task(self, task: Task | str | Mapping[str, Any] | None) -> None:
         if task is not None:
             task = self._task_of_kind(task) if isinstance(task, str) else tasks.get(task)
-            if task.outputs != self.num_classes or not self._config.is_pooled:
+            fits = task.outputs == self.num_classes and task.head == self._config.head
+            if not fits or not self._config.is_pooled:
                 raise ValueError(
                     f"{task.kind} of {task.size} does not fit {self.name}, which returns "
                     f"{self.output_shape}: give model.with_classifier(task=...) for a new head."

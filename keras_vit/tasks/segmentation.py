@@ -25,8 +25,8 @@ class Segmentation(Task):
 
     Outputs and answers are `(examples, height, width, classes)` at the size of the model's images.
     Targets are integers `(examples, height, width)`, and 255 for a pixel whose class is not known,
-    which neither trains nor scores. Before an image is read, its target is known as a row
-    `(classes,)`: the part of its labeled pixels that each class has.
+    which neither trains nor scores. Where the maps themselves are not at hand, a target is a row
+    `(classes,)` of floats: how many of the image's pixels have each class.
 
     Example:
 
@@ -54,10 +54,10 @@ class Segmentation(Task):
     tensor_names = ("probabilities", "classes")
 
     def check_targets(self, targets: Any) -> np.ndarray:
-        """Return maps as int32, or rows of parts as float32."""
+        """Return maps as int32, or rows of counts as float64."""
         array = as_array(targets)
         if array.ndim == 2 and array.shape[1] == self.size and array.dtype.kind == "f":
-            return array.astype(np.float32)
+            return array.astype(np.float64)
         if array.ndim != 3 or array.dtype.kind not in "biu":
             raise ValueError(
                 f"Targets of {array.dtype} and shape {array.shape} do not fit segmentation: give "
@@ -72,23 +72,22 @@ class Segmentation(Task):
             )
         return array.astype(np.int32)
 
-    def parts(self, targets: Any) -> np.ndarray:
-        """Return what part of the labeled pixels of each image each class has, `(images, size)`."""
-        checked = self.check_targets(targets)
-        if checked.ndim == 2:
-            return checked
-        counts = pixel_counts(checked, self.size)
-        return shares(counts, counts.sum(axis=1, keepdims=True)).astype(np.float32)
-
     def summary(self, targets: Any) -> np.ndarray:
-        return self.parts(targets)
+        """Return how many pixels of each image have each class, float64 `(images, size)`."""
+        checked = self.check_targets(targets)
+        return checked if checked.ndim == 2 else pixel_counts(checked, self.size).astype(float)
+
+    def _parts(self, targets: Any) -> np.ndarray:
+        """Return what part of an image's labeled pixels each class has, `(images, size)`."""
+        counts = self.summary(targets)
+        return shares(counts, counts.sum(axis=1, keepdims=True))
 
     def _strata(self, targets: Any, fraction: float) -> np.ndarray:
-        return self.parts(targets) > 0
+        return self.summary(targets) > 0
 
     def counts(self, targets: Any) -> np.ndarray:
         """Return how many images' worth of pixels each class has."""
-        return self.parts(targets).sum(axis=0)
+        return self._parts(targets).sum(axis=0)
 
     def initial_bias(self, targets: Any) -> np.ndarray:
         """Return the logarithm of each class's part of all pixels, as if one more image had all."""
@@ -120,7 +119,7 @@ class Segmentation(Task):
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         """Return the largest classes, `predictions`: what part of the pixels each of them has."""
-        parts = self.parts(np.asarray(answer).argmax(axis=-1)[None])[0]
+        parts = self._parts(np.asarray(answer).argmax(axis=-1)[None])[0]
         order = [i for i in np.argsort(-parts, kind="stable")[:top] if parts[i] > 0]
         names = self.shown_names
         return {"predictions": [{"class": names[i], "part": float(parts[i])} for i in order]}
@@ -164,13 +163,13 @@ class Segmentation(Task):
 
     def best_constants(self, targets: Any) -> Mapping[str, Any]:
         """Return the class of the most pixels, for every pixel."""
-        most = np.eye(self.size)[self.counts(targets).argmax()]
+        most = np.eye(self.size)[self.summary(targets).sum(axis=0).argmax()]
         return dict.fromkeys(("mean_iou", "pixel_accuracy"), most)
 
     def constant_tally(self, targets: Any, answer: Any) -> Tally:
-        parts = self.parts(targets).astype(np.float64)
-        answered = np.asarray(answer) * parts.sum(axis=1, keepdims=True)
-        return {"right": parts * np.asarray(answer), "present": parts, "answered": answered}
+        present = self.summary(targets)
+        answered = np.asarray(answer) * present.sum(axis=1, keepdims=True)
+        return {"right": present * np.asarray(answer), "present": present, "answered": answered}
 
     def name_scores(self, tally: Tally) -> Columns:
         """Return IoU, precision and recall of each class, and its part of all pixels."""

@@ -141,6 +141,7 @@ AUGMENTATIONS = {
     "inception": Augmentation(),
     "randaugment": Augmentation(rand_augment=(2, 10)),  # big_vision's vit_s16_i1k, with mixup 0.2
     "transfer": Augmentation(crop="random"),
+    "maps": Augmentation(min_area=0.25),  # a twentieth shows little of what a pixel belongs to
     "tiny": Augmentation(crop="resize", shift=4),  # CIFAR: pad by four pixels, crop, flip
     "digits": Augmentation(crop="resize", flip=False, shift=1),  # a mirrored 2 is not a digit
     "none": Augmentation(crop="resize", flip=False),

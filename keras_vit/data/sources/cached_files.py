@@ -178,6 +178,8 @@ def _unsuitable(split: Split) -> str:
         return "is read from memory or records"
     if split.bands is not None:
         return "has bands, not photographs"
+    if split.per_pixel:
+        return "has maps of its photographs' sizes"
     return "is not verified" if split.skips else ""
 
 

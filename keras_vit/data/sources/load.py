@@ -16,6 +16,7 @@ from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
 from keras_vit.data.sources.label_table import TableOptions, load_table
+from keras_vit.data.sources.mask_folder import load_masks, masks_in
 from keras_vit.data.sources.other_formats import advice_for, is_remote
 from keras_vit.data.sources.record_files import holds_records, load_records
 from keras_vit.data.sources.splits import Splits
@@ -100,9 +101,13 @@ def load(
             had it.
         labels: a table with a row per image of the folder `source`, which may lie in it: a CSV,
             TSV, JSON lines or Parquet file. Its columns `split` (train, val, test) and `group`
-            (what must not be on both sides, such as a patient) are honored.
+            (what must not be on both sides, such as a patient) are honored. Or a folder of masks:
+            PNG files with the number of a class in each pixel, gray or with a palette, and 255 for
+            pixels of no known class, for photographs in any folders of `source`: `masks/a/1.png` is
+            that of `a/1.jpg`. Folders `train`, `val` and `test` at the top are splits, and
+            `masks/classes.txt` has the names, a line each, that of number 0 first.
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
-            "ordinal"; or a `keras_vit.tasks.Task`, whose names are then the only ones, such as
+            "ordinal", and of masks "segmentation"; or a `keras_vit.tasks.Task`, whose names are then the only ones, such as
             `Ordinal(("low", "medium", "high"))`. None for a guess, which `splits.task_reason`
             explains.
         file_column: its column of paths relative to the folder; None for the one that has files.
@@ -147,6 +152,13 @@ def load(
     nodata, who = check_nodata(nodata, bands), resolve_reader(reader, bands)
     reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, whole, nodata)
     name = os.fspath(source)
+    if labels is not None and (masks := masks_in(Path(name).expanduser(), labels)):
+        if any(value is not None for value in (file_column, label_columns, separator)):
+            raise ValueError(
+                "file_column, label_columns and separator are about a table, and "
+                f"{printable(masks)} is a folder of masks: leave them out."
+            )
+        return load_masks(Path(name).expanduser(), masks, task, val_fraction, seed, reading)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
         folder = Path(name).expanduser()

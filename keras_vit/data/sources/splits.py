@@ -46,6 +46,7 @@ class Split(ABC):
         decoder: how JPEG files are decoded, a key of `keras_vit.data.decode.decoder.DECODERS`.
         skips: whether examples that cannot be decoded are left out, so that their number is known
             only afterwards.
+        per_pixel: whether a label is a map of its image's size, which moves as the image does.
         sampling_rates: how often a shuffled pass draws an image of each label, relative to others;
             None for every image once. See `IndexedSplit.resampled`.
         groups: the group of each image, such as its patient, in the order of `labels()`; or None.
@@ -61,6 +62,7 @@ class Split(ABC):
     reader: str = "tensorflow"
     decoder: str = "tensorflow"
     skips: bool = False
+    per_pixel: bool = False
     sampling_rates: np.ndarray | None = None
     groups: np.ndarray | None = None
 
@@ -295,6 +297,14 @@ class IndexedSplit(Split):
         """Return the bytes that an image's digest is of."""
         image = self.pixels(index, self.channels)
         return f"{image.shape}".encode() + image.tobytes()
+
+    def label_map(self, index: int) -> np.ndarray:
+        """Return the label of each pixel of the image at this place, int32 `(height, width)`.
+
+        Raises:
+            BadImageError, OSError: it cannot be decoded.
+        """
+        raise NotImplementedError  # by those whose labels are `per_pixel`
 
     @abstractmethod
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
