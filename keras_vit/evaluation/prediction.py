@@ -44,9 +44,10 @@ def predict_files(
 
     Yields:
         Every file in order, with its answer `(size,)` by the model's task, such as a probability
-        per class (of every pixel, `(height, width, size)`, for a task of pixels), which `model.task.describe` and `to_text` put into words; or with the reason why
-        it cannot be decoded. Of a model with a `novelty`, an answer is `(size + 1,)`, the novelty
-        last: above 1, the image is unlike those of the training.
+        per class (`(height, width, size)` of a task of pixels), which `model.task.describe` and
+        `to_text` put into words; or with the reason why it cannot be decoded. Of a model with a
+        `novelty`, an answer is `(size + 1,)`, the novelty last: above 1, the image is unlike those
+        of the training.
 
     Raises:
         ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers`.

@@ -172,13 +172,14 @@ class Segmentation(Task):
         return {"right": present * np.asarray(answer), "present": present, "answered": answered}
 
     def name_scores(self, tally: Tally) -> Columns:
-        """Return IoU, precision and recall of each class, and its part of all pixels."""
+        """Return IoU, precision and recall of each class, its part of all pixels, and images."""
         right, present, answered = (tally[n].sum(axis=0) for n in ("right", "present", "answered"))
         return {
             "IoU": shares(right, present + answered - right),
             "precision": shares(right, answered),
             "recall": shares(right, present),
             "part": shares(present, present.sum()),
+            "images": (tally["present"] > 0).sum(axis=0),
         }
 
     def distance(self, tally: Tally) -> np.ndarray:

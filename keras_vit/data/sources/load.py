@@ -107,9 +107,9 @@ def load(
             that of `a/1.jpg`. Folders `train`, `val` and `test` at the top are splits, and
             `masks/classes.txt` has the names, a line each, that of number 0 first.
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
-            "ordinal", and of masks "segmentation"; or a `keras_vit.tasks.Task`, whose names are then the only ones, such as
-            `Ordinal(("low", "medium", "high"))`. None for a guess, which `splits.task_reason`
-            explains.
+            "ordinal", and of masks "segmentation"; or a `keras_vit.tasks.Task`, whose names are
+            then the only ones, such as `Ordinal(("low", "medium", "high"))`. None for a guess,
+            which `splits.task_reason` explains.
         file_column: its column of paths relative to the folder; None for the one that has files.
         label_columns: its columns of labels: one, or several of 0 and 1, or of numbers; None for
             all that are left, but for those that number the rows.

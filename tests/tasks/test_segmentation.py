@@ -1,0 +1,283 @@
+"""A class for every pixel: losses, scores, files, readers, training and answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import confusion_matrix
+
+import keras_vit
+from keras_vit import data, tasks
+from keras_vit.data import EvalTransform
+from keras_vit.data.augment.augmentation import Augmentation
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.layers import MapResize
+from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
+from tests import bank
+
+TASK = tasks.Segmentation(("sky", "tree", "road"))
+
+
+def scenes(folder: Path, count: int = 12, size: tuple[int, int] = (40, 48)) -> Path:
+    """Photographs with a bright square and a dark stripe, and their masks beside."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        height, width = size
+        mask = np.zeros(size, np.uint8)
+        top, left = rng.integers(2, height - 18), rng.integers(2, width - 18)
+        mask[top : top + 16, left : left + 16] = 1
+        mask[:, width // 2 - 4 : width // 2 + 4] = 2
+        colors = np.array([[90, 120, 200], [240, 230, 60], [30, 30, 30]], np.float32)
+        image = colors[mask] + rng.normal(0, 8, (*size, 3))
+        mask[0, :5] = 255
+        for kind, pixels in (("photos", image.clip(0, 255).astype(np.uint8)), ("masks", mask)):
+            file = folder / kind / f"{'ab'[i % 2]}" / f"{i}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(file)
+    (folder / "masks" / "classes.txt").write_text("sky\ntree\nroad\n")
+    return folder
+
+
+def maps(rng: np.random.Generator, ignored: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    labels = rng.integers(0, 3, (4, 5, 6))
+    labels[rng.random(labels.shape) < ignored] = 255
+    return labels, rng.normal(size=(4, 5, 6, 3)).astype("float32")
+
+
+@pytest.mark.every_backend
+def test_the_loss_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    labels, logits = maps(np.random.default_rng(0))
+    labels[3] = 255  # an image of which nothing is known
+    expected = [
+        torch.nn.functional.cross_entropy(
+            torch.tensor(x).permute(2, 0, 1)[None], torch.tensor(y)[None], ignore_index=255
+        ).item()
+        for x, y in zip(logits[:3], labels[:3], strict=True)
+    ]
+    loss = PixelCrossentropy(reduction="none")
+    values = keras.ops.convert_to_numpy(loss(labels, logits))
+    np.testing.assert_allclose(values, [*expected, 0], rtol=1e-5)
+    restored = keras.losses.deserialize(keras.losses.serialize(PixelCrossentropy(dice=0.5)))
+    assert restored.dice == 0.5
+    with pytest.raises(ValueError, match=r"dice=-1 must be at least 0"):
+        PixelCrossentropy(dice=-1)
+
+
+def test_dice_is_its_formula() -> None:
+    labels, logits = maps(np.random.default_rng(1))
+    exp = np.exp(logits)
+    seen, known = exp / exp.sum(-1, keepdims=True), labels != 255
+    expected = []
+    for y, p, k in zip(labels, seen, known, strict=True):
+        of_class = [
+            1 - (2 * p[k & (y == c), c].sum() + 1) / ((y == c).sum() + p[k, c].sum() + 1)
+            for c in np.unique(y[k])
+        ]
+        expected.append(np.mean(of_class))
+    plain, both = (
+        keras.ops.convert_to_numpy(PixelCrossentropy(d, reduction="none")(labels, logits))
+        for d in (0, 2)
+    )
+    np.testing.assert_allclose((both - plain) / 2, expected, rtol=1e-4)
+
+
+@pytest.mark.every_backend
+def test_scores_are_those_of_scikit_learns_confusion_matrix() -> None:
+    labels, logits = maps(np.random.default_rng(2))
+    answers = TASK.answers(logits)
+    known = labels != 255
+    matrix = confusion_matrix(labels[known], logits.argmax(-1)[known])
+    iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
+    scores = TASK.scores(labels, answers, resamples=20)
+    assert scores["mean_iou"].value == pytest.approx(iou.mean())
+    assert scores["pixel_accuracy"].value == pytest.approx(np.trace(matrix) / matrix.sum())
+    np.testing.assert_allclose(TASK.name_scores(TASK.tally(labels, answers))["IoU"], iou)
+    metric = MeanIoU(3)
+    metric.update_state(labels[:2], logits[:2])
+    metric.update_state(labels[[2, 3, 3]], logits[[2, 3, 3]], np.array([1, 1, 0]))
+    assert float(metric.result()) == pytest.approx(iou.mean(), rel=1e-5)
+    report = keras_vit.evaluation.report.report(TASK, labels, answers)
+    most = np.bincount(labels[known]).argmax()
+    assert report.constant["pixel_accuracy"].value == pytest.approx((labels[known] == most).mean())
+    assert "IoU" in str(report)
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_maps_are_resized_as_by_torch(align_corners: bool) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(2, 5, 7, 3)).astype("float32")
+    for size in ((11, 20), (3, 7)):
+        expected = torch.nn.functional.interpolate(
+            torch.tensor(x).permute(0, 3, 1, 2), size, mode="bilinear", align_corners=align_corners
+        ).permute(0, 2, 3, 1)
+        ours = keras.ops.convert_to_numpy(MapResize(size, align_corners)(x))
+        np.testing.assert_allclose(ours, expected.numpy(), atol=2e-6)
+
+
+def test_masks_are_found_and_checked(tmp_path: Path) -> None:
+    folder = scenes(tmp_path)
+    splits = data.load(folder / "photos", labels=folder / "masks", reader="grain")
+    assert splits.task == TASK
+    assert len(splits.train) + len(splits.val) == 12
+    assert splits.train.labels().sum(axis=1).max() == 40 * 48 - 5
+    # Gray, with a palette, of 16 bits: the same numbers.
+    file = splits.train.masks[0]
+    expected = splits.train.label_map(0)
+    mask = Image.open(file)
+    palette = mask.convert("P")
+    palette.putdata(list(np.asarray(mask).ravel()))
+    palette.putpalette([7, 8, 9] * 256)
+    for picture in (palette, Image.fromarray(np.asarray(mask).astype(np.uint16))):
+        picture.save(file)
+        np.testing.assert_array_equal(splits.train.label_map(0), expected)
+    for name in ("train", "val"):  # folders at the top are splits
+        for kind in ("photos", "masks"):
+            (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
+    splits = data.load(folder / "photos", labels="../masks", reader="grain")
+    assert [len(splits[name]) for name in ("train", "val")] == [6, 6]
+
+
+def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = scenes(tmp_path)
+    photos, masks = folder / "photos", folder / "masks"
+
+    def refused(match: str, **options: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            data.load(photos, labels=masks, reader="grain", **options)
+
+    refused(r"task='regression' is for a table", task="regression")
+    refused(r"file_column.* are about a table", file_column="file")
+    (masks / "a" / "0.png").rename(tmp_path / "0.png")
+    refused(r"1 photograph of 12 .*no mask in .*0.png is not there")
+    Image.new("L", (9, 7)).save(masks / "a" / "0.png")
+    Image.new("L", (48, 40), 3).save(masks / "a" / "2.png")
+    Image.new("RGB", (48, 40)).save(masks / "a" / "4.png")
+    (masks / "a" / "6.png").write_bytes(b"\x89PNG\r\n")
+    refused(
+        r"(?s)4 masks of 12 cannot be used.*0.png: has 9 x 7 pixels, and its photograph 48 x 40"
+        r".*2.png: has the number 3, and classes are from 0 to 2.*4.png: a mask with colors"
+    )
+
+
+@pytest.mark.parametrize("reader", ["tensorflow", "grain"])
+@pytest.mark.parametrize("training", [True, False])
+def test_masks_move_as_their_images(tmp_path: Path, reader: str, training: bool) -> None:
+    pytest.importorskip("tensorflow" if reader == "tensorflow" else "grain")
+    rng = np.random.default_rng(0)
+    for i in range(4):  # the mask, seen in the colors of the photograph
+        mask = np.kron(rng.integers(0, 4, (5, 6)), np.ones((12, 10))).astype(np.uint8)
+        for kind, pixels in (("photos", np.stack([mask * 60] * 3, -1)), ("masks", mask)):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / kind / f"{i}.png")
+    options: dict[str, Any] = {"labels": tmp_path / "masks", "val_fraction": None}
+    split = data.load(tmp_path / "photos", reader=reader, **options)["all"]
+    turned = Augmentation(min_area=0.3, rotation=30, zoom=0.2)
+    batches = data.pipeline(
+        split,
+        (32, 40),
+        4,
+        training,
+        augment=turned,
+        eval_transform="stretch",
+    )
+    images, labels = map(np.asarray, next(iter(batches)))
+    assert labels.shape == (4, 32, 40)
+    known = labels != 255
+    assert known.mean() > (0.6 if training else 0.999)
+    seen = images[..., 0] / 60
+    # Bilinear edges lie between two classes.
+    whole = known & (np.abs(seen - seen.round()) < 0.01)
+    assert whole.mean() > 0.4
+    assert (seen.round() == labels)[whole].mean() > 0.98
+
+
+def test_what_would_not_move_the_masks_is_refused(tmp_path: Path) -> None:
+    folder = scenes(tmp_path)
+    train = data.load(folder / "photos", labels=folder / "masks", reader="grain").train
+    for options, match in (
+        ({"training": True, "augment": Augmentation(mixup=0.2)}, "maps, which would stay as they"),
+        ({"num_classes": 3}, "leave num_classes out"),
+        ({"eval_transform": "crop"}, "crops the border.*'stretch'"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            data.pipeline(train, 32, 4, **options)
+    with pytest.raises(ValueError, match="photographs' sizes"):
+        data.cached_photographs(train, 64)
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("kind", ["token", "mixer", "bit", "hybrid", "dinov3"])
+def test_every_model_answers_pixels(kind: str, tmp_path: Path) -> None:
+    options = {k: v for k, v in bank.KINDS[kind].items() if k != "num_classes"}
+    cls, sizes = bank.OTHERS.get(kind, (keras_vit.VisionTransformer, bank.KIND_SIZES))
+    keras.utils.set_random_seed(0)
+    model = cls(**{**sizes, **options, "task": TASK})
+    bank.fill(model)
+    images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
+    outputs = keras.ops.convert_to_numpy(model(images))
+    assert outputs.shape == (2, 32, 32, 3)
+    assert outputs.dtype == np.float32
+    model.save(tmp_path / "model.keras")
+    restored = keras_vit.load(tmp_path / "model.keras")
+    assert restored.task == TASK
+    assert restored.eval_transform == EvalTransform("stretch")
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(restored(images)), outputs)
+    larger = model.with_input_shape((64, 48, 3)) if kind != "mixer" else model
+    assert larger.output_shape == (None, *larger.image_size, 3)
+    row = model.with_classifier(4)
+    assert row.output_shape == (None, 4)
+    assert row.with_classifier(task=TASK).output_shape == model.output_shape
+
+
+def test_what_an_answer_needs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="returns a map of the size of the images"):
+        bank.fresh(task=TASK, input_shape=(None, None, 3))
+    with pytest.raises(ValueError, match="patch_dropout=0.5 leaves patches out"):
+        bank.fresh(task=TASK, patch_dropout=0.5)
+    model = bank.small(num_classes=3)
+    with pytest.raises(ValueError, match=r"with_classifier\(task=...\) for a new head"):
+        model.task = TASK
+    for targets, match in (
+        (np.full((1, 2, 2), 7), "has the class 7: give integers from 0 to 2"),
+        (np.zeros((1, 2, 2, 1), int), "give integers .examples, height, width"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            TASK.check_targets(targets)
+    model = bank.fresh(task=TASK)
+    images = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype("float32")
+    with pytest.raises(ValueError, match='give views="flip"'):
+        model.with_views("crops")
+    both = model.with_views("flip").predict(images, verbose=0)
+    mirrored = model.with_views("flip").predict(images[:, :, ::-1], verbose=0)
+    np.testing.assert_allclose(TASK.answers(both), TASK.answers(mirrored)[:, :, ::-1], atol=1e-5)
+
+
+@pytest.mark.every_backend
+def test_training_learns_the_pixels(tmp_path: Path) -> None:
+    folder = scenes(tmp_path, 24)
+    splits = data.load(folder / "photos", labels=folder / "masks")
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=32, depth=2, num_heads=4, mlp_dim=64, input_shape=(32, 32, 3),
+        task=splits.task, name="small",
+    )  # fmt: skip
+    recipe = keras_vit.recipes.get("few_images").scaled(steps=60)
+    lines: list[str] = []
+    keras_vit.fit(model, recipe, splits, tmp_path / "run", print_fn=lines.append, augment="none")
+    report = keras_vit.evaluate(model, splits, print_fn=lines.append)
+    assert report.scores["mean_iou"].value > report.constant["mean_iou"].value + 0.2
+    files = splits.val.files
+    answers = [answer for _, answer in predict_files(model, files)]
+    predicted = np.stack(answers).argmax(-1)
+    truth = np.stack([splits.val.label_map(i) for i in range(len(files))])
+    shrunk = np.stack([np.asarray(Image.fromarray(m).resize((32, 32), 0)) for m in truth])
+    assert (predicted == shrunk).mean() > 0.7
+    (row,) = keras_vit.predict(model, [files[0]], top=1)
+    assert row["predictions"][0].keys() == {"class", "part"}
