@@ -73,7 +73,7 @@ class Contract:
     @property
     def answer_shape(self) -> tuple[int, ...]:
         """The shape of the first output for one image."""
-        return self.raw_shape if self.task is None else (self.task.size,)
+        return self.raw_shape if self.task is None else self.task.answer_shape(self.image_size)
 
     @property
     def reads_files(self) -> bool:

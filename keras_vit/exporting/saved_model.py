@@ -15,6 +15,7 @@ from keras_vit.exporting.graph import save_signatures
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 from keras_vit.tasks import Task
+from keras_vit.tasks.pixel_losses import IGNORED
 
 # Where TensorFlow Serving expects what is the user's own.
 DESCRIPTION = f"assets.extra/{KEY}.json"
@@ -94,6 +95,8 @@ def _of_valid(task: Task | None, name: str, values: Any, valid: Any) -> Any:
     if task is None or not values.dtype.is_integer:
         # A probability of 0 is not an answer, but a number of 0 would be one.
         return tf.where(rows, values, 0.0 if name.endswith("probabilities") else np.nan)
+    if task.per_pixel:  # a name in every pixel would take a hundred times the memory
+        return tf.where(rows, values, IGNORED)
     # As bytes: folders, and so classes, may have names that are not UTF-8.
     names = tf.constant([n.encode("utf-8", "surrogateescape") for n in task.shown_names])
     if name in task.index_answers:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import as_pair
 from keras_vit.layers.configured import ConfiguredLayer, Shape
+from keras_vit.tasks.bilinear import bilinear_matrix
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -61,18 +61,3 @@ class MapResize(ConfiguredLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *self.size, input_shape[3])
-
-
-def bilinear_matrix(given: int, wanted: int, align_corners: bool = False) -> np.ndarray:
-    """Return the weights of each given pixel for each wanted one, float32 `(wanted, given)`.
-
-    >>> bilinear_matrix(2, 3, align_corners=True).tolist()
-    [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
-    """
-    places = np.arange(wanted, dtype=np.float64)
-    if align_corners:
-        places *= (given - 1) / max(wanted - 1, 1)
-    else:
-        places = (places + 0.5) * given / wanted - 0.5
-    places = places.clip(0, given - 1)
-    return np.maximum(1 - np.abs(places[:, None] - np.arange(given)), 0).astype(np.float32)

@@ -37,6 +37,10 @@ class Answer:
         """The names of the tensors of an exported file, the one of `answers` first."""
         return self.tensor_names
 
+    def answer_shape(self, image_size: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the answer to one image of this height and width."""
+        return (self.size,)
+
     def answers(self, outputs: Any) -> np.ndarray:
         """Return what outputs mean, float32, an entry per image.
 
@@ -85,6 +89,18 @@ class Answer:
             top: How many rows there are at most, where rows have probabilities.
         """
         raise NotImplementedError
+
+    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
+        """Return the answer to one image as a picture, the contents of a PNG file.
+
+        Args:
+            answer: An entry of `answers`.
+            size: Height and width of the picture, those of the image.
+
+        Raises:
+            ValueError: The answer is not one of pixels.
+        """
+        raise ValueError(f"{self.kind} answers an image in words and numbers, not in a picture.")
 
     def to_text(self, answer: Any, top: int = 5) -> str:
         """Return the answer for one image as one line."""

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
+from PIL import Image
 
 from keras_vit._base.errors import listed, printable
 from keras_vit.tasks.answer import Columns, Tally
+from keras_vit.tasks.bilinear import bilinear_matrix
 from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
 from keras_vit.tasks.task import Task
+
+
+def _palette() -> np.ndarray:
+    """Return colors that differ, uint8 `(256, 3)`: those of PASCAL VOC.
+
+    Of a number's bits, every third is of one channel, the lowest the brightest.
+    """
+    numbers = np.arange(256)
+    channels = [
+        sum(((numbers >> 3 * i + channel & 1) << 7 - i for i in range(3)), np.zeros(256, int))
+        for channel in range(3)
+    ]
+    return np.stack(channels, axis=-1).astype(np.uint8)
+
+
+PALETTE = _palette()
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -86,16 +105,19 @@ class Segmentation(Task):
         return self.summary(targets) > 0
 
     def counts(self, targets: Any) -> np.ndarray:
-        """Return how many images' worth of pixels each class has."""
-        return self._parts(targets).sum(axis=0)
+        """Return how many images have each class."""
+        return (self.summary(targets) > 0).sum(axis=0)
 
     def initial_bias(self, targets: Any) -> np.ndarray:
         """Return the logarithm of each class's part of all pixels, as if one more image had all."""
-        counts = self.counts(targets)
+        counts = self._parts(targets).sum(axis=0)
         return np.log((counts + 1 / self.size) / (counts.sum() + 1)).astype(np.float32)
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [MeanIoU(self.size)]
+
+    def answer_shape(self, image_size: tuple[int, int]) -> tuple[int, ...]:
+        return (*image_size, self.size)
 
     def answers(self, outputs: Any) -> np.ndarray:
         logits = np.asarray(outputs, np.float32)
@@ -120,13 +142,27 @@ class Segmentation(Task):
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         """Return the largest classes, `predictions`: what part of the pixels each of them has."""
         parts = self._parts(np.asarray(answer).argmax(axis=-1)[None])[0]
-        order = [i for i in np.argsort(-parts, kind="stable")[:top] if parts[i] > 0]
-        names = self.shown_names
+        order, names = np.argsort(-parts, kind="stable")[:top], self.shown_names
         return {"predictions": [{"class": names[i], "part": float(parts[i])} for i in order]}
 
     def to_text(self, answer: Any, top: int = 5) -> str:
         rows = self.describe(answer, top)["predictions"]
-        return printable(", ".join(f"{row['class']} {row['part']:.2%}" for row in rows))
+        seen = (f"{row['class']} {row['part']:.2%}" for row in rows if row["part"])
+        return printable(", ".join(seen))
+
+    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
+        """Return a PNG file with the number of the class in each pixel, and colors for them.
+
+        Of the class that is the most probable once probabilities have that size, bilinear.
+        """
+        height, width, _ = np.shape(answer)
+        rows, columns = bilinear_matrix(height, size[0]), bilinear_matrix(width, size[1])
+        scores = np.einsum("hwc,Hh,Ww->HWc", answer, rows, columns, optimize=True)
+        picture = Image.fromarray(scores.argmax(axis=-1).astype(np.uint8), "P")
+        picture.putpalette(PALETTE.ravel().tolist())
+        file = BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
 
     def tally(self, targets: Any, answers: Any) -> Tally:
         """Return the right, present and answered pixels of each class, `(images, size)` each."""

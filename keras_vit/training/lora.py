@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit._base.errors import check_positive
-from keras_vit.models.head import DENSE_HEADS
+from keras_vit.models.head import DENSE_HEADS, HEAD_LAYERS
 
 # Every matrix product of an encoder block; the paper adapts those of the attention alone.
 ADAPTED = ("query_key_value", "output", "dense_0", "dense_1")
@@ -59,6 +59,12 @@ def enable_lora(model: Any, rank: int) -> int:
     for layer in dense:
         layer.enable_lora(rank)
     return sum(int(keras.ops.size(v)) for v in model.trainable_variables)
+
+
+def freeze_backbone(model: Any) -> None:
+    """Make the layers of the head the only trainable ones."""
+    for layer in model.layers:
+        layer.trainable = layer.name in HEAD_LAYERS
 
 
 def merged(model: Any) -> Any:

@@ -44,6 +44,12 @@ class PredictOptions:
     out: Path | None = in_run(
         "file to write, .csv, .jsonl or .parquet (default: standard output)", None, metavar="FILE"
     )
+    maps: Path | None = in_run(
+        "folder for the answers to every pixel: PNG files with the number of a class in each, at "
+        "the size of its image",
+        None,
+        metavar="FOLDER",
+    )
     resume: bool = in_run(
         "go on with the .csv or .jsonl file of an earlier call: its images are left out", False
     )

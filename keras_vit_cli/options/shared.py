@@ -50,7 +50,13 @@ DATA_HELP = (
     "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )
 BALANCES = ("none", "weights", "logits", "sampling")  # as in keras_vit.tasks.balance
-TASKS = ("classification", "multilabel", "regression", "ordinal")  # as in keras_vit.tasks
+TASKS = (
+    "classification",
+    "multilabel",
+    "regression",
+    "ordinal",
+    "segmentation",
+)  # as in keras_vit.tasks
 VIEWS_HELP = (
     "average predictions over the image and its mirror image (flip), or over those of the image "
     "and of its four corners as well (crops), which takes as many times longer (default: that "

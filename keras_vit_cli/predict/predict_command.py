@@ -29,6 +29,7 @@ from keras_vit_cli.predict.answer_files import (
     parquet_writer,
 )
 from keras_vit_cli.predict.image_paths import image_paths, is_one_file
+from keras_vit_cli.predict.map_files import check_maps, write_maps
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.printing import print_table, print_text, progress_bar
 
@@ -53,6 +54,8 @@ def predict(options: PredictOptions) -> int:
     paths = image_paths(options.files, left_out)
     model = open_classifier(options.model, options.decoder, options.views)
     schema = Schema(task_of(model), options.top, has_novelty(model))
+    if options.maps is not None:
+        check_maps(options.maps, schema.task)
     done = None
     if out is not None and options.resume:
         done = answered(out, options.format, schema)
@@ -65,6 +68,8 @@ def predict(options: PredictOptions) -> int:
     with _writer(options, schema, end) as write, _progress(options) as advance:
         while batch := list(islice(answers, options.batch_size)):
             write([schema.row(file, answer) for file, answer in batch])
+            if options.maps is not None:
+                write_maps(options.maps, schema.task, batch)
             count += len(batch)
             unread += sum(isinstance(answer, str) for _, answer in batch)
             infinite += sum(not isinstance(x, str) and not is_finite(x) for _, x in batch)

@@ -54,7 +54,8 @@ class Schema:
     @cached_property
     def example(self) -> Row:
         """A row with every key that rows have."""
-        return self.row(Path("example.jpg"), np.ones(self.task.size + self.novelty, "float32"))
+        *maps, size = self.task.answer_shape((1, 1))
+        return self.row(Path("example.jpg"), np.ones((*maps, size + self.novelty), "float32"))
 
     @cached_property
     def decided(self) -> tuple[str, ...]:
@@ -110,7 +111,8 @@ class Schema:
 
     def agrees(self, row: Row, answer: np.ndarray) -> bool:
         """Return whether a row was made of this answer, but for the rounding of another batch."""
-        rows = self.task.describe(answer[: self.task.size], self.task.size)["predictions"]
+        answer = answer[:-1] if self.novelty else answer
+        rows = self.task.describe(answer, self.task.size)["predictions"]
         return all(any(_agree(old, new) for new in rows) for old in row["predictions"])
 
     def _prediction_cells(self, predictions: list[Row]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import Report
-from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Segmentation
 from keras_vit_cli.report.contact_sheet import SOFT
 from keras_vit_cli.report.run_plots import draw_calibration, draw_confusion
 
 MOST_LABELS = 12  # of a plot, those with most images first
+MOST_BARS = 40
 MOST_NUMBERS = 6  # of a plot, the first ones
 
 
@@ -73,6 +74,24 @@ def draw_numbers(report: Report, outcomes: Outcomes) -> Any:
     return figure
 
 
+def draw_names(report: Report, outcomes: Outcomes) -> Any:
+    """Draw the first score of each name as bars, the lowest first."""
+    title, values = next(iter(report.names.items()))
+    order = np.argsort(values, kind="stable")[:MOST_BARS]
+    figure = new_figure(6.4, 1 + 0.28 * len(order))
+    axes = figure.subplots()
+    names = [printable(report.task.shown_names[i])[:32] for i in order]
+    axes.barh(range(len(order)), values[order])
+    axes.set_yticks(range(len(order)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel=title, xlim=(0, 1))
+    noun = report.task.nouns[1]
+    shown = "" if len(order) == report.task.size else f", the {len(order)} lowest"
+    axes.set_title(f"{title} of the {noun}{shown}", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 # By the kind of task: the files, and what draws them of a report and its outcomes.
 PLOTS: dict[str, tuple[tuple[str, Callable[[Report, Outcomes], Any]], ...]] = {
     Classification.kind: (
@@ -81,5 +100,6 @@ PLOTS: dict[str, tuple[tuple[str, Callable[[Report, Outcomes], Any]], ...]] = {
     ),
     Multilabel.kind: (("precision_recall.png", draw_precision_recall),),
     Regression.kind: (("numbers.png", draw_numbers),),
+    Segmentation.kind: (("iou.png", draw_names),),
     Ordinal.kind: (("confusion.png", lambda report, _: draw_confusion(report)),),
 }

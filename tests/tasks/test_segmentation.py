@@ -239,7 +239,7 @@ def test_every_model_answers_pixels(kind: str, tmp_path: Path) -> None:
 def test_what_an_answer_needs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="returns a map of the size of the images"):
         bank.fresh(task=TASK, input_shape=(None, None, 3))
-    with pytest.raises(ValueError, match="patch_dropout=0.5 leaves patches out"):
+    with pytest.raises(ValueError, match=r"patch_dropout=0\.5 leaves patches out"):
         bank.fresh(task=TASK, patch_dropout=0.5)
     model = bank.small(num_classes=3)
     with pytest.raises(ValueError, match=r"with_classifier\(task=...\) for a new head"):
@@ -268,7 +268,7 @@ def test_training_learns_the_pixels(tmp_path: Path) -> None:
         patch_size=4, hidden_dim=32, depth=2, num_heads=4, mlp_dim=64, input_shape=(32, 32, 3),
         task=splits.task, name="small",
     )  # fmt: skip
-    recipe = keras_vit.recipes.get("few_images").scaled(steps=60)
+    recipe = keras_vit.recipes.get("small_data").scaled(steps=60)
     lines: list[str] = []
     keras_vit.fit(model, recipe, splits, tmp_path / "run", print_fn=lines.append, augment="none")
     report = keras_vit.evaluate(model, splits, print_fn=lines.append)

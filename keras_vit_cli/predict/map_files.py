@@ -1,0 +1,45 @@
+"""Answers to every pixel as pictures: a PNG file per image, at the size of the image."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit._base.errors import printable
+from keras_vit._base.files import atomic_write
+from keras_vit.data.decode.image_files import decode_array, read_contents
+from keras_vit.tasks import Task
+
+
+def check_maps(folder: Path, task: Task) -> None:
+    """Raise an error, before any work, where pictures cannot be written to a folder.
+
+    Raises:
+        FileExistsError: Something is there.
+        ValueError: The task does not answer pixels.
+    """
+    if not task.per_pixel:
+        raise ValueError(
+            f"--maps writes the answers to every pixel, and the model's task is {task.kind}: leave "
+            "--maps out."
+        )
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{printable(folder)} is not an empty folder. Give another --maps.")
+
+
+def write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarray | str]]) -> None:
+    """Write the answers of a batch, each under the path of its image as it was given.
+
+    Raises:
+        FileExistsError: Two images have one name, but for the suffix.
+    """
+    for path, answer in answers:
+        if isinstance(answer, str):
+            continue
+        inside = [part for part in path.parts if part not in (path.anchor, "..", ".")]
+        file = folder.joinpath(*inside).with_suffix(".png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        height, width = decode_array(read_contents(path), 3).shape[:2]
+        contents = task.answer_file(answer, (height, width))
+        with atomic_write(file, new=True) as temporary:
+            temporary.write_bytes(contents)
