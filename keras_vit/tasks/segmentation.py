@@ -99,7 +99,7 @@ class Segmentation(Task):
     def _parts(self, targets: Any) -> np.ndarray:
         """Return what part of an image's labeled pixels each class has, `(images, size)`."""
         counts = self.summary(targets)
-        return shares(counts, counts.sum(axis=1, keepdims=True))
+        return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
     def _strata(self, targets: Any, fraction: float) -> np.ndarray:
         return self.summary(targets) > 0
@@ -214,7 +214,7 @@ class Segmentation(Task):
             "IoU": shares(right, present + answered - right),
             "precision": shares(right, answered),
             "recall": shares(right, present),
-            "part": shares(present, present.sum()),
+            "part": present / max(present.sum(), 1),
             "images": (tally["present"] > 0).sum(axis=0),
         }
 

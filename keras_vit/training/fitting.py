@@ -22,6 +22,7 @@ from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training.apart import note_images, without_copies
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compilation import check_task, compile_model, loss_name, set_head_bias
+from keras_vit.training.lora import freeze_backbone
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 
@@ -177,6 +178,8 @@ def _prepare(network: Any, recipe: Recipe, splits: data.Splits) -> None:
     would go into the mean alone.
     """
     check_task(network, splits.task)
+    if recipe.frozen:
+        freeze_backbone(network)
     note_images(network, splits)
     task = getattr(network, "task", None)
     if task is not None and not task.names and task.size == splits.task.size:

@@ -20,7 +20,11 @@ from keras_vit.weights.resampling import resample_channels, resample_grid, resam
 from keras_vit.weights.tables.layout import Checkpoint, Tensors
 
 Grid = tuple[int, int]
-HEAD = ("head/kernel", "head/bias", "head_distillation/kernel", "head_distillation/bias")
+HEAD_NORM = "head_norm/scale"
+HEAD = (
+    *("head/kernel", "head/bias", "head_distillation/kernel", "head_distillation/bias"),
+    *(HEAD_NORM, "head_norm/bias", "head_norm/mean", "head_norm/variance"),
+)
 STEM = "stem/conv/kernel"
 POSITIONS, PATCHES, CLASS_TOKEN = "position_embedding", "patch_embedding/kernel", "class_token"
 RELATIVE_TABLE = "relative_table"
@@ -65,9 +69,10 @@ def adapt(
             if tensor is not None:
                 ignore(tensor, reason)
             if name in HEAD and new_head:
-                adapted[name] = _zero(name, shape)
+                is_one = name in (HEAD_NORM, "head_norm/variance")
+                adapted[name] = _constant(name, shape, int(is_one))
         elif tensor is None and name in zeros:
-            adapted[name] = _zero(name, shape)
+            adapted[name] = _constant(name, shape, 0)
             entries.append(Entry("adapted", name, None, shape, "zero, which the file leaves out"))
         elif tensor is None:
             raise CheckpointError(
@@ -152,8 +157,8 @@ def _zeros(checkpoint: Checkpoint, expected: Iterable[str]) -> set[str]:
     return {n for n in expected if any(re.fullmatch(pattern, n) for pattern in absent)}
 
 
-def _zero(name: str, shape: TensorShape) -> Tensor:
-    return Tensor(name, shape, "float32", partial(np.zeros, shape, "float32"))
+def _constant(name: str, shape: TensorShape, value: int) -> Tensor:
+    return Tensor(name, shape, "float32", partial(np.full, shape, value, "float32"))
 
 
 def _excluded_by_options(
@@ -166,6 +171,7 @@ def _excluded_by_options(
         "pre_logits": "the model does not have a representation_size",
         "pooling": f"the model pools by {pooling!r}",
         "head": "the model has num_classes=0",
+        "head_norm": "the model answers one row per image",
         "head_distillation": "the model has num_classes=0, or distilled=False",
         "distillation_token": "the model has distilled=False",
     }
@@ -182,7 +188,12 @@ def _why_new_head(tensors: Tensors, expected: dict[str, TensorShape]) -> str:
     kernel = "head/kernel"
     if kernel not in tensors or kernel not in expected:
         return ""
-    for name, part in (("pre_logits/kernel", "a pre-logits layer"), ("pooling/probe", "MAP")):
+    parts = {
+        "pre_logits/kernel": "a pre-logits layer",
+        "pooling/probe": "MAP",
+        HEAD_NORM: "a norm of every patch",
+    }
+    for name, part in parts.items():
         if (name in tensors) != (name in expected):
             one, other = ("file", "model") if name in tensors else ("model", "file")
             return f"the {one}'s head follows {part}, which the {other} does not have"

@@ -50,13 +50,8 @@ DATA_HELP = (
     "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )
 BALANCES = ("none", "weights", "logits", "sampling")  # as in keras_vit.tasks.balance
-TASKS = (
-    "classification",
-    "multilabel",
-    "regression",
-    "ordinal",
-    "segmentation",
-)  # as in keras_vit.tasks
+# As in keras_vit.tasks.
+TASKS = ("classification", "multilabel", "regression", "ordinal", "segmentation")
 VIEWS_HELP = (
     "average predictions over the image and its mirror image (flip), or over those of the image "
     "and of its four corners as well (crops), which takes as many times longer (default: that "
@@ -76,15 +71,16 @@ def split_name(text: str) -> str:
 
 labels = partial(
     in_data,
-    "table of the labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a "
-    "column of files (default: the folders' names)",
+    "labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a column of "
+    "files; or a folder of masks, PNG files with the number of a class in each pixel (default: the "
+    "folders' names)",
     None,
     metavar="FILE",
 )
 task = partial(
     in_data,
-    "what the labels are: one of several classes, any of several labels, numbers, or grades in "
-    "an order (default: guessed from --labels, and printed with the reason)",
+    "what the labels are: one of several classes, any of several labels, numbers, grades in an "
+    "order, or classes of pixels (default: guessed from --labels, and printed with the reason)",
     None,
     choices=TASKS,
 )

@@ -22,6 +22,8 @@ DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that ar
 # Images per class before they are counted: only the options are checked then.
 MANY = 1e9
 
+PIXELS = "linear_pixels"  # of a task of pixels, with pretrained weights
+
 # The options that take the place of a recipe's.
 RECIPE_OPTIONS = (
     *("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views", "loss"),
@@ -103,6 +105,11 @@ def suited_recipe(
     """Return the recipe for these images and its name; print why if it was chosen for them."""
     images_per_class = len(splits.train) / splits.num_classes
     name, reason = recipe_name(job, images_per_class)
+    is_frozen = splits.task.per_pixel and (job.freeze_backbone or (reason and job.weights))
+    if is_frozen and job.lora is None:
+        pixels = replace(job, recipe=PIXELS)
+        print_fn(f"recipe {PIXELS}: a linear head is trained on the features of every patch")
+        return PIXELS, recipe_of(pixels)
     if reason is None:
         return name, recipe
     side = splits.train.typical_side()

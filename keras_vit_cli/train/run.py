@@ -42,7 +42,7 @@ from keras_vit.training.compilation import loss_name
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.first_look import first_look
 from keras_vit.training.fitting import History, fit
-from keras_vit.training.lora import enable_lora, freeze_backbone, merged
+from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.probe_choice import choose_probe, hold_out_to_choose
 from keras_vit.training.refinement import (
     CALIBRATION,
@@ -324,11 +324,9 @@ class Run:
 
     def fit(self) -> None:
         """Trains the model, perhaps by a teacher, unless its head alone is fitted."""
-        job = self.job
+        job, recipe = self.job, self.recipe
         if job.freeze_backbone and not self.model.task.per_pixel:
             return
-        if job.freeze_backbone:
-            freeze_backbone(self.model)
         if job.lora is not None:
             self.print(f"LoRA trains {enable_lora(self.model, job.lora):,} parameters")
         trained, identity = self.model, dict(job.identity)
@@ -355,7 +353,8 @@ class Run:
             self.model = load(self.folder / "best.keras")
         else:
             self.model = self.model.copy() if job.lora is None else merged(self.model)
-        self.model.trainable = True
+        if recipe.frozen:
+            self.model.trainable = True
 
     def choose(self) -> None:
         """Keep the fine-tuned weights or the probe that they started from, whichever is better."""

@@ -102,7 +102,7 @@ def test_scores_are_those_of_scikit_learns_confusion_matrix() -> None:
     metric.update_state(labels[:2], logits[:2])
     metric.update_state(labels[[2, 3, 3]], logits[[2, 3, 3]], np.array([1, 1, 0]))
     assert float(metric.result()) == pytest.approx(iou.mean(), rel=1e-5)
-    report = keras_vit.evaluation.report.report(TASK, labels, answers)
+    report = keras_vit.evaluation.report(TASK, labels, answers)
     most = np.bincount(labels[known]).argmax()
     assert report.constant["pixel_accuracy"].value == pytest.approx((labels[known] == most).mean())
     assert "IoU" in str(report)

@@ -112,10 +112,11 @@ def load_masks(
         raise ValueError(f"{printable(folder)} does not hold a photograph. {_LAYOUT}")
     beside = {p: (masks / p.relative_to(folder)).with_suffix(SUFFIX) for p in paths}
     if missing := [p for p in paths if not beside[p].is_file()]:
+        names_of = printable(listed([str(path.relative_to(folder)) for path in missing], 3))
         raise ValueError(
             f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} have "
-            f"no mask in {printable(masks)}, such as {printable(listed(map(str, missing), 3))}: "
-            f"{printable(beside[missing[0]])} is not there. {_LAYOUT}"
+            f"no mask in {printable(masks)}: {names_of}; {printable(beside[missing[0]])} is not "
+            f"there. {_LAYOUT}"
         )
     _, checked = check_images(paths, options)
     bad = {file for file, _ in checked.unreadable}
