@@ -51,8 +51,8 @@ class MapResize(ConfiguredLayer):
                 "give the model input_shape in numbers."
             )
         self._matrices = [
-            bilinear_matrix(given, wanted, self.align_corners)
-            for given, wanted in zip(input_shape[1:3], self.size, strict=True)
+            bilinear_matrix(before, after, self.align_corners)
+            for before, after in zip(input_shape[1:3], self.size, strict=True)
         ]
 
     def call(self, inputs: Any) -> Any:

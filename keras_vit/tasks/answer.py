@@ -91,16 +91,16 @@ class Answer:
         raise NotImplementedError
 
     def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
-        """Return the answer to one image as a picture, the contents of a PNG file.
+        """Return the answer to one image as an image, the contents of a PNG file.
 
         Args:
             answer: An entry of `answers`.
-            size: Height and width of the picture, those of the image.
+            size: Its height and width, those of the image.
 
         Raises:
             ValueError: The answer is not one of pixels.
         """
-        raise ValueError(f"{self.kind} answers an image in words and numbers, not in a picture.")
+        raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
 
     def to_text(self, answer: Any, top: int = 5) -> str:
         """Return the answer for one image as one line."""

@@ -158,10 +158,10 @@ class Segmentation(Task):
         height, width, _ = np.shape(answer)
         rows, columns = bilinear_matrix(height, size[0]), bilinear_matrix(width, size[1])
         scores = np.einsum("hwc,Hh,Ww->HWc", answer, rows, columns, optimize=True)
-        picture = Image.fromarray(scores.argmax(axis=-1).astype(np.uint8), "P")
-        picture.putpalette(PALETTE.ravel().tolist())
+        shown = Image.fromarray(scores.argmax(axis=-1).astype(np.uint8), "P")
+        shown.putpalette(PALETTE.ravel().tolist())
         file = BytesIO()
-        picture.save(file, "PNG")
+        shown.save(file, "PNG")
         return file.getvalue()
 
     def tally(self, targets: Any, answers: Any) -> Tally:

@@ -333,7 +333,7 @@ RECIPES = {
     ),
     "linear_pixels": Recipe(
         source="A linear head on the frozen features of every patch, as DINOv3 is evaluated "
-        "(Siméoni et al. 2025, section 6.1.2), at five times its learning rate and for fewer steps.",
+        "(Siméoni et al. 2025, section 6.1.2), at five times its learning rate, fewer steps.",
         hardware="Two CPU cores: about five minutes with ViT-Ti/16 and 100 photographs.",
         model=size_arguments("ViT-Ti/16"),
         image_size=224,

@@ -1,4 +1,4 @@
-"""Answers to every pixel as pictures: a PNG file per image, at the size of the image."""
+"""Answers to every pixel as PNG files, one per image, at the size of the image."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from keras_vit.tasks import Task
 
 
 def check_maps(folder: Path, task: Task) -> None:
-    """Raise an error, before any work, where pictures cannot be written to a folder.
+    """Raise an error, before any work, where these files cannot be written to a folder.
 
     Raises:
         FileExistsError: Something is there.
