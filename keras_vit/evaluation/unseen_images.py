@@ -109,6 +109,7 @@ def unseen_images(
     """
     for name in loading:
         check_choice(name, "argument", ("data_dir", "max_pixels", "reader", *OF_TABLE))
+    split = split and (split_of(split) or split)
     run, seen = {} if path is None else run_options(path), seen_images_of(model, path)
     if data is None and not run:
         raise ValueError(
@@ -136,7 +137,6 @@ def unseen_images(
             parts, pool = load(source, **arguments, **of_run), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
     name = split or next(name for name in ("val", "test", WHOLE) if name in names)
-    name = name if name in names else split_of(name) or name
     check_choice(name, "split", names)
     if name in parts and (pool is None or name == "train"):
         images = parts[name]

@@ -50,10 +50,8 @@ class MapResize(ConfiguredLayer):
                 f"Maps of shape {tuple(input_shape)} have any size, and a fixed one is resized: "
                 "give the model input_shape in numbers."
             )
-        self._matrices = [
-            bilinear_matrix(before, after, self.align_corners)
-            for before, after in zip(input_shape[1:3], self.size, strict=True)
-        ]
+        pairs = zip(input_shape[1:3], self.size, strict=True)
+        self._matrices = [bilinear_matrix(int(n or 1), m, self.align_corners) for n, m in pairs]
 
     def call(self, inputs: Any) -> Any:
         rows, columns = (ops.cast(matrix, inputs.dtype) for matrix in self._matrices)

@@ -298,8 +298,8 @@ class ViTConfig(BlockConfig, ModelConfig):
             )
         if self.patch_dropout and self.head == "map":
             raise ValueError(
-                f"patch_dropout={self.patch_dropout!r} leaves patches out, of which "
-                f"{self.task.kind} needs all: leave it out."
+                f"patch_dropout={self.patch_dropout!r} leaves patches out, and the task is of all "
+                "pixels: leave it out."
             )
         if self.norm_after_pooling and self.pooling != "gap":
             raise ValueError(

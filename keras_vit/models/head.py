@@ -48,7 +48,10 @@ def map_head(features: Features, config: ModelConfig) -> Any:
         momentum=0.9, epsilon=1e-5, dtype="float32", name="head_norm"
     )
     outputs = _dense(norm(features["grid"]), config, "head")
-    resize = MapResize(config.image_size, dtype="float32", name="head_resize")
+    height, width = config.image_size
+    assert height is not None  # the configuration has seen to it
+    assert width is not None
+    resize = MapResize((height, width), dtype="float32", name="head_resize")
     return resize(outputs)
 
 

@@ -97,7 +97,7 @@ class FileSplit(IndexedSplit):
     """
 
     can_fail = True
-    _per_example = ("_labels", "_digests", "files", "groups")
+    _per_example: tuple[str, ...] = ("_labels", "_digests", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(

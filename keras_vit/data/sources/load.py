@@ -152,17 +152,9 @@ def load(
     nodata, who = check_nodata(nodata, bands), resolve_reader(reader, bands)
     reading = FileOptions(on_bad_file, verify, max_pixels, who, bands, whole, nodata)
     name = os.fspath(source)
-    if labels is not None and (masks := masks_in(Path(name).expanduser(), labels)):
-        if any(value is not None for value in (file_column, label_columns, separator)):
-            raise ValueError(
-                "file_column, label_columns and separator are about a table, and "
-                f"{printable(masks)} is a folder of masks: leave them out."
-            )
-        return load_masks(Path(name).expanduser(), masks, task, val_fraction, seed, reading)
     if labels is not None:
         table = TableOptions(labels, task, file_column, label_columns, separator, on_bad_row)
-        folder = Path(name).expanduser()
-        return load_table(folder, table, val_fraction, seed, reading)
+        return _load_labels(Path(name).expanduser(), table, val_fraction, seed, reading)
     if any(value is not None for value in (task, file_column, label_columns, separator)):
         raise ValueError(
             "task, file_column, label_columns and separator are about a table: give it as labels "
@@ -187,6 +179,21 @@ def load(
         return load_folder(path, val_fraction, seed, reading)
     _refuse_missing(name, source, tfds_dir, reading.reader)
     return load_tfds(name, tfds_dir, val_fraction, whole, **options)
+
+
+def _load_labels(
+    folder: Path, table: TableOptions, val_fraction: float, seed: int, reading: FileOptions
+) -> Splits:
+    """Load images whose labels are in a table, or in a folder of masks."""
+    masks = masks_in(folder, table.labels)
+    if masks is None:
+        return load_table(folder, table, val_fraction, seed, reading)
+    if any(v is not None for v in (table.file_column, table.label_columns, table.separator)):
+        raise ValueError(
+            "file_column, label_columns and separator are about a table, and "
+            f"{printable(masks)} is a folder of masks: leave them out."
+        )
+    return load_masks(folder, masks, table.task, val_fraction, seed, reading)
 
 
 def _kind(name: str) -> str:

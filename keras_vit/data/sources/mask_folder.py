@@ -40,7 +40,7 @@ class MaskSplit(FileSplit):
     `labels()` are rows of counts, what `Segmentation.summary` returns.
     """
 
-    _per_example = (*FileSplit._per_example, "masks")
+    _per_example: tuple[str, ...] = (*FileSplit._per_example, "masks")
     per_pixel = True
 
     def __init__(self, *args: Any, masks: Sequence[Path], **options: Any) -> None:
@@ -49,7 +49,7 @@ class MaskSplit(FileSplit):
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        return (None, None)
+        return (0, 0)  # any size
 
     @cached_property
     def _label_tensor(self) -> tf.Tensor:
@@ -98,8 +98,8 @@ def load_masks(
 
     Raises:
         FileNotFoundError: A folder does not exist.
-        ValueError: A photograph has no mask, or one of another size, or a mask has a number that
-            is not of a class; the message lists the files.
+        ValueError: A photograph does not have a mask, or has one of another size, or a mask has a
+            number that is not of a class; the message lists the files.
     """
     for path in (folder, masks):
         if not path.is_dir():
