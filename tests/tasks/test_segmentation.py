@@ -167,6 +167,18 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", ["tensorflow", "grain"])
+def test_maps_in_memory_are_labels(reader: str) -> None:
+    pytest.importorskip("tensorflow" if reader == "tensorflow" else "grain")
+    labels = np.random.default_rng(0).integers(0, 3, (6, 8, 8))
+    pixels = np.repeat(labels[..., None].astype(np.uint8) * 60, 3, axis=-1)
+    split = data.ArraySplit("train", TASK, pixels, labels, "none", reader)
+    images, maps = map(np.asarray, next(iter(data.pipeline(split, 8, 6, training=True))))
+    np.testing.assert_array_equal(images[..., 0] / 60, maps)
+    with pytest.raises(ValueError, match="give one for every pixel"):
+        data.ArraySplit("train", TASK, pixels, labels[:, :4])
+
+
+@pytest.mark.parametrize("reader", ["tensorflow", "grain"])
 @pytest.mark.parametrize("training", [True, False])
 def test_masks_move_as_their_images(tmp_path: Path, reader: str, training: bool) -> None:
     pytest.importorskip("tensorflow" if reader == "tensorflow" else "grain")

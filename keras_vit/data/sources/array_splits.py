@@ -26,7 +26,8 @@ class ArraySplit(IndexedSplit):
         name: "train", "val", "test" or "all".
         class_names: the name of each label; or the `Task` that says what labels mean.
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
-        labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes.
+        labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes, maps
+            `(n, height, width)` among them.
         augment: a name in `AUGMENTATIONS`.
         reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
 
@@ -61,6 +62,12 @@ class ArraySplit(IndexedSplit):
                 raise ValueError(
                     f"{len(labels)} labels for {len(images)} images: give one for each image"
                 )
+            self.per_pixel = class_names.per_pixel
+            if self.per_pixel and labels.shape != images.shape[:3]:
+                raise ValueError(
+                    f"labels of shape {labels.shape} do not fit images of {images.shape}: give "
+                    "one for every pixel"
+                )
         else:
             labels = _as_indices(np.asarray(labels), len(images), len(class_names))
         self.name, self.augment = name, augment
@@ -83,6 +90,9 @@ class ArraySplit(IndexedSplit):
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         return to_channels(crop_to_box(self._image_tensor[example], crop), channels)
+
+    def label_map(self, index: int) -> np.ndarray:
+        return self._labels[index]
 
     def pixels(self, index: int, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
         return array_to_channels(crop_to_box(self._images[index], crop), channels)
