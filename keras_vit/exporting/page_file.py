@@ -99,7 +99,7 @@ def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str
         "name": name,
         "card": dict(card),
         "engine": f"ONNX Runtime Web {VERSION}",
-        "licence": _asset("onnxruntime_license.txt"),
+        "license": _asset("onnxruntime_license.txt"),
         "graph_sum": hashlib.sha256(parts["graph"]).hexdigest(),
     }
     parts |= {"about": json.dumps(about).encode(), "engine": engine[ENGINE], "wasm": engine[WASM]}

@@ -37,5 +37,5 @@ def card_of_run(run: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(
             f"The report or configuration of {printable(run)} is damaged ({error!r}): export its "
-            "file model.keras, whose page then has no scores."
+            "file model.keras, whose page then does not show scores."
         ) from error

@@ -115,7 +115,8 @@ async function decode(bytes, channels, maxPixels) {
   const kind = kindOf(bytes);
   if (!kind) throw new Error(say(bytes.length ? "unknownKind" : "empty"));
   const {parts, orientation} = bare(bytes, kind);
-  const blob = new Blob(parts, {type: "image/" + kind.toLowerCase()});
+  // In one piece: Firefox looks at the first of several alone.
+  const blob = new Blob([await new Blob(parts).arrayBuffer()], {type: "image/" + kind.toLowerCase()});
   let bitmap;
   try {
     bitmap = await createImageBitmap(blob, {colorSpaceConversion: "none", premultiplyAlpha: "none"});

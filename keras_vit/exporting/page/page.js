@@ -24,12 +24,13 @@ async function begin() {
     document.title = at("title").textContent = model.about.name;
     const names = model.names.slice(0, 8).join(", "), more = model.names.length - 8;
     at("facts").textContent = say(task.kind, {count: model.names.length, names: more > 0 ? say("andMore", {names, more}) : names});
+    at("number").textContent = say({regression: "value", multilabel: "nothing"}[task.kind] ?? "probability");
     fillCard();
     at("open-card").hidden = false;
     await model.start();
     tell("state", say("checking"));
     const {difference, sameJpeg, count, tolerance} = await model.check();
-    const shown = {difference: difference.toExponential(0), count, tolerance};
+    const shown = {difference: difference ? difference.toExponential(0) : 0, count, tolerance};
     if (!(difference <= tolerance)) throw new Error(say("differs", shown));
     tell("state", say("checked", shown) + (sameJpeg ? "" : " " + say("otherJpeg")), "good");
     document.documentElement.dataset.verified = "true";
@@ -82,6 +83,7 @@ function inShort(row) {
 function addLine(entry) {
   const {row, url} = entry, line = made("tr"), head = made("th"), button = made("button");
   const image = Object.assign(made("img"), {src: url, alt: "", loading: "lazy"});
+  image.addEventListener("error", () => { image.hidden = true; });
   button.type = "button";
   head.scope = "row";
   button.append(image, made("span", row.file));
@@ -111,6 +113,7 @@ function show(entry) {
   at("ranked").textContent = say("ranked", {name: row.file});
   at("image").src = url;
   at("image").alt = row.file;
+  at("image").hidden = row.error !== null;
   const lines = [];
   if (row.error !== null) lines.push(made("p", say("unreadable", {reason: row.error}), "wrong"));
   if ("novelty" in row) {
@@ -202,13 +205,13 @@ function fillCard() {
   const seen = Object.entries(contract.seen_images?.counts ?? {});
   if (seen.length) facts.push([say("seen"), seen.map(([use, count]) => `${count} ${use}`).join(", ")]);
   facts.push([say("writtenBy"), "keras_vit " + contract.version], [say("engine"), about.engine]);
-  const card = Object.entries(about.card), licence = made("details");
-  licence.append(made("summary", about.engine), made("pre", about.licence));
+  const card = Object.entries(about.card), license = made("details");
+  license.append(made("summary", about.engine), made("pre", about.license));
   at("card-body").replaceChildren(
     ...section("theModel", facts),
     ...section("theCard", card, card.length ? "" : say("noCard")),
     ...section("theSums", Object.entries({[say("theModel")]: about.graph_sum, ...sums}).map(pair => [...pair, "sum"]), say("theSumsNote")),
-    made("h3", say("theLicences")), licence,
+    made("h3", say("theLicenses")), license,
   );
 }
 
