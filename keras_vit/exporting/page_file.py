@@ -36,6 +36,7 @@ from keras_vit.models.answers import NOVELTY
 SCRIPTS = ("text.js", "image.js", "model.js", "page.js")
 # Larger than this, unpacked, browsers fail: their longest strings are half a gigabyte.
 MOST_BYTES = 300 * 10**6
+LARGEST_PAGE = 2 * MOST_BYTES
 # How far answers to the stored images may be off in a browser, as a part of their scale: float32
 # differs by 1e-7 there.
 TOLERANCE = 1e-4
@@ -184,6 +185,8 @@ def _parts(path: Path, *names: str) -> dict[str, bytes]:
         KeyError: It is not a page of this package.
         ValueError: It is cut off, or a part was changed.
     """
+    if path.stat().st_size > LARGEST_PAGE:
+        raise ValueError(f"it is larger than {LARGEST_PAGE:,} bytes")
     page = path.read_bytes()
     if _MARK not in page[:1000]:
         raise KeyError(_MARK)

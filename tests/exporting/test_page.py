@@ -29,6 +29,7 @@ from keras_vit.inspection import attention_rollout
 from keras_vit.models.scoring import has_novelty
 from keras_vit.tasks import PredictionSets
 from keras_vit.weights import CheckpointError
+from keras_vit_cli import commands as cli
 from keras_vit_cli.predict.answer_files import Csv
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.report.page_card import card_of_run
@@ -73,6 +74,20 @@ def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
         assert f"'sha256-{digest}'" in policy
     assert len(re.findall("<script", page)) == 1 + 6 + 1  # the script, the parts, their sums
     assert not re.findall(r"(src|href)=\"http", page)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bank.tiny().save(tmp_path / "model.keras")
+    image, page = tmp_path / "image.png", tmp_path / "page.html"
+    IMAGE.save(image)
+    export = ["export", str(tmp_path / "model.keras"), "--out", str(page)]
+    for words, status, printed in (
+        (export, 2, "format='html'"),
+        ([*export, "--format", "html"], 0, "keras-vit predict"),
+        (["predict", str(page), str(image)], 0, "%"),
+    ):
+        assert cli.main(words) == status
+        assert printed in "".join(capsys.readouterr())
 
 
 def test_damage_is_noticed(artifacts: Artifacts, tmp_path: Path) -> None:
