@@ -92,13 +92,15 @@ def round_weights(proto: Any) -> None:
         others = tuple(a for a in range(values.ndim) if a != axis)
         scales = np.abs(values).max(others) / np.float32(127)
         scales[scales == 0] = 1
-        shape = [-1 if a == axis else 1 for a in range(values.ndim)]
-        rounded = np.rint(values / scales.reshape(shape)).astype("int8")
+        scales = scales.reshape([-1 if a == axis else 1 for a in range(values.ndim)])
+        rounded = np.rint(values / scales).astype("int8")
         proto.graph.initializer.remove(kernels[name])
-        parts = {f"{name}_int8": rounded, f"{name}_scale": scales.astype("float32")}
-        for part, array in parts.items():
+        for part, array in ((f"{name}_int8", rounded), (f"{name}_scale", scales)):
             proto.graph.initializer.append(onnx.numpy_helper.from_array(array, part))
-        nodes.append(onnx.helper.make_node("DequantizeLinear", list(parts), [name], axis=axis))
+        # Not `DequantizeLinear`, which some engines fuse with the product, rounding more.
+        make = onnx.helper.make_node
+        nodes.append(make("Cast", [f"{name}_int8"], [f"{name}_cast"], to=onnx.TensorProto.FLOAT))
+        nodes.append(make("Mul", [f"{name}_cast", f"{name}_scale"], [name]))
     for node in reversed(nodes):  # in front: nodes stand in the order in which they are computed
         proto.graph.node.insert(0, node)
 

@@ -59,7 +59,7 @@ const TEXT = {
   interval: "{low} to {high} for {coverage} of new images",
   unreadable: "cannot be read: {reason}",
   ranked: "Answer for {name}",
-  lookedAt: "Bright: where the model looked (its attention, averaged over the layers; it shows where, not why).",
+  lookedAt: "Bright: where the model looked (its attention through all layers). It shows where, not why. What is cropped off is dark.",
   showLook: "Show where the model looked",
 
   // Downloads.
