@@ -108,7 +108,7 @@ def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str
 
 
 def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
-    """Return three images as files, their pixels' sums and their answers, for the page."""
+    """Return images as files, their pixels' sums and their answers, for the page."""
     names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
     run, images = onnx_file.graph_runner(graph, names), []
     for kind, content in _check_files(contract):
@@ -118,7 +118,7 @@ def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
         images.append(
             {
                 "file": base64.b64encode(content).decode(),
-                "jpeg": kind == "JPEG",
+                "kind": kind,
                 "pixels": hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest(),
                 "outputs": {n: row[0].ravel().tolist() for n, row in zip(names, rows, strict=True)},
             }
@@ -134,11 +134,11 @@ def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
 
 
 def _check_files(contract: Contract) -> list[tuple[str, bytes]]:
-    """Return a PNG that is made smaller, one that is enlarged, and a JPEG that is turned."""
+    """Return a PNG that is made smaller, one that is enlarged, a turned JPEG, and transparency."""
     from PIL import Image
 
     height, width = contract.image_size
-    result = []
+    result: list[tuple[str, bytes]] = []
     for kind, rows, columns in (("PNG", 1.3, 1.6), ("PNG", 0.9, 0.6), ("JPEG", 1.4, 1.1)):
         size = max(int(height * rows), 4), max(int(width * columns), 4)
         levels = check_images(size, 3)[len(result)] // 32 * 32  # few: they are stored in little
@@ -146,7 +146,9 @@ def _check_files(contract: Contract) -> list[tuple[str, bytes]]:
         exif[ORIENTATION_TAG] = 6
         image.save(file, kind, **({"exif": exif, "quality": 80} if kind == "JPEG" else {}))
         result.append((kind, file.getvalue()))
-    return result
+    file, levels = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (9, 7, 4), "uint8")
+    Image.fromarray(levels).save(file, "PNG")
+    return [*result, ("alpha", file.getvalue())]
 
 
 def _page(parts: Mapping[str, bytes]) -> bytes:

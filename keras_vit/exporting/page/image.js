@@ -72,10 +72,12 @@ function bare(bytes, kind) {
   return {parts, orientation: orientation || 1};
 }
 
+let readsAlpha = true;  // until a stored image has shown that this browser does not
+
 /** RGBA of an image with half-transparent pixels, whose colors a 2-D canvas would round or lose. */
 function colorsBehindAlpha(bitmap) {
   const {width, height} = bitmap, gl = document.createElement("canvas").getContext("webgl");
-  if (!gl) throw new Error(say("transparent"));
+  if (!gl || !readsAlpha) throw new Error(say("transparent"));
   gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
   gl.pixelStorei(gl.UNPACK_PREMULTIPLY_ALPHA_WEBGL, false);
   gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
