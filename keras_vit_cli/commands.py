@@ -46,6 +46,7 @@ from keras_vit_cli.printing import (
     print_text,
     short_warnings,
 )
+from keras_vit_cli.report.page_card import card_of_run
 from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.search.cluster_command import cluster
 from keras_vit_cli.search.search_command import search
@@ -132,6 +133,8 @@ def _export(options: ExportOptions) -> None:
     more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
     if images and images.train is not None and options.quantize:
         more["calibration"] = calibration_images(model, images.train)
+    if options.format == "html":
+        more["card"] = card_of_run(options.model)
     export(model, out, **more)
     print_text(f"written to {out}")
     if images:

@@ -53,7 +53,7 @@ class Format:
 
 
 _TENSORFLOW = ("tensorflow",)
-_OTHERS = "Give format='litert', 'openvino' or 'onnx'."
+_OTHERS = "Give format='litert', 'openvino', 'onnx' or 'html'."
 
 FORMATS = {
     "tf_saved_model": Format(
@@ -90,6 +90,15 @@ FORMATS = {
         "openvino",
         ("model.xml", "model.bin"),
         int8_with=("nncf",),
+    ),
+    "html": Format(
+        "page",
+        "page_file",
+        "tensorflow",
+        ".html",
+        ("onnxruntime",),
+        (*_TENSORFLOW, "tf2onnx", "onnx"),
+        "onnx",
     ),
     "torch": Format(
         "PyTorch",

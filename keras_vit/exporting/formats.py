@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from keras_vit._base.files import atomic_write, check_place
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data import MAX_PIXELS
 from keras_vit.evaluation.prediction import check_takes_pixels
+from keras_vit.exporting import page_file
 from keras_vit.exporting.agreement import check_images
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.failure import failure_reason
 from keras_vit.exporting.format_table import FORMATS, Format, check_format
+from keras_vit.exporting.page_engine import engine_files
 from keras_vit.exporting.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
@@ -50,6 +52,8 @@ def export(
     image_size: int | tuple[int, int] | None = None,
     top_k: int = 5,
     max_pixels: int = MAX_PIXELS,
+    runtime: str | os.PathLike[str] | None = None,
+    card: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Writes a model as a file that runs without keras_vit.
@@ -86,6 +90,10 @@ def export(
     | `"litert"` | a `.tflite` file | LiteRT, once TensorFlow Lite |
     | `"openvino"` | a folder with `model.xml` and `model.bin` | OpenVINO |
     | `"torch"` | a `.pt2` file | PyTorch |
+    | `"html"` | a `.html` file | the page itself, in a browser |
+
+    The page opens by a double click, without a server or a network, and answers images as
+    `keras-vit predict` does: https://github.com/microsoft/onnxruntime runs the model in it.
 
     The SavedModel alone also takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP files,
     strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalizing are
@@ -107,7 +115,7 @@ def export(
         format: One of the table; None for the one with the suffix of `path`, and a SavedModel in a
             folder.
         quantize: `"int8"` for weights in eight bits: a quarter of the size. Formats `"onnx"`,
-            `"litert"` and `"openvino"`.
+            `"litert"`, `"openvino"` and `"html"`.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
             hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
             others need none.
@@ -116,6 +124,10 @@ def export(
             a model of any size.
         top_k: How many classes to return, best first.
         max_pixels: Height times width that is accepted; a larger image is not `valid`.
+        runtime: Of format `"html"`: the npm package of ONNX Runtime Web, a .tgz file; None for
+            Keras's cache, into which its files are downloaded once.
+        card: Of format `"html"`: lines of the page's model card, such as
+            `{"data": "2,250 flowers", "license": "CC BY 4.0"}`.
         overwrite: Replace a model that was exported there; never other files.
 
     Returns:
@@ -125,7 +137,8 @@ def export(
         ValueError: Neither `model.task` nor the compiled loss says what the outputs mean, the model
             takes normalized pixels or is quantized, names do not match the task, or the image size
             is missing; or the path has the suffix of another format, or is a link, a mount
-            point, a home or the working directory.
+            point, a home or the working directory; or `runtime` is another package.
+        FileNotFoundError: The page's engine cannot be downloaded.
         FileExistsError: Something is there, and `overwrite` is False or it is something else than
             an exported model.
         BlockingIOError: Another process is writing it.
@@ -165,13 +178,31 @@ def export(
         seen_images=model.seen_images,
     )
     _check_calibration(calibration, contract)
+    engine = _page_engine(contract, runtime, card)
     if row.suffix is None:
         _write_folder(model, path, contract, row, calibration, overwrite)
     else:
         _check_file(path, row.suffix, overwrite)
         with atomic_write(path) as temporary:
             _write(model, temporary, contract, row, calibration)
+            if engine:
+                page_file.finish(temporary, path.stem, engine, card or {})
     return path
+
+
+def _page_engine(
+    contract: Contract,
+    runtime: str | os.PathLike[str] | None,
+    card: Mapping[str, str] | None,
+) -> dict[str, bytes]:
+    """Return the files of a page's engine; none for another format."""
+    if contract.format == "html":
+        page_file.check_contract(contract)
+        return engine_files(runtime)
+    for name, value in (("runtime", runtime), ("card", card)):
+        if value is not None:
+            raise ValueError(f"{name} is for format='html': give that, or leave it out.")
+    return {}
 
 
 def _format(path: Path, name: str | None) -> str:

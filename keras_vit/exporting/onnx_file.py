@@ -17,6 +17,8 @@ from keras_vit.models import ImageModel
 OPSET = 18
 # Values of a kernel that share a scale.
 BLOCK = 32
+# Values of the smallest kernel that `round_weights` rounds.
+SMALLEST = 1024
 
 
 def write(
@@ -30,15 +32,22 @@ def write(
     ONNX Runtime's own operator, `MatMulNBits`.
     """
     import onnx
-    import tf2onnx
 
-    answer = pixels_to_answers(model, contract)
-    proto, _ = tf2onnx.convert.from_function(answer, answer.input_signature, opset=OPSET)
-    _name_batch(proto)
+    proto = graph_of(model, contract)
     if contract.quantize:
         proto = _quantized(proto)
     onnx.helper.set_model_props(proto, {KEY: contract.to_text()})
     onnx.save(proto, str(path))
+
+
+def graph_of(model: ImageModel, contract: Contract, *, attention: bool = False) -> Any:
+    """Return the graph of `pixels_to_answers` as an `onnx.ModelProto`."""
+    import tf2onnx
+
+    answer = pixels_to_answers(model, contract, attention=attention)
+    proto, _ = tf2onnx.convert.from_function(answer, answer.input_signature, opset=OPSET)
+    _name_batch(proto)
+    return proto
 
 
 def _name_batch(proto: Any) -> None:
@@ -57,6 +66,45 @@ def _quantized(proto: Any) -> Any:
     return quantizer.model.model
 
 
+def round_weights(proto: Any) -> None:
+    """Stores kernels in eight bits with a scale per output; products stay in float32.
+
+    Unlike `MatMulNBits`, this rounds nothing but weights, so that every engine has the same
+    answers, and leaves their bytes in few values, which compress well.
+    """
+    import onnx
+
+    kernels = {each.name: each for each in proto.graph.initializer}
+    outputs = {"MatMul": 1, "Gemm": 1, "Conv": 0}  # axis of a kernel; of Gemm, where not transposed
+    axes: dict[str, int] = {}
+    for node in proto.graph.node:
+        for place, name in enumerate(node.input):
+            kernel = kernels.get(name)
+            if kernel is None or np.prod(kernel.dims) < SMALLEST or kernel.data_type != 1:
+                continue
+            transposed = any(a.name == "transB" and a.i for a in node.attribute)
+            fits = node.op_type == "Conv" or len(kernel.dims) == 2
+            if place == 1 and node.op_type in outputs and fits:
+                axes[name] = outputs[node.op_type] - transposed
+    nodes = []
+    for name, axis in axes.items():
+        values = onnx.numpy_helper.to_array(kernels[name])
+        others = tuple(a for a in range(values.ndim) if a != axis)
+        scales = np.abs(values).max(others) / np.float32(127)
+        scales[scales == 0] = 1
+        scales = scales.reshape([-1 if a == axis else 1 for a in range(values.ndim)])
+        rounded = np.rint(values / scales).astype("int8")
+        proto.graph.initializer.remove(kernels[name])
+        for part, array in ((f"{name}_int8", rounded), (f"{name}_scale", scales)):
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, part))
+        # Not `DequantizeLinear`, which some engines fuse with the product, rounding more.
+        make = onnx.helper.make_node
+        nodes.append(make("Cast", [f"{name}_int8"], [f"{name}_cast"], to=onnx.TensorProto.FLOAT))
+        nodes.append(make("Mul", [f"{name}_cast", f"{name}_scale"], [name]))
+    for node in reversed(nodes):  # in front: nodes stand in the order in which they are computed
+        proto.graph.node.insert(0, node)
+
+
 def read_contract(path: Path) -> Contract:
     """Return the contract in a file's metadata."""
     import onnx
@@ -70,13 +118,25 @@ def runner(
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Return a function from pixels of a dtype to the named outputs."""
     import onnx
-    import onnxruntime
 
     file: str | bytes = str(path)
-    if dtype == "float32":  # the graph casts its input to float32 at once: nothing else changes
-        proto = onnx.load(path)
-        proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        file = proto.SerializeToString()
+    if dtype == "float32":
+        file = taking_floats(onnx.load(path))
+    return graph_runner(file, outputs)
+
+
+def taking_floats(proto: Any) -> bytes:
+    """Return a graph with float32 pixels: it casts its input to that at once, and nothing else."""
+    proto.graph.input[0].type.tensor_type.elem_type = 1  # onnx.TensorProto.FLOAT
+    return bytes(proto.SerializeToString())
+
+
+def graph_runner(
+    file: str | bytes, outputs: Sequence[str]
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return a function from pixels, as the graph takes them, to the named outputs."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # By default it counts physical cores, of which a virtual machine may show half.

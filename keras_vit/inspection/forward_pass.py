@@ -256,6 +256,47 @@ class ForwardPass:
         return np.stack(distances, axis=1)
 
 
+class RolloutRecorder(Recorder):
+    """Keeps the attention probabilities, too, for a rollout within an exported graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.probabilities: list[Any] = []
+
+    def attended(self, probabilities: Any) -> Any:
+        self.probabilities.append(probabilities)
+        return probabilities
+
+    def rollout(self) -> Any:
+        """`ForwardPass.rollout` by `keras.ops`, without computing anything twice.
+
+        Returns:
+            `(batch, grid_h, grid_w)`; None where blocks run several times, as for several views,
+            or merge tokens, or the pooling is neither a token nor the mean.
+        """
+        blocks, patches = self.of(EncoderBlock), self.of(PatchEmbedding)
+        poolings = self.of((TokenPooling, MeanPooling, AttentionPooling))
+        once = len({id(call.layer) for call in blocks}) == len(self.probabilities)
+        merges = any(call.token_index is not None for call in blocks)
+        if not blocks or not once or merges or len(patches) != 1 or len(poolings) != 1:
+            return None
+        pooling, (_, rows, columns, _) = poolings[0].layer, patches[0].output_shape
+        length = int(sequence(blocks[0]).shape[1])
+        weights = np.zeros((1, 1, length), "float32")
+        if isinstance(pooling, TokenPooling):
+            weights[..., pooling.index] = 1
+        elif isinstance(pooling, MeanPooling):
+            weights[..., length - rows * columns :] = 1 / (rows * columns)
+        else:
+            return None
+        row = keras.ops.convert_to_tensor(weights)
+        for each in reversed(self.probabilities):
+            attention = keras.ops.mean(keras.ops.cast(each, "float32"), axis=1)
+            # The last block may compute its first queries alone, which then are all that is read.
+            row = (row + keras.ops.matmul(row[..., : attention.shape[1]], attention)) / 2
+        return keras.ops.reshape(row[:, 0, length - rows * columns :], (-1, rows, columns))
+
+
 def run(model: keras.Model, images: Any, batch_size: int = 32) -> Iterator[ForwardPass]:
     """Yield a `ForwardPass` per batch of `images`; a ValueError for images that do not fit."""
     for batch in batches(model, images, batch_size):

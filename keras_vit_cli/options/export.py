@@ -7,7 +7,7 @@ from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import Command, in_data, in_model, in_run
 from keras_vit_cli.options.shared import PIXELS
 
-EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "torch")
+EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", "torch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +27,12 @@ class ExportOptions:
     )
     format: str = in_run(
         "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, litert "
-        "a .tflite file, torch a .pt2 file",
+        "a .tflite file, torch a .pt2 file, html a page that runs the model in a browser",
         "tf_saved_model",
         choices=EXPORT_FORMATS,
     )
     quantize: str | None = in_run(
-        "weights in eight bits, a quarter of the size: onnx, litert and openvino",
+        "weights in eight bits, a quarter of the size: onnx, litert, openvino and html",
         None,
         choices=("int8",),
     )
@@ -40,11 +40,17 @@ class ExportOptions:
         "file or folder to write, such as photos.tflite or saved_models/NAME/VERSION",
         metavar="PATH",
     )
+    runtime: Path | None = in_run(
+        "of html: the npm package onnxruntime-web, a .tgz file (default: its files in Keras's "
+        "cache, into which they are downloaded once)",
+        None,
+        metavar="FILE",
+    )
     overwrite: bool = in_run("replace the earlier export in --out", False)
 
 
 EXPORT = Command(
     ExportOptions,
-    "write a file that other engines run: SavedModel, ONNX, LiteRT, OpenVINO or torch",
+    "write a file that other engines run: SavedModel, ONNX, LiteRT, OpenVINO, torch or a page",
     "keras-vit export runs/photos --format onnx --out photos.onnx",
 )

@@ -1,0 +1,229 @@
+"""A page that runs the model in a browser: one HTML file, which needs no network and no server.
+
+Its parts stand in blocks of base64, compressed and with their sums. `write` makes a page without
+the engine, which needs TensorFlow; `finish` adds the engine, ONNX Runtime Web, and the card.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import printable
+from keras_vit._base.version import __version__
+from keras_vit.data.decode.headers import ORIENTATION_TAG
+from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.preprocessing import evaluation_image
+from keras_vit.exporting import onnx_file
+from keras_vit.exporting.agreement import check_images
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.page_engine import ENGINE, VERSION, WASM
+from keras_vit.models import ImageModel
+from keras_vit.models.answers import NOVELTY
+
+SCRIPTS = ("text.js", "image.js", "model.js", "page.js")
+# Larger than this, unpacked, browsers fail: their longest strings are half a gigabyte.
+MOST_BYTES = 300 * 10**6
+LARGEST_PAGE = 2 * MOST_BYTES
+# How far answers to the stored images may be off in a browser, as a part of their scale: float32
+# differs by 1e-7 there.
+TOLERANCE = 1e-4
+_MARK = b'<meta name="generator" content="keras_vit '
+_PART = '<script type="application/octet-stream" id="part-{name}">{text}</script>'
+_SUMS = '<script type="application/json" id="sums">{text}</script>'
+# Rounds down, so that the last digit of a sum is a level of the pixel.
+_UNEQUAL_MODE = "big_vision"
+
+
+def check_contract(contract: Contract) -> None:
+    """Raises a ValueError for a model whose images or answers a page cannot show."""
+    transform = contract.evaluation
+    if contract.task is None:
+        raise ValueError(
+            "A page shows what a task answers, and the model does not have one: "
+            'model.task = "classification", for example.'
+        )
+    if not contract.reads_files or transform.bands is not None:
+        raise ValueError(
+            f"A page reads photographs, in color or gray, and the model takes {contract.channels} "
+            "channels in a range of their own: give another format."
+        )
+    if transform.mode == _UNEQUAL_MODE:
+        raise ValueError(
+            f"eval_transform.mode={transform.mode!r} rounds pixels down, which a browser does not "
+            'do to the same ones. Set model.eval_transform = "crop", evaluate the model, and '
+            "export it again; or give another format."
+        )
+
+
+def write(
+    model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
+) -> None:
+    """Writes a page without its engine, from the graph of the ONNX file.
+
+    Raises:
+        ValueError: The model is too large for browsers.
+    """
+    proto = onnx_file.graph_of(model, contract, attention=True)
+    if contract.quantize:
+        onnx_file.round_weights(proto)
+    graph = onnx_file.taking_floats(proto)
+    if len(graph) > MOST_BYTES:
+        raise ValueError(
+            f"the model has {len(graph) / 1e6:,.0f} MB, and browsers open pages of models up to "
+            f"{MOST_BYTES / 1e6:,.0f} MB: give quantize='int8', or a smaller model."
+        )
+    parts = {
+        "contract": contract.to_text().encode(),
+        "checks": json.dumps(_checks(contract, graph)).encode(),
+        "graph": graph,
+    }
+    path.write_bytes(_page(parts))
+
+
+def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str, str]) -> None:
+    """Adds the engine, the name and the lines of the card to what `write` wrote."""
+    parts = _parts(path, "contract", "checks", "graph")
+    about = {
+        "name": name,
+        "card": dict(card),
+        "engine": f"ONNX Runtime Web {VERSION}",
+        "license": _asset("onnxruntime_license.txt"),
+        "graph_sum": hashlib.sha256(parts["graph"]).hexdigest(),
+    }
+    parts |= {"about": json.dumps(about).encode(), "engine": engine[ENGINE], "wasm": engine[WASM]}
+    path.write_bytes(_page(parts))
+
+
+def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
+    """Return images as files, their pixels' sums and their answers, for the page."""
+    names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
+    run, images = onnx_file.graph_runner(graph, names), []
+    for kind, content in _check_files(contract):
+        pixels = decode_with_pillow(content, contract.channels)
+        prepared = evaluation_image(pixels, contract.image_size, contract.evaluation)
+        rows = run(np.asarray(prepared, "float32")[None])
+        images.append(
+            {
+                "file": base64.b64encode(content).decode(),
+                "kind": kind,
+                "pixels": hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest(),
+                "outputs": {n: row[0].ravel().tolist() for n, row in zip(names, rows, strict=True)},
+            }
+        )
+    assert contract.task is not None
+    scale = np.broadcast_to(contract.task.answer_scale, contract.answer_shape)
+    return {
+        "answers": names[0],
+        "scale": {names[0]: scale.tolist()},
+        "tolerance": TOLERANCE,
+        "images": images,
+    }
+
+
+def _check_files(contract: Contract) -> list[tuple[str, bytes]]:
+    """Return a PNG that is made smaller, one that is enlarged, a turned JPEG, and transparency."""
+    from PIL import Image
+
+    height, width = contract.image_size
+    result: list[tuple[str, bytes]] = []
+    for kind, rows, columns in (("PNG", 1.3, 1.6), ("PNG", 0.9, 0.6), ("JPEG", 1.4, 1.1)):
+        size = max(int(height * rows), 4), max(int(width * columns), 4)
+        levels = check_images(size, 3)[len(result)] // 32 * 32  # few: they are stored in little
+        image, file, exif = Image.fromarray(levels), io.BytesIO(), Image.Exif()
+        exif[ORIENTATION_TAG] = 6
+        image.save(file, kind, **({"exif": exif, "quality": 80} if kind == "JPEG" else {}))
+        result.append((kind, file.getvalue()))
+    file, levels = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (9, 7, 4), "uint8")
+    Image.fromarray(levels).save(file, "PNG")
+    return [*result, ("alpha", file.getvalue())]
+
+
+def _page(parts: Mapping[str, bytes]) -> bytes:
+    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    policy = {
+        "default-src": "'none'",
+        "script-src": f"{_hash(script)} blob: 'wasm-unsafe-eval'",
+        "style-src": _hash(style),
+        "img-src": "blob: data:",
+        "connect-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    packed = {name: gzip.compress(part, 9, mtime=0) for name, part in parts.items()}
+    sums = {name: hashlib.sha256(part).hexdigest() for name, part in packed.items()}
+    blocks = [
+        _PART.format(name=name, text=base64.b64encode(part).decode())
+        for name, part in packed.items()
+    ]
+    # The sums are last: a page that is cut off does not have them.
+    blocks.append(_SUMS.format(text=json.dumps(sums)))
+    page = Template(_asset("page.html")).substitute(
+        version=__version__,
+        policy="; ".join(" ".join(rule) for rule in policy.items()),
+        style=style,
+        script=script,
+        parts="\n".join(blocks),
+    )
+    return page.encode()
+
+
+def _parts(path: Path, *names: str) -> dict[str, bytes]:
+    """Return parts of a page, whose sums are compared.
+
+    Raises:
+        KeyError: It is not a page of this package.
+        ValueError: It is cut off, or a part was changed.
+    """
+    if path.stat().st_size > LARGEST_PAGE:
+        raise ValueError(f"it is larger than {LARGEST_PAGE:,} bytes")
+    page = path.read_bytes()
+    if _MARK not in page[:1000]:
+        raise KeyError(_MARK)
+    listed = re.search(_SUMS.format(text="([^<]*)").encode(), page[-10_000:])
+    if listed is None:
+        raise ValueError("it is cut off")
+    sums, parts = json.loads(listed[1]), {}
+    for name in names:
+        block = re.search(_PART.format(name=name, text="([A-Za-z0-9+/=]*)").encode(), page)
+        packed = base64.b64decode(block[1]) if block else b""
+        if hashlib.sha256(packed).hexdigest() != sums[name]:
+            raise ValueError(f"its part {printable(name)} was changed")
+        unpacked = zlib.decompressobj(31)
+        parts[name] = unpacked.decompress(packed, MOST_BYTES)
+        if not unpacked.eof:
+            raise ValueError(f"its part {printable(name)} is longer than {MOST_BYTES:,} bytes")
+    return parts
+
+
+def _asset(name: str) -> str:
+    return files("keras_vit.exporting").joinpath("page", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def read_contract(path: Path) -> Contract:
+    """Return the contract in a page."""
+    return Contract.from_text(_parts(path, "contract")["contract"])
+
+
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return a function from pixels to the named outputs, by the graph in the page."""
+    run = onnx_file.graph_runner(_parts(path, "graph")["graph"], outputs)
+    return lambda images: run(images.astype("float32"))

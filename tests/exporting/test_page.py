@@ -1,0 +1,415 @@
+"""A page: one HTML file whose answers, in a browser without a network, are those of `predict`."""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+import keras_vit
+from keras_vit import tasks
+from keras_vit.data import EvalTransform
+from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.preprocessing import EVAL_TRANSFORMS, evaluation_image
+from keras_vit.evaluation import fit_novelty
+from keras_vit.evaluation.answer_row import answer_row
+from keras_vit.evaluation.novelty import classifier_head
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.exporting import load_exported, page_engine, page_file
+from keras_vit.exporting.page_engine import ENGINE, PACKAGE, WASM, engine_files
+from keras_vit.inspection import attention_rollout
+from keras_vit.models.scoring import has_novelty
+from keras_vit.tasks import PredictionSets
+from keras_vit.weights import CheckpointError
+from keras_vit_cli import commands as cli
+from keras_vit_cli.predict.answer_files import Csv
+from keras_vit_cli.predict.schema import Schema
+from keras_vit_cli.report.page_card import card_of_run
+from tests import bank
+from tests.browser import assert_fits_and_can_be_read, opened
+from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
+from tests.exporting.artifacts import IMAGES, Artifacts
+from tests.exporting.test_one_preparation import sensitive_model
+from tests.models.test_task import TASKS, vit
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "=cmd|' /C calc'!A0",
+    "<img src=x onerror=alert(1)>",
+)
+READY = "#state.good, #state.wrong"
+
+
+def part_of(page: str, name: str) -> str:
+    return re.search(f'id="part-{name}">([^<]*)<', page)[1]  # type: ignore[index]
+
+
+def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
+    """Contract, answers, attention; names stand nowhere as HTML; the policy knows the scripts."""
+    model = artifacts.model("hostile", lambda: vit(task=tasks.Classification(HOSTILE)))
+    card = {"<script>alert(2)</script>": "</script>"}
+    path = keras_vit.export(model, tmp_path / "a<b>.html", card=card)
+    page, file = path.read_text("utf-8"), load_exported(path)
+    assert file.contract.format == "html"
+    assert file.class_names == HOSTILE
+    expected = model.task.answers(bank.outputs(model, IMAGES))
+    np.testing.assert_allclose(file.predict(IMAGES), expected, atol=1e-5)
+    run = page_file.runner(path, ["attention"])
+    np.testing.assert_allclose(run(IMAGES)[0], attention_rollout(model, IMAGES), atol=1e-5)
+    assert not any(name in page for name in (*HOSTILE, "alert(", "a<b>"))
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', page)[1]  # type: ignore[index]
+    for rule in ("default-src 'none'", "connect-src 'none'", "form-action 'none'"):
+        assert rule in policy
+    for tag in ("style", "script"):
+        content = re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[1]  # type: ignore[index]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert len(re.findall("<script", page)) == 1 + 6 + 1  # the script, the parts, their sums
+    assert not re.findall(r"(src|href)=\"http", page)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bank.tiny().save(tmp_path / "model.keras")
+    image, page = tmp_path / "image.png", tmp_path / "page.html"
+    IMAGE.save(image)
+    export = ["export", str(tmp_path / "model.keras"), "--out", str(page)]
+    for words, status, printed in (
+        (export, 2, "format='html'"),
+        ([*export, "--format", "html"], 0, "keras-vit predict"),
+        (["predict", str(page), str(image)], 0, "%"),
+    ):
+        assert cli.main(words) == status
+        assert printed in "".join(capsys.readouterr())
+
+
+def test_damage_is_noticed(artifacts: Artifacts, tmp_path: Path) -> None:
+    page = artifacts.path("classification", "html").read_text("utf-8")
+    file = tmp_path / "page.html"
+    for name in ("contract", "graph"):
+        part = part_of(page, name)
+        file.write_text(page.replace(part, part[:-9] + "AAAA" + part[-5:]), "utf-8")
+        with pytest.raises(CheckpointError, match=f"part {name} was changed"):
+            load_exported(file)
+    for content, words in ((page[:-2000], "cut off"), ("<html>", "not exported by this package")):
+        file.write_text(content, "utf-8")
+        with pytest.raises(CheckpointError, match=words):
+            load_exported(file)
+        with pytest.raises(FileExistsError, match="was not exported by this package"):
+            keras_vit.export(artifacts.model("classification"), file, overwrite=True)
+
+
+def test_int8_rounds_weights_alone(artifacts: Artifacts, tmp_path: Path) -> None:
+    model = artifacts.model("large")
+    path = keras_vit.export(model, tmp_path / "page.html", quantize="int8")
+    assert path.stat().st_size < 0.4 * artifacts.path("large", "html").stat().st_size
+    expected = model.task.answers(bank.outputs(model, IMAGES))
+    difference = np.abs(load_exported(path).predict(IMAGES) - expected)
+    assert 0 < difference.max() < 0.02
+
+
+def test_what_a_page_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, bands, floors, gray = (bank.fresh(**bank.TINY) for _ in range(4))
+    raw.task = None
+    floors.eval_transform = EvalTransform("big_vision")
+    bands = bank.fresh(**{**bank.TINY, "input_shape": (16, 16, 4)})
+    for model, options, words in (
+        (raw, {}, r"A page shows what a task answers.*model\.task = "),
+        (bands, {}, "A page reads photographs.*4 channels"),
+        (floors, {}, "'big_vision' rounds pixels down"),
+        (gray, {"format": "onnx", "runtime": "x.tgz"}, "runtime is for format='html'"),
+        (gray, {"format": "onnx", "card": {}}, "card is for format='html'"),
+    ):
+        path = tmp_path / ("m.onnx" if options else "m.html")
+        with pytest.raises(ValueError, match=words):
+            keras_vit.export(model, path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_engine_is_known_by_its_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the npm package, or downloaded once into the cache; else it is said how to get it."""
+    files = {ENGINE: b"export default 1", WASM: b"\0asm"}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    monkeypatch.setattr(
+        page_engine, "URL", (tmp_path / "{name}").as_uri().replace("%7B", "{").replace("%7D", "}")
+    )
+    with tarfile.open(tmp_path / "engine.tgz", "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"package/dist/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    with pytest.raises(ValueError, match=f"not of {PACKAGE}: the sum of.*npm pack {PACKAGE}"):
+        engine_files(tmp_path / "engine.tgz")
+    (tmp_path / "no.tgz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=f"is not the npm package {PACKAGE}"):
+        engine_files(tmp_path / "no.tgz")
+    monkeypatch.setattr(page_engine, "SUMS", sums)
+    assert engine_files(tmp_path / "engine.tgz") == files
+    with pytest.raises(
+        FileNotFoundError, match=f"cannot be downloaded.*npm pack {PACKAGE}.*--runtime"
+    ):
+        engine_files()
+    write(tmp_path, {ENGINE: files[ENGINE], WASM: b"an error page"})
+    with pytest.raises(FileNotFoundError, match="came with another sum"):
+        engine_files()
+    write(tmp_path, files)
+    assert engine_files() == files
+    for name in files:
+        (tmp_path / name).unlink()
+    assert engine_files() == files  # of the cache
+    (page_engine.engine_folder() / WASM).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"is damaged.*Delete it"):
+        engine_files()
+
+
+def test_the_card_of_a_run(tmp_path: Path) -> None:
+    assert card_of_run(tmp_path) == {}
+    job = {"data": "/home/ada/flowers", "model": None, "weights": None}
+    scores = {"accuracy": [0.9, 0.8, 0.95]}
+    task = tasks.Classification(("a", "b")).get_config()
+    report = {
+        **{
+            "task": task,
+            "examples": 40,
+            "scores": scores,
+            "constant": {"accuracy": [0.5, 0.4, 0.6]},
+        },
+        **{"constant_of": "validation", "names": {}, "facts": {}, "pairs": None},
+        **{"calibration": None, "sets": None, "novelty": None},
+    }
+    record = {"report": report, "targets": {"train": "90 images"}, "model": "ViT-Ti/16"}
+    (tmp_path / "config.json").write_text(json.dumps({"job": job}))
+    (tmp_path / "report.json").write_text(json.dumps(record))
+    card = card_of_run(tmp_path)
+    assert card["data"] == "flowers"  # without the folders of its user
+    assert card["accuracy"] == "0.9 (95 % interval 0.8 to 0.95)"
+    assert (card["training images"], card["started from"]) == ("90 images", "random")
+    (tmp_path / "report.json").write_text("{}")
+    with pytest.raises(ValueError, match="is damaged"):
+        card_of_run(tmp_path)
+
+
+# In a browser, with the engine.
+
+NOISE = np.random.default_rng(0).integers(0, 256, (60, 90, 4)).astype("uint8")
+PHOTO = IMAGE.resize((240, 170), Image.Resampling.BICUBIC)
+WIDE = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+ALPHA = Image.fromarray(NOISE)
+# Files by kind. What every browser decodes to Pillow's pixels, and what may differ by levels.
+EXACT: dict[str, bytes] = {
+    "noise.png": encode(Image.fromarray(NOISE[..., :3]), "PNG"),
+    "exact size.png": encode(Image.fromarray(NOISE[:16, :24, :3]), "PNG"),
+    "tall.png": encode(Image.fromarray(NOISE[..., :3]).resize((31, 300)), "PNG"),
+    "gray.png": encode(PHOTO.convert("L"), "PNG"),
+    "gray and alpha.png": encode(ALPHA.convert("LA"), "PNG"),
+    "transparent.png": encode(ALPHA, "PNG"),
+    "palette.png": encode(PHOTO.quantize(32), "PNG", transparency=bytes(range(32))),
+    "one bit.png": encode(PHOTO.convert("1"), "PNG"),
+    "profile.png": encode(PHOTO, "PNG", icc_profile=WIDE),
+    "turned.png": encode(PHOTO, "PNG", exif=orientation(5)),
+    "lossless.webp": encode(PHOTO, "WEBP", lossless=True),
+    "transparent.webp": encode(ALPHA, "WEBP", lossless=True, exact=True),
+    "first frame.gif": encode(PHOTO.quantize(16), "GIF"),
+    "image.bmp": encode(PHOTO, "BMP"),
+    "420.jpg": encode(PHOTO, "JPEG", quality=90, subsampling="4:2:0"),
+    "422.jpg": encode(PHOTO, "JPEG", quality=90, subsampling="4:2:2"),
+    "444.jpg": encode(PHOTO, "JPEG", quality=95, subsampling="4:4:4"),
+    "progressive.jpg": encode(PHOTO, "JPEG", quality=70, progressive=True),
+    "gray.jpg": encode(PHOTO.convert("L"), "JPEG"),
+    "profile.jpg": encode(PHOTO, "JPEG", icc_profile=WIDE),
+    **{f"turned {n}.jpg": encode(PHOTO, "JPEG", exif=orientation(n)) for n in range(1, 9)},
+}
+NEAR: dict[str, bytes] = {
+    "cmyk.jpg": encode(PHOTO.convert("CMYK"), "JPEG"),
+    "lossy.webp": encode(PHOTO, "WEBP", quality=80),
+    "turned.webp": encode(PHOTO, "WEBP", quality=80, exif=orientation(8)),
+    "16 bits.png": png_of_twelve_bits(),
+}
+MOST_LEVELS = 3  # of 255, between two decoders of such a file
+UNREADABLE = {
+    "cut.jpg": EXACT["420.jpg"][:200],
+    "no image.jpg": b"no image",
+    "empty.png": b"",
+    "vector.png": b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
+}
+
+
+def answered(page: Any, files: list[Path]) -> list[dict[str, Any]]:
+    page.set_input_files("#file", files)
+    page.locator("#status", has_text="Answered").wait_for()
+    return page.evaluate("rows.map(({row}) => row)")
+
+
+def numbers(row: dict[str, Any]) -> list[float]:
+    """The numbers of a row by their names, whatever their order."""
+    entries = [
+        {k: v for k, v in e.items() if isinstance(v, float | int)} for e in row["predictions"]
+    ]
+    keyed = zip(row["predictions"], entries, strict=True)
+    named = sorted((next(iter(e.values())), list(values.values())) for e, values in keyed)
+    return [row.get("novelty", 0.0), *(value for _, values in named for value in values)]
+
+
+def assert_same(row: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
+    assert row.keys() == expected.keys()
+    np.testing.assert_allclose(numbers(row), numbers(expected), rtol=tolerance, atol=tolerance)
+    for key in ("set", "labels", "grade", "novel"):
+        assert row.get(key) == expected.get(key), (key, row["file"])
+
+
+def rows_of(model: Any, files: list[Path]) -> list[dict[str, Any]]:
+    found = predict_files(model, files)
+    rows = [answer_row(model.task, file, answer, 5, has_novelty(model)) for file, answer in found]
+    return [{**row, "file": Path(row["file"]).name} for row in rows]
+
+
+@pytest.fixture
+def page_of(real_engine: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Exports a model as a page with the real engine."""
+    monkeypatch.setattr("keras_vit.exporting.formats.engine_files", lambda _: real_engine)
+    return lambda model, **more: keras_vit.export(
+        model, tmp_path / "flowers.html", overwrite=True, **more
+    )
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_answers_of_a_page(width: int, page_of: Any, browser: Any, tmp_path: Path) -> None:
+    """Of files of every kind from file://, without a request; the downloads; what is unreadable."""
+    model = sensitive_model()
+    model.class_names = HOSTILE
+    model.eval_transform = EvalTransform(decoder="pillow")
+    path = page_of(model, card={"data": "<b>flowers</b>"})
+    files = sorted(write(tmp_path / "images", {**EXACT, **NEAR, **UNREADABLE}).iterdir())
+    expected = rows_of(model, files)
+    with opened(browser, path, width, [path.as_uri(), "blob:"]) as page:
+        page.wait_for_selector(READY)
+        state = page.locator("#state").inner_text()
+        assert page.evaluate("document.documentElement.dataset.verified") == "true", state
+        assert re.search(r"largest difference \d(\.\d)?e-[5-9] on 3 stored images", state), state
+        rows = answered(page, files)
+        assert [row["file"] for row in rows] == [row["file"] for row in expected]
+        for row, other in zip(rows, expected, strict=True):
+            if row["file"] in UNREADABLE:
+                assert row["error"]
+                assert other["error"]
+            elif row["file"] in EXACT:
+                assert row["error"] is None, row
+                assert_same(row, other, 1e-5)
+        levels = page.evaluate(DECODED, [base64.b64encode(c).decode() for c in NEAR.values()])
+        for (name, content), found in zip(NEAR.items(), levels, strict=True):
+            pixels = decode_with_pillow(content, 3).ravel().astype(int)
+            assert np.abs(pixels - found).max() <= MOST_LEVELS, name
+        with page.expect_download() as download:
+            page.click("#csv")
+        lines = list(csv.reader(io.StringIO(Path(download.value.path()).read_text("utf-8"))))
+        schema = Schema(model.task, 5)
+        written = Csv(schema)
+        first = next(csv.reader([written.text(schema.row(files[0], np.zeros(3)))]))
+        assert lines[0] == list(schema.columns)
+        assert len(lines) == 1 + len(files)
+        assert {"'" + HOSTILE[1], HOSTILE[0]} <= {cell for line in lines for cell in line}
+        assert len(first) == len(lines[1])
+        with page.expect_download() as download:
+            page.click("#json")
+        assert json.loads(Path(download.value.path()).read_text("utf-8")) == rows
+        assert_fits_and_can_be_read(page, width)
+        page.click("#open-card")
+        assert "<b>flowers</b>" in page.locator("#card").inner_text()
+        assert_fits_and_can_be_read(page, width)
+        page.keyboard.press("Escape")
+        page.click("#clear")
+        assert page.evaluate("document.activeElement.id") == "file"  # by keyboard from here on
+        assert not page.locator("#all").is_visible()
+
+
+DECODED = """async files => Promise.all(files.map(async file =>
+    Array.from((await decode(bytesOf(file), 3, Infinity)).data)))"""
+PREPARED = """([pixels, height, width, channels, size, transform]) => Array.from(
+    prepare({data: Uint8Array.from(pixels), height, width, channels}, size, transform).pixels)"""
+
+
+def test_prepares_as_in_evaluation(page_of: Any, browser: Any) -> None:
+    """Every mode but one, at sizes that are rounded: bytes to the level, floats to 1e-3 of it."""
+    random = np.random.default_rng(0)
+    path = page_of(bank.tiny())
+    with opened(browser, path, 900, [path.as_uri(), "blob:"]) as page:
+        page.wait_for_selector(READY)
+        for mode in sorted(set(EVAL_TRANSFORMS) - {"big_vision"}):
+            of_pillow = mode.startswith(("timm", "huggingface"))
+            for size in ((16, 16), (16, 24), (30, 20)):
+                for filter in ("bilinear", "lanczos", None) if of_pillow else (None,):
+                    transform = EvalTransform(mode, 0.9, filter)
+                    height, width = random.integers(5, 90, 2).tolist()
+                    image = random.integers(0, 256, (height, width, 3)).astype("uint8")
+                    values = [image.ravel().tolist(), height, width, 3, size, transform.to_dict()]
+                    found = np.reshape(page.evaluate(PREPARED, values), (*size, 3))
+                    expected = evaluation_image(image, size, transform)
+                    most = 0 if of_pillow else 1e-3
+                    np.testing.assert_allclose(found, expected, atol=most, err_msg=str(transform))
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_task_in_a_page(kind: str, page_of: Any, browser: Any, tmp_path: Path) -> None:
+    """With sets, intervals and a novelty, in color and gray."""
+    model = vit(task=TASKS[kind])
+    if kind == "classification":
+        sets = PredictionSets("raps", 0.9, (0.05, 0.2, -0.05), 100, penalty=0.05)
+        model = vit(task=tasks.Classification(("cat", "dog", "cow"), sets=sets))
+        rows = bank.outputs(model.feature_model("pre_logits"), IMAGES)
+        model.set_novelty(fit_novelty(rows[::2], rows[1::2], 0.4, classifier_head(model)))
+    elif kind == "regression":
+        config = {**TASKS[kind].get_config(), "margins": [4.0], "coverage": 0.9}
+        model = vit(task=tasks.get(config))
+    files = sorted(write(tmp_path / "images", dict(list(EXACT.items())[:4])).iterdir())
+    path = page_of(model)
+    with opened(browser, path, 900, [path.as_uri(), "blob:"]) as page:
+        page.wait_for_selector("#state.good")
+        rows = answered(page, files)
+        for row, expected in zip(rows, rows_of(model, files), strict=True):
+            assert_same(row, expected, 1e-5)
+        shown = page.locator("#decided").inner_text() + page.locator("#predictions").inner_text()
+        words = {"classification": "90 %", "multilabel": "from 30 % on", "ordinal": "Grade: "}
+        assert words.get(kind, "for 90 % of new images") in shown
+
+
+def test_a_damaged_page_refuses(page_of: Any, browser: Any, tmp_path: Path) -> None:
+    whole, broken = page_of(bank.tiny()).read_text("utf-8"), tmp_path / "broken.html"
+    graph, script = part_of(whole, "graph"), whole.index('"use strict"')
+    cases = {
+        "is cut off": whole[: len(whole) // 2],
+        "part “graph” of this page was changed": whole.replace(
+            graph, graph[:-9] + "AAAA" + graph[-5:]
+        ),
+        "part “wasm”": whole.replace('id="part-wasm">H', 'id="part-wasm">G'),
+        "If this line stays": whole[:script] + "/* edited */" + whole[script:],
+        "differ from the stored answers": None,
+    }
+    for words, content in cases.items():
+        if content is None:  # a part and its sum: then the stored answers notice it
+            content = with_other_answers(whole)
+        broken.write_text(content, "utf-8")
+        blocked = "Content Security Policy" if "stays" in words else None
+        with opened(browser, broken, 900, [broken.as_uri(), "blob:"], blocked) as page:
+            page.wait_for_selector(READY if "stays" not in words else "#state")
+            assert words in page.locator("#state").inner_text()
+            assert page.evaluate("document.documentElement.dataset.verified") == "false"
+            assert not page.locator("#main").is_visible()
+
+
+def with_other_answers(page: str) -> str:
+    import gzip
+
+    packed = base64.b64decode(part_of(page, "checks"))
+    checks = json.loads(gzip.decompress(packed))
+    checks["images"][0]["outputs"]["probabilities"][0] += 0.01
+    changed = gzip.compress(json.dumps(checks).encode())
+    page = page.replace(part_of(page, "checks"), base64.b64encode(changed).decode())
+    return page.replace(hashlib.sha256(packed).hexdigest(), hashlib.sha256(changed).hexdigest())
