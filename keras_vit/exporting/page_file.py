@@ -55,6 +55,11 @@ def check_contract(contract: Contract) -> None:
             "A page shows what a task answers, and the model does not have one: "
             'model.task = "classification", for example.'
         )
+    if contract.task.per_pixel:
+        raise ValueError(
+            f"A page shows an answer per image, and {contract.task.kind} answers every pixel: give "
+            "another format."
+        )
     if not contract.reads_files or transform.bands is not None:
         raise ValueError(
             f"A page reads photographs, in color or gray, and the model takes {contract.channels} "
