@@ -64,7 +64,7 @@ predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
 evaluate m.keras --data photos --split tset -> 'tset' | choose from | mean 'test'?
 evaluate m.keras --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
-export m.keras --format onnx --out x -> 'x' must end in .onnx | .onnx | 'x.onnx'
+export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS
 audit photos --out audit -> photos is not an index | sees the images | give the --model
 serve m.keras --port 99999 -> '99999' is not accepted | from 0 to 65,535 | Give an integer
