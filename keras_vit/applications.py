@@ -73,8 +73,8 @@ def create(
         if others := sorted({*of_file} - {*accepted_arguments(family_of(name).model)}):
             raise ValueError(
                 f"{printable(weights)} holds the weights of another kind of model than {name}, "
-                f"with {', '.join(others)}. Leave the name out (--model): keras_vit.load builds "
-                "the model that the file is of."
+                f"with {', '.join(others)}. Leave the name out: keras_vit.load(file) builds the "
+                "model that the file is of."
             )
         sizes |= of_file
     label = re.sub(r"\W", "_", name.lower())

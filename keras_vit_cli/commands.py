@@ -18,7 +18,6 @@ from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import check_format
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
-from keras_vit_cli.arguments import parse
 from keras_vit_cli.audit.audit_command import audit
 from keras_vit_cli.average_command import average
 from keras_vit_cli.calibrate_command import calibrate
@@ -27,10 +26,10 @@ from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
 from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.convert import ConvertOptions
-from keras_vit_cli.options.early_checks import check_needs
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.options.list import ListOptions
@@ -66,13 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         on standard error, 130 after Ctrl-C, 141 where nobody reads the output any more. SIGTERM
         ends the process with 143.
     """
-
-    def checked() -> int:
-        options = parse(arguments)
-        check_needs(options)
-        return run(options)
-
-    return exit_status(checked)
+    return exit_status(run, arguments)
 
 
 def run(options: dict[str, Any]) -> int:
@@ -99,7 +92,7 @@ def run(options: dict[str, Any]) -> int:
     name = options.pop("command")
     # The server ends by itself, and what a run leaves is removed when it is resumed.
     ends_at_once = name in ("serve", "train")
-    with short_warnings(), nullcontext() if ends_at_once else ended_by_sigterm():
+    with short_warnings(name), nullcontext() if ends_at_once else ended_by_sigterm():
         return commands[name](COMMANDS[name].options(**options)) or 0
 
 
@@ -139,7 +132,7 @@ def _export(options: ExportOptions) -> None:
     print_text(f"written to {out}")
     if images:
         print_text(f"{model.name} on {images.source}\n{images.line}")
-        print_text(compare(model, load_exported(out), images.split))
+        print_text(in_options(str(compare(model, load_exported(out), images.split)), "export"))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")

@@ -6,10 +6,13 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from keras_vit_cli.arguments import parse
+from keras_vit_cli.library_words import in_options
+from keras_vit_cli.options.early_checks import check_needs
 from keras_vit_cli.options.option import escaped
 
 # Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
@@ -24,13 +27,17 @@ NO_MEMORY = (
 STACK = r"^(?:\s*File \".*\", line \d+, in .*|Detected at node .*|\s*\[\[\{\{node .*)$"
 
 
-def exit_status(command: Callable[[], int]) -> int:
-    """Runs a command; an error is a message on standard error and status 2, Ctrl-C status 130.
+def exit_status(run: Callable[[Any], int], arguments: Sequence[str] | None = None) -> int:
+    """Parses and runs a command; an error is a message and status 2, Ctrl-C status 130.
 
     Where what reads the output has closed it, such as `head`, nothing is printed.
     """
+    command = None
     try:
-        status = command()
+        options = parse(arguments)
+        command = options["command"]
+        check_needs(options)
+        status = run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -42,7 +49,7 @@ def exit_status(command: Callable[[], int]) -> int:
             return CLOSED_PIPE
         if os.environ.get("KERAS_VIT_TRACEBACK"):
             raise
-        print(f"keras-vit: {message_of(error)}", file=sys.stderr)
+        print(f"keras-vit: {message_of(error, command)}", file=sys.stderr)
         return 2
 
 
@@ -77,8 +84,8 @@ def _is_output_closed() -> bool:
     return True
 
 
-def message_of(error: Exception) -> str:
-    """Return an error as text that is safe to print, whatever stands in it.
+def message_of(error: Exception, command: str | None = None) -> str:
+    """Return an error, in the words of a command, as text that is safe to print.
 
     Line breaks of a message stay, such as those of a list of files, and its further lines are
     indented: none of them looks like another message.
@@ -103,5 +110,6 @@ def message_of(error: Exception) -> str:
         name = type(error).__name__
         text = f"{name}: {text}" if text else name
         text += " (KERAS_VIT_TRACEBACK=1 shows where)"
-    first, *more = (escaped(line.rstrip()) for line in text.strip()[:LONGEST_MESSAGE].split("\n"))
+    text = in_options(text.strip()[:LONGEST_MESSAGE], command)
+    first, *more = (escaped(line.rstrip()) for line in text.split("\n"))
     return "\n".join([first, *(f"  {line.removeprefix('  ')}" for line in more if line)])

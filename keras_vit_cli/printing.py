@@ -13,6 +13,7 @@ from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
 from keras_vit._base.errors import DataRangeWarning, printable
+from keras_vit_cli.library_words import in_options
 
 MOST_REASONS = 10  # of files that cannot be read
 WHOLE = 1_000_000  # columns: wider than any name
@@ -71,9 +72,12 @@ def print_next_of_model(model: Any, path: Path) -> None:
 
 
 @contextmanager
-def short_warnings() -> Iterator[None]:
-    """Prints warnings by `format_warning`."""
-    before, warnings.formatwarning = warnings.formatwarning, format_warning
+def short_warnings(command: str) -> Iterator[None]:
+    """Prints warnings by `format_warning`, in the words of a command."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *place: format_warning(
+        in_options(str(message), command), *place
+    )
     try:
         yield
     finally:

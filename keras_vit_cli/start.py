@@ -4,10 +4,9 @@ import io
 import os
 import sys
 from importlib.util import find_spec
+from typing import Any
 
-from keras_vit_cli.arguments import parse
 from keras_vit_cli.exit_status import exit_status
-from keras_vit_cli.options.early_checks import check_needs
 from keras_vit_cli.quiet import without_noise
 
 # Commands that read their data by tf.data, unless `--reader grain` asks for another.
@@ -16,12 +15,10 @@ DATA_COMMANDS = ("train", "evaluate", "augment")
 
 def main() -> int:
     """Runs the command line; `KERAS_VIT_PLAIN=1` shows all that libraries write."""
-    return exit_status(_start)
+    return exit_status(_start)  # which help and usage errors do not need
 
 
-def _start() -> int:
-    options = parse()  # help and usage errors need none of what follows
-    check_needs(options)
+def _start(options: dict[str, Any]) -> int:
     if options.get("compile") and find_spec("jax"):
         os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,5 +1,7 @@
 """An arrow points one way: imports, those inside functions too, go down the floors of the house."""
 
+import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 
@@ -32,6 +34,31 @@ def test_no_two_files_have_one_name() -> None:
     """`errors.py` beside `errors.py` in an editor's tabs: which is it?"""
     counts = Counter(file.name for file in modules().values() if file.name != "__init__.py")
     assert [name for name, count in counts.items() if count > 1] == []
+
+
+# Words of a terminal, but for options of sha256sum, pip, torchrun, XLA, TFDS, gcloud, aws, azcopy
+# and hf, and that of examples/to_array_record.py.
+OF_OTHERS = (
+    "check upgrade nproc-per-node xla_force_host_platform_device_count file_format recursive "
+    "repo-type local-dir"
+)
+COMMAND_LINE = re.compile(
+    rf"(?<![\w-])--(?!out NEW|(?:{OF_OTHERS.replace(' ', '|')})\b)[a-z][\w-]*"
+    r"|\bkeras-vit [a-z]+|keras_vit_cli"
+)
+
+
+def test_the_library_does_not_speak_of_the_command_line() -> None:
+    """It says `cache=100`; `keras_vit_cli.library_words` makes `--cache 100` of that."""
+    words = [
+        f"{module}:{node.lineno} has {word}"
+        for module, file in modules().items()
+        if room(module) != "keras_vit_cli"
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for word in COMMAND_LINE.findall(node.value)
+    ]
+    assert not words, "\n".join(words)
 
 
 def test_rooms_keep_to_their_budgets() -> None:

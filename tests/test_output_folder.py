@@ -282,7 +282,7 @@ def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: Out
         write(folder / "model.keras", "new")
         output.finish()
         make(out.parent, obstacle)
-        with pytest.raises(OSError, match=r"a\.partial.*--resume"):
+        with pytest.raises(OSError, match=r"a\.partial.*resume=True"):
             output.publish()
     assert output.is_finished()
     before = contents(home / "documents")
@@ -344,7 +344,7 @@ def test_a_second_process_is_told_so(out: Path, output: OutputFolder, run_python
         assert (folder / "checkpoints/step-000000001.safetensors").exists()
     # This process has let go of it without finishing, as one that was killed.
     refusal, *others = run_python(other, None, str(out)).splitlines()
-    assert "Continue it with --resume" in refusal
+    assert "Continue it with resume=True" in refusal
     assert others == ["in", "in"]
 
 

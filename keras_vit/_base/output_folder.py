@@ -41,8 +41,7 @@ class OutputFolder:
             hold one, or lie in one.
         staging: Name of the folder beside it where it is written; None for a hidden one.
         resumable: Whether an unfinished workspace is worth keeping: it is deleted on request only.
-        option: What the user calls `path`, for errors.
-        replace: How the user asks for replacing a former folder, for errors.
+        argument: What the function that writes it calls `path`, for errors.
     """
 
     path: Path
@@ -52,8 +51,7 @@ class OutputFolder:
     protected: Sequence[Path] = ()
     staging: str | None = None
     resumable: bool = False
-    option: str = "--out"
-    replace: str = "--overwrite"
+    argument: str = "out"
 
     @property
     def place(self) -> Path:
@@ -88,44 +86,42 @@ class OutputFolder:
         if self.place.is_dir() and any(self.place.iterdir()):
             if not self._is_ours(self.place):
                 raise FileExistsError(
-                    f"{self.path} holds files that this command did not write. Nothing there is "
-                    f"replaced, with or without {self.replace}: give another {self.option}."
+                    f"{self.path} holds files that are not of an earlier {self.kind}, which are "
+                    f"never replaced: give another {self.argument}=."
                 )
             if not overwrite and not resume:
                 raise FileExistsError(
-                    f"{self.path} is not empty. Give another {self.option}, or {self.replace}."
+                    f"{self.path} is not empty. Give another {self.argument}=, or overwrite=True."
                 )
 
     def _check_place(self, path: Path) -> None:
         shown = self.path if path == self.place else self._shown(path)
-        inside = f"give a folder inside it: {self.option} {self.path / self._example}"
+        argument = self._argument(shown)
+        inside = f"give a folder inside it: {self._argument(self.path / self._example)}"
         if path.is_symlink():
             raise ValueError(
-                f"{self.option} {shown} is a link to {os.readlink(path)}, which cannot be "
-                f"replaced: {inside}"
+                f"{argument} is a link to {os.readlink(path)}, which cannot be replaced: {inside}"
             )
         if path.exists() and not path.is_dir():
-            raise ValueError(f"{self.option} {shown} is a file: give the name of a folder.")
+            raise ValueError(f"{argument} is a file: give the name of a folder.")
         if os.path.ismount(path):
-            raise ValueError(
-                f"{self.option} {shown} is a mount point, which cannot be replaced: {inside}"
-            )
+            raise ValueError(f"{argument} is a mount point, which cannot be replaced: {inside}")
         for name, folder in (
             ("the working directory", Path.cwd()),
             *(("a home directory", home) for home in _home_folders()),
         ):
             if _holds(path, folder):
-                raise ValueError(f"{self.option} {shown} is or holds {name} {folder}: {inside}")
+                raise ValueError(f"{argument} is or holds {name} {folder}: {inside}")
         for folder in self.protected:
             if folder.exists() and (_holds(path, folder) or _holds(folder, path)):
                 raise ValueError(
-                    f"{self.option} {shown} is, holds or lies in {folder}, which is read: give a "
-                    f"folder elsewhere, such as {self.option} runs/{self._example}"
+                    f"{argument} is, holds or lies in {folder}, which is read: give a folder "
+                    f"elsewhere, such as {self._argument(f'runs/{self._example}')}"
                 )
         if path != self.place and path.exists() and not (_is_new(path) or self._is_ours(path)):
             raise ValueError(
-                f"{shown} is needed while {self.path} is written, and holds files that this "
-                f"command did not write: move it away, or give another {self.option}."
+                f"{shown} is needed while {self.path} is written, and holds files that are not of "
+                f"an earlier {self.kind}: move it away, or give another {self.argument}=."
             )
 
     def _check_inside(self, folder: Path) -> None:
@@ -139,12 +135,15 @@ class OutputFolder:
                     continue
                 raise ValueError(
                     f"{self._shown(folder) / path.relative_to(folder)} is {file_type}, and nothing "
-                    f"is written there: remove it, or give another {self.option}."
+                    f"is written there: remove it, or give another {self.argument}=."
                 )
 
     def _is_ours(self, folder: Path) -> bool:
         manifest = read_manifest(folder)
         return manifest is not None and manifest.kind == self.kind
+
+    def _argument(self, path: str | Path) -> str:
+        return f"{self.argument}={str(path)!r}"
 
     @property
     def _example(self) -> str:
@@ -166,7 +165,7 @@ class OutputFolder:
         workspace = self.workspace
         if resume and read_manifest(workspace) is None:
             raise FileNotFoundError(
-                f"There is no interrupted {self.kind} at {self._shown(workspace)}. Leave --resume "
+                f"There is no interrupted {self.kind} at {self._shown(workspace)}. Leave resume= "
                 "out to start one."
             )
         workspace.mkdir(parents=True, exist_ok=True)
@@ -179,7 +178,7 @@ class OutputFolder:
                 if self.resumable and not overwrite and self._is_worth_keeping():
                     raise FileExistsError(
                         f"An interrupted {self.kind} lies at {self._shown(workspace)}. Continue it "
-                        f"with --resume, or start again with {self.replace}."
+                        "with resume=True, or start again with overwrite=True."
                     )
                 self._delete(workspace, (*self.results, *self.scratch))
                 if not is_new:
@@ -244,7 +243,7 @@ class OutputFolder:
                     os.rename(self.previous, self.place)
                 raise
         except (OSError, ValueError) as error:
-            finish = "finish with --resume" if self.resumable else "try again"
+            finish = "finish with resume=True" if self.resumable else "try again"
             raise OSError(
                 f"{error} The finished files are in {self._shown(self.workspace)}: remove the "
                 f"obstacle and {finish}."
@@ -259,8 +258,8 @@ class OutputFolder:
         delete_files(self.previous, own_files(self.previous))
         if self.previous.exists() and not _move_into(self.previous, self.place):
             notify(
-                f"{self._shown(self.previous)} keeps files of the former {self.path} that this "
-                "command did not write, or that were changed since."
+                f"{self._shown(self.previous)} keeps files of the former {self.path} that are not "
+                f"of the {self.kind}, or that were changed since."
             )
 
     def _delete(self, folder: Path, patterns: Sequence[str]) -> None:
@@ -282,7 +281,7 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise BlockingIOError(
-            f"Another process is writing {folder}. Wait for it, stop it, or give another --out."
+            f"Another process is writing {folder}. Wait for it, stop it, or write elsewhere."
         ) from error
     try:
         yield

@@ -139,7 +139,7 @@ def embed(
         pooling: For a layer with a vector per token: the `"mean"` of the patches, or the class
             `"token"`.
         max_pixels: Largest height times width of a file to decode.
-        source: What the model was loaded from, which the index notes for `keras-vit search`.
+        source: What the model was loaded from, which the index notes for later searches.
         report: Called after each batch.
 
     Returns:
@@ -509,7 +509,7 @@ def _stored(rows: np.ndarray, dtype: str) -> np.ndarray:
     if not np.isfinite(stored).all():
         raise ValueError(
             f"A feature of {np.abs(rows).max():.4g} is beyond the largest number of dtype="
-            f'{dtype!r}, 65504. Give dtype="float32" (--dtype float32).'
+            f'{dtype!r}, 65504. Give dtype="float32".'
         )
     return stored
 

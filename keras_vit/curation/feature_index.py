@@ -369,9 +369,8 @@ def _whole_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest is None or manifest.kind != KIND or not manifest.complete:
         raise DamagedIndexError(
-            f"{folder} is not an index of features: {MANIFEST} in it, as keras_vit.curation.embed "
-            "writes it, is missing, changed, or of something else. Make one with keras-vit embed "
-            f"PHOTOS --model MODEL --out {folder}."
+            f"{folder} is not an index of features: {MANIFEST} in it is missing, changed, or of "
+            "something else. Make one with keras_vit.curation.embed(model, photos, out)."
         )
     return manifest
 

@@ -179,8 +179,7 @@ def check_band_plan(
     if of_bytes := [name for name, change in augmentation.changes.items() if change.of_bytes]:
         raise ValueError(
             f"augment changes the colors of pixels 0..255 by {', '.join(of_bytes)}, and bands have "
-            "a range of their own: give an Augmentation without, such as 'inception' (--augment "
-            "inception)."
+            "a range of their own: give an Augmentation without, such as augment='inception'."
         )
 
 

@@ -52,5 +52,5 @@ def undecodable_reason(contents: bytes, error: Exception) -> str:
     read = "JPEG, PNG, BMP, GIF or WebP file"
     if (kind := kind_of_contents(contents)) is None:
         return f"not a {read}"
-    advice = "; Grain reads it (reader='grain', --reader grain)" if PILLOW in kind.readers else ""
+    advice = "; Grain reads it (reader='grain')" if PILLOW in kind.readers else ""
     return f"a {kind.name} file, not a {read}{advice}"

@@ -71,7 +71,7 @@ def check_nodata(nodata: Any, bands: Sequence[int] | str | None) -> Any:
     ('mean', -1.0, (2.0, 3.0))
     """
     if bands is None and nodata != "mean":
-        raise ValueError(f"nodata={nodata!r} is for raster files: give bands (--bands), too.")
+        raise ValueError(f"nodata={nodata!r} is for raster files: give bands= too.")
     if nodata in NODATA:
         return nodata
     try:

@@ -120,16 +120,13 @@ def fewshot_table(
     )
 
 
-def check_shots(labels: np.ndarray, shots: int, option: str = "") -> None:
-    """Raises a ValueError for more `shots` than any class of the training labels has.
-
-    The message begins with `option`, such as "--fewshot: ".
-    """
+def check_shots(labels: np.ndarray, shots: int) -> None:
+    """Raises a ValueError for more `shots` than any class of the training labels has."""
     check_positive(shots=shots)
     most = int(np.bincount(labels).max())
     if shots > most:
         raise ValueError(
-            f"{option}shots={shots} is more than any class has: the largest has {most} training "
+            f"shots={shots} is more than any class has: the largest has {most} training "
             f"examples. Give at most {most}."
         )
 

@@ -58,15 +58,12 @@ def knn_accuracy(
     return float(classifier.fit(train_x, train_y).score(test_x, test_y))
 
 
-def check_neighbors(examples: int, k: int, option: str = "") -> None:
-    """Raises a ValueError for a `k` that is not from 1 to the number of training examples.
-
-    The message begins with `option`, such as "--knn: ".
-    """
+def check_neighbors(examples: int, k: int) -> None:
+    """Raises a ValueError for a `k` that is not from 1 to the number of training examples."""
     check_positive(k=k)
     if k > examples:
         raise ValueError(
-            f"{option}k={k} is more than the {examples} training examples. Give at most {examples}."
+            f"k={k} is more than the {examples} training examples. Give at most {examples}."
         )
 
 

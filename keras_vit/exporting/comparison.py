@@ -75,7 +75,7 @@ class Comparison:
         return (
             f"{line} ({self.other_files} of {counted(self.files, 'image')} not: it decodes JPEG "
             "files as its eval_transform says, with TensorFlow's fast transform by default; export "
-            "it with --decoder pillow for Pillow's pixels)"
+            "it with decoder='pillow' for Pillow's pixels)"
         )
 
 

@@ -210,7 +210,7 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
     if name is None:
         raise CheckpointError(
             f"{path} is not an exported model. Give a .onnx, .tflite, .pt2 or .html file, or the "
-            "folder of a SavedModel or of OpenVINO, as keras-vit export writes them."
+            "folder of a SavedModel or of OpenVINO, as keras_vit.export writes them."
         )
     row = FORMATS[name]
     row.require(row.runs_with[:1])

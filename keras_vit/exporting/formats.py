@@ -227,13 +227,7 @@ def _write_folder(
     overwrite: bool,
 ) -> None:
     # A server that watches the folder never sees half of it.
-    output = OutputFolder(
-        path,
-        row.name,
-        results=row.files,
-        option="path",
-        replace="overwrite=True",
-    )
+    output = OutputFolder(path, row.name, results=row.files, argument="path")
     with output.opened(overwrite=overwrite) as workspace:
         _write(model, workspace, contract, row, calibration)
         output.finish()

@@ -251,7 +251,7 @@ class ImageModel(CompiledModel):
             warn_at_caller(
                 f"{self.name} has prediction sets, intervals or a novelty score, which hold for "
                 "the weights that they were calibrated with. Train model.uncalibrated(), and "
-                "calibrate again with images that it was not trained on: keras-vit calibrate."
+                "calibrate again with images that it was not trained on."
             )
 
     @property

@@ -200,9 +200,7 @@ class Classification(NameTask):
             ValueError: The task does not have `sets`.
         """
         if self.sets is None:
-            raise ValueError(
-                "The task does not have prediction sets: calibrate them by keras-vit calibrate."
-            )
+            raise ValueError("The task does not have prediction sets: see task.with_coverage.")
         row, names = np.asarray(answer), self.shown_names
         inside = self.sets.contains(row[None])[0]
         return [names[i] for i in np.argsort(-row, kind="stable") if inside[i]]

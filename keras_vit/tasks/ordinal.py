@@ -66,11 +66,10 @@ def grade_order(names: Iterable[str]) -> tuple[str, ...]:
     values = {float(m[2]): m.string for m in numbered if m}
     if len(parts) == 1 and len(values) == len(texts):
         return tuple(values[value] for value in sorted(values))
-    example = printable(",".join(texts[:5]))
     raise ValueError(
         f"The texts {printable(listed(texts))} do not show the order of the grades: give all of "
-        f"them from the lowest on, as --order {example} (in Python, "
-        "task=keras_vit.tasks.Ordinal(names)), or write them with numbers, as '1 low' and '2 high'."
+        f"them from the lowest on, as task=keras_vit.tasks.Ordinal({tuple(texts[:5])}), or write "
+        "them with numbers, as '1 low' and '2 high'."
     )
 
 

@@ -1,4 +1,4 @@
-"""Which recipe suits a data set, by its images: `keras-vit train --recipe auto`."""
+"""Which recipe suits a data set, by its images."""
 
 import math
 from typing import NamedTuple

@@ -111,7 +111,7 @@ def schedule_of(
     if warmup_steps >= total_steps:
         raise ValueError(
             f"The warm-up of {warmup_steps} steps takes all {total_steps} steps. "
-            f"recipe.scaled(steps={total_steps}), or --steps {total_steps}, shortens both."
+            f"recipe.scaled(steps={total_steps}) shortens both."
         )
     return make_schedule(
         recipe.decay,

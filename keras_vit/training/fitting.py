@@ -207,7 +207,7 @@ def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data
     if not isinstance(splits.train, IndexedSplit):
         raise ValueError(
             f'balance="sampling" needs a folder of images, and {splits.source} has records, which '
-            'are read in their order: give balance="weights" or "logits" (--balance).'
+            'are read in their order: give balance="weights" or balance="logits".'
         )
     rates = sampling_rates(splits.task.counts(splits.train.labels()))
     return splits.train.resampled(rates), {"identity": identity, "balance": recipe.balance}
@@ -230,7 +230,7 @@ def _cached(
     if cache < least:
         raise ValueError(
             f"cache={cache} pixels are fewer than the image size, {least}: every crop would be "
-            f"enlarged. Give {2 * least}, or more (--cache)."
+            f"enlarged. Give {2 * least}, or more."
         )
     train = data.cached_photographs(train, cache, channels, print_fn=print_fn)
     return train, {"identity": identity, "cache": cache}

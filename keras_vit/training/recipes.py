@@ -81,8 +81,7 @@ class Recipe:
             `"sqrt"` (for Adam, Malladi et al. 2022).
         learning_rates: Learning rates that the source recommends to try.
         probe_first: Whether the head starts from a linear probe on the frozen features instead of
-            from zeros (LP-FT, Kumar et al. 2022). `keras-vit train` keeps the better of the probe
-            and the trained weights.
+            from zeros (LP-FT, Kumar et al. 2022).
         tuned_share: Share of the trained weights in the average with those that training started
             from (alpha of WiSE-FT, Wortsman et al. 2022), but for a new head; 1 for the trained
             weights alone.

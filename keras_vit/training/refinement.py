@@ -51,23 +51,21 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
     if not isinstance(train, IndexedSplit):
         raise ValueError(
             f"held_out={fraction} needs a folder of images, and {splits.source} has records: give "
-            "held_out=0 (--held-out 0), or fit the temperature yourself with "
-            "keras_vit.evaluation.fit_temperature."
+            "held_out=0, or fit the temperature yourself with keras_vit.evaluation.fit_temperature."
         )
     task, targets = splits.task, splits.task.to_targets(train.labels())
     count, part = round(fraction * len(train)), grouped_part(splits, fraction, seed)
     if task.sums_to_one and count < LEAST_HELD_OUT:
         raise ValueError(
             f"held_out={fraction} of {len(train)} training images is {count}, and a "
-            f"temperature needs at least {LEAST_HELD_OUT}: give more images, or held_out=0 "
-            "(--held-out 0)."
+            f"temperature needs at least {LEAST_HELD_OUT}: give more images, or held_out=0."
         )
     before, after = task.counts(targets), task.counts(np.delete(targets, part, axis=0))
     if before is not None and (missing := np.flatnonzero((before > 0) & (after == 0))).size:
         names = listed([task.shown_names[place] for place in missing])
         raise ValueError(
             f"held_out={fraction} holds out the groups that have all training images of "
-            f"{printable(names)}: give another seed (--seed), or held_out=0 (--held-out 0)."
+            f"{printable(names)}: give another seed= or held_out=0."
         )
     return without(splits, train, part)
 
@@ -93,12 +91,13 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
     if not isinstance(train, IndexedSplit):
         raise ValueError(
             f"coverage={coverage} holds out training images, which needs a folder of images, and "
-            f"{splits.source} has records: train without it, then keras-vit calibrate on others."
+            f"{splits.source} has records: train without it, and calibrate on other images by "
+            "task.with_coverage."
         )
     few = (
         f"coverage={coverage} needs at least {least:,} training images that are not trained on, "
         f"and half of {len(train):,} may be held out: give {2 * least:,} or more training images, "
-        "a lower coverage, or train without it and keras-vit calibrate on other images."
+        "a lower coverage, or train without it and calibrate on other images by task.with_coverage."
     )
     if 2 * least > len(train):
         raise ValueError(few)

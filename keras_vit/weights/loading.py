@@ -98,7 +98,7 @@ def load(
     if not is_name and not path.exists():
         raise FileNotFoundError(
             f"There is no model at {path}. Give a .keras or weights file, the folder of a "
-            "training run, or MODEL:TAG of released weights, which keras-vit list --weights prints."
+            "training run, or MODEL:TAG of released weights, which keras_vit.list_weights() shows."
         )
     if path.is_dir():
         path = file_in_folder(path)

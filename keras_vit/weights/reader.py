@@ -107,7 +107,7 @@ def load_checkpoint(
         held = STORED_FAMILIES[checkpoint.family].model.__name__
         raise CheckpointError(
             f"{path} holds the weights of {held}, and the model is {type(model).__name__}. "
-            "Leave its name out (--model): keras_vit.load builds the one that the file is of."
+            "Leave its name out: keras_vit.load(file) builds the one that the file is of."
         )
     expected = {name: shape for b in bound for name, shape in b.shapes().items()}
     tensors, entries = adapt(checkpoint, expected, model, fresh, file_grid)

@@ -114,7 +114,7 @@ def _warn_of_novelty(model: ImageModel, path: Path) -> None:
         warn_at_caller(
             f"{model.name} has a novelty score, which weights in the layouts of other packages do "
             f"not have: {printable(path)} is without it. Keep the .keras file too, or export the "
-            "model (keras-vit export)."
+            "model by keras_vit.export."
         )
 
 
@@ -147,10 +147,7 @@ def _check_target(path: Path, overwrite: bool) -> None:
             "Give another name."
         )
     if not overwrite:
-        raise FileExistsError(
-            f"{printable(path)} exists. Give another name, or overwrite=True (on the command "
-            "line --overwrite)."
-        )
+        raise FileExistsError(f"{printable(path)} exists. Give another name, or overwrite=True.")
 
 
 @contextmanager

@@ -78,12 +78,7 @@ def choose(options: ChooseOptions) -> int:
         ValueError: The folder does not have labeled images, or a layer, pooling or size does not
             suit a model.
     """
-    output = OutputFolder(
-        options.out,
-        "choice",
-        results=(TABLE, PLOT),
-        protected=[options.photos],
-    )
+    output = OutputFolder(options.out, "choice", results=(TABLE, PLOT), protected=[options.photos])
     output.check(overwrite=options.overwrite)
     labeled = _labeled_images(options, _check_candidates(options))
     choices: list[Choice] = []

@@ -50,11 +50,11 @@ def transfer_rows(
     if options.probe:
         check_classes(labels)
     if options.knn is not None:
-        check_neighbors(len(labels), options.knn, "--knn: ")
+        check_neighbors(len(labels), options.knn)
     if shots is not None and not shots:
         shots = SHOTS
     for count in shots or ():
-        check_shots(labels, count, "--fewshot: ")
+        check_shots(labels, count)
     cache = options.cache_dir or cache_folder() / "features"
     train = features(model, fitted, cache, options.batch_size)
     test = features(model, scored, cache, options.batch_size)

@@ -16,10 +16,7 @@ from keras_vit._base.files import begins_with_mark, write_bytes
 from keras_vit.data import MAX_PIXELS
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
-from keras_vit.evaluation.prediction import (
-    read_images,
-    size_and_channels,
-)
+from keras_vit.evaluation.prediction import read_images, size_and_channels
 from keras_vit.inspection.attribution import explained_text, returns_scores
 from keras_vit.inspection.plots import (
     draw_attention,

@@ -5,14 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_vit_cli.options import shared
-from keras_vit_cli.options.option import (
-    POSITIONAL,
-    Command,
-    Integers,
-    in_data,
-    in_model,
-    in_run,
-)
+from keras_vit_cli.options.option import POSITIONAL, Command, Integers, in_data, in_model, in_run
 from keras_vit_cli.options.shared import BATCH, PIXELS
 
 

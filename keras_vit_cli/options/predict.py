@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit_cli.options import shared
-from keras_vit_cli.options.option import (
-    POSITIONAL,
-    Command,
-    UsageError,
-    in_data,
-    in_model,
-    in_run,
-)
+from keras_vit_cli.options.option import POSITIONAL, Command, UsageError, in_data, in_model, in_run
 from keras_vit_cli.options.shared import BATCH, CLASSES
 
 FORMATS = ("table", "csv", "jsonl", "parquet")

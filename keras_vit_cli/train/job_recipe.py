@@ -62,28 +62,27 @@ def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE
 def _check_combinations(job: Job) -> None:
     """Raises a ValueError for options that exclude or need each other."""
     if job.freeze_backbone and job.lora is not None:
-        raise ValueError("freeze_backbone trains the head alone: give it or lora, not both.")
+        raise ValueError("freeze_backbone trains the head alone: give it or lora=, not both.")
     if (job.freeze_backbone or job.lora is not None) and job.weights is None:
         raise ValueError(
-            "freeze_backbone and lora need pretrained weights: give weights, or leave "
-            "freeze_backbone and lora out."
+            "freeze_backbone and lora= need pretrained weights: give weights=, or leave them out."
         )
     if job.freeze_backbone and job.augment not in (None, "none", ("none",), ["none"]):
         raise ValueError(
-            "freeze_backbone computes features once, of images as they are: leave augment out, or "
-            "give 'none' (--augment none), or leave freeze_backbone out."
+            "freeze_backbone computes features once, of images as they are: leave augment= out, or "
+            "give augment='none', or leave freeze_backbone out."
         )
     if job.distillation is not None:
         check_choice(job.distillation, "distillation", DISTILLATION_KINDS)
         if job.teacher is None:
             raise ValueError(
-                f'distillation="{job.distillation}" has no effect without a teacher: give one, or '
-                "leave distillation out."
+                f'distillation="{job.distillation}" has no effect without a teacher: give '
+                "teacher=, or leave distillation= out."
             )
     if job.freeze_backbone and job.teacher is not None:
         raise ValueError(
             "freeze_backbone fits the head to the labels, without a teacher: leave freeze_backbone "
-            "or teacher out."
+            "or teacher= out."
         )
 
 

@@ -54,6 +54,7 @@ from keras_vit.training.refinement import (
     some_of,
 )
 from keras_vit.weights import load
+from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of
@@ -220,7 +221,7 @@ class Run:
         if reason := self.splits.task_reason:
             self.print(f"task {self.splits.task.kind}: {reason}")
         if self.splits.report.unreadable or self.splits.report.ignored:
-            self.print(f"left out: {self.splits.report}")
+            self.print(in_options(f"left out: {self.splits.report}", "train"))
         name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
         mirrors = not self.splits.task.keeps_in_mirror
         if mirrors and (note := note_of_mirroring(self.job, self.recipe)):
@@ -341,7 +342,7 @@ class Run:
             self.trained_on,
             self.folder,
             seed=job.seed,
-            print_fn=self.print,
+            print_fn=lambda line: self.print(in_options(line, "train")),
             identity=identity,
             augment=job.augment,
             cache=job.cache,

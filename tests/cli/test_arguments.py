@@ -311,7 +311,7 @@ def test_an_export_is_quiet_while_it_imports_tensorflow(backend: str, tmp_path: 
 @pytest.mark.parametrize("text", ["'one line'", "'many' * 60_000"])
 def test_a_closed_pipe_is_not_an_error(text: str) -> None:
     code = "import sys\nfrom keras_vit_cli.exit_status import exit_status\n"
-    code += f"sys.exit(exit_status(lambda: print({text}) or 0))"
+    code += f"sys.exit(exit_status(lambda options: print({text}) or 0, ['list']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, cwd=ROOT)
     process.stdout.close()  # as `head` does, which has read enough
     assert process.stderr.read() == b""

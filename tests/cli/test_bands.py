@@ -78,7 +78,7 @@ def test_from_training_to_the_exported_file(
         ("", "--bands all"),
         ("--bands 7", "the file has 5 bands, and band 7 was asked for"),
         ("--bands all --nodata median", "Give mean, refuse, or a number"),
-        ("--nodata 0", "is for raster files: give bands (--bands)"),
+        ("--nodata 0", "is for raster files: give --bands too"),
         ("--bands all --augment randaugment --image-size 12", "bands have a range of their own"),
     ],
 )

@@ -67,7 +67,7 @@ def test_numbers_have_intervals_and_others_are_refused(command: Command) -> None
     save("others/model.keras", ("a", "b"))
     for words, message in (
         ("model.keras --split val --coverage 0.999", "at least 999 images"),
-        ("model.keras --split test", "split='test' is not known"),
+        ("model.keras --split test", "--split test is not known"),
         ("model.keras --out a.h5", "must end in .keras"),
         ("model.keras --out others/model.keras", "exists. Give --overwrite"),
         ("others/model.keras", "predicts 2 classes"),

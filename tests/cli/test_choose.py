@@ -97,7 +97,7 @@ def test_drawn_images_and_errors(command: Command, monkeypatch: pytest.MonkeyPat
         ("--sizes 3", "3"),
         ("--task regression", "--task has no effect without --labels"),
         ("--among nowhere.keras", "nowhere.keras"),
-        ("--out mine --overwrite", "files that this command did not write"),
+        ("--out mine --overwrite", "files that are not of an earlier choice"),
         ("--out photos/choice", "is, holds or lies in photos"),
     ):
         assert words in command(f"{CHOOSE} --out failed {more}", status=2)

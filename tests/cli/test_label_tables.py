@@ -108,7 +108,7 @@ def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
         text = text.replace(f",{number},", f",{word},")
     file.write_text(text, "utf-8")
     job = Job(data=words[1], labels=words[3], out=tmp_path / "run", task="ordinal")
-    with pytest.raises(ValueError, match="--order five,four,nil"):
+    with pytest.raises(ValueError, match=r"Ordinal\(\('five', 'four', 'nil'"):
         run.load_splits(job)
     order = "nil, one,two,three,four,five"
     task = run.load_splits(replace(job, order=order)).task

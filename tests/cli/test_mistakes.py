@@ -41,7 +41,7 @@ train --data photos --labels labels.csv --task multi -> 'multi' | ordinal | mean
 train --data photos --task ordinal -> --task has no effect | without --labels | keras-vit train -h
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
 train --data photos --recipe fine_tune -> 'fine_tune' | No recipe | Did you mean 'finetune'
-train --data photos --freeze-backbone -> pretrained | give weights | leave
+train --data photos --freeze-backbone -> pretrained | give --weights | leave
 train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras?
 train --data photos --model ViT-Ti/16 --weights mixer.npz -> than ViT-Ti/16 | tokens_mlp_dim | Leave
 train --data photos --image-size 0 -> '0' is not accepted | from 1 to 4,096 | Give an integer
@@ -49,12 +49,13 @@ train --data photos --image-size -1 -> '-1' is not accepted | from 1 to 4,096 | 
 plan ViT-B/16 --image-size 15 -> 15 x 15 pixels | one patch | 16
 train --data photos --epochs 0 -> '0' is not accepted | from 1 to | Give an integer
 train --data photos --epochs three -> 'three' is not accepted | from 1 to | Give an integer
+train --data digits --cache 8 -> --cache 8 | of a folder or table | leave --cache out
 train --data photos --out photos -> lies in photos | which is read | --out runs/run1
-train --data photos --out mine -> mine holds files | did not write | give another
+train --data photos --out mine -> mine holds files | not of an earlier run | give another --out
 predict runs/nowhere photos/red/0.jpg -> at runs/nowhere | .keras or weights | list --weights
 predict run photos/red/0.jpg -> run.partial | no finished | photos --out run --resume
 predict run.partial photos/red/0.jpg -> no finished model | Continue | --resume
-predict photos photos/red/0.jpg -> no model.keras | in 'photos' | keras-vit train
+predict photos photos/red/0.jpg -> no model.keras | in 'photos' | training run
 predict labels.txt photos/red/0.jpg -> does not have the suffix | .npz | give one that
 predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you mean
 predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
@@ -63,7 +64,7 @@ predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
 evaluate m.keras --data photos --split tset -> 'tset' | choose from | mean 'test'?
 evaluate m.keras --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
-export m.keras --format onnx --out x -> 'x' must end in .onnx | .onnx | 'x.onnx'
+export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS
 audit photos --out audit -> photos is not an index | sees the images | give the --model
 serve m.keras --port 99999 -> '99999' is not accepted | from 0 to 65,535 | Give an integer

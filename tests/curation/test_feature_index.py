@@ -196,7 +196,7 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
         (mismatch, "'pre_logits'.*'logits'", lambda: embed(model, photos, out, layer="logits")),
         (mismatch, "'float16'.*'float32'", lambda: embed(model, photos, out, dtype="float32")),
         (mismatch, "photographs in", lambda: embed(model, photos / "rose", out)),
-        (FileExistsError, "did not write", lambda: embed(model, photos, foreign)),
+        (FileExistsError, "not of an earlier feature index", lambda: embed(model, photos, foreign)),
         (DamagedIndexError, "is not an index of features", lambda: FeatureIndex.open(foreign)),
         (ValueError, "which is read", lambda: embed(model, photos, photos / "index")),
     ):

@@ -194,7 +194,7 @@ def test_advice_where_it_pays(split: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert note_of_cache(split, 20, 3) == ""
     monkeypatch.setattr(cached_files, "MEMORY_BYTES", 0)
     assert note_of_cache(split, SIDE, 3) == ""  # not much smaller
-    assert "--cache 20 decodes them once, into" in note_of_cache(split, 20, 3)
+    assert "cache=20 decodes them once, into" in note_of_cache(split, 20, 3)
     assert note_of_cache(data.load("digits").train, 20, 3) == ""
 
 

@@ -55,7 +55,7 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
     for file, message in (
         ("p.zip", r"is an archive. Unpack it.*unzip .*p\.zip -d DATA"),
         ("p q.tar.gz", r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA"),
-        ("t.csv", r"is a table\. Give the folder of its images.*--labels labels\.csv"),
+        ("t.csv", r"is a table\. Give the folder of its images.*labels='labels\.csv'"),
         ("i.png", r"is a file, not a folder of images: give the folder around"),
         ("s.tif", r"is a TIFF file, which is not read here \(Pillow"),
         ("notes", r"is a file, not a folder of images: give the folder around"),

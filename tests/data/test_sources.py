@@ -36,8 +36,7 @@ BAD = {
     "a/empty.jpg": (b"", "the file is empty"),
     "b/phone.jpg": (
         b"\0\0\0\x18ftypheic" + bytes(90),
-        "a HEIC file, not a JPEG, PNG, BMP, GIF or WebP file"
-        "; Grain reads it (reader='grain', --reader grain)",
+        "a HEIC file, not a JPEG, PNG, BMP, GIF or WebP file; Grain reads it (reader='grain')",
     ),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),

@@ -61,8 +61,8 @@ sys.modules["tensorflow"] = tensorflow
 sys.argv = ["keras-vit", "evaluate", "none.keras", "--data", "none"]
 import keras_vit_cli.exit_status, keras_vit_cli.start
 keras_vit_cli.start.find_spec = lambda name: True
-keras_vit_cli.start.check_needs = lambda options: None  # of paths, before anything is imported
-sys.exit(keras_vit_cli.exit_status.exit_status(keras_vit_cli.start._start) != 2)
+keras_vit_cli.exit_status.check_needs = lambda options: None  # before anything is imported
+sys.exit(keras_vit_cli.start.main() != 2)
 """
 
 

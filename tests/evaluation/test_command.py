@@ -58,9 +58,9 @@ def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsy
     for arguments, words in (
         ((file,), "does not say what it was trained on: give --data"),
         ((file, "--data", others), other_names),
-        ((*of_images, "--split", "test"), "split='test' is not known"),
-        ((*of_images, "--knn", 99), "--knn: k=99 is more than the 32"),
-        ((*of_images, "--fewshot", 1, 17), "--fewshot: shots=17 is more than any"),
+        ((*of_images, "--split", "test"), "--split test is not known"),
+        ((*of_images, "--knn", 99), "--knn 99 is more than the 32"),
+        ((*of_images, "--fewshot", 1, 17), "--fewshot 17 is more than any"),
         (("none.keras", "--data", images), "There is no model"),
     ):
         assert run(*arguments) == 2

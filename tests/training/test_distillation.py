@@ -494,7 +494,7 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (out, its, "returns probabilities"),
         (out, ["--distill", "hard"], "--distill has no effect without --teacher"),
         (out, [*its, "--distill", "firm"], "invalid choice: 'firm'"),
-        (out, frozen, "freeze_backbone fits the head to the labels, without a teacher"),
+        (out, frozen, "--freeze-backbone fits the head to the labels, without a teacher"),
         *((folder, its, "which is read") for folder in (teacher, teacher / "student", tmp_path)),
     ):
         missing = ["train", "--data", str(tmp_path / "nothing"), "--out", str(folder)]

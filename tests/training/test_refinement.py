@@ -50,7 +50,7 @@ def test_a_part_of_every_class_is_kept_from_training(tmp_path: Path) -> None:
     assert (other.as_arrays()[0] != part.as_arrays()[0]).any()
     assert hold_out(splits, 0.0) == (splits, None)
     assert len(splits.val) == 90
-    with refused("held_out=0.1 of 30", "at least 20", "--held-out 0"):
+    with refused("held_out=0.1 of 30", "at least 20", "or held_out=0"):
         hold_out(splits_of(30), 0.1)
     # Every class keeps an image, whatever the part.
     rest, part = hold_out(splits_of(40), 0.97)

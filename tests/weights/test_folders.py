@@ -261,7 +261,7 @@ def test_files_of_others_stay(layout: str, tmp_path: Path) -> None:
     for _ in range(2):
         save_weights(model, folder, layout)
     assert (folder / "README.md").read_text() == "mine"
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="overwrite=True"):
         save_weights(model, folder, layout, overwrite=False)
     (other,) = {*SIDES} - {layout}
     refused("is a folder for", save_weights, model, folder, other, error=FileExistsError)

@@ -125,14 +125,11 @@ def _check_path(path: Path, overwrite: bool) -> None:
         return
     if not begins_with_mark(path, b"Software\x00" + _SOFTWARE.encode()):
         raise FileExistsError(
-            f"{printable(path)} exists, and is not a PNG file that keras-vit augment wrote: it is "
-            "not replaced. Give another file."
+            f"{printable(path)} exists, and is not a PNG file that keras_vit wrote: it is not "
+            "replaced. Give another file."
         )
     if not overwrite:
-        raise FileExistsError(
-            f"{printable(path)} exists. Give another file, or overwrite=True (on the command line "
-            "--overwrite)."
-        )
+        raise FileExistsError(f"{printable(path)} exists. Give another file, or overwrite=True.")
 
 
 def _title(label: np.ndarray, meaning: Task | tuple[str, ...], names: tuple[str, ...]) -> str:

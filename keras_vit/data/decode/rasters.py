@@ -163,7 +163,7 @@ def fill_missing(image: np.ndarray, nodata: Any) -> np.ndarray:
     if isinstance(nodata, str):
         count, size = int(missing.any(axis=-1).sum()), missing[..., 0].size
         fix = {
-            "refuse": "leave such files out, or fill them by nodata='mean' or a number (--nodata)",
+            "refuse": "leave such files out, or fill them by nodata='mean' or nodata=NUMBER",
             "mean": "give eval_transform=model.eval_transform of a model with "
             "normalization=band_statistics(splits.train), whose means are put there, or a number "
             "as nodata",

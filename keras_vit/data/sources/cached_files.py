@@ -85,7 +85,7 @@ def cached_photographs(
     if reason := _unsuitable(split):
         raise ValueError(
             f"cache={shorter_side} keeps photographs of a folder or table decoded, and {split!r} "
-            f"{reason}: leave cache (--cache) out."
+            f"{reason}: leave cache= out."
         )
     assert isinstance(split, FileSplit)
     folder = (folder or cache_folder() / "photographs") / f"{shorter_side}px"
@@ -163,7 +163,7 @@ def note_of_cache(split: Split, shorter_side: int, channels: int) -> str:
         return ""
     return (
         f"note: {len(split):,} photographs are decoded in every epoch, "
-        f"{_milliseconds(sample.seconds)} each; --cache {shorter_side} decodes them once, into "
+        f"{_milliseconds(sample.seconds)} each; cache={shorter_side} decodes them once, into "
         f"{decimal(round(reduced))} on the disk"
     )
 

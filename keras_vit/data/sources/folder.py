@@ -66,10 +66,10 @@ from keras_vit.data.sources.verification import Checked, checked_files, checked_
 from keras_vit.tasks import Task
 
 FOLDER_LAYOUTS = (
-    "Give FOLDER/<class>/*.jpg, which is split by val_fraction and seed; or FOLDER/<class>/*.jpg "
+    "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
     "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
     "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg. Images in any folders, and several "
-    "labels, numbers or grades of each, take a table: labels='labels.csv' (--labels labels.csv)."
+    "labels, numbers or grades of each, take a table: labels='labels.csv'."
 )
 
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
@@ -322,7 +322,7 @@ def _class_names(folder: Path, options: FileOptions) -> tuple[str, ...]:
         have = "split" if is_train_alone else "splits"
         raise ValueError(
             f"{folder} has the {have} {', '.join(names)} without class folders: give "
-            f"{names[0]}/<class>/*.jpg, or a table of labels (labels='labels.csv', --labels)."
+            f"{names[0]}/<class>/*.jpg, or a table of labels (labels='labels.csv')."
         )
     if len(names) < (1 if options.whole else 2):
         needs = "one or more are needed" if options.whole else "a classifier needs two or more"

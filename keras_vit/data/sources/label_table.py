@@ -224,7 +224,7 @@ def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) ->
     if not labels:
         labels, indices = _label_columns(table, [name for name in others if name != file])
     if not labels:
-        hint = ": give label_columns (--label-columns) where what numbers the rows is meant"
+        hint = ": give label_columns= where what numbers the rows is meant"
         raise ValueError(
             f"{printable(table.path)} does not have a column of labels beside {_list(table)}"
             f"{hint if indices else ''}."
@@ -249,8 +249,8 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
         hints = [f" For {shown(c)} there is {printable(files[0])}." for c, files in near if files]
         raise ValueError(
             f"{what} files in {printable(images.folder)}, to which the paths in "
-            f"{printable(table.path)} are relative: give file_column (--file-column), one of "
-            f"{_list(table)}.{''.join(hints)}"
+            f"{printable(table.path)} are relative: give file_column=, one of {_list(table)}."
+            f"{''.join(hints)}"
         )
     return candidates[0]
 
@@ -339,8 +339,7 @@ def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
     number = f"{counted(len(rows), 'row')} of {printable(table.path)}"
     if on_bad_row == "error":
         raise ValueError(
-            f"{number} cannot be used:{lines}\nCorrect or remove them, or load with "
-            "on_bad_row='skip' (--on-bad-row skip)."
+            f"{number} cannot be used:{lines}\nCorrect or remove them, or give on_bad_row='skip'."
         )
     warn_at_caller(f"{number} left out, see splits.report.ignored:{lines}")
 

@@ -157,8 +157,8 @@ def load(
         return _load_labels(Path(name).expanduser(), table, val_fraction, seed, reading)
     if any(value is not None for value in (task, file_column, label_columns, separator)):
         raise ValueError(
-            "task, file_column, label_columns and separator are about a table: give it as labels "
-            "(--labels labels.csv), or leave them out."
+            "task, file_column, label_columns and separator are about a table: give it as "
+            "labels='labels.csv', or leave them out."
         )
     path, kind = Path(name).expanduser(), _kind(name)
     if bands is not None and (kind != "folder" or name.startswith("digits")):

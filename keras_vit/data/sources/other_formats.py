@@ -66,9 +66,9 @@ def how_to_convert(paths: Iterable[Path]) -> str:
         f"Convert to PNG first ({converters}).",
     ]
     if by_grain := " and ".join(kind.name for kind in kinds if PILLOW in kind.readers):
-        hints.append(f"Or let Grain read {by_grain} as it is: reader='grain' (--reader grain).")
+        hints.append(f"Or let Grain read {by_grain} as it is: reader='grain'.")
     if any(BANDS in kind.readers for kind in kinds):
-        hints.append("Bands, and more than 8 bits, are read with bands='all' (--bands all).")
+        hints.append("Bands, and more than 8 bits, are read with bands='all'.")
     return " ".join(hints)
 
 
@@ -123,9 +123,8 @@ def advice_for(source: str) -> str | None:
             )
     if name.endswith(TABLES):
         return (
-            f"{shown} is a table. Give the folder of its images, and the table as CSV, TSV, JSON "
-            "lines or Parquet file beside it: load(FOLDER, labels='labels.csv'), --data FOLDER "
-            "--labels labels.csv."
+            f"{shown} is a table. Give the folder of its images, and beside it the table as CSV, "
+            "TSV, JSON lines or Parquet file, labels='labels.csv'."
         )
     kind = kind_of(Path(source))
     if kind is None:

@@ -41,7 +41,7 @@ def read_cell(cell: Cell) -> Cell:
     if isinstance(cell, Unusable):
         raise ValueError(
             "is not a label: give a text, a list of texts, or a column per number; or the columns "
-            "that hold labels as label_columns (--label-columns)"
+            "that hold labels as label_columns="
         )
     if isinstance(cell, str):
         return clean_name(cell)

@@ -89,14 +89,14 @@ def read_labels(
         if names and set(names) != set(numbers):
             raise ValueError(
                 f"The task is {kind} of {_quoted(names)}, and the label columns are "
-                f"{_quoted(numbers)}: give label_columns (--label-columns)."
+                f"{_quoted(numbers)}: give label_columns=."
             )
         names = names or tuple(numbers)
         targets = _numbers({name: numbers[name] for name in names}, kind, bad)
     elif len(columns) > 1:
         raise ValueError(
             f"The labels of {kind} are texts of one column, and these are {_quoted(columns)}: give "
-            "one of them as label_columns (--label-columns)."
+            "one of them as label_columns=."
         )
     else:
         ((name, cells),) = columns.items()
@@ -160,7 +160,7 @@ def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> t
 
 def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
     """Return the kind of task that the columns show, and the reason."""
-    settle = "give label_columns (--label-columns) or the task (--task)"
+    settle = "give label_columns= or task="
     if len(columns) > 1:
         return _guess_of_several(columns, settle)
     ((name, cells),) = columns.items()
@@ -178,8 +178,8 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
         odd = next(x for x in texts if number(x) is None and written_number(x) is not None)
         raise ValueError(
             f"{name!r} holds texts such as {shown(odd)}: if these are numbers, give "
-            "task='regression' (--task regression), or write decimals with points; if they are "
-            "labels, give separator=',' (--separator ,)."
+            "task='regression', or write decimals with points; if they are labels, give "
+            "separator=','."
         )
     if (between := _separator(texts)) is not None:
         several = sum(len(split_cell(text, between)) > 1 for text in texts)
@@ -209,9 +209,8 @@ def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
         )
     if _values(columns) <= {-1, 0, 1}:
         raise ValueError(
-            f"The columns {quoted} hold -1 and 1: give task='multilabel' (--task multilabel), for "
-            "which 1 is yes and -1 no where there is not a 0; or task='regression' (--task "
-            "regression)."
+            f"The columns {quoted} hold -1 and 1: give task='multilabel', for which 1 is yes and "
+            "-1 no where there is not a 0; or task='regression'."
         )
     return "regression", f"the columns {quoted} hold numbers"
 
@@ -228,8 +227,7 @@ def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
         if len(distinct) < len(numbers) and _OF_CLASSES.fullmatch(name.lower()):
             raise ValueError(
                 f"{name!r} holds {count}, which may be classes or amounts: give "
-                "task='classification' (--task classification) or task='regression' (--task "
-                "regression)."
+                "task='classification' or task='regression'."
             )
     return "regression", f"{name!r} holds {counted(len(distinct), 'distinct number')}"
 
@@ -256,8 +254,8 @@ def _check_blanks(name: str, cells: Iterable[Cell]) -> None:
         several = next(text for text in sorted(texts) if " " in text)
         raise ValueError(
             f"{name!r} holds texts such as {shown(several)}, whose words occur again by "
-            "themselves: if each word is a label, give separator=' ' (--separator ' '); if not, "
-            "give separator='|', or task='classification' (--task classification)."
+            "themselves: if each word is a label, give separator=' '; if not, give separator='|', "
+            "or task='classification'."
         )
 
 

@@ -35,7 +35,7 @@ OPENERS = {
 }
 
 
-# What `keras-vit train`, `save_weights`, transformers and timm write into a folder.
+# What a training run, `save_weights`, transformers and timm write into a folder.
 FILES_IN_FOLDER = (
     "model.keras",
     "model.safetensors",
@@ -70,8 +70,8 @@ def file_in_folder(folder: Path) -> Path:
         )
     raise FileNotFoundError(
         f"There is no {' or '.join(FILES_IN_FOLDER)} in {str(snapshot)!r}. Give a file of a "
-        "model, or a folder that keras-vit train, transformers or timm wrote; of keras_vit.export, "
-        "to keras_vit.exporting.load_exported."
+        "model, or the folder of a training run, of transformers or of timm; that of "
+        "keras_vit.export to keras_vit.exporting.load_exported."
     )
 
 

@@ -78,8 +78,7 @@ def check_folder(folder: Path, layout: str, overwrite: bool) -> None:
             )
     if present and not overwrite:
         raise FileExistsError(
-            f"{printable(present[0])} exists. Give another name, or overwrite=True (on the command "
-            "line --overwrite)."
+            f"{printable(present[0])} exists. Give another name, or overwrite=True."
         )
 
 

@@ -1,0 +1,61 @@
+"""Messages of the library in the words of a command: `cache=100` is printed as `--cache 100`."""
+
+import re
+import shlex
+
+from keras_vit_cli.options import COMMANDS
+
+# Arguments that are called otherwise than the option, wherever a command has that option.
+OTHER_NAMES = {"k": "knn", "path": "out", "shots": "fewshot"}
+# Calls of the library, and the words that stand for them.
+CALLS = {
+    r"keras_vit\.curation\.embed\(.*?\)": "keras-vit embed PHOTOS --model MODEL --out INDEX",
+    r"keras_vit\.export\b(?!\()": "keras-vit export",
+    r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
+    r"keras_vit\.load\(file\)": "--weights without --model",
+    r"recipe\.scaled\((.*?)\)": r"\1",
+    r"task=keras_vit\.tasks\.Ordinal\((\(.*?\))\)": r"order=\1",
+    r"task\.with_coverage\b(?!\()": "keras-vit calibrate",
+}
+# What stands between the parentheses of a call is left as it is.
+ARGUMENT = re.compile(
+    r"""\w\([^()\n]*\)
+    |(?:^|(?<=\s)|(?<=\s\())(?P<name>[a-z][a-z_]*)
+    (?P<given>=(?P<value>'[^'\\\n]*'|"[^"\\\n]*"|\([^()\\\n]*\)|[-+.\w]+?)?)?
+    (?=[,;:.)]*(?:\s|$))""",
+    re.VERBOSE | re.MULTILINE,
+)
+VALUES = re.compile(r"""'([^']*)'|"([^"]*)"|([-+.\w]+)""")
+
+
+def in_options(text: str, command: str | None) -> str:
+    """Return a message with a command's options in place of the library's arguments.
+
+    A word with an underscore that is an argument becomes an option, too. None changes nothing.
+
+    Example:
+
+    >>> from keras_vit_cli.library_words import in_options
+    >>> in_options("cache=100 is below image_size: give 448, or leave cache= out.", "train")
+    '--cache 100 is below --image-size: give 448, or leave --cache out.'
+    """
+    rows = COMMANDS[command].rows if command is not None else []
+    options = {row.settings["dest"]: row for row in rows if "dest" in row.settings}
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"]
+        row = options.get(name) or options.get(OTHER_NAMES.get(name, ""))
+        if row is None or not (match["given"] or "_" in name):
+            return match[0]
+        is_flag = "action" in row.settings
+        if value is None or (is_flag and value == "True"):
+            return row.name
+        if is_flag or value in ("None", "True", "False"):
+            return match[0]
+        values = ["".join(parts) for parts in VALUES.findall(value)]
+        words = values if "nargs" in row.settings else [",".join(values)]
+        return shlex.join([row.name, *words])
+
+    for call, words in CALLS.items() if options else ():
+        text = re.sub(call, words, text)
+    return ARGUMENT.sub(option, text)
