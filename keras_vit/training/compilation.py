@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -78,6 +79,19 @@ def compile_model(
         # Not `model.depth`: any Keras model may have blocks of that name.
         depth = sum(bool(re.fullmatch(r"block_\d+", layer.name)) for layer in network.layers)
         groups = layerwise_decay(depth, recipe.layer_decay, groups)
+    if recipe.head_rate != 1:
+        heads = rf"(?=({'|'.join(HEADS)})/)"
+        groups = (
+            *(
+                replace(
+                    row,
+                    pattern=f"{heads}(?:{row.pattern})",
+                    learning_rate=recipe.head_rate * row.learning_rate,
+                )
+                for row in groups
+            ),
+            *groups,
+        )
     groups = frozen_rows(frozen, groups)
     freeze(network, groups)
     if recipe.head_bias:
