@@ -1,4 +1,4 @@
-"""`measured_fit`: the best head on frozen features, or weights fine-tuned from it where those win."""
+"""`measured_fit`: the best head on frozen features, or fine-tuned weights where those win."""
 
 import json
 import os
@@ -216,7 +216,7 @@ def measured_fit(
 
 
 def _features(model: Any, split: Any, views: str, cache_dir: Any) -> np.ndarray:
-    """Return the features of a split; where views are averaged, the mean with the mirror images'."""
+    """Return the features of a split; of several views, the mean with the mirror images'."""
     x = features(model, split, cache_dir)[0]
     if views == "one":
         return x

@@ -332,8 +332,8 @@ RECIPES = {
         views="flip",
     ),
     "finetune_measured": Recipe(
-        source="FewTrans (2026, 2603.00478): full fine-tuning at low learning rates, the head's 200 "
-        "times the backbone's, and no choice between them; here from the best head on frozen "
+        source="FewTrans (2026, 2603.00478): full fine-tuning at low learning rates, 200 times as "
+        "high for the head, and no choice between them; here from the best head on frozen "
         "features, as the mean of the weights.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 40 photographs.",
         model=size_arguments("ViT-Ti/16"),
