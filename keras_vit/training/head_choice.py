@@ -161,12 +161,12 @@ def choose_head(
     best: dict[str, tuple[float, float, float, HeldOutAnswers]] = {}
     for method in (*HEADS_BY_NAME, NEIGHBORS):
         ways = [left_out(method, x, y, classes, folds, fitting) for folds in all_folds]
-        for drawn in zip(*ways, strict=True):
-            scores = [scores for _, scores in drawn]
+        for answered in zip(*ways, strict=True):
+            scores = [scores for _, scores in answered]
             temperature, answers = judge(np.tile(y, draws), np.concatenate(scores), weights)
             loss = float(np.average(answers.loss, weights=weights))
             if method not in best or loss < best[method][0]:
-                best[method] = (loss, drawn[0][0], temperature, answers)
+                best[method] = (loss, answered[0][0], temperature, answers)
     rows = []
     for method, (loss, setting, _, answers) in best.items():
         score, error = mean_and_error(answers.right, weights, units)

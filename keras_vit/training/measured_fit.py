@@ -193,7 +193,8 @@ def measured_fit(
     )
     print_fn(f"on frozen features, {choice.reason}")
     every = {"seed": seed, "progress": False, **options}
-    head, comparison, tuned, history = choice.fit(x, y), None, None, {}
+    head, comparison, tuned = choice.fit(x, y), None, None
+    history: History = {}
     unseen = None if held_out is None else _features(model, held_out, recipe.views, cache_dir)
     if plan is not None and choice.candidates:
         tuning = Tuning(model, recipe, plan.rates, Path(folder), every, print_fn)
@@ -204,15 +205,15 @@ def measured_fit(
         else:
             tuned, history = tuning.run(head, splits, "without those held out")
             comparison = compare_held_out(choice, tuning, head, tuned, held_out, unseen)
-    kept = _kept(choice, comparison, plan)
+    result = _result(choice, comparison, plan)
     if comparison is not None and comparison.is_better:
         divide_logits(tuned, comparison.temperature)
-        return tuned, kept, history
+        return tuned, result, history
     if held_out is not None and refits:
         labels = np.concatenate([y, held_out.labels()])
         head = choice.fit(np.concatenate([x, unseen]), labels)
     set_head(model, head)
-    return model, kept, {}
+    return model, result, {}
 
 
 def _features(model: Any, split: Any, views: str, cache_dir: Any) -> np.ndarray:
@@ -223,7 +224,7 @@ def _features(model: Any, split: Any, views: str, cache_dir: Any) -> np.ndarray:
     return (x + features(model, split, cache_dir, mirrored=True)[0]) / 2
 
 
-def _kept(
+def _result(
     choice: HeadChoice, comparison: Comparison | None, plan: TuningPlan | None
 ) -> MeasuredChoice:
     """Return the table of the heads and the fine-tuned weights, and what follows from it."""

@@ -166,7 +166,8 @@ class Tuning:
 
     def run(self, head: Head, splits: Splits, name: str) -> tuple[Any, History]:
         """Return the mean of the weights that are fine-tuned from a head, and the last history."""
-        tuned, history = [], {}
+        tuned: list[Any] = []
+        history: History = {}
         for rate in self.rates:
             self.print_fn(
                 f"fine-tuning, {name}: {counted(len(splits.train), 'image')}, learning rate "

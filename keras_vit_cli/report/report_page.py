@@ -250,12 +250,12 @@ def _candidates(choice: Mapping[str, Any]) -> str:
     """Write the table of what was compared before one was kept."""
     header = ("candidate", choice["measure"].replace("_", " "), "log-loss", "setting")
     candidates = [Candidate(**row) for row in choice["candidates"]]
-    kept = MeasuredChoice(**{**choice, "candidates": tuple(candidates)})
-    missing = f" Left out: {kept.left_out}." if kept.left_out else ""
+    measured = MeasuredChoice(**{**choice, "candidates": tuple(candidates)})
+    missing = f" Left out: {measured.left_out}." if measured.left_out else ""
     return (
         "Compared on training images that each of them had not seen, with standard errors:\n\n"
-        f"{table(header, kept.rows(), 'lrrl')}\n\n"
-        f"Kept: {inline(kept.selected)}, as {inline(kept.reason)}.{missing}"
+        f"{table(header, measured.rows(), 'lrrl')}\n\n"
+        f"Kept: {inline(measured.selected)}, as {inline(measured.reason)}.{missing}"
     )
 
 

@@ -59,15 +59,22 @@ def test_a_choice_follows_the_features() -> None:
     assert choice.candidates[-1].note == "not a head"
     assert choose_head(x, LABELS, 4).candidates == choice.candidates
     # Of noise nobody knows more than chance, and the standard error says so.
-    noise = choose_head(rng.normal(size=(40, 16)), LABELS, 4)
+    noise = choose_head(noise_of(40), LABELS, 4)
     assert all(row.score < 0.25 + 4 * row.error for row in noise.candidates)
     assert all(row.log_loss > 1.2 for row in noise.candidates)
     assert choose_head(x[:4], LABELS[:4], 4).reason.startswith("no class has two images")
-    rare = np.concatenate([np.arange(40), np.arange(0, 40, 4)[:2]])
     few = np.flatnonzero((LABELS != 3) | (np.arange(40) < 4))  # one image of the last class
     assert choose_head(x[few], LABELS[few], 4).measure == "balanced_accuracy"
-    grouped = choose_head(x[rare], LABELS[rare], 4, groups=rare)  # copies are in one fold
-    assert grouped.candidates[0].error > choose_head(x[rare], LABELS[rare], 4).candidates[0].error
+    # Of copies, one would answer for the other.
+    twice, labels, groups = (
+        np.repeat(a, 2, axis=0) for a in (noise_of(20), LABELS[:20], range(20))
+    )
+    alone, grouped = (choose_head(twice, labels, 4, groups=g) for g in (None, groups))
+    assert alone.candidates[-1].score > 0.9 > 0.6 > grouped.candidates[-1].score
+
+
+def noise_of(count: int) -> np.ndarray:
+    return np.random.default_rng(2).normal(size=(count, 16))
 
 
 def outcomes(gain: float, spread: float, count: int = 40) -> Any:
@@ -184,7 +191,7 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
     splits, model = splits_of(1200), small_model()
     prepared = prepare(model, RECIPE, splits, tmp_path)
-    assert (len(prepared.held_out), len(prepared.splits.train)) == (200, 1000)
+    assert (len(prepared.held_out), len(prepared.splits.train)) == (201, 999)
     assert prepared.refits
     timed = prepare(model, RECIPE, splits, tmp_path, budget=3600)
     assert timed.plan == prepare(model, RECIPE, splits, tmp_path, budget=3600).plan
