@@ -16,6 +16,7 @@ from keras_vit.evaluation.checks import check_features
 from keras_vit.evaluation.linear_heads import (
     ABSENT,
     HEADS_BY_NAME,
+    LOGISTIC,
     MEANS,
     NEIGHBORS,
     Head,
@@ -29,6 +30,9 @@ from keras_vit.tasks.classification import most_probable, softmax
 
 ANSWERS = 200  # folds are drawn anew until there are so many answers, at most `MOST_DRAWS` times
 MOST_DRAWS = 10
+# Images times features times classes above which a logistic regression takes minutes, and is left
+# out: there a ridge has images enough.
+MOST_PRODUCTS = 1e9
 
 
 class HeldOutAnswers(NamedTuple):
@@ -81,7 +85,6 @@ class HeadChoice:
         classes: How many there are.
         balance: As in `choose_head`.
         reason: Why, as a clause.
-        example_weights: How much each image counts in a score, `(n,)`, with the mean 1.
     """
 
     candidates: tuple[Candidate, ...]
@@ -92,7 +95,6 @@ class HeadChoice:
     classes: int
     balance: str
     reason: str
-    example_weights: np.ndarray
 
     def fit(self, features: Any, labels: Any) -> Head:
         """Fit the best head to features and labels; its scores are calibrated logits."""
@@ -151,15 +153,15 @@ def choose_head(
     counted_in = np.mean(known, axis=0)
     if not counted_in.any():
         reason = "no class has two images, so that nothing can be compared"
-        weights = np.ones(len(y))
-        head = fit_head(MEANS, x, y, classes)
-        spread = float(np.std(head.scores(x))) or 1.0
-        return HeadChoice((), measure, MEANS, 1.0, spread, classes, balance, reason, weights)
+        spread = float(np.std(fit_head(MEANS, x, y, classes).scores(x))) or 1.0
+        return HeadChoice((), measure, MEANS, 1.0, spread, classes, balance, reason)
     weights = counted_in / counts[y] if is_balanced else counted_in
     weights = weights / weights.mean()
     fitting, units = _fitting_weights(y, classes, balance), groups_of(y, groups)
     best: dict[str, tuple[float, float, float, HeldOutAnswers]] = {}
-    for method in (*HEADS_BY_NAME, NEIGHBORS):
+    is_quick = len(y) * x.shape[1] * classes <= MOST_PRODUCTS
+    methods = [name for name in HEADS_BY_NAME if is_quick or name != LOGISTIC]
+    for method in (*methods, NEIGHBORS):
         ways = [left_out(method, x, y, classes, folds, fitting) for folds in all_folds]
         for answered in zip(*ways, strict=True):
             scores = [scores for _, scores in answered]
@@ -173,13 +175,11 @@ def choose_head(
         text = "" if method in (MEANS, NEIGHBORS) else f"{setting:.3g}"
         note = "not a head" if method == NEIGHBORS else ""
         rows.append(Candidate(method, text, score, error, loss, note))
-    method = min(HEADS_BY_NAME, key=lambda name: best[name][0])
+    method = min(methods, key=lambda name: best[name][0])
     _, setting, temperature, _ = best[method]
     times = f", {counted(draws, 'time')} in folds" if draws > 1 else " in folds"
     reason = f"{method}: the smallest log-loss on {counted(len(y), 'training image')}{times}"
-    return HeadChoice(
-        tuple(rows), measure, method, setting, temperature, classes, balance, reason, weights
-    )
+    return HeadChoice(tuple(rows), measure, method, setting, temperature, classes, balance, reason)
 
 
 def judge(

@@ -13,12 +13,13 @@ import numpy as np
 from keras_vit._base.errors import check_above_zero
 from keras_vit._base.files import write_text
 from keras_vit.data import Split, Splits
+from keras_vit.data.seen_images import TUNED, SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.temperature import divide_logits
 from keras_vit.models.answers import task_of
-from keras_vit.training.apart import without_copies
-from keras_vit.training.fitting import History
+from keras_vit.training.apart import digests_of, without_copies
+from keras_vit.training.fitting import History, prepare_network
 from keras_vit.training.head_choice import HeadChoice, choose_head
 from keras_vit.training.measured_tuning import (
     FINE_TUNED,
@@ -184,6 +185,9 @@ def measured_fit(
     if prepared is None:
         prepared = prepare(model, recipe, splits, folder, budget=budget, seed=seed)
     plan, splits, held_out, refits = prepared
+    prepare_network(model, recipe, splits)
+    if held_out is not None:
+        model.seen_images = SeenImages.of({TUNED: digests_of(held_out)}) | model.seen_images
     if recipe.views != "one":
         model.eval_transform = replace(model.eval_transform, views=recipe.views)
     train: Any = some_of(splits.train, MOST_COMPARED)

@@ -226,10 +226,11 @@ class Comparison:
     def reason(self) -> str:
         """Why the winner is kept, as a clause."""
         verb = "wins" if self.is_better else "does not win"
+        side = "lower" if self.gain > 0 else "higher"
         return (
             f"fine-tuning {verb} by more than a standard error on "
-            f"{counted(self.images, 'unseen training image')}: its log-loss is {self.gain:.3f} ± "
-            f"{self.error:.3f} lower"
+            f"{counted(self.images, 'unseen training image')}: its log-loss is "
+            f"{abs(self.gain):.3f} ± {self.error:.3f} {side}"
         )
 
 
