@@ -23,7 +23,6 @@ from keras_vit.training.fitting import History, prepare_network
 from keras_vit.training.head_choice import HeadChoice, choose_head
 from keras_vit.training.measured_tuning import (
     FINE_TUNED,
-    MOST_PASSES,
     Comparison,
     MeasuredChoice,
     Tuning,
@@ -74,8 +73,8 @@ def prepare(
         recipe: Of one fine-tuning.
         splits: The images.
         folder: Keeps what was measured, so that a resumed run has the same plan.
-        budget: Seconds that fine-tuning may take, about; None for `MOST_PASSES` images, which is
-            the same on every machine.
+        budget: Seconds that fine-tuning may take, about; None for the same work on every machine
+            (see `plan_tuning`).
         held_out: Images that are held out already.
         seed: Decides which images are held out.
 
@@ -89,7 +88,7 @@ def prepare(
             f"{splits.source} has records, and heads are compared in folds of images with fixed "
             "places: give a folder of images, or a recipe by name (--recipe finetune_small)."
         )
-    most = float(MOST_PASSES)
+    most = None
     if budget is not None:
         check_above_zero(budget=budget)
         most = _passes_within(model, recipe, budget, Path(folder) / "plan.json")

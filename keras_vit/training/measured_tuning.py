@@ -38,7 +38,7 @@ from keras_vit.training.refinement import set_head, without
 FINE_TUNED = "fine-tuned"
 FOLDS = 3
 FEW = 1000  # training images below which folds answer all of them
-MOST_PASSES = 20_000  # of an image through training, without a budget: the same on every machine
+MOST_PASSES = 20_000  # of images through training, for folds and several rates without a budget
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,16 @@ class TuningPlan:
 
 
 def plan_tuning(
-    images: int, recipe: Recipe, most_passes: float = MOST_PASSES, can_fold: bool = True
+    images: int, recipe: Recipe, most_passes: float | None = None, can_fold: bool = True
 ) -> TuningPlan | None:
-    """Return the most thorough plan within a number of passes; None where there is none.
+    """Return the most thorough plan within a number of passes; None where not even one is.
 
     Args:
         images: Number of training images.
         recipe: Of one fine-tuning; its `learning_rates` are averaged below 1,000 images, and the
             largest one is taken above.
-        most_passes: Images that may pass through training, in all.
+        most_passes: Images that may pass through training, in all. None for `MOST_PASSES`, and one
+            fine-tuning whatever it takes.
         can_fold: False where images are held out already.
 
     Raises:
@@ -83,21 +84,22 @@ def plan_tuning(
     (3, 'folds (a part is held out), learning rates but 5e-05')
     """
     check_positive(images=images)
-    check_above_zero(most_passes=most_passes)
+    most = MOST_PASSES if most_passes is None else most_passes
+    check_above_zero(most_passes=most)
     once = recipe.total_steps(images) * min(recipe.batch_size, images)
     every = recipe.learning_rates or (recipe.learning_rate,)
     folds = FOLDS if can_fold and images < FEW else 0
     every = every if images < FEW else every[-1:]
-    missing: list[str] = []
-    for rates, number in dict.fromkeys(((every, folds), (every[-1:], folds), (every[-1:], 0))):
+    for rates, number in ((every, folds), (every[-1:], folds), (every[-1:], 0)):
         passes = once * len(rates) * max(number, 1)  # folds of n parts, and one of the whole
         missing = [
             *(["folds (a part is held out)"] if number < folds else []),
             *([f"learning rates but {rates[-1]:g}"] if len(rates) < len(every) else []),
         ]
-        if passes <= most_passes:
-            return TuningPlan(rates, number, passes, ", ".join(missing))
-    return None
+        plan = TuningPlan(rates, number, passes, ", ".join(missing))
+        if passes <= most:
+            return plan
+    return plan if most_passes is None else None
 
 
 @dataclass(frozen=True)
