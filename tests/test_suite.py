@@ -9,8 +9,8 @@ from tests.conftest import REPOSITORY
 
 # What three backends run may grow where a backend can change the answer, and is counted here.
 MOST_ON_EVERY_BACKEND = 500
-# 30,000, and a test for each label, file and score taken for something else, attack, verb and way to
-# choose between a head and fine-tuning.
+# 30,000, and a test for each label, file and score taken for something else, attack and verb, and
+# each way to choose between a head and fine-tuning.
 MOST_LINES = 32_900
 
 
