@@ -225,6 +225,11 @@ class Comparison:
         return self.gain > self.error
 
     @property
+    def is_worse(self) -> bool:
+        """Whether it loses by more than that, so that further folds are not worth their time."""
+        return self.gain < -self.error
+
+    @property
     def reason(self) -> str:
         """Why the winner is kept, as a clause."""
         verb = "wins" if self.is_better else "does not win"
@@ -290,7 +295,7 @@ def compare_in_folds(
         _, tuned[rows] = predict_split(model, part, tuning.recipe.batch_size)
         groups = None if train.groups is None else np.asarray(train.groups)[seen]
         result = compare(choice, tuning, labels[seen], frozen[seen], tuned[seen], groups)
-        if result.gain < -result.error:
+        if result.is_worse:
             break
     assert result is not None
     return result

@@ -171,6 +171,7 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
 
     monkeypatch.setattr(measured_tuning, "fit", train)
     monkeypatch.setattr(measured_tuning.Comparison, "is_better", wins)
+    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", not wins)
     splits, model = splits_of(), small_model()
     fitted, choice, history = measured_fit(model, RECIPE, splits, tmp_path, print_fn=str)
     assert choice.candidates[-1].name == "fine-tuned"
