@@ -260,10 +260,12 @@ def stratified_folds(
     counts = np.unique(labels, return_counts=True)[1]
     count = int(np.clip(np.median(counts[counts > 1]) if (counts > 1).any() else 2, 2, most))
     numbers = np.zeros(len(labels), int)
+    if groups is not None and len(np.unique(groups)) < 2:
+        return numbers  # nothing can be left out
     if groups is not None:
         from sklearn.model_selection import StratifiedGroupKFold
 
-        count = max(min(count, len(np.unique(groups))), 2)
+        count = min(count, len(np.unique(groups)))
         ways = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
         for fold, (_, rows) in enumerate(ways.split(labels, labels, groups)):
             numbers[rows] = fold

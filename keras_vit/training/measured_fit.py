@@ -95,6 +95,8 @@ def prepare(
     plan = plan_tuning(len(train), recipe, most, can_fold=held_out is None)
     if plan is None or plan.folds or held_out is not None:
         return Prepared(plan, splits, held_out)
+    if train.groups is not None and len(np.unique(train.groups)) < 2:
+        return Prepared(None, splits)  # one group cannot be on both sides
     size = np.clip(0.1 * len(train), *HELD_OUT)
     part = grouped_part(splits, float(min(size / len(train), 0.2)), seed)
     rest, held = without(splits, train, part)
@@ -199,7 +201,7 @@ def measured_fit(
     head, comparison, tuned = choice.fit(x, y), None, None
     history: History = {}
     unseen = None if held_out is None else _features(model, held_out, recipe.views, cache_dir)
-    if plan is not None and choice.candidates:
+    if plan is not None and choice.candidates and (held_out is None or len(held_out)):
         tuning = Tuning(model, recipe, plan.rates, Path(folder), every, print_fn)
         if held_out is None:
             comparison = compare_in_folds(choice, tuning, x, splits, seed)
@@ -232,9 +234,10 @@ def _result(
 ) -> MeasuredChoice:
     """Return the table of the heads and the fine-tuned weights, and what follows from it."""
     if comparison is None:
-        missing = "" if plan is not None else "fine-tuning"
-        reason = choice.reason.partition(": ")[2]
-        return MeasuredChoice(choice.method, reason, choice.measure, choice.candidates, 0, missing)
+        reason = choice.reason.partition(": ")[2] or choice.reason
+        return MeasuredChoice(
+            choice.method, reason, choice.measure, choice.candidates, 0, "fine-tuning"
+        )
     assert plan is not None
     return MeasuredChoice(
         FINE_TUNED if comparison.is_better else choice.method,

@@ -62,6 +62,7 @@ def test_a_choice_follows_the_features() -> None:
     noise = choose_head(noise_of(40), LABELS, 4)
     assert all(row.score < 0.25 + 4 * row.error for row in noise.candidates)
     assert all(row.log_loss > 1.2 for row in noise.candidates)
+    assert not choose_head(x, LABELS, 4, groups=np.zeros(40)).candidates  # one patient
     assert choose_head(x[:4], LABELS[:4], 4).reason.startswith("no class has two images")
     few = np.flatnonzero((LABELS != 3) | (np.arange(40) < 4))  # one image of the last class
     assert choose_head(x[few], LABELS[few], 4).measure == "balanced_accuracy"
