@@ -55,7 +55,7 @@ class Candidate:
         name: The method, or `"fine-tuned"`.
         setting: The best penalty, or the learning rates, as text.
         score: Accuracy, or balanced accuracy, on images that the answers were not fitted to.
-        error: Its standard error.
+        error: Its standard error; None of one image.
         log_loss: Mean log-loss of the calibrated probabilities on these images.
         note: Why it cannot be chosen; "" where it can.
     """
@@ -63,7 +63,7 @@ class Candidate:
     name: str
     setting: str
     score: float
-    error: float
+    error: float | None
     log_loss: float
     note: str = ""
 
@@ -232,7 +232,7 @@ def mean_and_error(
     sums = np.bincount(units, weights * (values - mean))
     count = len(sums)
     if count < 2:
-        return mean, float("inf")
+        return mean, float("inf")  # of one image nothing is known
     return mean, float(np.sqrt((sums**2).sum() * count / (count - 1)) / weights.sum())
 
 

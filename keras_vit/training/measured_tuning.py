@@ -134,7 +134,7 @@ class MeasuredChoice:
         return [
             (
                 row.name,
-                f"{row.score:.2%} ± {100 * row.error:.2f}",
+                f"{row.score:.2%}" + ("" if row.error is None else f" ± {100 * row.error:.2f}"),
                 f"{row.log_loss:.3f}",
                 row.note or row.setting,
             )
@@ -261,7 +261,8 @@ def compare(
     score, its_error = mean_and_error(answers[1].right, weights, units)
     setting = ", ".join(f"{rate:g}" for rate in tuning.rates)
     loss = float(np.average(answers[1].loss, weights=weights))
-    candidate = Candidate(FINE_TUNED, f"learning rates {setting}", score, its_error, loss)
+    known_error = its_error if np.isfinite(its_error) else None
+    candidate = Candidate(FINE_TUNED, f"learning rates {setting}", score, known_error, loss)
     return Comparison(candidate, gain, error, len(labels), temperature)
 
 

@@ -60,7 +60,7 @@ def test_a_choice_follows_the_features() -> None:
     assert choose_head(x, LABELS, 4).candidates == choice.candidates
     # Of noise nobody knows more than chance, and the standard error says so.
     noise = choose_head(noise_of(40), LABELS, 4)
-    assert all(row.score < 0.25 + 4 * row.error for row in noise.candidates)
+    assert all(row.score < 0.25 + 4 * (row.error or 1) for row in noise.candidates)
     assert all(row.log_loss > 1.2 for row in noise.candidates)
     assert not choose_head(x, LABELS, 4, groups=np.zeros(40)).candidates  # one patient
     assert choose_head(x[:4], LABELS[:4], 4).reason.startswith("no class has two images")
@@ -95,6 +95,8 @@ def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
     assert not outcomes(0.0, 0.5).is_better
     assert not outcomes(-1.0, 0.5).is_better
     assert "does not win by more than a standard error on 40 unseen" in outcomes(0.0, 0.5).reason
+    assert not outcomes(9.0, 0.0, count=1).is_better
+    assert outcomes(9.0, 0.0, count=1).candidate.error is None  # of one image
     same = outcomes(0.0, 0.0)
     assert (same.gain, same.is_better) == (0.0, False)
     # Copies of an image are one witness.
