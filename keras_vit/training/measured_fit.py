@@ -176,7 +176,7 @@ def measured_fit(
     >>> fitted, choice, _ = measured_fit(
     ...     model, recipe, splits, tempfile.mkdtemp(), print_fn=lambda line: None)
     >>> len(choice.candidates), choice.images > 0
-    (5, True)
+    (6, True)
     """
     if not task_of(model).sums_to_one:
         raise ValueError(
@@ -243,7 +243,7 @@ def _result(
         FINE_TUNED if comparison.is_better else choice.method,
         comparison.reason,
         choice.measure,
-        (*choice.candidates, comparison.candidate),
+        (*choice.candidates, *comparison.candidates),
         comparison.images,
         plan.left_out,
     )

@@ -27,7 +27,6 @@ from keras_vit.training.fitting import History, fit
 from keras_vit.training.head_choice import (
     Candidate,
     HeadChoice,
-    HeldOutAnswers,
     groups_of,
     judge,
     mean_and_error,
@@ -206,14 +205,14 @@ class Comparison:
     """Fine-tuned weights beside the head that they started from, on the same unseen images.
 
     Attributes:
-        candidate: The row of the fine-tuned weights.
+        candidates: The rows of the head and of the fine-tuned weights.
         gain: Mean of the differences in log-loss, above 0 where fine-tuning is better.
         error: Standard error of that mean.
         images: How many there were.
         temperature: That suits the fine-tuned weights.
     """
 
-    candidate: Candidate
+    candidates: tuple[Candidate, Candidate]
     gain: float
     error: float
     images: int
@@ -253,17 +252,19 @@ def compare(
     counts = np.bincount(labels)[labels]
     weights = 1 / counts if choice.measure == "balanced_accuracy" else np.ones(len(labels))
     weights, units = weights / weights.mean(), groups_of(labels, groups)
-    answers: list[HeldOutAnswers] = []
-    for scores in (frozen, tuned):
+    rates = f"learning rates {', '.join(f'{rate:g}' for rate in tuning.rates)}"
+    rows, answers, temperature = [], [], 1.0
+    for name, setting, scores in (
+        (f"{choice.method}, same images", "", frozen),
+        (FINE_TUNED, rates, tuned),
+    ):
         temperature, answer = judge(labels, scores, weights)
-        answers.append(answer)
-    gain, error = mean_and_error(answers[0].loss - answers[1].loss, weights, units)
-    score, its_error = mean_and_error(answers[1].right, weights, units)
-    setting = ", ".join(f"{rate:g}" for rate in tuning.rates)
-    loss = float(np.average(answers[1].loss, weights=weights))
-    known_error = its_error if np.isfinite(its_error) else None
-    candidate = Candidate(FINE_TUNED, f"learning rates {setting}", score, known_error, loss)
-    return Comparison(candidate, gain, error, len(labels), temperature)
+        score, error = mean_and_error(answer.right, weights, units)
+        loss = float(np.average(answer.loss, weights=weights))
+        rows.append(Candidate(name, setting, score, error if np.isfinite(error) else None, loss))
+        answers.append(answer.loss)
+    gain, error = mean_and_error(answers[0] - answers[1], weights, units)
+    return Comparison((rows[0], rows[1]), gain, error, len(labels), temperature)
 
 
 def compare_in_folds(

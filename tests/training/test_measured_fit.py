@@ -96,7 +96,7 @@ def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
     assert not outcomes(-1.0, 0.5).is_better
     assert "does not win by more than a standard error on 40 unseen" in outcomes(0.0, 0.5).reason
     assert not outcomes(9.0, 0.0, count=1).is_better
-    assert outcomes(9.0, 0.0, count=1).candidate.error is None  # of one image
+    assert outcomes(9.0, 0.0, count=1).candidates[1].error is None  # of one image
     same = outcomes(0.0, 0.0)
     assert (same.gain, same.is_better) == (0.0, False)
     # Copies of an image are one witness.
