@@ -6,7 +6,8 @@
 Trains each recipe on that many training images per class, drawn anew for each seed, and evaluates
 on other training images, so that the choice does not see the validation split; --final evaluates on
 that. "probe" is a linear head on frozen features. Prints accuracies and calibration errors as means
-over the seeds with their standard deviation, and what `keras-vit train --recipe auto` chooses.
+over the seeds with their standard deviation, and which recipe the number of images chooses where
+`keras-vit train --recipe auto` does not measure (`python -m benchmarks few_labels` measures it).
 Interrupted, it goes on with the runs that are missing. Needs keras3-vit[train].
 """
 
@@ -131,7 +132,7 @@ def main() -> None:
         "accuracy": "{accuracy}",
         "calibration error": "{error}",
         "minutes": "{minutes:.1f}",
-        "`--recipe auto`": "{auto}",
+        "by number": "{auto}",
     }
     evaluated = "the validation split" if options.final else f"up to {OTHERS} other training images"
     text = (

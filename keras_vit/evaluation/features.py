@@ -29,7 +29,11 @@ _OTHER_ARGUMENTS = (
 
 
 def features(
-    model: ImageModel, split: data.Split, cache_dir: str | Path | None = None, batch_size: int = 32
+    model: ImageModel,
+    split: data.Split,
+    cache_dir: str | Path | None = None,
+    batch_size: int = 32,
+    mirrored: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pooled pre-logits of every image of a split, and the labels.
 
@@ -43,6 +47,7 @@ def features(
         split: One of `keras_vit.data.load(...)`.
         cache_dir: Folder of cached features; None caches nothing.
         batch_size: Images per batch.
+        mirrored: Of the mirror images.
 
     Returns:
         float32 features `(images, dimension)` and labels, int32 `(images,)` of classes and what the
@@ -69,11 +74,11 @@ def features(
             'vector. Build it with pooling="token", "gap" or "map".'
         )
     if cache_dir is None:
-        return _compute(model, split, batch_size)
-    path = Path(cache_dir) / f"{_cache_key(model, split)}.npz"
+        return _compute(model, split, batch_size, mirrored)
+    path = Path(cache_dir) / f"{_cache_key(model, split, mirrored)}.npz"
     cached = _read(path, backbone.output_shape[-1])
     if cached is None:
-        cached = _compute(model, split, batch_size)
+        cached = _compute(model, split, batch_size, mirrored)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             np.savez(temporary, features=cached[0], labels=cached[1])
@@ -81,7 +86,7 @@ def features(
 
 
 def _compute(
-    model: ImageModel, split: data.Split, batch_size: int
+    model: ImageModel, split: data.Split, batch_size: int, mirrored: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     from rich.console import Console
     from rich.progress import track
@@ -99,6 +104,9 @@ def _compute(
         transient=True,
         disable=not console.is_terminal,
     ):
+        if mirrored:
+            columns = 3 if model.data_format == "channels_first" else 2
+            images = np.flip(images, columns)
         with model.only_pooled_tokens():
             rows = backbone.predict_on_batch(padded(images, batch_size))[: len(images)]
         features.append(np.asarray(keras.ops.convert_to_numpy(rows)).astype(np.float32))
@@ -118,13 +126,15 @@ def features_digest(model: ImageModel, layer: str = "pre_logits", preparation: b
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
-def _cache_key(model: ImageModel, split: data.Split) -> str:
+def _cache_key(model: ImageModel, split: data.Split, mirrored: bool) -> str:
     """Return a digest of everything that the features depend on."""
     arguments = pipeline_arguments(model)
     arguments["eval_transform"] = arguments["eval_transform"].to_dict()
     identity = [__version__, features_digest(model), arguments, split.class_names]
     if split.reader != "tensorflow":  # whose pixels are others
         identity.append(split.reader)
+    if mirrored:
+        identity.append("mirrored")
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     if split.files is not None:
         digest.update(split.labels().tobytes())

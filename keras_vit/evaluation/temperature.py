@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._base.errors import check_above_zero
+from keras_vit._base.errors import check_above_zero, check_rate
 from keras_vit.evaluation.checks import check_labels, check_scores, row_slices
 from keras_vit.models.head import DENSE_HEADS
 
@@ -13,7 +13,7 @@ from keras_vit.models.head import DENSE_HEADS
 RANGE = (0.05, 20.0)
 
 
-def fit_temperature(labels: Any, logits: Any) -> float:
+def fit_temperature(labels: Any, logits: Any, smoothing: float = 0.0) -> float:
     """Return the temperature by which to divide logits for the smallest log-loss on these images.
 
     Fit it on images that were not trained on, and that no accuracy is reported for. It does not
@@ -23,12 +23,15 @@ def fit_temperature(labels: Any, logits: Any) -> float:
     Args:
         labels: Integer classes `(images,)`.
         logits: `(images, classes)`.
+        smoothing: Part of each label, from 0 to below 1, that is spread over all classes: of a few
+            images that are all right, the log-loss alone would ask for probabilities of 1.
 
     Returns:
         The temperature, from 0.05 to 20, and above 1 for a model that was too sure of its classes.
 
     Raises:
-        ValueError: Shapes do not match, there is no image, or logits are NaN or infinite.
+        ValueError: Shapes do not match, there is no image, logits are NaN or infinite, or
+            `smoothing` is out of range.
 
     Example:
 
@@ -48,7 +51,10 @@ def fit_temperature(labels: Any, logits: Any) -> float:
         )
     check_scores(logits)
     check_labels(labels, logits.shape[1])
+    check_rate(smoothing=smoothing)
     right = logits[np.arange(len(labels)), labels].astype(np.float64)
+    if smoothing:
+        right = (1 - smoothing) * right + smoothing * logits.mean(axis=1, dtype=np.float64)
 
     def log_loss(inverse: float) -> float:
         sums = [

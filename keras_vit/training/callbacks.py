@@ -374,6 +374,7 @@ def default_callbacks(
     patience: int | None = None,
     tensorboard: bool = False,
     print_fn: Callable[[str], None] | None = None,
+    progress: bool = True,
 ) -> list[keras.callbacks.Callback]:
     """Return the callbacks of `fit`, which is called with `verbose=0` as `Progress` is one of them.
 
@@ -386,6 +387,7 @@ def default_callbacks(
         monitor: The metric of the best epoch, such as `"val_accuracy"`; None saves no best model.
         patience: Stop when `monitor` has not improved for this many epochs; None never stops.
         tensorboard: Write logs for TensorBoard.
+        progress: Whether `Progress` is one of them.
 
     Raises:
         ValueError: `patience` below 1, or without a `monitor`.
@@ -415,7 +417,7 @@ def default_callbacks(
         callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
     if tensorboard and backend.is_first_process():
         callbacks.append(_tensorboard(folder / "tensorboard"))
-    return [*callbacks, Progress(images_per_step, print_fn)]
+    return [*callbacks, *([Progress(images_per_step, print_fn)] if progress else [])]
 
 
 def check_tensorboard() -> None:

@@ -105,7 +105,7 @@ def fit(
     settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
-    _prepare(network, recipe, splits)
+    prepare_network(network, recipe, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
@@ -171,7 +171,7 @@ def _loaded(splits: Any, model: Any, seed: int) -> data.Splits:
     return splits
 
 
-def _prepare(network: Any, recipe: Recipe, splits: data.Splits) -> None:
+def prepare_network(network: Any, recipe: Recipe, splits: data.Splits) -> None:
     """Checks what the head answers, sets its bias where that is not classes, and notes the images.
 
     And the names of the classes, where the model does not have any. Without the bias, many steps

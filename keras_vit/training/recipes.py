@@ -67,6 +67,7 @@ class Recipe:
         decay_follows: `"learning_rate"`: weight decay as in AdamW and the papers;
             `"schedule"`: as in big_vision's configurations, whatever the learning rate.
         layer_decay: Factor of the learning rate from layer to layer; 1 for none.
+        head_rate: Factor of the head's learning rate.
         loss: `"softmax"` or `"sigmoid"`, or a loss of another task: see `Task.losses`.
         head_bias: Initial bias of a new head, which keeps the first sigmoid loss small.
         cutmix: Parameter of CutMix's Beta distribution; 0 for none.
@@ -122,6 +123,7 @@ class Recipe:
     boundaries: tuple[float, ...] = ()
     decay_follows: str = "learning_rate"
     layer_decay: float = 1.0
+    head_rate: float = 1.0
     loss: str = "softmax"
     head_bias: float = 0.0
     cutmix: float = 0.0
@@ -161,7 +163,7 @@ class Recipe:
             raise ValueError(
                 f"eval_size={self.eval_size!r} must be 0, or at least image_size={self.image_size}."
             )
-        check_above_zero(**self._present("learning_rate", "clip_norm", "layer_decay"))
+        check_above_zero(**self._present("learning_rate", "clip_norm", "layer_decay", "head_rate"))
         if self.layer_decay > 1:
             raise ValueError(f"layer_decay={self.layer_decay!r} must be at most 1, such as 0.65.")
         for name, value in self._present(*_NON_NEGATIVE).items():
@@ -345,6 +347,24 @@ RECIPES = {
         scaling="sqrt",
         augmentation=Augmentation(min_area=0.25),
         frozen=True,
+    ),
+    "finetune_measured": Recipe(
+        source="FewTrans (2026, 2603.00478): full fine-tuning at low learning rates, 200 times as "
+        "high for the head, and no choice between them; here from the best head on frozen "
+        "features, as the mean of the weights.",
+        hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 40 photographs.",
+        model=size_arguments("ViT-Ti/16"),
+        image_size=224,
+        epochs=30,
+        batch_size=32,
+        learning_rate=1e-5,
+        learning_rates=(2e-6, 1e-5, 5e-5),
+        head_rate=200.0,
+        warmup=0.1,
+        label_smoothing=0.0,
+        scaling="sqrt",
+        augmentation=Augmentation(min_area=0.3, rand_augment=(2, 12)),
+        views="flip",
     ),
     "better_plain_vit": Recipe(
         source='"Better plain ViT baselines for ImageNet-1k" (Beyer et al. 2022); big_vision '

@@ -12,6 +12,7 @@ from keras_vit import evaluation
 from keras_vit._base.errors import listed, printable
 from keras_vit.data import Split, Splits
 from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.evaluation.linear_heads import Head
 from keras_vit.evaluation.prediction import MOST_SCORE_BYTES, predict_split
 from keras_vit.evaluation.task_probe import TaskProbe
 from keras_vit.models import MLPMixer
@@ -136,7 +137,7 @@ def some_of(split: Split, most: int) -> Split:
     return split.take(np.linspace(0, len(split) - 1, most).astype(int))
 
 
-def set_head(model: Any, probe: evaluation.LinearProbe | TaskProbe) -> None:
+def set_head(model: Any, probe: evaluation.LinearProbe | TaskProbe | Head) -> None:
     """Makes a linear probe the head of the model, also of one with two."""
     # Beside a second head, which stays zero, the mean of both is half of this one.
     number = sum(layer.name in DENSE_HEADS for layer in model.layers)

@@ -71,6 +71,28 @@ class Numbers:
         return number
 
 
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+SHORTEST, LONGEST = 1, 30 * SECONDS["d"]
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a time as the type of an option: 90, 90s, 10m, 1.5h or 2d.
+
+    >>> duration("10m"), duration("90")
+    (600.0, 90.0)
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in SECONDS else (text, "s")
+    try:
+        seconds = float(number) * SECONDS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not SHORTEST <= seconds <= LONGEST:  # NaN is not, either
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted. Give a time from 1s to 30d, such as 90s, 10m or 2h."
+        )
+    return seconds
+
+
 def band_numbers(text: str) -> str:
     """Bands as the type of an option: "all", or different numbers from 1 on between commas."""
     numbers = text.split(",")

@@ -10,6 +10,7 @@ from keras_vit_cli.options.option import (
     Integers,
     Numbers,
     UsageError,
+    duration,
     in_data,
     in_model,
     in_recipe,
@@ -104,8 +105,16 @@ class TrainOptions:
     )
     recipe: str | None = in_recipe(
         "name of a training recipe, or auto: the one that suits the weights and the images; "
-        "prints which and why (default: auto)",
+        "with --weights it compares heads on frozen features, and fine-tuning from the best of "
+        "them, on training images that they have not seen; prints which and why (default: auto)",
         None,
+    )
+    budget: float | None = in_recipe(
+        "time that --recipe auto may spend on fine-tuning, about: 90s, 10m, 2h; prints what is "
+        "left out for it (default: the same work on every machine)",
+        None,
+        metavar="TIME",
+        type=duration,
     )
     epochs: int | None = in_recipe(
         "number of passes over the data (default: the recipe's)", None, EPOCHS, exclusive="length"
@@ -195,6 +204,10 @@ def _check(options: dict[str, Any]) -> None:
     shared.check_table("train", options)
     if options["distillation"] and not options["teacher"]:
         raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
+    if options["budget"] and options["recipe"] not in (None, "auto"):
+        raise UsageError(
+            f"--budget has no effect with --recipe {options['recipe']}: leave one of them out."
+        )
     cache, size = options["cache"], options["image_size"]
     if cache and options["freeze_backbone"]:
         raise UsageError("--cache has no effect with --freeze-backbone, which reads images once.")

@@ -13,6 +13,8 @@ from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.report_text import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
 from keras_vit.training.compilation import loss_name
+from keras_vit.training.head_choice import Candidate
+from keras_vit.training.measured_tuning import MeasuredChoice
 from keras_vit.training.recipes import Recipe
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.report.description import (
@@ -230,8 +232,10 @@ def _recipe(task: Task, facts: Mapping[str, Any], config: Mapping[str, Any]) -> 
         parts.append("The head alone was fitted, to the features of the initial weights.")
     elif recipe:
         parts.append(table(("setting", "value"), recipe_rows(task, recipe, job).items()))
-    if "choice" in facts:
-        choice = facts["choice"]
+    choice = facts.get("choice", {})
+    if "candidates" in choice:
+        parts.append(_candidates(choice))
+    elif choice:
         compared = (
             f"On {counted(choice['images'], 'training image')} held out, a linear probe on the "
             f"frozen features reaches {choice['linear_probe']:.2%} and fine-tuning from it "
@@ -243,6 +247,19 @@ def _recipe(task: Task, facts: Mapping[str, Any], config: Mapping[str, Any]) -> 
     if "temperature" in facts:
         parts.append(f"The logits are divided by a temperature of {facts['temperature']:.3f}.")
     return "\n\n".join(parts)
+
+
+def _candidates(choice: Mapping[str, Any]) -> str:
+    """Write the table of what was compared before one was kept."""
+    header = ("candidate", choice["measure"].replace("_", " "), "log-loss", "setting")
+    candidates = [Candidate(**row) for row in choice["candidates"]]
+    measured = MeasuredChoice(**{**choice, "candidates": tuple(candidates)})
+    missing = f" Left out: {measured.left_out}." if measured.left_out else ""
+    return (
+        "Compared on training images that each of them had not seen, with standard errors:\n\n"
+        f"{table(header, measured.rows(), 'lrrl')}\n\n"
+        f"Kept: {inline(measured.selected)}, as {inline(measured.reason)}.{missing}"
+    )
 
 
 def recipe_rows(task: Task, recipe: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:

@@ -8,16 +8,22 @@ from dataclasses import replace
 from keras_vit import data
 from keras_vit._base.errors import check_choice, counted
 from keras_vit.data.augment.augment_layers import resolve_augment
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.ops import process_count
 from keras_vit.training import recipes
-from keras_vit.training.auto_recipe import AUTO, choose_recipe
+from keras_vit.training.auto_recipe import AUTO, WITH_WEIGHTS, choose_recipe
 from keras_vit.training.distillation import DISTILLATION_KINDS
+from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
 from keras_vit_cli.train.job import Job
 
 DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
+
+MEASURED = "finetune_measured"
+# Images that pass through one fine-tuning of it, where there are many, and its fewest epochs.
+SEEN, LEAST_EPOCHS = 6000, 6
 
 # Images per class before they are counted: only the options are checked then.
 MANY = 1e9
@@ -31,11 +37,13 @@ RECIPE_OPTIONS = (
 )
 
 
-def recipe_of(job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE) -> Recipe:
+def recipe_of(
+    job: Job, images_per_class: float = MANY, side: int = DEFAULT_SIZE, name: str | None = None
+) -> Recipe:
     """Return the recipe with the options of the job, of which a rule may choose by the images."""
     _check_combinations(job)
     named = None if job.model is None else named_model(job.model)
-    recipe = recipes.get(recipe_name(job, images_per_class, side)[0])
+    recipe = recipes.get(name or recipe_name(job, images_per_class, side)[0])
     changes = {
         name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None
     }
@@ -111,6 +119,10 @@ def suited_recipe(
         return PIXELS, recipe_of(pixels)
     if reason is None:
         return name, recipe
+    if job.weights is not None and not name.startswith("digits"):
+        if not (obstacle := obstacle_to_measuring(job, splits)):
+            return _measured_recipe(job, splits, images_per_class, print_fn)
+        print_fn(f"recipe auto does not compare fine-tuning with frozen features: {obstacle}")
     side = splits.train.typical_side()
     name, reason = recipe_name(job, images_per_class, side)
     images = counted(len(splits.train), "training image")
@@ -120,6 +132,44 @@ def suited_recipe(
     print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
+    return name, recipe
+
+
+def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
+    """Return why `auto` takes a recipe by the number of images alone; "" where it measures."""
+    if job.recipe not in (None, AUTO) or job.weights is None or job.data.startswith("digits"):
+        return "it is for --recipe auto with --weights"
+    for name in ("freeze_backbone", "lora", "teacher", "patience", "tensorboard"):
+        if getattr(job, name):
+            return f"--{name.replace('_', '-')} is one way of training"
+    if job.held_out == 0:
+        return "--held-out 0 compares nothing"
+    if not splits.task.sums_to_one:
+        return f"that is for one class per image, and these labels are {splits.task.kind}"
+    if not isinstance(splits.train, IndexedSplit):
+        return "records do not have fixed places"
+    if process_count() > 1:
+        return f"that takes one process, and there are {process_count()}"
+    return ""
+
+
+def _measured_recipe(
+    job: Job, splits: data.Splits, images_per_class: float, print_fn: Callable[[str], None]
+) -> tuple[str, Recipe]:
+    """Return the recipe of a fine-tuning that is compared with frozen features, and its name."""
+    images = len(splits.train)
+    name = MEASURED
+    if images >= FEW and images_per_class >= WITH_WEIGHTS[0].below:
+        name = WITH_WEIGHTS[-1].recipe
+    print_fn(
+        f"recipe auto: heads on frozen features and {name} are compared on "
+        f"{counted(images, 'training image')} of {counted(splits.task.size, *splits.task.nouns)}"
+    )
+    recipe = recipe_of(job, name=name)
+    if job.learning_rate is not None:
+        recipe = replace(recipe, learning_rates=())
+    if name == MEASURED and job.epochs is None and job.steps is None:
+        recipe = replace(recipe, epochs=min(recipe.epochs, max(SEEN // images, LEAST_EPOCHS)))
     return name, recipe
 
 

@@ -42,7 +42,7 @@ def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
             f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
             "Give the same options with --resume, or --overwrite."
         )
-    if not any([*folder.glob("checkpoints/step-*"), *folder.glob("report.json")]):
+    if not any([*folder.glob("checkpoints/*"), *folder.glob("report.json")]):
         print_fn("there is no checkpoint yet: the run starts from its first step")
 
 

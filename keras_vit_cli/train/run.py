@@ -43,6 +43,7 @@ from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.first_look import first_look
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
+from keras_vit.training.measured_fit import measured_fit, prepare
 from keras_vit.training.probe_choice import choose_probe, hold_out_to_choose
 from keras_vit.training.refinement import (
     CALIBRATION,
@@ -65,6 +66,7 @@ from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
     note_of_mirroring,
+    obstacle_to_measuring,
     recipe_of,
     suited_recipe,
 )
@@ -246,10 +248,14 @@ class Run:
         rasters = None if splits.train.bands is None else splits.train
         self.model = build(self.job, self.recipe, splits.task, splits.train.channels, rasters)
         keep_decoder(self.model, splits.train)
+        self.prepare()
         self.keep_apart()
         self.look_first()
-        self.fit()
-        self.choose()
+        if self.measures:
+            self.measure()
+        else:
+            self.fit()
+            self.choose()
         self.refine()
         self.calibrate()
 
@@ -270,6 +276,22 @@ class Run:
         self.chooses, self.deciding = probes and not job.freeze_backbone, self.held_out
         if self.chooses and job.held_out is None and self.held_out is None:
             self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
+
+    def prepare(self) -> None:
+        """Plans the comparison of fine-tuning with frozen features, where there is one."""
+        job = self.job
+        self.measures = not obstacle_to_measuring(job, self.splits)
+        if self.measures:
+            self.prepared = prepare(
+                self.model,
+                self.recipe,
+                self.trained_on,
+                self.folder / "checkpoints",
+                budget=job.budget,
+                held_out=self.held_out,
+                seed=job.seed,
+            )
+            self.trained_on, self.deciding = self.prepared.splits, self.prepared.held_out
 
     def keep_apart(self) -> None:
         """Leaves what is trained on out of every score, and notes in the model who saw which image.
@@ -322,6 +344,26 @@ class Run:
                 set_head(self.model, probe)
         averages = recipe.tuned_share < 1 or self.chooses
         self.start = self.model.get_weights() if averages else None
+
+    def measure(self) -> None:
+        """Fit a head to frozen features, or all weights from it on, whichever measurably wins."""
+        job = self.job
+        self.model, choice, self.history = measured_fit(
+            self.model,
+            self.recipe,
+            self.trained_on,
+            self.folder / "checkpoints",
+            prepared=self.prepared._replace(splits=self.trained_on, held_out=self.deciding),
+            seed=job.seed,
+            cache_dir=cache_folder() / "features",
+            print_fn=self.print,
+            identity=dict(job.identity),
+            augment=job.augment,
+            cache=job.cache,
+            checkpoint_seconds=job.checkpoint_seconds,
+        )
+        self.print(str(choice))
+        self.facts["choice"] = choice.to_dict()
 
     def fit(self) -> None:
         """Trains the model, perhaps by a teacher, unless its head alone is fitted."""

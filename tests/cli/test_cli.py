@@ -122,16 +122,18 @@ def test_recipe_auto_of_few_images(run: Path, photographs: Path, command: Comman
     out = Path("few")
     words = [*training(photographs, out), "--weights", run / "model.keras"]
     printed = command(*words, "--recipe", "auto", "--held-out", "0.65")
-    assert "recipe finetune_few: 2 classes of about 16 training images each, and" in printed
-    assert "linear probe" in printed
+    assert "heads on frozen features and finetune_measured are compared" in printed
+    assert "learning rates 2e-06, 1e-05, 5e-05" in printed
     assert "from 21 training images that were not trained on" in printed
     facts = json.loads((out / "report.json").read_text())
-    assert facts["held_out"] == 21
+    assert facts["held_out"] == facts["choice"]["images"] == 21
     assert 0.05 <= facts["temperature"] <= 20
     card = (out / "report.md").read_text()
-    assert "Recipe `finetune_few`: " in card
+    assert "Recipe `finetune_measured`: " in card
     assert "| held out | 21 training images, not trained on, that set the temperature |" in card
-    assert json.loads((out / "config.json").read_text())["recipe"]["probe_first"]
+    assert "| fine-tuned | " in card
+    uses = (out / "images.csv").read_text()
+    assert uses.count("tuned by") == 21
     assert keras.saving.load_model(out / "model.keras").eval_transform.views == "flip"
     # One view, two or ten: the same classes on images that are this simple.
     for views in ("one", "flip", "crops"):

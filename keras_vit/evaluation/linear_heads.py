@@ -1,0 +1,282 @@
+"""Linear heads on frozen features, without gradient steps, and their answers to left-out images.
+
+    features, labels ──┬── class means            nearest mean by cosine
+                       ├── ridge                  least squares, by one decomposition
+                       ├── logistic regression    by scikit-learn
+                       └── nearest neighbors      for comparison: they are not a head
+                                └──► left_out: the scores of each image, by heads of other folds
+
+All features are standardized first: of two flowers per class, heads are one to two points better.
+
+Folds hold the same part of every class. Leaving out one image at a time would not: of two images
+per class it leaves one, against two of every other class, and so speaks against strong penalties,
+which are the best then (of eight flowers per class, folds are half a point better).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit._base.errors import check_choice
+from keras_vit.evaluation.checks import check_features
+
+MEANS, RIDGE, LOGISTIC = "class means", "ridge", "logistic regression"
+NEIGHBORS = "nearest neighbors"
+MOST_FOLDS = 10
+# Multiples of the mean squared singular value of the standardized features, and scikit-learn's C.
+PENALTIES = tuple(float(p) for p in np.logspace(-2, 3, 11))
+STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
+TEMPERATURE = 0.07  # of the votes, as in DINO (Caron et al. 2021)
+ABSENT = -1e4  # bias of a class without training images
+
+
+class Head(NamedTuple):
+    """A linear classifier: `features @ kernel + bias` are its scores.
+
+    Attributes:
+        kernel: float64 `(dimension, classes)`.
+        bias: float64 `(classes,)`.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+
+    def scores(self, features: Any) -> np.ndarray:
+        """Return the scores of features `(n, dimension)`, float64 `(n, classes)`."""
+        return np.asarray(features, np.float64) @ self.kernel + self.bias
+
+    def divided(self, temperature: float) -> "Head":
+        """Return the head whose scores are divided by a temperature."""
+        present = self.bias > ABSENT
+        return Head(self.kernel / temperature, np.where(present, self.bias / temperature, ABSENT))
+
+
+def fit_head(
+    method: str,
+    features: Any,
+    labels: Any,
+    classes: int,
+    setting: float = 1.0,
+    weights: np.ndarray | None = None,
+) -> Head:
+    """Fit one of the heads.
+
+    Args:
+        method: `MEANS`, `RIDGE` or `LOGISTIC`.
+        features: `(n, dimension)`.
+        labels: Integers `(n,)`.
+        classes: How many the head answers; one without examples is never the most probable.
+        setting: Of a ridge, a multiple of the mean squared singular value of the features; of a
+            logistic regression, scikit-learn's C.
+        weights: Of the examples, `(n,)`; None for 1. Class means do not have any.
+
+    Raises:
+        ValueError: The method is unknown, or features and labels do not match.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.evaluation.linear_heads import RIDGE, fit_head
+    >>> head = fit_head(RIDGE, [[0.0, 1.0], [1.0, 0.0]], [0, 1], classes=2)
+    >>> head.scores([[0.0, 2.0], [3.0, 0.0]]).argmax(axis=1).tolist()
+    [0, 1]
+    """
+    check_choice(method, "method", HEADS_BY_NAME)
+    x, y = check_features(features, labels, "training")
+    center, scale = _moments(x)
+    weights = np.ones(len(y)) if weights is None else weights
+    head = _fit(method, (x - center) / scale, y, classes, setting, weights)
+    kernel = head.kernel / scale[:, None]
+    return Head(kernel, head.bias - center @ kernel)
+
+
+def _fit(
+    method: str, x: np.ndarray, y: np.ndarray, classes: int, setting: float, weights: np.ndarray
+) -> Head:
+    """Fit a head to standardized features; a class without examples is never the most probable."""
+    head = HEADS_BY_NAME[method](x, y, classes, setting, weights)
+    present = np.bincount(y, minlength=classes) > 0
+    return Head(head.kernel * present, np.where(present, head.bias, ABSENT))
+
+
+def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the standard deviation of each feature; 1 for one that is constant."""
+    scale = x.std(axis=0)
+    return x.mean(axis=0), np.where(scale > 1e-9 * scale.max(initial=1e-9), scale, 1.0)
+
+
+def _class_means(x: np.ndarray, y: np.ndarray, classes: int, _: float, weights: Any) -> Head:
+    """Nearest mean by cosine; an image's own length does not change which one is nearest."""
+    sums = np.eye(classes)[y].T @ _unit(x)
+    return Head(_unit(sums).T, np.zeros(classes))
+
+
+def _ridge(x: np.ndarray, y: np.ndarray, classes: int, setting: float, weights: np.ndarray) -> Head:
+    parts = _decompose(x, weights)
+    targets = np.eye(classes)[y]
+    mean = weights @ targets / weights.sum()
+    moments = parts.left.T @ (parts.roots[:, None] * (targets - mean))
+    shrunk = parts.values / (parts.values**2 + parts.penalty(setting))
+    kernel = parts.right.T @ (shrunk[:, None] * moments)
+    return Head(kernel, mean - parts.center @ kernel)
+
+
+def _logistic(
+    x: np.ndarray, y: np.ndarray, classes: int, setting: float, weights: np.ndarray
+) -> Head:
+    from sklearn.linear_model import LogisticRegression
+
+    known = np.unique(y)
+    if len(known) < 2:
+        return Head(np.zeros((x.shape[1], classes)), np.zeros(classes))
+    fitted = LogisticRegression(C=setting, max_iter=2000).fit(x, y, weights)
+    coefficients, intercepts = fitted.coef_, fitted.intercept_
+    if len(known) == 2:  # scikit-learn keeps the difference
+        coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
+        intercepts = np.concatenate([[0.0], intercepts])
+    kernel, bias = np.zeros((x.shape[1], classes)), np.zeros(classes)
+    kernel[:, known], bias[known] = coefficients.T, intercepts
+    return Head(kernel, bias)
+
+
+HEADS_BY_NAME: dict[str, Callable[..., Head]] = {
+    MEANS: _class_means,
+    RIDGE: _ridge,
+    LOGISTIC: _logistic,
+}
+SETTINGS = {MEANS: (1.0,), RIDGE: PENALTIES, LOGISTIC: STRENGTHS}
+
+
+def left_out(
+    method: str,
+    features: Any,
+    labels: Any,
+    classes: int,
+    folds: np.ndarray,
+    weights: np.ndarray | None = None,
+) -> Iterator[tuple[float, np.ndarray]]:
+    """Yield each setting of a method with the scores that heads of the other folds give each image.
+
+    The features are standardized once. Ridge regressions are not fitted again: with the hat matrix
+    H of the fit to all images, the residuals of the images F of a fold are those of that fit times
+    the inverse of 1 - H[F, F] (Allen 1974). Folds of one image each are leave-one-out.
+
+    Args:
+        method: As for `fit_head`, also `features`, `labels`, `classes` and `weights`; or
+            `NEIGHBORS`, the votes of all images of other folds by exp(cosine / 0.07).
+        folds: The number of each image's fold, `(n,)`.
+
+    Yields:
+        The setting, and float64 scores `(n, classes)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.evaluation.linear_heads import MEANS, left_out
+    >>> x, y = np.array([[0, 1], [0, 2], [1, 0], [2, 0]]), np.array([0, 0, 1, 1])
+    >>> for _, scores in left_out(MEANS, x, y, classes=2, folds=np.array([0, 1, 0, 1])):
+    ...     scores.argmax(axis=1).tolist()
+    [0, 0, 1, 1]
+    """
+    check_choice(method, "method", (*HEADS_BY_NAME, NEIGHBORS))
+    x, y = check_features(features, labels, "training")
+    center, scale = _moments(x)
+    x, weights = (x - center) / scale, np.ones(len(y)) if weights is None else weights
+    if method == NEIGHBORS:
+        unit = _unit(x)
+        votes = np.exp((unit @ unit.T - 1) / TEMPERATURE)
+        votes[folds[:, None] == folds] = 0
+        yield TEMPERATURE, np.log(votes @ np.eye(classes)[y] + 1e-30)
+    elif method == RIDGE:
+        yield from _ridge_left_out(x, y, classes, folds, weights)
+    else:
+        for setting in SETTINGS[method]:
+            scores = np.zeros((len(y), classes))
+            for fold in np.unique(folds):
+                rest, rows = folds != fold, folds == fold
+                head = _fit(method, x[rest], y[rest], classes, setting, weights[rest])
+                scores[rows] = head.scores(x[rows])
+            yield setting, scores
+
+
+def _ridge_left_out(
+    x: np.ndarray, y: np.ndarray, classes: int, folds: np.ndarray, weights: np.ndarray
+) -> Iterator[tuple[float, np.ndarray]]:
+    parts, targets = _decompose(x, weights), np.eye(classes)[y]
+    centered = parts.roots[:, None] * (targets - weights @ targets / weights.sum())
+    constant = parts.roots / np.linalg.norm(parts.roots)  # what the intercept adds to H
+    for setting in PENALTIES:
+        shrunk = parts.values**2 / (parts.values**2 + parts.penalty(setting))
+        residuals = centered - parts.left @ (shrunk[:, None] * (parts.left.T @ centered))
+        scores = np.zeros(targets.shape)
+        for fold in np.unique(folds):
+            rows = np.flatnonzero(folds == fold)
+            hat = (parts.left[rows] * shrunk) @ parts.left[rows].T
+            hat += np.outer(constant[rows], constant[rows])
+            unseen = np.linalg.solve(np.eye(len(rows)) - hat, residuals[rows])
+            scores[rows] = targets[rows] - unseen / parts.roots[rows, None]
+        yield setting, scores
+
+
+class _Decomposition(NamedTuple):
+    """The singular values of weighted, centered features, and the square roots of the weights."""
+
+    center: np.ndarray
+    roots: np.ndarray
+    left: np.ndarray
+    values: np.ndarray
+    right: np.ndarray
+
+    def penalty(self, setting: float) -> float:
+        return setting * (float(np.mean(self.values**2)) or 1.0)
+
+
+def _decompose(x: np.ndarray, weights: np.ndarray) -> _Decomposition:
+    center, roots = weights @ x / weights.sum(), np.sqrt(weights)
+    return _Decomposition(
+        center, roots, *np.linalg.svd(roots[:, None] * (x - center), full_matrices=False)
+    )
+
+
+def stratified_folds(
+    labels: np.ndarray, groups: Any = None, seed: int = 0, most: int = MOST_FOLDS
+) -> np.ndarray:
+    """Return the number of each image's fold: as many as classes have images, from 2 on.
+
+    Args:
+        labels: Integers `(n,)`.
+        groups: None, or one per image; the images of a group are in one fold.
+        seed: Another one gives other folds.
+        most: The largest number of folds.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.evaluation.linear_heads import stratified_folds
+    >>> np.bincount(stratified_folds(np.repeat([0, 1], 4))).tolist()
+    [2, 2, 2, 2]
+    """
+    counts = np.unique(labels, return_counts=True)[1]
+    count = int(np.clip(np.median(counts[counts > 1]) if (counts > 1).any() else 2, 2, most))
+    numbers = np.zeros(len(labels), int)
+    if groups is not None and len(np.unique(groups)) < 2:
+        return numbers  # nothing can be left out
+    if groups is not None:
+        from sklearn.model_selection import StratifiedGroupKFold
+
+        count = min(count, len(np.unique(groups)))
+        ways = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+        for fold, (_, rows) in enumerate(ways.split(labels, labels, groups)):
+            numbers[rows] = fold
+        return numbers
+    random, start = np.random.default_rng(seed), 0
+    for name in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == name))
+        numbers[rows] = (start + np.arange(len(rows))) % count
+        start += len(rows)  # where a class ends, so that folds are as large as each other
+    return numbers
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)

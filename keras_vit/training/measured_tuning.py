@@ -1,0 +1,320 @@
+"""Fine-tuning from the best head on frozen features, kept only where it measurably wins.
+
+    HeadChoice ─► plan_tuning ─► compare: head and fine-tuned weights answer the same unseen images
+                                  └──► better by a standard error: tune on all; else the head stays
+
+Weights of several learning rates are averaged, not chosen from: what a validation set of a few
+images selects is mostly luck (FewTrans, 2603.00478). What is finished lies in files, so that a
+run that was killed goes on from there.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit._base.errors import check_above_zero, check_positive, counted
+from keras_vit._base.files import atomic_write
+from keras_vit.data import Split, Splits
+from keras_vit.evaluation.linear_heads import Head, stratified_folds
+from keras_vit.evaluation.prediction import predict_split
+from keras_vit.training.averaging import average_weights
+from keras_vit.training.fitting import History, fit
+from keras_vit.training.head_choice import (
+    Candidate,
+    HeadChoice,
+    groups_of,
+    judge,
+    mean_and_error,
+)
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.refinement import set_head, without
+
+FINE_TUNED = "fine-tuned"
+FOLDS = 3
+FEW = 1000  # training images below which folds answer all of them
+MOST_PASSES = 20_000  # of images through training, for folds and several rates without a budget
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """How fine-tuning is tried.
+
+    Attributes:
+        rates: Learning rates of the backbone, whose weights are averaged.
+        folds: Folds of training images that compare it with the head; 0 for a part that is held
+            out.
+        passes: Images that pass through training, in all.
+        left_out: What the limit does not allow, as a clause; "" if nothing.
+    """
+
+    rates: tuple[float, ...]
+    folds: int
+    passes: int
+    left_out: str = ""
+
+
+def plan_tuning(
+    images: int, recipe: Recipe, most_passes: float | None = None, can_fold: bool = True
+) -> TuningPlan | None:
+    """Return the most thorough plan within a number of passes; None where not even one is.
+
+    Args:
+        images: Number of training images.
+        recipe: Of one fine-tuning; its `learning_rates` are averaged below 1,000 images, and the
+            largest one is taken above.
+        most_passes: Images that may pass through training, in all. None for `MOST_PASSES`, and one
+            fine-tuning whatever it takes.
+        can_fold: False where images are held out already.
+
+    Raises:
+        ValueError: A number is not above 0.
+
+    Example:
+
+    >>> from keras_vit.training import recipes
+    >>> from keras_vit.training.measured_tuning import plan_tuning
+    >>> recipe = recipes.get("finetune_measured")
+    >>> plan_tuning(20, recipe).folds, plan_tuning(20, recipe, 700).left_out
+    (3, 'folds (a part is held out), learning rates but 5e-05')
+    """
+    check_positive(images=images)
+    most = MOST_PASSES if most_passes is None else most_passes
+    check_above_zero(most_passes=most)
+    once = recipe.total_steps(images) * min(recipe.batch_size, images)
+    every = recipe.learning_rates or (recipe.learning_rate,)
+    folds = FOLDS if can_fold and images < FEW else 0
+    every = every if images < FEW else every[-1:]
+    for rates, number in ((every, folds), (every[-1:], folds), (every[-1:], 0)):
+        passes = once * len(rates) * max(number, 1)  # folds of n parts, and one of the whole
+        missing = [
+            *(["folds (a part is held out)"] if number < folds else []),
+            *([f"learning rates but {rates[-1]:g}"] if len(rates) < len(every) else []),
+        ]
+        plan = TuningPlan(rates, number, passes, ", ".join(missing))
+        if passes <= most:
+            return plan
+    return plan if most_passes is None else None
+
+
+@dataclass(frozen=True)
+class MeasuredChoice:
+    """What was kept, and the table that it follows from.
+
+    Attributes:
+        selected: The name of a row.
+        reason: Why, as a clause.
+        measure: Of the scores.
+        candidates: The rows.
+        images: How many training images compared fine-tuning with the head; 0 for none.
+        left_out: What was not tried for lack of time, as a clause; "" if nothing.
+    """
+
+    selected: str
+    reason: str
+    measure: str
+    candidates: tuple[Candidate, ...]
+    images: int = 0
+    left_out: str = ""
+
+    def __str__(self) -> str:
+        rows = [("", self.measure.replace("_", " "), "log-loss", "setting"), *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines += [f"left out: {self.left_out}"] if self.left_out else []
+        return "\n".join([*lines, f"kept: {self.selected}, as {self.reason}"])
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the cells of the table as text: name, score, log-loss, setting or remark."""
+        return [
+            (
+                row.name,
+                f"{row.score:.2%}" + ("" if row.error is None else f" ± {100 * row.error:.2f}"),
+                f"{row.log_loss:.3f}",
+                row.note or row.setting,
+            )
+            for row in self.candidates
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as JSON accepts them."""
+        return {**vars(self), "candidates": [row.to_dict() for row in self.candidates]}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """One way of fine-tuning: everything but the images and the head.
+
+    Attributes:
+        model: With the pretrained weights; it stays as it is.
+        recipe: Of one fine-tuning.
+        rates: Learning rates, whose weights are averaged.
+        folder: For checkpoints, and what is finished.
+        options: Further arguments of `fit`.
+        print_fn: Prints a line.
+    """
+
+    model: Any
+    recipe: Recipe
+    rates: Sequence[float]
+    folder: Path
+    options: Mapping[str, Any]
+    print_fn: Callable[[str], None] = print
+
+    def run(self, head: Head, splits: Splits, name: str) -> tuple[Any, History]:
+        """Return the mean of the weights that are fine-tuned from a head, and the last history."""
+        tuned: list[Any] = []
+        history: History = {}
+        for rate in self.rates:
+            self.print_fn(
+                f"fine-tuning, {name}: {counted(len(splits.train), 'image')}, learning rate "
+                f"{rate:g}"
+            )
+            model, history = self._fit(head, splits, rate, self.folder / f"{name}-{rate:g}")
+            tuned.append(model)
+        return average_weights(tuned), history
+
+    def _fit(self, head: Head, splits: Splits, rate: float, folder: Path) -> tuple[Any, History]:
+        file, model = folder / "tuned.npz", self.model.copy()
+        if not file.is_file():
+            set_head(model, head)
+            recipe = replace(self.recipe, learning_rate=rate)
+            history = fit(
+                model, recipe, splits, folder, print_fn=_silent, monitor=None, **self.options
+            )
+            weights = [np.asarray(array) for array in model.get_weights()]
+            with atomic_write(file) as temporary:
+                np.savez(temporary, *weights, history=np.array(json.dumps(history)))
+            shutil.rmtree(folder / "checkpoints")  # three times the weights, several times
+        with np.load(file, allow_pickle=False) as stored:
+            plain = self.model.copy()
+            plain.set_weights([stored[f"arr_{i}"] for i in range(len(stored.files) - 1)])
+            return plain, json.loads(str(stored["history"]))
+
+
+def _silent(line: str) -> None:
+    """Prints nothing: of a dozen short trainings, a line each is enough."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Fine-tuned weights beside the head that they started from, on the same unseen images.
+
+    Attributes:
+        candidates: The rows of the head and of the fine-tuned weights.
+        gain: Mean of the differences in log-loss, above 0 where fine-tuning is better.
+        error: Standard error of that mean.
+        images: How many there were.
+        temperature: That suits the fine-tuned weights.
+    """
+
+    candidates: tuple[Candidate, Candidate]
+    gain: float
+    error: float
+    images: int
+    temperature: float
+
+    @property
+    def is_better(self) -> bool:
+        """Whether fine-tuning wins by more than a standard error."""
+        return self.gain > self.error
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it loses by more than that, so that further folds are not worth their time."""
+        return self.gain < -self.error
+
+    @property
+    def reason(self) -> str:
+        """Why the winner is kept, as a clause."""
+        verb = "wins" if self.is_better else "does not win"
+        side = "lower" if self.gain > 0 else "higher"
+        return (
+            f"fine-tuning {verb} by more than a standard error on "
+            f"{counted(self.images, 'unseen training image')}: its log-loss is "
+            f"{abs(self.gain):.3f} ± {self.error:.3f} {side}"
+        )
+
+
+def compare(
+    choice: HeadChoice,
+    tuning: Tuning,
+    labels: np.ndarray,
+    frozen: np.ndarray,
+    tuned: np.ndarray,
+    groups: Any = None,
+) -> Comparison:
+    """Compare scores `(n, classes)` of a head and of fine-tuned weights for the same images."""
+    counts = np.bincount(labels)[labels]
+    weights = 1 / counts if choice.measure == "balanced_accuracy" else np.ones(len(labels))
+    weights, units = weights / weights.mean(), groups_of(labels, groups)
+    rates = f"learning rates {', '.join(f'{rate:g}' for rate in tuning.rates)}"
+    rows, answers, temperature = [], [], 1.0
+    for name, setting, scores in (
+        (f"{choice.method}, same images", "", frozen),
+        (FINE_TUNED, rates, tuned),
+    ):
+        temperature, answer = judge(labels, scores, weights)
+        score, error = mean_and_error(answer.right, weights, units)
+        loss = float(np.average(answer.loss, weights=weights))
+        rows.append(Candidate(name, setting, score, error if np.isfinite(error) else None, loss))
+        answers.append(answer.loss)
+    gain, error = mean_and_error(answers[0] - answers[1], weights, units)
+    return Comparison((rows[0], rows[1]), gain, error, len(labels), temperature)
+
+
+def compare_in_folds(
+    choice: HeadChoice, tuning: Tuning, features: np.ndarray, splits: Splits, seed: int = 0
+) -> Comparison:
+    """Compare on every training image, by heads and weights of the other folds.
+
+    Where the first folds already speak against fine-tuning, the others are left out.
+
+    Args:
+        choice: How heads are fitted.
+        tuning: How weights are fine-tuned from them.
+        features: Of the training images, `(n, dimension)`.
+        splits: Their `train` is a split with fixed places.
+        seed: Of the folds.
+    """
+    train: Any = splits.train
+    labels = train.labels()
+    folds = stratified_folds(labels, train.groups, seed, FOLDS)
+    frozen = np.zeros((len(labels), choice.classes))
+    tuned, result = frozen.copy(), None
+    for fold in range(folds.max() + 1):
+        rows, seen = np.flatnonzero(folds == fold), np.flatnonzero(folds <= fold)
+        others, part = without(splits, train, rows)
+        rest = np.flatnonzero(folds != fold)
+        head = choice.fit(features[rest], labels[rest])
+        frozen[rows] = head.scores(features[rows])
+        others = replace(others, splits={**others.splits, "val": part})
+        model, _ = tuning.run(head, others, f"fold {fold + 1} of {folds.max() + 1}")
+        _, tuned[rows] = predict_split(model, part, tuning.recipe.batch_size)
+        groups = None if train.groups is None else np.asarray(train.groups)[seen]
+        result = compare(choice, tuning, labels[seen], frozen[seen], tuned[seen], groups)
+        if result.is_worse:
+            break
+    assert result is not None
+    return result
+
+
+def compare_held_out(
+    choice: HeadChoice, tuning: Tuning, head: Head, tuned: Any, held_out: Split, features: Any
+) -> Comparison:
+    """Compare on images that are held out, by a head and by weights fine-tuned from it.
+
+    Args:
+        choice: See `compare_in_folds`.
+        tuning: How `tuned` was made.
+        head: Fitted without these images.
+        tuned: The model that was fine-tuned from it.
+        held_out: The images.
+        features: Theirs, `(n, dimension)`.
+    """
+    labels, scores = predict_split(tuned, held_out, tuning.recipe.batch_size)
+    return compare(choice, tuning, labels, head.scores(features), scores, held_out.groups)

@@ -1,0 +1,258 @@
+"""Heads and fine-tuning are compared on unseen training images; what is kept follows from that."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import data
+from keras_vit.data.sources.array_splits import ArraySplit
+from keras_vit.evaluation import features, predict_split
+from keras_vit.training import measured_tuning
+from keras_vit.training.head_choice import choose_head, mean_and_error
+from keras_vit.training.measured_fit import measured_fit, prepare
+from keras_vit.training.measured_tuning import Tuning, compare, plan_tuning
+from keras_vit.training.recipes import Recipe, get
+from keras_vit.training.refinement import set_head
+from keras_vit_cli import commands as cli
+from tests.training.common import assert_equal, refused
+from tests.training.test_probe_choice import photographs, saved
+
+pytest.importorskip("sklearn")
+
+RECIPE = Recipe(
+    source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,
+    learning_rates=(1e-5, 1e-4),
+)  # fmt: skip
+LABELS = np.arange(40) % 4
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photographs(tmp_path_factory.mktemp("photographs") / "p", classes=3, count=10)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("weights") / "start.keras")
+
+
+def test_a_choice_follows_the_features() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 16)) + 3 * np.eye(16)[LABELS]
+    choice = choose_head(x, LABELS, 4)
+    names = [row.name for row in choice.candidates]
+    assert names == ["class means", "ridge", "logistic regression", "nearest neighbors"]
+    assert choice.method in names[:3]
+    assert min(row.log_loss for row in choice.candidates[:3]) == next(
+        row.log_loss for row in choice.candidates if row.name == choice.method
+    )
+    assert choice.candidates[-1].note == "not a head"
+    assert choose_head(x, LABELS, 4).candidates == choice.candidates
+    # Of noise nobody knows more than chance, and the standard error says so.
+    noise = choose_head(noise_of(40), LABELS, 4)
+    assert all(row.score < 0.25 + 4 * (row.error or 1) for row in noise.candidates)
+    assert all(row.log_loss > 1.2 for row in noise.candidates)
+    assert not choose_head(x, LABELS, 4, groups=np.zeros(40)).candidates  # one patient
+    assert choose_head(x[:4], LABELS[:4], 4).reason.startswith("no class has two images")
+    few = np.flatnonzero((LABELS != 3) | (np.arange(40) < 4))  # one image of the last class
+    assert choose_head(x[few], LABELS[few], 4).measure == "balanced_accuracy"
+    # Of copies, one would answer for the other.
+    twice, labels, groups = (
+        np.repeat(a, 2, axis=0) for a in (noise_of(20), LABELS[:20], range(20))
+    )
+    alone, grouped = (choose_head(twice, labels, 4, groups=g) for g in (None, groups))
+    assert alone.candidates[-1].score > 0.9 > 0.6 > grouped.candidates[-1].score
+
+
+def noise_of(count: int) -> np.ndarray:
+    return np.random.default_rng(2).normal(size=(count, 16))
+
+
+def outcomes(gain: float, spread: float, count: int = 40) -> Any:
+    """A comparison of scores whose log-losses differ by so much."""
+    rng = np.random.default_rng(1)
+    labels = np.arange(count) % 4
+    frozen = rng.normal(size=(count, 4)) + 1.5 * np.eye(4)[labels]
+    better = gain + spread * rng.normal(size=count)
+    tuned = frozen + better[:, None] * np.eye(4)[labels]
+    tuning = Tuning(None, RECIPE, (1e-5, 1e-4), Path(), {})
+    choice = choose_head(frozen, labels, 4)
+    return compare(choice, tuning, labels, frozen, tuned)
+
+
+def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
+    assert outcomes(1.0, 0.5).is_better
+    assert not outcomes(0.0, 0.5).is_better
+    assert not outcomes(-1.0, 0.5).is_better
+    assert "does not win by more than a standard error on 40 unseen" in outcomes(0.0, 0.5).reason
+    assert not outcomes(9.0, 0.0, count=1).is_better
+    assert outcomes(9.0, 0.0, count=1).candidates[1].error is None  # of one image
+    same = outcomes(0.0, 0.0)
+    assert (same.gain, same.is_better) == (0.0, False)
+    # Copies of an image are one witness.
+    values, ones = np.array([0.3, -0.1, 0.2, 0.4]), np.ones(8)
+    once = mean_and_error(values, ones[:4], np.arange(4))
+    twice = mean_and_error(np.repeat(values, 2), ones, np.repeat(np.arange(4), 2))
+    assert twice == pytest.approx(once)
+    assert mean_and_error(values[:1], ones[:1], np.arange(1))[1] == float("inf")
+
+
+def test_a_plan_fits_its_limit() -> None:
+    recipe = replace(get("finetune_measured"), epochs=10)
+    whole = plan_tuning(100, recipe)
+    assert (whole.rates, whole.folds, whole.left_out) == ((2e-6, 1e-5, 5e-5), 3, "")
+    limited = [plan_tuning(100, recipe, most) for most in (4000, 1500)]
+    assert [(len(p.rates), p.folds) for p in limited if p] == [(1, 3), (1, 0)]
+    assert plan_tuning(50_000, recipe).rates == (5e-5,)  # one fine-tuning there always is
+    assert plan_tuning(100, recipe, 10) is None
+    assert plan_tuning(1000, recipe).folds == 0
+    assert plan_tuning(100, recipe, can_fold=False).folds == 0
+    with refused("most_passes=0"):
+        plan_tuning(100, recipe, 0)
+
+
+def splits_of(count: int = 24, noise: float = 40) -> data.Splits:
+    """Three patterns of colors under noise."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 3
+    patterns = rng.integers(60, 196, (3, 8, 8, 3))
+    pixels = patterns[labels] + noise * rng.normal(size=(count, 8, 8, 3))
+    train = ArraySplit("train", ("a", "b", "c"), pixels.clip(0, 255).astype("uint8"), labels)
+    return data.Splits("arrays", train.class_names, {"train": train, "val": train.take(range(6))})
+
+
+def small_model() -> Any:
+    import keras_vit
+
+    keras.utils.set_random_seed(0)
+    return keras_vit.VisionTransformer(
+        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=3
+    )
+
+
+def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
+    splits, model = splits_of(), small_model()
+    x = features(model, splits.train)[0]
+    mirrored = features(model, splits.train, mirrored=True)[0]
+    pixels = np.flip(splits.train.as_arrays()[0], 2)
+    flipped = ArraySplit("train", ("a", "b", "c"), pixels.copy(), splits.train.labels())
+    np.testing.assert_allclose(mirrored, features(model, flipped)[0], atol=1e-5)
+    head = choose_head(x, splits.train.labels(), 3).fit(x, splits.train.labels())
+    set_head(model, head)
+    _, scores = predict_split(model, splits.train)
+    np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
+    prepared = prepare(model, RECIPE, splits, tmp_path)._replace(plan=None)
+    fitted, choice, history = measured_fit(
+        small_model(), RECIPE, splits, tmp_path, prepared=prepared, print_fn=str
+    )
+    np.testing.assert_allclose(predict_split(fitted, splits.train)[1], scores, atol=1e-3)
+    assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
+
+
+@pytest.mark.parametrize("wins", [False, True])
+def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    seen: list[tuple[int, float]] = []
+
+    def train(model: Any, recipe: Recipe, splits: Any, folder: Path, **_: Any) -> dict[str, Any]:
+        """Moves the last bias by its learning rate, away from or toward every answer."""
+        seen.append((len(splits.train), recipe.learning_rate))
+        (folder / "checkpoints").mkdir(parents=True)
+        head = model.get_layer("head")
+        kernel, bias = head.get_weights()
+        head.set_weights([kernel * (1 if wins else -1), bias + 1e4 * recipe.learning_rate])
+        return {"loss": [0.5]}
+
+    monkeypatch.setattr(measured_tuning, "fit", train)
+    monkeypatch.setattr(measured_tuning.Comparison, "is_better", wins)
+    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", not wins)
+    splits, model = splits_of(), small_model()
+    fitted, choice, history = measured_fit(model, RECIPE, splits, tmp_path, print_fn=str)
+    assert choice.candidates[-1].name == "fine-tuned"
+    if wins:
+        assert choice.selected == "fine-tuned"
+        assert history == {"loss": [0.5]}
+        assert [count for count, _ in seen] == [16] * 6 + [24] * 2
+        assert [rate for _, rate in seen[:2]] == [1e-5, 1e-4]
+    else:
+        assert choice.selected in ("class means", "ridge", "logistic regression")
+        assert [count for count, _ in seen] == [16] * 2  # the first fold was enough
+        assert fitted is model
+        labels, scores = predict_split(fitted, splits.train)
+        assert (scores.argmax(axis=1) == labels).mean() > 0.8
+    assert choice.selected in str(choice)
+    assert json.loads(json.dumps(choice.to_dict()))["selected"] == choice.selected
+
+
+def test_many_images_hold_some_out(tmp_path: Path) -> None:
+    splits, model = splits_of(1200), small_model()
+    prepared = prepare(model, RECIPE, splits, tmp_path)
+    assert (len(prepared.held_out), len(prepared.splits.train)) == (201, 999)
+    assert prepared.refits
+    timed = prepare(model, RECIPE, splits, tmp_path, budget=3600)
+    assert timed.plan == prepare(model, RECIPE, splits, tmp_path, budget=3600).plan
+    assert (tmp_path / "plan.json").is_file()
+    with refused("budget=-1", "above 0"):
+        prepare(model, RECIPE, splits, tmp_path / "other", budget=-1)
+
+
+def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
+    words = ["train", "--data", str(folder), "--weights", str(weights), "--out", str(out)]
+    return [*words, "--image-size", "32", "--batch-size", "16", "--epochs", "2", *options]
+
+
+def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
+    folder: Path, weights: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    import keras_vit
+
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
+    whole, cut, fit, calls = tmp_path / "whole", tmp_path / "cut", measured_tuning.fit, []
+    assert cli.main(words_of(folder, weights, whole)) == 0
+    printed = capsys.readouterr().out
+    facts = json.loads((whole / "report.json").read_text("utf-8"))
+    choice = facts["choice"]
+    assert [row["name"] for row in choice["candidates"]][-1] == "fine-tuned"
+    assert f"kept: {choice['selected']}, as fine-tuning" in printed
+    assert "logistic regression  " in printed
+    assert "recipe auto: heads on frozen features and finetune_measured are compared" in printed
+    page = (whole / "report.md").read_text("utf-8")
+    assert "| candidate | accuracy | log-loss | setting |" in page
+    assert f"Kept: {choice['selected']}, as " in page
+    assert "trained on" in (whole / "images.csv").read_text("utf-8")
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return fit(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_tuning, "fit", interrupted)
+        assert cli.main(words_of(folder, weights, cut)) == 130
+        assert len(calls) == 3
+        assert cli.main(words_of(folder, weights, cut, "--resume")) == 0
+    resumed = json.loads((cut / "report.json").read_text("utf-8"))
+    assert resumed["choice"] == choice
+    assert resumed["report"] == facts["report"]
+    assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (whole, cut)))
+
+
+def test_what_auto_does_not_compare_is_said(
+    folder: Path, weights: Path, tmp_path: Path, capsys: Any
+) -> None:
+    words = words_of(folder, weights, tmp_path / "run", "--budget", "0.5s")
+    assert cli.main(words) == 2
+    assert "Give a time from 1s to 30d" in capsys.readouterr().err
+    words = words_of(folder, weights, tmp_path / "run", "--budget", "10m", "--recipe", "deit")
+    assert cli.main(words) == 2
+    assert "--budget has no effect with --recipe deit" in capsys.readouterr().err
