@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras.ops import convert_to_numpy
+from keras.ops import convert_to_numpy, convert_to_tensor
 
 from keras_vit import data
 from keras_vit._base.errors import counted
@@ -97,7 +97,7 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
     answers, targets = answers_of(model, outputs), task.to_targets(labels)
     scores = [task.scores(targets, a, resamples=0) for a in (answers, exported_answers)]
     name = next(iter(scores[0]))
-    is_same = _decisions_agree(task, answers, exported_answers)
+    is_same = decisions_agree(task, answers, exported_answers)
     return Comparison(
         len(labels),
         name,
@@ -122,15 +122,15 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
     readable = ((file, row) for file, row in predicted if not isinstance(row, str))
     while batch := list(islice(readable, 32)):
         answers = np.stack([row[: task.size] for _, row in batch])
-        same = _decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch]))
+        same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch]))
         total, others = total + len(batch), others + int((~same).sum())
     return total, others
 
 
-def _decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
+def decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return whether two answers to an image mean the same: the class, the labels, the numbers."""
     first, second = (
-        [convert_to_numpy(x) for x in task.graph_answers(a, top_k=1).values()]
+        [convert_to_numpy(x) for x in task.graph_answers(convert_to_tensor(a), top_k=1).values()]
         for a in (answers, others)
     )
     if len(first) == 1:  # the answers themselves are what is decided

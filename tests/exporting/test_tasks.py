@@ -13,6 +13,7 @@ from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.exporting import FORMATS, load_exported
+from keras_vit.exporting.comparison import decisions_agree
 from keras_vit.exporting.contract import KEY, Contract
 from keras_vit.models.answers import answers_of
 from keras_vit.models.scoring import answer_rows, scoring_model
@@ -129,6 +130,15 @@ def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path)
     both = answer_rows(file, scoring_model(file).predict_on_batch(PIXELS))
     np.testing.assert_allclose(both[:, :-1], answers(model), atol=1e-5)
     np.testing.assert_allclose(both[:, -1], novelty, rtol=1e-3)
+
+
+@pytest.mark.backends("torch")  # which does not compare arrays with tensors
+def test_answers_with_sets_are_compared() -> None:
+    rows = np.random.default_rng(0).dirichlet(np.ones(3), 9).astype("float32")
+    sets = PredictionSets("lac", 0.9, (0.1, 0.2, 0.3), 100)
+    task = tasks.Classification(tuple("abc"), sets=sets)
+    same = decisions_agree(task, rows, rows[:, [0, 2, 1]])
+    assert same.tolist() == (rows.argmax(1) == 0).tolist()
 
 
 @pytest.mark.parametrize("activation", one_quick(("softmax", "sigmoid", "linear")))

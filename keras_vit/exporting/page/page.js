@@ -77,7 +77,7 @@ function inShort(row) {
     const rest = row.predictions.map(entry => `${entry.name} ${number(entry.value)}${entry.unit ? " " + entry.unit : ""}`);
     return row.predictions.length > 1 ? [rest.join(", "), ""] : [first.name, number(first.value) + unit];
   }
-  return [row.set?.length > 1 ? row.set.join(" / ") : first.class, percent(first.probability)];
+  return [first.class, percent(first.probability)];
 }
 
 function addLine(entry) {
@@ -94,6 +94,9 @@ function addLine(entry) {
     line.append(Object.assign(made("td", say("unreadable", {reason: row.error}), "wrong"), {colSpan: 2}));
   } else {
     const [text, value] = inShort(row), cell = made("td", text);
+    const others = row.set?.filter(name => name !== text).join(", ");
+    if (others) cell.append(made("br"), made("small", say("orOne", {names: others})));
+    if (row.set?.length === 0) cell.append(made("br"), made("small", say("notSure")));
     if (row.novel) cell.append(made("br"), made("span", say("novelShort"), "warn"));
     line.append(cell, made("td", value));
   }

@@ -49,6 +49,8 @@ const TEXT = {
   nothing: "",
   set: "The image is one of (a set that holds the true class for {coverage} of new images): {names}",
   noSet: "no class is probable enough (sets hold the true class for {coverage} of new images)",
+  orOne: "or {names}",
+  notSure: "not probable enough",
   novel: "Unlike the training images (novelty {novelty}, above 1): do not rely on this answer.",
   novelShort: "unlike the training images",
   familiar: "Like the training images (novelty {novelty}, at most 1).",
