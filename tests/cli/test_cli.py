@@ -124,16 +124,16 @@ def test_recipe_auto_of_few_images(run: Path, photographs: Path, command: Comman
     printed = command(*words, "--recipe", "auto", "--held-out", "0.65")
     assert "heads on frozen features and finetune_measured are compared" in printed
     assert "learning rates 2e-06, 1e-05, 5e-05" in printed
-    assert "from 21 training images that were not trained on" in printed
+    assert "from 20 training images that were not trained on" in printed
     facts = json.loads((out / "report.json").read_text())
-    assert facts["held_out"] == facts["choice"]["images"] == 21
+    assert facts["held_out"] == facts["choice"]["images"] == 20
     assert 0.05 <= facts["temperature"] <= 20
     card = (out / "report.md").read_text()
     assert "Recipe `finetune_measured`: " in card
-    assert "| held out | 21 training images, not trained on, that set the temperature |" in card
+    assert "| held out | 20 training images, not trained on, that set the temperature |" in card
     assert "| fine-tuned | " in card
     uses = (out / "images.csv").read_text()
-    assert uses.count("tuned by") == 21
+    assert uses.count("tuned by") == 20
     assert keras.saving.load_model(out / "model.keras").eval_transform.views == "flip"
     # One view, two or ten: the same classes on images that are this simple.
     for views in ("one", "flip", "crops"):
