@@ -93,7 +93,7 @@ def export(
     | `"html"` | a `.html` file | the page itself, in a browser |
 
     The page opens by a double click, without a server or a network, and answers images as
-    `keras-vit predict` does: https://github.com/microsoft/onnxruntime runs the model in it.
+    `keras_vit.predict` does: https://github.com/microsoft/onnxruntime runs the model in it.
 
     The SavedModel alone also takes `contents`, the bytes of JPEG, PNG, BMP, GIF or WebP files,
     strings `(batch,)`, in its signature `serving_default`: decoding, resizing and normalizing are

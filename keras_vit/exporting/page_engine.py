@@ -24,7 +24,7 @@ URL = "https://cdn.jsdelivr.net/npm/{package}/dist/{name}"
 MOST_BYTES = 64 * 2**20
 _OTHERWISE = (
     f"Where there is npm, `npm pack {PACKAGE}` writes the package as a .tgz file: give that as "
-    "--runtime FILE (runtime=)."
+    "runtime=FILE."
 )
 
 

@@ -86,7 +86,7 @@ def prepare(
     if not isinstance(train, IndexedSplit):
         raise ValueError(
             f"{splits.source} has records, and heads are compared in folds of images with fixed "
-            "places: give a folder of images, or a recipe by name (--recipe finetune_small)."
+            "places: give a folder of images, or fit with recipe='finetune_small'."
         )
     most = None
     if budget is not None:

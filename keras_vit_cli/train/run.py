@@ -356,7 +356,7 @@ class Run:
             prepared=self.prepared._replace(splits=self.trained_on, held_out=self.deciding),
             seed=job.seed,
             cache_dir=cache_folder() / "features",
-            print_fn=self.print,
+            print_fn=lambda line: self.print(in_options(line, "train")),
             identity=dict(job.identity),
             augment=job.augment,
             cache=job.cache,

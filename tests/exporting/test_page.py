@@ -82,7 +82,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     IMAGE.save(image)
     export = ["export", str(tmp_path / "model.keras"), "--out", str(page)]
     for words, status, printed in (
-        (export, 2, "format='html'"),
+        (export, 2, "--format html"),
         ([*export, "--format", "html"], 0, "keras-vit predict"),
         (["predict", str(page), str(image)], 0, "%"),
     ):
@@ -154,7 +154,7 @@ def test_the_engine_is_known_by_its_sums(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(page_engine, "SUMS", sums)
     assert engine_files(tmp_path / "engine.tgz") == files
     with pytest.raises(
-        FileNotFoundError, match=f"cannot be downloaded.*npm pack {PACKAGE}.*--runtime"
+        FileNotFoundError, match=f"cannot be downloaded.*npm pack {PACKAGE}.*runtime=FILE"
     ):
         engine_files()
     write(tmp_path, {ENGINE: files[ENGINE], WASM: b"an error page"})
