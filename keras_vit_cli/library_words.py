@@ -2,8 +2,10 @@
 
 import re
 import shlex
+from functools import cache
 
 from keras_vit_cli.options import COMMANDS
+from keras_vit_cli.options.option import Row
 
 # Arguments that are called otherwise than the option, wherever a command has that option.
 OTHER_NAMES = {"k": "knn", "path": "out", "shots": "fewshot"}
@@ -28,6 +30,12 @@ ARGUMENT = re.compile(
 VALUES = re.compile(r"""'([^']*)'|"([^"]*)"|([-+.\w]+)""")
 
 
+@cache
+def _options(command: str) -> dict[str, Row]:
+    """Return the options of a command by the arguments that they are for."""
+    return {r.settings["dest"]: r for r in COMMANDS[command].rows if "dest" in r.settings}
+
+
 def in_options(text: str, command: str | None) -> str:
     """Return a message with a command's options in place of the library's arguments.
 
@@ -39,8 +47,7 @@ def in_options(text: str, command: str | None) -> str:
     >>> in_options("cache=100 is below image_size: give 448, or leave cache= out.", "train")
     '--cache 100 is below --image-size: give 448, or leave --cache out.'
     """
-    rows = COMMANDS[command].rows if command is not None else []
-    options = {row.settings["dest"]: row for row in rows if "dest" in row.settings}
+    options = {} if command is None else _options(command)
 
     def option(match: re.Match[str]) -> str:
         name, value = match["name"], match["value"]

@@ -19,7 +19,15 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
 VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
-AUGMENTATIONS = ("inception", "randaugment", "transfer", "tiny", "digits", "none")  # likewise
+AUGMENTATIONS = (
+    "inception",
+    "randaugment",
+    "transfer",
+    "maps",
+    "tiny",
+    "digits",
+    "none",
+)  # likewise
 READERS = ("tensorflow", "grain")  # likewise
 # The names of a split, as in keras_vit.data.sources.split_names.
 SPLIT_NAMES = {
