@@ -34,7 +34,7 @@ REPLACED = {
     "class_names=[...]": f"class_names={list(CLASSES)}",
     '"/data/': '"data/',
     '("finetune_small")': '("finetune_small").scaled(steps=2, batch_size=4)',
-    '("finetune_measured")': '("finetune_measured").scaled(steps=2, batch_size=4)',
+    '"runs/measured")': '"runs/measured", budget=1)',  # the head alone
     "steps=500, batch_size=64": "steps=2, batch_size=4",
     "total_steps=500": "total_steps=2",
     '("digits")': '("digits", val_fraction=0.9)',
