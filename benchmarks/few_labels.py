@@ -1,4 +1,4 @@
-"""A few images per class: `--recipe auto` beside a recipe by number and a logistic regression.
+"""A few images per class: `--recipe measured` beside a recipe by number and a logistic regression.
 
     python -m benchmarks few_labels --data FOLDER --weights FILE [--shots 2 8] [--seeds 3]
 
@@ -26,14 +26,14 @@ from keras_vit._base.files import cache_folder, write_text
 from keras_vit.evaluation import features, predict_split
 from keras_vit.evaluation.markdown import table
 from keras_vit.models.answers import answers_of
-from keras_vit.training.auto_recipe import choose_recipe
+from keras_vit.training.auto_recipe import MEASURED, choose_recipe
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_of, suited_recipe
 from keras_vit_cli.train.run import Run
 
-AUTO, BY_NUMBER, LOGISTIC = "auto", "by number", "logistic regression"
-CONTESTANTS = (LOGISTIC, BY_NUMBER, AUTO)
+MEASURE, BY_NUMBER, LOGISTIC = MEASURED, "by number", "logistic regression"
+CONTESTANTS = (LOGISTIC, BY_NUMBER, MEASURE)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--weights", required=True, help="a file, or MODEL:TAG")
     parser.add_argument("--shots", type=int, nargs="+", default=[2, 8], help="images per class")
     parser.add_argument("--seeds", type=int, default=3, help="how many draws of the images")
-    parser.add_argument("--budget", type=float, help="seconds that auto may fine-tune")
+    parser.add_argument("--budget", type=float, help="seconds that measured may fine-tune")
     parser.add_argument(
         "--contestants", nargs="+", default=CONTESTANTS, choices=CONTESTANTS, help="of these"
     )
@@ -86,9 +86,9 @@ def run(
         options.data,
         folder,
         weights=options.weights,
-        recipe=None if name == AUTO else by_number,
+        recipe=MEASURED if name == MEASURE else by_number,
         seed=seed,
-        budget=options.budget if name == AUTO else None,
+        budget=options.budget if name == MEASURE else None,
     )
     if name == LOGISTIC:
         accuracy, kept = logistic(job, splits), ""

@@ -104,14 +104,15 @@ class TrainOptions:
         Integers(1, 4096, "PATCHES"),
     )
     recipe: str | None = in_recipe(
-        "name of a training recipe, or auto: the one that suits the weights and the images; "
-        "with --weights it compares heads on frozen features, and fine-tuning from the best of "
-        "them, on training images that they have not seen; prints which and why (default: auto)",
+        "name of a training recipe; or measured: with --weights, heads on frozen features and "
+        "fine-tuning from the best of them are compared on training images that they have not "
+        "seen; or auto: that below five images per class, else by the number of images; prints "
+        "which and why (default: auto)",
         None,
     )
     budget: float | None = in_recipe(
-        "time that --recipe auto may spend on fine-tuning, about: 90s, 10m, 2h; prints what is "
-        "left out for it (default: the same work on every machine)",
+        "time that --recipe measured (or auto, where it measures) may spend on fine-tuning, about: "
+        "90s, 10m, 2h; prints what is left out for it (default: the same work on every machine)",
         None,
         metavar="TIME",
         type=duration,
@@ -204,7 +205,7 @@ def _check(options: dict[str, Any]) -> None:
     shared.check_table("train", options)
     if options["distillation"] and not options["teacher"]:
         raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
-    if options["budget"] and options["recipe"] not in (None, "auto"):
+    if options["budget"] and options["recipe"] not in (None, "auto", "measured"):
         raise UsageError(
             f"--budget has no effect with --recipe {options['recipe']}: leave one of them out."
         )

@@ -13,7 +13,13 @@ from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.ops import process_count
 from keras_vit.training import recipes
-from keras_vit.training.auto_recipe import AUTO, WITH_WEIGHTS, choose_recipe
+from keras_vit.training.auto_recipe import (
+    AUTO,
+    MEASURED,
+    MEASURED_BELOW,
+    WITH_WEIGHTS,
+    choose_recipe,
+)
 from keras_vit.training.distillation import DISTILLATION_KINDS
 from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
@@ -21,7 +27,7 @@ from keras_vit_cli.train.job import Job
 
 DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
 
-MEASURED = "finetune_measured"
+TUNING = "finetune_measured"
 # Images that pass through one fine-tuning of it, where there are many, and its fewest epochs.
 SEEN, LEAST_EPOCHS = 6000, 6
 
@@ -80,6 +86,8 @@ def _check_combinations(job: Job) -> None:
             "freeze_backbone computes features once, of images as they are: leave augment= out, or "
             "give augment='none', or leave freeze_backbone out."
         )
+    if job.recipe == MEASURED and job.weights is None:
+        raise ValueError("recipe='measured' compares what is trained from weights: give weights=.")
     if job.distillation is not None:
         check_choice(job.distillation, "distillation", DISTILLATION_KINDS)
         if job.teacher is None:
@@ -98,7 +106,7 @@ def recipe_name(
     job: Job, images_per_class: float, side: int = DEFAULT_SIZE
 ) -> tuple[str, str | None]:
     """Return the name of the recipe, and why it was chosen where the job leaves that open."""
-    if job.recipe not in (None, AUTO):
+    if job.recipe not in (None, AUTO, MEASURED):
         return str(job.recipe), None
     if job.data.startswith("digits"):
         return "digits", "it is made for these images"
@@ -122,6 +130,8 @@ def suited_recipe(
     if job.weights is not None and not name.startswith("digits"):
         if not (obstacle := obstacle_to_measuring(job, splits)):
             return _measured_recipe(job, splits, images_per_class, print_fn)
+        if job.recipe == MEASURED:
+            raise ValueError(f"recipe='measured' compares ways of training: {obstacle}.")
         print_fn(f"recipe auto does not compare fine-tuning with frozen features: {obstacle}")
     side = splits.train.typical_side()
     name, reason = recipe_name(job, images_per_class, side)
@@ -137,8 +147,9 @@ def suited_recipe(
 
 def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
     """Return why `auto` takes a recipe by the number of images alone; "" where it measures."""
-    if job.recipe not in (None, AUTO) or job.weights is None or job.data.startswith("digits"):
-        return "it is for --recipe auto with --weights"
+    is_asked = job.recipe in (None, AUTO, MEASURED)
+    if not is_asked or job.weights is None or job.data.startswith("digits"):
+        return "it is for --recipe auto or measured with --weights"
     for name in ("freeze_backbone", "lora", "teacher", "patience", "tensorboard"):
         if getattr(job, name):
             return f"--{name.replace('_', '-')} is one way of training"
@@ -150,6 +161,8 @@ def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
         return "records do not have fixed places"
     if process_count() > 1:
         return f"that takes one process, and there are {process_count()}"
+    if job.recipe != MEASURED and len(splits.train) >= MEASURED_BELOW * splits.num_classes:
+        return f"with {MEASURED_BELOW} images per class or more, --recipe measured does"
     return ""
 
 
@@ -158,17 +171,17 @@ def _measured_recipe(
 ) -> tuple[str, Recipe]:
     """Return the recipe of a fine-tuning that is compared with frozen features, and its name."""
     images = len(splits.train)
-    name = MEASURED
+    name = TUNING
     if images >= FEW and images_per_class >= WITH_WEIGHTS[0].below:
         name = WITH_WEIGHTS[-1].recipe
     print_fn(
-        f"recipe auto: heads on frozen features and {name} are compared on "
+        f"recipe {job.recipe or AUTO}: heads on frozen features and {name} are compared on "
         f"{counted(images, 'training image')} of {counted(splits.task.size, *splits.task.nouns)}"
     )
     recipe = recipe_of(job, name=name)
     if job.learning_rate is not None:
         recipe = replace(recipe, learning_rates=())
-    if name == MEASURED and job.epochs is None and job.steps is None:
+    if name == TUNING and job.epochs is None and job.steps is None:
         recipe = replace(recipe, epochs=min(recipe.epochs, max(SEEN // images, LEAST_EPOCHS)))
     return name, recipe
 

@@ -280,7 +280,7 @@ class Run:
     def prepare(self) -> None:
         """Plans the comparison of fine-tuning with frozen features, where there is one."""
         job = self.job
-        self.measures = not obstacle_to_measuring(job, self.splits)
+        self.measures = not obstacle_to_measuring(job, self.loaded)
         if self.measures:
             self.prepared = prepare(
                 self.model,

@@ -19,6 +19,8 @@ from keras_vit.training.measured_tuning import Tuning, compare, plan_tuning
 from keras_vit.training.recipes import Recipe, get
 from keras_vit.training.refinement import set_head
 from keras_vit_cli import commands as cli
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from tests.training.common import assert_equal, refused
 from tests.training.test_probe_choice import photographs, saved
 
@@ -207,7 +209,12 @@ def test_many_images_hold_some_out(tmp_path: Path) -> None:
 
 def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
     words = ["train", "--data", str(folder), "--weights", str(weights), "--out", str(out)]
-    return [*words, "--image-size", "32", "--batch-size", "16", "--epochs", "2", *options]
+    sizes = ["--image-size", "32", "--batch-size", "16", "--epochs", "2"]
+    return [
+        *words,
+        *sizes,
+        *(options if "--recipe" in options else ["--recipe", "measured", *options]),
+    ]
 
 
 def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
@@ -224,7 +231,7 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     assert [row["name"] for row in choice["candidates"]][-1] == "fine-tuned"
     assert f"kept: {choice['selected']}, as fine-tuning" in printed
     assert "logistic regression  " in printed
-    assert "recipe auto: heads on frozen features and finetune_measured are compared" in printed
+    assert "recipe measured: heads on frozen features and finetune_measured are compared" in printed
     page = (whole / "report.md").read_text("utf-8")
     assert "| candidate | accuracy | log-loss | setting |" in page
     assert f"Kept: {choice['selected']}, as " in page
@@ -256,3 +263,18 @@ def test_what_auto_does_not_compare_is_said(
     words = words_of(folder, weights, tmp_path / "run", "--budget", "10m", "--recipe", "deit")
     assert cli.main(words) == 2
     assert "--budget has no effect with --recipe deit" in capsys.readouterr().err
+
+
+def test_auto_measures_where_it_was_shown_to_win() -> None:
+    def job(recipe: str | None) -> Job:
+        return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
+
+    few, more = splits_of(12), splits_of(15)
+    assert obstacle_to_measuring(job(None), few) == ""
+    assert "5 images per class or more" in obstacle_to_measuring(job(None), more)
+    assert obstacle_to_measuring(job("measured"), more) == ""
+    with refused("recipe='measured'", "give weights="):
+        recipe_of(Job("photos", Path("run"), recipe="measured"))
+    lora = replace(job("measured"), lora=4)
+    with refused("recipe='measured' compares ways of training", "--lora is one way"):
+        suited_recipe(lora, recipe_of(lora), more, print)
