@@ -87,6 +87,7 @@ CASES: dict[str, Case] = {
         layers.StandardizedConv2D, IMAGES, filters=8, kernel_size=3, strides=2, **CONV
     ),
     "stochastic_depth": case(layers.StochasticDepth, rate=0.5, seed=3, rescale=False),
+    "map_resize": case(layers.MapResize, (2, 4, 5, 3), size=(6, 7), align_corners=True),
     "token_pooling": case(layers.TokenPooling, index=1),
     "tokens_to_grid": case(layers.TokensToGrid, (2, 18, 32), ON_GRID, **PREFIX, **IS_FIRST),
     "unmerge_tokens": case(layers.UnmergeTokens, more=MERGED),

@@ -71,7 +71,7 @@ def test_the_sums_do_not_disturb_other_readers(tmp_path: Path) -> None:
 
 
 def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
-    message = r"There is no model\.keras or .*keras-vit train"  # in an empty folder
+    message = r"There is no model\.keras or .*the folder of a training run"  # in an empty folder
     for read in (load, partial(load, num_classes=2)):
         refused(message, read, tmp_path, error=FileNotFoundError)
     model = small()
@@ -171,6 +171,6 @@ def test_only_own_files_are_replaced(tmp_path: Path, name: str) -> None:
     file.unlink()
     save_weights(model, file, layout)
     written = file.read_bytes()
-    kept("--overwrite", save_weights, model, file, layout, overwrite=False)
+    kept("overwrite=True", save_weights, model, file, layout, overwrite=False)
     assert file.read_bytes() == written
     save_weights(model, file, layout)
