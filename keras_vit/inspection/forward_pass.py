@@ -186,7 +186,9 @@ class ForwardPass:
         calls = self.recorder.of((TokenPooling, MeanPooling, AttentionPooling))
         if calls:
             return calls
-        self._check_returns_tokens()
+        shapes = self._check_returns_tokens()
+        if all(len(shape) == 4 and shape[1:-1] != self.grid for shape in shapes):
+            return [Call(MeanPooling(self.prefix))]  # an answer to every pixel reads every patch
         # A token in front of the patches may be a register instead.
         return [Call(TokenPooling() if self.recorder.of(ClassToken) else MeanPooling(self.prefix))]
 
@@ -210,16 +212,17 @@ class ForwardPass:
             weights[:, self.prefix :] = 1 / (self.length - self.prefix)
         return weights
 
-    def _check_returns_tokens(self) -> None:
-        """Raises a ValueError for a model that pools by layers that are not ours."""
+    def _check_returns_tokens(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the outputs; a ValueError where layers that are not ours pool."""
         shapes = [tuple(x.shape) for x in keras.tree.flatten(self.outputs)]
-        if not any(len(shape) == 3 or shape[1:-1] == self.grid for shape in shapes):
+        if not any(len(shape) in (3, 4) for shape in shapes):
             raise ValueError(
                 f"{self.model.name!r} pools its tokens by layers that are not of keras_vit, so "
                 "that the tokens which it predicts from are not known. class_attribution(model, "
                 "images) needs to know none; or pool by keras_vit.layers.TokenPooling or "
                 "MeanPooling."
             )
+        return shapes
 
     def readout_attention(self) -> np.ndarray:
         """Maps of all heads, weighted by the readout, `(batch, depth, heads, grid_h, grid_w)`."""

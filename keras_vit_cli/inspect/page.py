@@ -127,8 +127,11 @@ def _card(index: int, image: InspectedImage) -> str:
 
 
 def _prediction(row: dict[str, Any]) -> str:
-    """Return a row of an answer (`Task.describe`) as HTML: a name and its probability or value."""
-    name, probability = next(iter(row.values())), row.get("probability")
+    """Return a row of an answer (`Task.describe`) as HTML: a name and its probability or value.
+
+    Of pixels, the part that the class has.
+    """
+    name, probability = next(iter(row.values())), row.get("probability", row.get("part"))
     if probability is None:
         text, bar = escape(printable(f"{row['value']:.4g} {row.get('unit', '')}".rstrip())), ""
     else:
