@@ -252,3 +252,14 @@ class Answer:
     def evidence_text(self, which: int) -> str:
         """Return what `evidence` speaks for, such as the class's name."""
         raise NotImplementedError
+
+
+def check_finite_answers(answers: np.ndarray) -> None:
+    """Raise a ValueError where the answer to an example, `(examples, ...)`, is not finite."""
+    broken = np.flatnonzero(~np.isfinite(answers).reshape(len(answers), -1).all(axis=1))
+    if broken.size:
+        raise ValueError(
+            f"The answers of {broken.size:,} of {len(answers):,} examples are not finite, the "
+            f"first of example {broken[0]}: the model's weights are damaged, or its training "
+            "diverged. Train it again with a lower learning rate, or use another file."
+        )

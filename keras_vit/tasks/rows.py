@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._base.errors import listed, printable
-from keras_vit.tasks.answer import Columns, Tally
+from keras_vit.tasks.answer import Columns, Tally, check_finite_answers
 from keras_vit.tasks.scores import f1_scores, shares
 from keras_vit.tasks.target import as_array
 from keras_vit.tasks.task import Task
@@ -113,13 +113,7 @@ class RowTask(Task):
         checked, rows = self.check_targets(targets), self._rows(answers, self.size, "Answers")
         if len(checked) != len(rows):
             raise ValueError(f"{len(checked):,} targets do not match {len(rows):,} answers.")
-        broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if broken.size:
-            raise ValueError(
-                f"The answers of {broken.size:,} of {len(rows):,} examples are not finite, the "
-                f"first of example {broken[0]}: the model's weights are damaged, or its training "
-                "diverged. Train it again with a lower learning rate, or use another file."
-            )
+        check_finite_answers(rows)
         return checked, rows
 
 

@@ -13,8 +13,9 @@ from keras import ops
 from PIL import Image
 
 from keras_vit._base.errors import listed, printable
-from keras_vit.tasks.answer import Columns, Tally
+from keras_vit.tasks.answer import Columns, Tally, check_finite_answers
 from keras_vit.tasks.bilinear import bilinear_matrix
+from keras_vit.tasks.classification import softmax
 from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
@@ -126,8 +127,7 @@ class Segmentation(Task):
                 f"Outputs {logits.shape} do not fit segmentation of {self.size}: give (examples, "
                 f"height, width, {self.size})."
             )
-        weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+        return softmax(logits)
 
     def answers_in_graph(self, outputs: Any) -> Any:
         return ops.softmax(ops.cast(outputs, "float32"))
@@ -172,11 +172,7 @@ class Segmentation(Task):
                 f"Targets {labels.shape} do not match answers {probabilities.shape}: give maps of "
                 f"one size, and {self.size} probabilities of each pixel."
             )
-        if not np.isfinite(probabilities).all():
-            raise ValueError(
-                "Some answers are not finite: the model's weights are damaged, or its training "
-                "diverged. Train it again with a lower learning rate, or use another file."
-            )
+        check_finite_answers(probabilities)
         predicted = np.where(labels == IGNORED, IGNORED, probabilities.argmax(axis=-1))
         right = np.where(predicted == labels, labels, IGNORED)
         maps = {"right": right, "present": labels, "answered": predicted}

@@ -122,9 +122,8 @@ def suited_recipe(
     name, reason = recipe_name(job, images_per_class)
     is_frozen = splits.task.per_pixel and (job.freeze_backbone or (reason and job.weights))
     if is_frozen and job.lora is None:
-        pixels = replace(job, recipe=PIXELS)
         print_fn(f"recipe {PIXELS}: a linear head is trained on the features of every patch")
-        return PIXELS, recipe_of(pixels)
+        return PIXELS, recipe_of(job, name=PIXELS)
     if reason is None:
         return name, recipe
     if job.weights is not None and not name.startswith("digits"):

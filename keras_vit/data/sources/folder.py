@@ -433,9 +433,14 @@ def checked_split(
     bands: tuple[int, ...] | None,
     checked: Checked,
     options: FileOptions,
+    kind: type[FileSplit] = FileSplit,
+    **more: Any,
 ) -> FileSplit:
-    """Return the split of some of the files that `check_images` has looked at."""
-    split = FileSplit(
+    """Return the split of some of the files that `check_images` has looked at.
+
+    `more` are arguments of its class alone.
+    """
+    split = kind(
         name,
         meaning,
         files,
@@ -447,6 +452,7 @@ def checked_split(
         options.reader,
         bands,
         options.nodata,
+        **more,
     )
     if options.verify:  # so that nobody reads them once more for it
         digests = [checked.digests[file] for file in files]

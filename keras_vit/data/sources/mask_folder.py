@@ -19,9 +19,9 @@ from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.budget import BudgetedFile
 from keras_vit.data.decode.image_files import decode_array, read_contents
 from keras_vit.data.decode.image_kinds import is_hidden, kind_of
-from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images
+from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
 from keras_vit.data.sources.split_names import split_of, with_validation
-from keras_vit.data.sources.splits import DIGEST_DIGITS, MOST_LINES, FileReport, Splits
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.tasks import Segmentation, Task
 from keras_vit.tasks.pixel_losses import IGNORED, pixel_counts
 
@@ -42,6 +42,7 @@ class MaskSplit(FileSplit):
 
     _per_example: tuple[str, ...] = (*FileSplit._per_example, "masks")
     per_pixel = True
+    augment = "maps"
 
     def __init__(self, *args: Any, masks: Sequence[Path], **options: Any) -> None:
         super().__init__(*args, **options)
@@ -128,21 +129,10 @@ def load_masks(
     splits = {}
     for name, places in _parts(paths, folder, meaning, counts, val_fraction, seed, options).items():
         files = [paths[i] for i in places]
-        splits[name] = split = MaskSplit(
-            name,
-            meaning,
-            files,
-            counts[places],
-            options.verify,
-            checked.upright,
-            checked.jpeg,
-            options.max_pixels,
-            options.reader,
-            masks=[beside[file] for file in files],
+        its_masks = [beside[file] for file in files]
+        splits[name] = checked_split(
+            name, meaning, files, counts[places], None, checked, options, MaskSplit, masks=its_masks
         )
-        split.augment = "maps"
-        if options.verify:
-            split._digests = np.array([checked.digests[f] for f in files], f"S{DIGEST_DIGITS}")
     report = FileReport(tuple(checked.unreadable), ())
     return Splits(str(folder), meaning.names, splits, report)
 
