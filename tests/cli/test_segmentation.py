@@ -40,7 +40,7 @@ def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
     shrunk = model.task.answers(ours)[0].argmax(-1)
     middle = np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.NEAREST))
     assert (middle == shrunk).mean() > 0.9
-    command("inspect run photos --out inspection")
+    command("inspect run photos/a/0.png --out inspection")
     assert "sky" in Path("inspection/index.html").read_text()
     for wrong, message in (
         ("predict run photos --maps maps", "is not an empty folder"),
