@@ -14,6 +14,7 @@ from keras_vit import VisionTransformer, recipes
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import AUGMENTATIONS, EvalTransform, Splits, band_statistics, load, pipeline
 from keras_vit.evaluation.prediction import predict_files, predict_split
+from keras_vit.exporting import FORMATS
 from keras_vit.exporting.comparison import calibration_images, compare
 from tests import bank
 from tests.exporting.artifacts import exported, formats
@@ -78,7 +79,7 @@ def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
         assert accuracy(model, splits) < 0.2
 
 
-@formats("tf_saved_model", "torch")
+@formats("tf_saved_model", "torch", of=[name for name in FORMATS if name != "html"])
 def test_exports_answer_raw_files(model: Any, splits: Splits, tmp_path: Path, format: str) -> None:
     assert accuracy(model, splits) > 0.6  # what the lowest bits carry is learnt
     written, files = exported(tmp_path, model, format), splits.val.files[:20]
@@ -91,6 +92,12 @@ def test_exports_answer_raw_files(model: Any, splits: Splits, tmp_path: Path, fo
     images = np.linspace(0, 255, 512).reshape(8, 8, 8, 1)
     with pytest.warns(DataRangeWarning, match="means and standard deviations: 205"):
         written.predict(images.astype("uint8"))
+
+
+def test_a_page_reads_photographs(untrained: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1 channels in a range of their own"):
+        exported(tmp_path, untrained, "html")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.thorough

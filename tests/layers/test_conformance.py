@@ -54,8 +54,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "residual_unit": {"images": ((None, None, None, 64), (3, 7, 6, 64), (1, 4, 9, 64))},
     "relative_position_bias": {"queries": ((None, None, 4, 8), (3, 17, 4, 8), (1, 9, 4, 8))},
 }
-# MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number.
-OF_FIXED_LENGTH = ("mixer_block", "rotary_block", "rotary_attention")
+# MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number, and maps
+# are resized by matrices made once.
+OF_FIXED_LENGTH = ("map_resize", "mixer_block", "rotary_block", "rotary_attention")
 TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))}
 
 
