@@ -37,7 +37,8 @@ def exit_status(run: Callable[[Any], int], arguments: Sequence[str] | None = Non
         options = parse(arguments)
         command = options["command"]
         check_needs(options)
-        status = run(options)
+        with _ended_by_ctrl_c():
+            status = run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -59,15 +60,44 @@ def ended_by_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    with _ended_by(signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM)):
+        yield
+
+
+@contextmanager
+def _ended_by(number: int, ending: Callable[[], BaseException]) -> Iterator[None]:
+    """Lets a signal end the block by an exception, whatever a library makes of it.
+
+    Raised within a callback of TensorFlow, a KeyboardInterrupt comes out as a SystemError.
+    """
+    came = False
 
     def end(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
+        nonlocal came
+        came = True
+        raise ending()
 
-    former = signal.signal(signal.SIGTERM, end)
+    former = signal.signal(number, end)
     try:
         yield
+    except Exception as error:
+        if came:
+            raise ending() from error
+        raise
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(number, former)
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Lets Ctrl-C be a KeyboardInterrupt, unless it is ignored, as under `nohup`, or another's."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
+        threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    with _ended_by(signal.SIGINT, KeyboardInterrupt):
+        yield
 
 
 def _is_output_closed() -> bool:
