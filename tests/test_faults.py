@@ -147,7 +147,8 @@ def limit_of(size: int) -> Disturb:
 
 
 # How often each runs: what is not here is thorough.
-MARKS = {"convert": [], "evaluate": [], "train": [pytest.mark.slow]}
+SLOW = [pytest.mark.slow]  # one more trains
+MARKS = {"convert": [], "evaluate": [], "train": SLOW, "train-cached": SLOW}
 SIZES = (10, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
 

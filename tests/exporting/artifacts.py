@@ -79,19 +79,13 @@ def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:
     return pytest.mark.parametrize("format", [case(f, quick=f in quick) for f in of])
 
 
-def pairs(formats: Iterable[str], kinds: Iterable[str], *quick: tuple[str, str]) -> Any:
-    """A test's formats and kinds; all pairs but the quick ones are thorough."""
-    rows = [case(f, k, quick=(f, k) in quick) for f in formats for k in kinds]
-    return pytest.mark.parametrize(("format", "kind"), rows)
-
-
-def in_turns(kinds: Collection[str]) -> Any:
-    """A test's kinds in every format: in one of them thorough, in turns, in the others slow."""
+def pairs(formats: Iterable[str], kinds: Collection[str], *quick: tuple[str, str]) -> Any:
+    """A test's kinds in every format: some quick, in turns one thorough in each, others slow."""
     turns, thorough, slow = min(len(FORMATS), len(kinds)), pytest.mark.thorough, pytest.mark.slow
     rows = [
-        case(f, k, quick=False, rest=thorough if i % turns == j % turns else slow)
+        case(f, k, quick=(f, k) in quick, rest=thorough if i % turns == j % turns else slow)
         for i, k in enumerate(kinds)
-        for j, f in enumerate(FORMATS)
+        for j, f in enumerate(formats)
     ]
     return pytest.mark.parametrize(("format", "kind"), rows)
 

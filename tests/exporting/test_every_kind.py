@@ -18,7 +18,7 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.exporting.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, in_turns
+from tests.exporting.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, pairs
 from tests.models.test_common import KINDS, build
 
 # Of each position and each pooling one, in the format that its backend writes in this process. To
@@ -73,7 +73,7 @@ def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
     assert_agrees(lambda images: run(images)[0], model)
 
 
-@in_turns(EVERY_KIND)
+@pairs(FORMATS, EVERY_KIND)
 def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts) -> None:
     run = artifacts.file(kind, format).predict_on_batch
     assert_agrees(run, artifacts.model(kind).copy(dtype="float32"))

@@ -36,7 +36,7 @@ from tests.exporting.artifacts import (
     exported,
     formats,
     hundred_photographs,
-    in_turns,
+    pairs,
     probabilities,
     softmax,
 )
@@ -126,7 +126,7 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
     assert 0 < difference.sum(1).mean() / 2 < 0.1
 
 
-@in_turns(("token", "hybrid", "mixer", "merging"))
+@pairs(FORMATS, ("token", "hybrid", "mixer", "merging"))
 def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: Artifacts) -> None:
     """The same class for all, and probabilities within 1e-3; another dtype policy changes none."""
     model, file = artifacts.model(kind), artifacts.file(kind, format)
