@@ -17,10 +17,16 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 @pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files(name: str, count: int, tmp_path: Path) -> None:
+def test_damaged_files(
+    name: str, count: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     printed, words = tmp_path / "printed", (name, str(count), "0")
+    # Hypothesis reads the constants of all our modules, in each process anew without its folder.
+    constants = {"HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path_factory.getbasetemp() / "constants")}
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        process = processes.start("-m tests.damage", *words, printed=printed, cwd=Path(folder))
+        process = processes.start(
+            "-m tests.damage", *words, printed=printed, cwd=Path(folder), **constants
+        )
         status = process.wait(1200)
         damage = Path(folder) / DAMAGE
         last = damage.read_text() if damage.exists() else "none"

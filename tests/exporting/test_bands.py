@@ -69,7 +69,7 @@ def model(splits: Splits, tmp_path_factory: pytest.TempPathFactory) -> VisionTra
     return trained(splits, tmp_path_factory.mktemp("run"))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_eight_bits_lose_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
     for options in ({"bands": "all"}, {"reader": "grain"}):
         splits = load(folders[1], **options)
