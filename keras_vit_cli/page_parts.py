@@ -1,6 +1,7 @@
 """Parts of the pages that commands write: style, names, images."""
 
 import base64
+import hashlib
 import io
 import re
 from html import escape
@@ -32,3 +33,8 @@ def jpeg_uri(image: Any, quality: int) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality)
     return f"data:image/jpeg;base64,{in_base64(buffer.getvalue())}"
+
+
+def sha256_source(text: str) -> str:
+    """Return the source of a Content-Security-Policy that allows this script or style alone."""
+    return f"'sha256-{in_base64(hashlib.sha256(text.encode()).digest())}'"

@@ -126,7 +126,7 @@ def test_the_folder_of_a_run_and_a_plot_of_augmented_images(tmp_path: Path) -> N
     split = data.ArraySplit("val", NAMES, pixels, LABELS)
     facts = {"bad_files": [[name, "empty"] for name in NAMES]}
     write_report(tmp_path, results_of(NAMES, split), facts)
-    written = "report.json report.md confusion.png calibration.png mistakes.png"
+    written = "report.json report.md report.html confusion.png calibration.png mistakes.png"
     assert {path.name for path in tmp_path.iterdir()} == set(written.split())
     record = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [name for name, _ in record["bad_files"]] == list(NAMES)

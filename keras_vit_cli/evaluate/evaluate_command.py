@@ -58,7 +58,7 @@ def evaluate(options: EvaluateOptions) -> int:
             write_report(workspace, results, facts, name=output.place.name, run=options.model)
             output.finish()
         output.publish(print_text)
-        print_text(f"written to {options.out}: report.json, report.md")
+        print_text(f"written to {options.out}: report.html, report.json, report.md")
     return 0
 
 
@@ -68,6 +68,6 @@ def _output(options: EvaluateOptions) -> OutputFolder:
     return OutputFolder(
         options.out,
         "evaluation",
-        results=("report.json", "report.md", "*.png"),
+        results=("report.json", "report.md", "report.html", "*.png"),
         protected=[Path(options.model), *source],
     )

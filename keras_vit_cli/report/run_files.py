@@ -1,4 +1,4 @@
-"""The report of a training run: `report.json`, the page `report.md`, and plots."""
+"""The report of a training run: `report.json`, the pages `report.md` and `.html`, and plots."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._base.files import write_bytes, write_text
+from keras_vit_cli.report.report_html import report_html
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_plots import draw_curves, save_figure
@@ -23,7 +24,7 @@ def write_report(
     name: str | None = None,
     run: str | Path | None = None,
 ) -> None:
-    """Writes `report.json`, `report.md` and their plots into a folder, each file atomically.
+    """Writes `report.json`, `report.md`, their plots, and `report.html`, which has all in one.
 
     Args:
         folder: Where to write; created if missing.
@@ -53,7 +54,7 @@ def write_report(
     >>> outcomes = Outcomes.of(Classification(("cat", "dog")), labels, answers)
     >>> write_report(folder, results_of(report_of(outcomes, labels), outcomes), {"seconds": 1.0})
     >>> sorted(path.name for path in folder.iterdir())
-    ['calibration.png', 'confusion.png', 'report.json', 'report.md']
+    ['calibration.png', 'confusion.png', 'report.html', 'report.json', 'report.md']
     """
     folder, run = Path(folder), Path(folder if run is None else run)
     history = dict(history or {})
@@ -72,6 +73,7 @@ def write_report(
     facts = {"epochs": epochs, "note_of_best": note_of_best(folder, facts), **facts}
     page = report_page(name or run.resolve().name, results, facts, config, tuple(plots), run)
     write_text(folder / "report.md", page)
+    write_text(folder / "report.html", report_html(page, folder, tuple(plots)))
 
 
 def note_of_best(folder: Path, facts: Mapping[str, Any]) -> str:

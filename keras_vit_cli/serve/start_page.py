@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from functools import cache
 from html import escape
@@ -11,6 +9,7 @@ from importlib.resources import files
 from string import Template
 
 from keras_vit._base.errors import printable
+from keras_vit_cli.page_parts import sha256_source
 from keras_vit_cli.serve.model import ServedModel
 
 
@@ -35,7 +34,7 @@ def page_headers() -> dict[str, str]:
     """Return headers that allow the page's own style and script, by their hashes, and no others."""
     page = _template().template
     style, script = (
-        _hash(match[1])
+        sha256_source(match[1])
         for tag in ("style", "script")
         if (match := re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL))
     )
@@ -58,7 +57,3 @@ def page_headers() -> dict[str, str]:
 @cache
 def _template() -> Template:
     return Template(files("keras_vit_cli.serve").joinpath("page.html").read_text("utf-8"))
-
-
-def _hash(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

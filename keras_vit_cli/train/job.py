@@ -10,9 +10,9 @@ from keras_vit_cli.options.train import TrainOptions
 # The files of a complete run, and those that are needed only until it is complete.
 RUN_FILES = (
     *("model.keras", "best.keras", "saved_models/*", "tensorboard/*"),
-    *("config.json", "history.csv", "images.csv", "report.json", "report.md"),
+    *("config.json", "history.csv", "images.csv", "report.json", "report.md", "report.html"),
     *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
-    *("precision_recall.png", "numbers.png", "grades.png"),
+    *("precision_recall.png", "numbers.png", "grades.png", "iou.png"),
 )
 SCRATCH_FILES = ("checkpoints/*",)
 

@@ -20,8 +20,8 @@ from tests.data.image_fixtures import disorderly_folder
 
 pytestmark = pytest.mark.usefixtures("small_recipe", "here")
 Interrupt = Callable[[list[str], str], None]
-IN_A_RUN = """SHA256SUMS model.keras saved_models report.json report.md curves.png confusion.png
-calibration.png mistakes.png best.keras history.csv config.json images.csv"""
+IN_A_RUN = """SHA256SUMS model.keras saved_models report.json report.md report.html curves.png
+confusion.png calibration.png mistakes.png best.keras history.csv config.json images.csv"""
 LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough)
 
 

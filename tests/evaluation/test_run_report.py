@@ -32,7 +32,7 @@ pytest.importorskip("tensorflow")
 
 NAMES = ("daisy", "rose", "tulip")
 PLOTS = ("confusion.png", "calibration.png", "curves.png", "mistakes.png")
-FILES = ("report.json", "report.md", *PLOTS)
+FILES = ("report.json", "report.md", "report.html", *PLOTS)
 FACTS = {
     "seconds": 61.2, "model": "ViT-Ti/16", "parameters": 5526346, "pixels": [224, 224, 3],
     "recipe": "finetune_small", "bad_files": [["rose/x|y.jpg", "the file is empty"]],
@@ -237,6 +237,34 @@ def test_folder(tmp_path: Path) -> None:
     assert page.startswith("# ビオラ\n")
     assert "| duration | 2 epochs in 61 seconds |" in page
     assert all(f"]({name})" in page for name in PLOTS)
+
+
+def test_the_page_for_a_browser_has_all_and_requests_nothing(browser: Any, tmp_path: Path) -> None:
+    names = ("daisy", "<img src=x>", "![t](/etc/hostname)")
+    pixels = RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8)
+    split = data.ArraySplit("val", names, pixels, LABELS)
+    write_report(tmp_path, results_of_classes(names, LABELS, LOGITS, split), FACTS)
+    page, requests = browser.new_page(), []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: pytest.fail(str(error)))
+    address = (tmp_path / "report.html").as_uri()
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert {url for url in requests if not url.startswith("data:")} == {address}
+    sizes = page.evaluate("[...document.images].map(image => image.naturalWidth)")
+    assert len(sizes) == 3
+    assert min(sizes) > 300
+    text = page.inner_text("main")
+    assert all(name in text for name in (*names, "rose/x|y.jpg"))
+    table = page.locator("table", has=page.get_by_text("recall", exact=True))
+    table.get_by_role("button", name="recall").click()
+    cells = table.locator("tbody tr td:nth-child(3)").all_inner_texts()
+    assert cells == sorted(cells, key=float)
+    assert len(cells) == 3
+    table.get_by_role("button", name="recall").press("Enter")
+    assert table.locator("tbody tr td:nth-child(3)").all_inner_texts() == cells[::-1]
 
 
 def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,0 +1,57 @@
+"""The report for a browser: `report.html`, one file with its plots, tables that sort."""
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from markdown_it import MarkdownIt
+
+from keras_vit_cli.page_parts import base_style, in_base64, sha256_source
+
+_SCRIPT = ("<script>", "</script>")
+
+
+def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
+    """Return a report in Markdown as a page that needs no other file and requests none.
+
+    Args:
+        page: What `report_page` wrote. HTML within it is text.
+        folder: Where the plots are.
+        plots: Names of PNG files there; another image is left out.
+
+    Raises:
+        OSError: A plot cannot be read.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from keras_vit_cli.report.report_html import report_html
+    >>> "<h1>cats &lt;b&gt;</h1>" in report_html("# cats &lt;b&gt;", Path("."), ())
+    True
+    """
+    # As GitHub reads `report.md`, without HTML; Keras brings the parser, by rich.
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(page)
+    inner = [child for token in tokens for child in token.children or ()]
+    for image in (token for token in inner if token.type == "image"):
+        if image.attrs["src"] in plots:
+            content = (folder / str(image.attrs["src"])).read_bytes()
+            image.attrs["src"] = f"data:image/png;base64,{in_base64(content)}"
+        else:
+            image.attrs["src"] = "data:,"
+    template = files("keras_vit_cli.report").joinpath("report.html").read_text("utf-8")
+    script = template.split(_SCRIPT[0])[1].split(_SCRIPT[1])[0]
+    return Template(template).substitute(
+        title=_escaped_title(tokens),
+        policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src {sha256_source(script)}",
+        style=base_style(),
+        body=reader.renderer.render(tokens, reader.options, {}),
+    )
+
+
+def _escaped_title(tokens: list[Any]) -> str:
+    """Return the text of the first heading, for the name of the window."""
+    return escape("".join(child.content for child in tokens[1].children or ()))
