@@ -64,6 +64,7 @@ from keras_vit.data.sources.splits import (
 )
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
+from keras_vit.tasks.classification import as_task
 
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
@@ -117,13 +118,13 @@ class FileSplit(IndexedSplit):
         self.name, self.reader = name, resolve_reader(reader, bands)
         if bands is not None:
             self.bands, self.channels = check_bands(bands), len(bands)
-        self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
+        self.task = as_task(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
         self.max_pixels, self.nodata = max_pixels, nodata
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
-        task = self.meaning if isinstance(self.meaning, Task) else None
-        self._labels = np.asarray(labels, np.int32) if task is None else task.check_targets(labels)
+        # A split of which no file is left is empty.
+        self._labels = self.task.check_targets(labels) if len(labels) else np.zeros(0, np.int32)
         if len(self._labels) != len(self.files):
             raise ValueError(
                 f"{len(self._labels)} labels for {len(self.files)} files: give one for each file"
