@@ -75,13 +75,10 @@ class Records(ABC):
 
     def place(self, index: int) -> str:
         """Where a record is, for messages."""
-        number = self._shard_of(index)
+        number = int(np.searchsorted(self._ends, index, side="right"))
         shard = self.shards[number]
         record = index - int(self._ends[number]) + shard.take + shard.skip
         return f"{printable(shard.filename)}, record {record}"
-
-    def _shard_of(self, index: int) -> int:
-        return int(np.searchsorted(self._ends, index, side="right"))
 
     def read(self, index: tf.Tensor) -> tf.Tensor:
         """Return the record with this int64 index as a scalar string, in a tf.data graph."""
