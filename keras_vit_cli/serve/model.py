@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit import ops as backend
 from keras_vit._base.errors import printable
 from keras_vit._base.manifest import sha256
-from keras_vit.data.decode.decoder import check_channels
+from keras_vit.data.data_errors import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
     check_reads_files,

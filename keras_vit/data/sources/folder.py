@@ -20,7 +20,7 @@ from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
-from keras_vit.data.decode.decoder import Crop, decode_image, decode_upright_jpeg
+from keras_vit.data.decode.decoder import Crop, decode_image, decode_upright_jpeg, to_channels
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import (
@@ -98,6 +98,7 @@ class FileSplit(IndexedSplit):
     """
 
     can_fail = True
+    bitmaps = False  # whether the files are BMP, without palettes, which TensorFlow decodes
     _per_example: tuple[str, ...] = ("_labels", "_digests", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
@@ -130,10 +131,10 @@ class FileSplit(IndexedSplit):
                 f"{len(self._labels)} labels for {len(self.files)} files: give one for each file"
             )
 
-    def with_files(self, files: Sequence[Path], *, upright: bool, jpeg: bool) -> FileSplit:
-        """Return the same examples in other files, one for each, of which the same is known."""
+    def with_bitmaps(self, files: Sequence[Path]) -> FileSplit:
+        """Return the same examples in other files, BMP as Pillow writes it, one for each."""
         changed = self._copy()
-        changed.files, changed.upright, changed.jpeg = tuple(files), upright, jpeg
+        changed.files, changed.bitmaps = tuple(files), True
         return changed
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
@@ -147,6 +148,8 @@ class FileSplit(IndexedSplit):
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         contents = tf.io.read_file(example)
+        if self.bitmaps:
+            return to_channels(crop_to_box(tf.io.decode_bmp(contents), crop), channels)
         if self.verified and self.upright and self.jpeg:
             return decode_upright_jpeg(contents, channels, crop, self.decoder)
         # The size of a verified file is known: to check it again would slow small images down.
