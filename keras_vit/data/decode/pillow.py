@@ -1,5 +1,4 @@
-"""Image files to pixels with Pillow: all where TensorFlow is not the backend, and what its graph
-does not decode.
+"""Pillow decodes image files: all without TensorFlow; BMP, GIF and WebP called from its graph.
 
 The same rules as in `decoder`, a TensorFlow graph: a test compares the two. Only JPEG files differ
 a little, see `read_image`.
