@@ -50,7 +50,7 @@ def _measure(model: str, kind: str, devices: int, images: int) -> dict[str, floa
 
 
 def _work(name: str, kind: str, batch: int) -> None:
-    from keras_vit_cli.plan.step_cost import step_cost
+    from benchmarks._steps import step_cost
 
     cost = step_cost(name, kind, batch_size=batch)
     sizes = {"state": cost.state, "temporaries": cost.temporaries, "collectives": cost.collectives}

@@ -90,8 +90,8 @@ def compile_contestant(row: Row, topology: str) -> Any:
     """The compiled step of a row of the table."""
     import keras
 
+    from benchmarks._steps import compile_step, tpu_devices
     from keras_vit.distribution.kinds import distribution_over
-    from keras_vit.trainer.compiled_step import compile_step, tpu_devices
 
     system, options = CONTESTANTS[row["contestant"]]
     work = Work(
@@ -118,7 +118,7 @@ def compile_contestant(row: Row, topology: str) -> Any:
 
 
 def _cost(row: Row, topology: str) -> Row:
-    from keras_vit_cli.plan.step_cost import CHIPS, program_cost
+    from benchmarks._steps import CHIPS, program_cost
 
     program = compile_contestant(row, topology)
     cost = program_cost(program, 1, CHIPS[topology.partition(":")[0]])

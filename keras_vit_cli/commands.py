@@ -35,7 +35,7 @@ from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.options.list import ListOptions
 from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.options.train import TrainOptions
-from keras_vit_cli.plan.plan_command import plan
+from keras_vit_cli.plan_command import plan
 from keras_vit_cli.predict.predict_command import predict
 from keras_vit_cli.printing import (
     print_next,

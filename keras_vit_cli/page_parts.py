@@ -1,14 +1,37 @@
-"""Parts of the pages that commands write: style, names, images."""
+"""Parts of the pages that commands write: templates, style, names, images, data."""
 
 import base64
 import hashlib
 import io
+import json
 import re
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
+from keras_vit._base.errors import printable
+
 _END = 8  # letters of a name that stay together: "_2.jpeg" is a line, "g" is not
+
+
+def template(room: str, name: str) -> Template:
+    """Return the template of a page from a folder of this package."""
+    return Template(files(f"keras_vit_cli.{room}").joinpath(name).read_text("utf-8"))
+
+
+def script_data(data: Any) -> str:
+    """Return JSON for a page's script: `</script>` in a file's name would end the element."""
+    return json.dumps(data).replace("<", "\\u003c")
+
+
+def file_list(reasons: Mapping[Any, str]) -> str:
+    """Return the items of a list of files that cannot be read, each with the reason, as HTML."""
+    return "".join(
+        f"<li>{escape(printable(file))}: {escape(printable(reason))}</li>"
+        for file, reason in reasons.items()
+    )
 
 
 def base_style() -> str:

@@ -1,7 +1,6 @@
 """Starts `keras-vit`: options first, since importing keras_vit imports the backend."""
 
 import io
-import os
 import sys
 from importlib.util import find_spec
 from typing import Any
@@ -19,8 +18,6 @@ def main() -> int:
 
 
 def _start(options: dict[str, Any]) -> int:
-    if options.get("compile") and find_spec("jax"):
-        os.environ["KERAS_BACKEND"] = "jax"  # only JAX compiles for a TPU that is elsewhere
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
     with without_noise():

@@ -163,62 +163,10 @@ plt.show()
 # %% [markdown]
 # ## Will it fit the pod?
 #
-# `keras-vit plan` answers before anything is rented. ViT-G/14 has 1.8 billion parameters; here is a
-# training step with AdamW and 256 images on sixteen TPU v5e chips:
-
-# %%
-import subprocess
-import sys
-from pathlib import Path
-
-
-def run(command):
-    """Runs a command and prints it with its output."""
-    print(f"$ {command}")
-    program, *options = command.replace("\\\n", "").split()
-    program = Path(sys.executable).with_name(program)  # installed beside Python
-    done = subprocess.run([program, *options], capture_output=True, text=True)
-    print(done.stdout or done.stderr)
-
-
-run(
-    "keras-vit plan ViT-G/14 --compile v5e:4x4 --distribution fsdp --batch-size 256 \\\n"
-    "    --precision mixed_bfloat16 --remat"
-)
-
-# %% [markdown]
-# These are sums over the shapes of the model. With the extra `tpu`, a second column has the counts
-# of the TPU's own compiler, which runs without a TPU.
+# In a clone of the repository, `python -m benchmarks plan` answers before anything is rented: what
+# a training step costs each chip of a TPU that is elsewhere, by arithmetic and by its compiler
+# ([Many devices](../distributed.md#a-tpu-that-is-elsewhere)).
 #
-# The same arithmetic for other numbers of chips, with 16 images on each. At 256 the curve turns:
-# they do not divide the widths of attention, 1664 and 4992, so its kernels stay whole. The layout
-# table would have shown it.
-
-# %%
-from keras_vit_cli.plan.step_cost import CHIPS, expected_cost
-
-
-def memory(kind, chips):
-    """GiB that a chip needs."""
-    options = {"precision": "mixed_bfloat16", "remat": True, "batch_size": 16 * chips}
-    return expected_cost("ViT-G/14", kind, chips, **options).memory / 2**30
-
-
-chips = [4**i for i in range(5)]
-figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
-for kind in ("data_parallel", "fsdp"):
-    axis.plot(chips, [memory(kind, count) for count in chips], "o-", label=kind)
-limit = CHIPS["v5e"].memory / 2**30
-axis.axhline(limit, c="black", ls=":")
-axis.text(chips[-1], limit + 0.3, f"memory of a TPU v5e: {limit:.0f} GiB", ha="right", va="bottom")
-axis.set(xscale="log", xlabel="chips", ylabel="GiB per chip", ylim=(0, None))
-axis.set_xticks(chips, [str(count) for count in chips])
-axis.minorticks_off()
-axis.set_title("A training step of ViT-G/14: what each chip has to hold")
-figure.legend(loc="outside lower center", ncols=2, frameon=False)
-plt.show()
-
-# %% [markdown]
 # ## The same line elsewhere
 #
 # The line that matters is `set_distribution(create(kind))`. On several machines, one more comes

@@ -18,6 +18,7 @@ from keras_vit._base.errors import did_you_mean
 from keras_vit.data import DatasetUnavailableError, Split, decode_image
 from keras_vit.data._imports import tensorflow_datasets as tfds
 from keras_vit.data._imports import tf
+from keras_vit.tasks.classification import as_task
 
 if TYPE_CHECKING:
     from keras_vit.data.decode.decoder import Crop
@@ -179,7 +180,7 @@ class TaskSplit(Split):
         self._builder, self._size = builder, size
         names = getattr(builder.info.features[task.label.key], "names", None) or ()
         numbers = map(str, range(task.classes))
-        self.class_names = tuple(names if len(names) == task.classes else numbers)
+        self.task = as_task(tuple(names if len(names) == task.classes else numbers))
 
     @property
     def num_examples(self) -> int:

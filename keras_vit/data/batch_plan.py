@@ -19,7 +19,6 @@ from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split, spread
 from keras_vit.ops import rows_of_process
-from keras_vit.tasks import Task
 from keras_vit.tasks.pixel_losses import IGNORED
 
 
@@ -146,7 +145,7 @@ def label_columns(split: Split, num_classes: int | None) -> int | None:
                 "numbers already: leave num_classes out."
             )
         return columns
-    if num_classes is not None and isinstance(split.meaning, Task) and not split.meaning.mixes:
+    if num_classes is not None and not split.task.mixes:
         raise ValueError(
             f"num_classes={num_classes} makes one-hot rows of classes, which are mixed, and the "
             f"labels of {split!r} must stay integers: leave num_classes out, and mixup and CutMix."

@@ -22,6 +22,16 @@ class DatasetUnavailableError(RuntimeError):
     """A TFDS data set is not prepared on this machine and cannot be downloaded."""
 
 
+def check_channels(channels: int) -> None:
+    """Raises a ValueError for another number than 1 or 3."""
+    if channels not in (1, 3):
+        raise ValueError(
+            f"channels={channels} must be 3 (RGB) or 1 (gray): files of images have one, three or "
+            "four channels, of which transparency is left out. Give a model of other channels "
+            "arrays, as model.predict(pixels)."
+        )
+
+
 def too_large(size: str, max_pixels: int) -> str:
     """Return the reason for a size such as "10000 x 10000"."""
     return f"the image has {size} pixels, more than max_pixels={max_pixels} in all"
@@ -42,7 +52,9 @@ def undecodable_reason(contents: bytes, error: Exception) -> str:
     Messages of `decode_image`'s own assertions are kept; other messages of TensorFlow name
     operators and nodes, which do not describe the file.
     """
-    # In a graph, and called eagerly.
+    # Of Python within a graph; in a graph, and called eagerly.
+    if raised := re.search(r"BadImageError: (.*)", str(error)):
+        return raised[1]
     asserted = re.search(r"(?:assertion failed: \[|Summarized data: b')(.*?)[\]']", str(error))
     if asserted:
         return asserted[1]

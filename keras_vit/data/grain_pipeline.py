@@ -16,7 +16,6 @@ import numpy as np
 
 from keras_vit._base.processors import available_processors
 from keras_vit.data.augment.augmentation import of_image
-from keras_vit.data.augment.change import Draws
 from keras_vit.data.augment.mixtures import draw_mixture, mix_images, mix_rows
 from keras_vit.data.augment.training_image import augment_crop
 from keras_vit.data.batch_plan import BatchPlan
@@ -147,11 +146,8 @@ class _Examples:
         self._labels = plan.source.labels()
         self._needed = None if plan.needed is None else frozenset(plan.needed.tolist())
         self._order = lru_cache(maxsize=2)(partial(self._source.order, plan.shuffle_seed))
-        self._draw = lru_cache(maxsize=4)(self._draw_chunk)
+        self._draw = lru_cache(maxsize=4)(lambda chunk: plan.draw(chunk * _CHUNK, _CHUNK))
         self._one_thread = threading.Lock()  # makes the order, and others wait
-
-    def _draw_chunk(self, chunk: int) -> dict[str, Draws]:
-        return self._plan.draw(chunk * _CHUNK, _CHUNK)
 
     def at(self, position: int) -> _Example | None:
         """Return the prepared image; None where it cannot be decoded and is left out."""

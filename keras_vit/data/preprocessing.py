@@ -112,10 +112,6 @@ def _as_float(image: Array, size: PixelSize, channels: int | None) -> Array:
     return xp.ensure_shape(xp.cast(image, xp.float32), (*size, channels))
 
 
-def _stretch(image: Array, size: PixelSize, *_: object) -> Array:
-    return stretch(image, size)
-
-
 def _stretch_bicubic(image: Array, size: PixelSize, *_: object) -> Array:
     xp = array_namespace(image)
     resized = xp.image.resize(image, size, "bicubic", antialias=True)
@@ -196,7 +192,7 @@ def _resize_as_pillow(image: Array, target: Array, interpolation: str) -> Array:
 # (image, size, crop_fraction, interpolation) -> image.
 EVAL_TRANSFORMS: dict[str, Callable[..., Any]] = {
     "crop": _resize_and_crop,
-    "stretch": _stretch,
+    "stretch": lambda image, size, *_: stretch(image, size),
     "stretch_bicubic": _stretch_bicubic,
     "big_vision": _big_vision,
     **{mode: partial(_as_pillow, rule) for mode, rule in PILLOW_MODES.items()},

@@ -116,22 +116,15 @@ def _batches(
 
         return _batches_of_process(examples, label_of, prepare, guarded, batch_size, needed)
     if split.can_fail:
-        return _guarded_batches(examples.batch(batch_size), prepare, guarded)
+        # A batch that fails is prepared again, image by image guarded: guarding every image from
+        # the start takes half as much time again.
+        batch_of = partial(_guarded_batch, prepare=prepare, guarded=guarded)
+        return _each(examples.batch(batch_size), batch_of)
     return _map(examples, prepare).batch(batch_size)
 
 
 def _map(examples: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     return examples.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _guarded_batches(
-    plans: tf.data.Dataset, prepare: Callable[..., Any], guarded: Callable[..., Any]
-) -> tf.data.Dataset:
-    """Batches of prepared images; a batch that fails is prepared again, image by image guarded.
-
-    Guarding every image from the start takes half as much time again.
-    """
-    return _each(plans, partial(_guarded_batch, prepare=prepare, guarded=guarded))
 
 
 def _guarded_batch(

@@ -20,15 +20,14 @@ import numpy as np
 
 from keras_vit._base.errors import check_choice
 from keras_vit.evaluation.checks import check_features
+from keras_vit.evaluation.probes import ABSENT, STRENGTHS, as_head
 
 MEANS, RIDGE, LOGISTIC = "class means", "ridge", "logistic regression"
 NEIGHBORS = "nearest neighbors"
 MOST_FOLDS = 10
-# Multiples of the mean squared singular value of the standardized features, and scikit-learn's C.
+# Multiples of the mean squared singular value of the standardized features.
 PENALTIES = tuple(float(p) for p in np.logspace(-2, 3, 11))
-STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
 TEMPERATURE = 0.07  # of the votes, as in DINO (Caron et al. 2021)
-ABSENT = -1e4  # bias of a class without training images
 
 
 class Head(NamedTuple):
@@ -127,17 +126,9 @@ def _logistic(
 ) -> Head:
     from sklearn.linear_model import LogisticRegression
 
-    known = np.unique(y)
-    if len(known) < 2:
+    if len(np.unique(y)) < 2:
         return Head(np.zeros((x.shape[1], classes)), np.zeros(classes))
-    fitted = LogisticRegression(C=setting, max_iter=2000).fit(x, y, weights)
-    coefficients, intercepts = fitted.coef_, fitted.intercept_
-    if len(known) == 2:  # scikit-learn keeps the difference
-        coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
-        intercepts = np.concatenate([[0.0], intercepts])
-    kernel, bias = np.zeros((x.shape[1], classes)), np.zeros(classes)
-    kernel[:, known], bias[known] = coefficients.T, intercepts
-    return Head(kernel, bias)
+    return Head(*as_head(LogisticRegression(C=setting, max_iter=2000).fit(x, y, weights), classes))
 
 
 HEADS_BY_NAME: dict[str, Callable[..., Head]] = {

@@ -12,6 +12,7 @@ from keras_vit.tasks.classification import most_probable
 
 # Candidates for the inverse strength of the L2 penalty, scikit-learn's C.
 STRENGTHS = tuple(float(c) for c in np.logspace(-4, 1, 6))
+ABSENT = -1e4  # bias of a class without training examples
 
 
 def knn_accuracy(
@@ -157,7 +158,7 @@ def linear_probe(
     ).fit(train_x[several], train_y[several])
     classifier.set_params(**search.best_params_).fit(train_x, train_y)
     scaler, regression = (step for _, step in classifier.steps)
-    kernel, bias = _as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
+    kernel, bias = as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
     kernel /= scaler.scale_[:, None]
     bias -= scaler.mean_ @ kernel
     if balance == "logits":
@@ -187,14 +188,14 @@ def check_classes(labels: np.ndarray) -> int:
     return int(several.min())
 
 
-def _as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+def as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return one column per class; a class without training examples is never predicted."""
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(coefficients) == 1:  # of two classes scikit-learn keeps the difference only
         coefficients = np.concatenate([np.zeros_like(coefficients), coefficients])
         intercepts = np.concatenate([[0.0], intercepts])
     kernel = np.zeros((coefficients.shape[1], num_classes))
-    bias = np.full(num_classes, -1e4)
+    bias = np.full(num_classes, ABSENT)
     kernel[:, regression.classes_] = coefficients.T
     bias[regression.classes_] = intercepts
     return kernel, bias

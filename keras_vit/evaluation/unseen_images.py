@@ -164,9 +164,7 @@ def with_classes(split: Split, model: Any) -> Split:
         ValueError: Some of the classes are not the model's.
     """
     names, task = getattr(model, "class_names", None), getattr(model, "task", None)
-    # One class alone is not a task.
-    is_classes = isinstance(split.meaning, tuple) or split.task.kind == "classification"
-    if names is None or not is_classes or task is None or task.kind != "classification":
+    if names is None or not split.task.sums_to_one or task is None or not task.sums_to_one:
         return split
     classes, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
     unknown = {n: int(c) for n, c in zip(classes, counts, strict=True) if c and n not in names}
@@ -242,7 +240,7 @@ def _replaced(splits: Splits, **parts: Split) -> Splits:
 def check_same_task(model: Any, split: Split) -> None:
     """Raise a ValueError where the labels of a split mean something else than a model answers."""
     task, asked = getattr(model, "task", None), split.task
-    if asked.kind == "classification" and (task is None or task.kind == "classification"):
+    if asked.sums_to_one and (task is None or task.sums_to_one):
         names, classes = model.class_names, split.class_names
         if model.num_classes != len(classes) or (names is not None and tuple(names) != classes):
             shown = "" if names is None else f" ({_shorten(names)})"

@@ -12,6 +12,7 @@ from keras.ops import convert_to_numpy, convert_to_tensor
 
 from keras_vit import data
 from keras_vit._base.errors import counted
+from keras_vit.data.decode.image_kinds import kind_by_bytes
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
 from keras_vit.exporting.exported import ExportedModel, format_of
 from keras_vit.exporting.format_table import FORMATS
@@ -37,8 +38,8 @@ class Comparison:
         noun: What that is.
         size: Bytes of the file.
         weights: Bytes of the model's weights.
-        files: How many image files a SavedModel also decoded itself; 0 for other formats, and
-            where the images are not files.
+        files: How many JPEG and PNG files a SavedModel also decoded itself; 0 for other formats,
+            and where the images are not files.
         other_files: To how many of these it gives another class, labels, grade or numbers than
             `predict_files` of the model, whose JPEG decoder may be another.
     """
@@ -118,6 +119,8 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
         return 0, 0
     run = FORMATS[contract.format].implementation().file_runner(exported.path, contract.outputs[0])
     task, total, others = task_of(model), 0, 0
+    kinds = ((file, kind_by_bytes(file)) for file in files)
+    files = [file for file, kind in kinds if kind and kind.name in ("JPEG", "PNG")]
     predicted = predict_files(model, files)
     readable = ((file, row) for file, row in predicted if not isinstance(row, str))
     while batch := list(islice(readable, 32)):

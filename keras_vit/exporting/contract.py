@@ -77,7 +77,7 @@ class Contract:
 
     @property
     def reads_files(self) -> bool:
-        """Whether the bytes of image files, of one, three or four channels, can be its input."""
+        """Whether the bytes of JPEG and PNG files, of up to four channels, can be its input."""
         return self.channels in (1, 3) and self.statistics is None
 
     @property

@@ -1,4 +1,4 @@
-"""The SavedModel, which also decodes photographs. Written where Keras is on TensorFlow."""
+"""The SavedModel, which also decodes JPEG and PNG files. Written where Keras is on TensorFlow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def write(
 
     def decode(contents: Any) -> Any:
         decoder = contract.evaluation.decoder or "tensorflow"
-        return decode_image(contents, channels, max_pixels=contract.max_pixels, decoder=decoder)
+        limit = contract.max_pixels
+        return decode_image(contents, channels, max_pixels=limit, decoder=decoder, to_save=True)
 
     def read(contents: Any) -> Any:
         """Return pixels of a file and True, or black and False."""

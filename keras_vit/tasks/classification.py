@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit._base.errors import counted
 from keras_vit.tasks.answer import Tally
 from keras_vit.tasks.balance import class_weights, differs_much, log_priors
 from keras_vit.tasks.conformal import METHODS, PredictionSets
@@ -23,6 +24,7 @@ from keras_vit.tasks.losses import (
 from keras_vit.tasks.rows import NameTask, percentages
 from keras_vit.tasks.scores import NamedScores, class_scores
 from keras_vit.tasks.target import as_array
+from keras_vit.tasks.task import Task
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -80,6 +82,10 @@ class Classification(NameTask):
                 f"sets of {len(self.sets.thresholds)} classes do not fit {self.size}: calibrate "
                 "them on answers of this task."
             )
+
+    @property
+    def kind_and_size(self) -> str:
+        return counted(self.size, *self.nouns)
 
     @property
     def answer_names(self) -> tuple[str, ...]:
@@ -212,6 +218,23 @@ class Classification(NameTask):
         config = super().get_config()
         sets = config.pop("sets")  # left out, so that earlier versions read what they know
         return config if sets is None else {**config, "sets": sets.get_config()}
+
+
+class OneClass(Classification):
+    """The class of a folder that has one: its images are read, and a model learns nothing."""
+
+    fewest = 1
+
+
+def as_task(meaning: Task | Sequence[str]) -> Task:
+    """Return a task as it is, or that of classes with these names, also of one.
+
+    >>> as_task(("cat", "dog")).size, as_task(["cat"]).size
+    (2, 1)
+    """
+    if isinstance(meaning, Task):
+        return meaning
+    return (Classification if len(meaning) > 1 else OneClass)(tuple(meaning))
 
 
 def most_probable(scores: np.ndarray) -> np.ndarray:

@@ -75,6 +75,11 @@ class Task(Target, Answer):
         return self.size
 
     @property
+    def kind_and_size(self) -> str:
+        """What a data set is of in a few words: "multilabel of 6", or "10 classes"."""
+        return f"{self.kind} of {self.size}"
+
+    @property
     def shown_names(self) -> tuple[str, ...]:
         """The names, or `"0"`, `"1"`, ... where nobody gave any."""
         return self.names or tuple(map(str, range(self.size)))

@@ -14,7 +14,6 @@ import numpy as np
 from keras_vit._base.errors import check_choice, counted
 from keras_vit.evaluation.checks import check_features
 from keras_vit.evaluation.linear_heads import (
-    ABSENT,
     HEADS_BY_NAME,
     LOGISTIC,
     MEANS,
@@ -24,6 +23,7 @@ from keras_vit.evaluation.linear_heads import (
     left_out,
     stratified_folds,
 )
+from keras_vit.evaluation.probes import ABSENT
 from keras_vit.evaluation.temperature import fit_temperature
 from keras_vit.tasks.balance import BALANCES, class_weights, differs_much, sampling_rates
 from keras_vit.tasks.classification import most_probable, softmax

@@ -76,7 +76,11 @@ def write_state(path: Path, arrays: Mapping[str, Any], state: dict[str, Any]) ->
     text = json.dumps(state, default=encode)
     described = {name: (array.dtype.name, array.shape) for name, array in tensors.items()}
     content = json.dumps({"state": text, "arrays": described})
-    tensors = {name: _as_known_dtype(value) for name, value in tensors.items()}
+    tensors = {
+        # bfloat16 and float8 as integers of the same bits: older releases of the library lack them.
+        name: value if value.dtype.isbuiltin == 1 else value.view(f"u{value.itemsize}")
+        for name, value in tensors.items()
+    }
     tensors["state"] = np.frombuffer(content.encode(), np.uint8)
     with atomic_write(path) as temporary:
         try:
@@ -120,8 +124,3 @@ def _to_numpy(value: Any) -> np.ndarray:
     if not (isinstance(value, np.ndarray | keras.Variable) or keras.ops.is_tensor(value)):
         raise TypeError(f"{value!r} is neither an array nor a value that JSON can express.")
     return np.asarray(keras.ops.convert_to_numpy(value), order="C")
-
-
-def _as_known_dtype(array: np.ndarray) -> np.ndarray:
-    """bfloat16 and float8 as integers of the same bits: older releases of the library lack them."""
-    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")

@@ -44,7 +44,8 @@ def check_claims(
     accepted = {*accepted_arguments(model)} - {"name", "dtype"}
     arguments = {name: value for name, value in arguments.items() if name in accepted}
     try:
-        blocks, inputs = _blocks(arguments), _input_values(arguments)
+        sides = [_size(side) for side in arguments.get("input_shape", ()) if side is not None]
+        blocks, inputs = _blocks(arguments), math.prod(sides)
         parameters = 0
         if blocks * TENSORS_PER_BLOCK <= tensors:
             skeleton = without_values(partial(model, **arguments))
@@ -77,10 +78,6 @@ def _blocks(arguments: dict[str, Any]) -> int:
     if len(stages) > MOST_STAGES:
         raise ValueError(f"{len(stages)} stages of a ResNet")
     return sum(_size(number) for number in (*stages, arguments.get("depth", 0)))
-
-
-def _input_values(arguments: dict[str, Any]) -> int:
-    return math.prod(_size(side) for side in arguments.get("input_shape", ()) if side is not None)
 
 
 def _size(number: Any) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from keras_vit._base.errors import counted, printable
@@ -19,7 +16,7 @@ from keras_vit.curation import FeatureIndex
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.audit.decisions import COLUMNS, DIGEST
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
-from keras_vit_cli.page_parts import breakable
+from keras_vit_cli.page_parts import breakable, file_list, script_data, template
 from keras_vit_cli.search.result_page import Card, card_style, photo, thumbnail
 
 PAGE = "index.html"
@@ -37,14 +34,12 @@ def write_audit_page(path: Path, place: Path, index: FeatureIndex, audit: Audit,
         audit: What to show.
         most: Findings of each problem that are shown.
     """
-    template = Template(files("keras_vit_cli.audit").joinpath("audit.html").read_text("utf-8"))
-    page = template.substitute(
+    page = template("audit", "audit.html").substitute(
         style=card_style(),
         title=escape(printable(f"Audit of {index.photos.name}")),
         facts=escape(printable(_facts(index, audit))),
         problems="\0",
-        # "</script>" or "<!--" in a file's name would change where the element ends.
-        data=json.dumps(_data(index, audit, most)).replace("<", "\\u003c"),
+        data=script_data(_data(index, audit, most)),
     )
     begin, end = page.split("\0")
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -150,10 +145,7 @@ def _card(
 def _unreadable(unreadable: dict[str, str], most: int) -> str:
     if not unreadable:
         return ""
-    rows = "".join(
-        f"<li>{escape(printable(file))}: {escape(printable(reason))}</li>"
-        for file, reason in sorted(unreadable.items())[:most]
-    )
+    rows = file_list(dict(sorted(unreadable.items())[:most]))
     return (
         f"<section><h2>Unreadable: {len(unreadable):,}</h2><p class=note>These files cannot be "
         "decoded, and are in no list.</p><ul class=unreadable>" + rows + "</ul></section>\n"

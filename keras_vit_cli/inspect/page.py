@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,15 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import write_text
 from keras_vit.inspection.plots import HEAT
 from keras_vit_cli.inspect.looks import Looks
-from keras_vit_cli.page_parts import base_style, breakable, in_base64, jpeg_uri
+from keras_vit_cli.page_parts import (
+    base_style,
+    breakable,
+    file_list,
+    in_base64,
+    jpeg_uri,
+    script_data,
+    template,
+)
 
 _LAST_STOP = {
     "attribution": "what speaks for the answer below each image: attention times the gradient of "
@@ -69,8 +74,7 @@ def write_page(
     }
     (height, width), (patch_h, patch_w) = images[0].pixels.shape[:2], looks.patch_pixels
     covered_h, covered_w = looks.covered
-    template = Template(files("keras_vit_cli.inspect").joinpath("page.html").read_text("utf-8"))
-    page = template.substitute(
+    page = template("inspect", "page.html").substitute(
         base=base_style(),
         title=escape(printable(title)),
         facts=escape(
@@ -87,8 +91,7 @@ def write_page(
         cards="\n".join(_card(i, image) for i, image in enumerate(images)),
         failed=_failed(failed),
         plots="\n".join(map(_figure, plots)),
-        # "</script>" or "<!--" in a file's name would change where the element ends.
-        data=json.dumps(data).replace("<", "\\u003c"),
+        data=script_data(data),
     )
     write_text(path, page)
 
@@ -148,12 +151,9 @@ def _failed(files: dict[Path, str]) -> str:
     if not files:
         return ""
     what = "1 file is" if len(files) == 1 else f"{len(files)} files are"
-    rows = "".join(
-        f"<li>{escape(printable(file))}: {escape(reason)}</li>" for file, reason in files.items()
-    )
     return (
         f"<details class=failed><summary>{what} not shown: cannot be read</summary>"
-        f"<ul>{rows}</ul></details>"
+        f"<ul>{file_list(files)}</ul></details>"
     )
 
 

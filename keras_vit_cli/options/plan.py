@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from keras_vit_cli.options import shared
-from keras_vit_cli.options.option import POSITIONAL, Command, Integers, in_model, in_recipe, in_run
-from keras_vit_cli.options.shared import BATCH, COUNT, DISTRIBUTIONS, EPOCHS, PIXELS
+from keras_vit_cli.options.option import POSITIONAL, Command, Integers, in_model, in_recipe
+from keras_vit_cli.options.shared import BATCH, PIXELS
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,6 @@ class PlanOptions:
     precision: str = shared.precision()
     batch_size: int = in_recipe("number of images per batch", 32, BATCH)
     remat: bool = in_recipe("recompute activations in the backward pass, to save memory", False)
-    training_images: int | None = in_recipe(
-        "number of images to train on: print the least time of a whole training on the chips "
-        "of --compile",
-        None,
-        COUNT,
-    )
-    epochs: int = in_recipe("passes over the images in that training", 1, EPOCHS)
-    compile: str | None = in_run(
-        "compile the training step for this TPU, such as v5e:4x4, and print what it costs "
-        "each chip; with KERAS_BACKEND=jax and the extra tpu, without a TPU",
-        None,
-        metavar="TPU",
-    )
-    distribution: str = in_run(
-        "how --compile cuts the training over the chips", "data_parallel", choices=DISTRIBUTIONS
-    )
 
 
 PLAN = Command(

@@ -3,10 +3,9 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -22,7 +21,6 @@ from keras_vit.models.scoring import has_novelty
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.predict import PredictOptions
 from keras_vit_cli.predict.answer_files import (
-    Answered,
     Write,
     answered,
     line_writer,
@@ -60,7 +58,7 @@ def predict(options: PredictOptions) -> int:
     if out is not None and options.resume:
         done = answered(out, options.format, schema)
         _check_same_model(options, model, schema, done.last)
-        paths = _not_in(done, paths)
+        paths = (path for path in paths if name_of(path) not in done)
     answers = predict_files(model, paths, options.batch_size, options.max_pixels)
 
     end = None if done is None else done.end
@@ -94,10 +92,6 @@ def _without_answer(unread: int, infinite: int) -> str:
     """Return how many images do not have an answer, as the end of a line."""
     counts = {"cannot be read": unread, "with an answer that is not finite": infinite}
     return "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-
-
-def _not_in(done: Answered, paths: Iterable[Path]) -> Iterator[Path]:
-    return (path for path in paths if name_of(path) not in done)
 
 
 def _check_same_model(

@@ -1,14 +1,12 @@
 """The report for a browser: `report.html`, one file with its plots, tables that sort."""
 
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from markdown_it import MarkdownIt
 
-from keras_vit_cli.page_parts import base_style, in_base64, sha256_source
+from keras_vit_cli.page_parts import base_style, in_base64, sha256_source, template
 
 _SCRIPT = ("<script>", "</script>")
 
@@ -41,9 +39,9 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
             image.attrs["src"] = f"data:image/png;base64,{in_base64(content)}"
         else:
             image.attrs["src"] = "data:,"
-    template = files("keras_vit_cli.report").joinpath("report.html").read_text("utf-8")
-    script = template.split(_SCRIPT[0])[1].split(_SCRIPT[1])[0]
-    return Template(template).substitute(
+    html = template("report", "report.html")
+    script = html.template.split(_SCRIPT[0])[1].split(_SCRIPT[1])[0]
+    return html.substitute(
         title=_escaped_title(tokens),
         policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src {sha256_source(script)}",

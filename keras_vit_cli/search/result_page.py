@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from urllib.parse import quote
 
 from keras_vit._base.errors import printable
@@ -17,7 +16,7 @@ from keras_vit._base.files import atomic_write, begins_with_mark, path_from
 from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import displayed_image, read_contents
-from keras_vit_cli.page_parts import base_style, breakable, jpeg_uri
+from keras_vit_cli.page_parts import base_style, breakable, file_list, jpeg_uri, template
 from keras_vit_cli.search.result_table import is_result_table
 
 MARK = b'content="keras_vit search"'
@@ -88,8 +87,7 @@ def write_result_page(
     Thumbnails of raster files are of these `bands`.
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
-    template = Template(files("keras_vit_cli.search").joinpath("results.html").read_text("utf-8"))
-    page = template.substitute(
+    page = template("search", "results.html").substitute(
         style=card_style(),
         title=escape(printable(title)),
         facts=escape(printable(facts)),
@@ -124,12 +122,8 @@ def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> I
             cards = section.cards[start : start + _AHEAD]
             sources = threads.map(lambda card: thumbnail(card.path, bands), cards)
             for card, source in zip(cards, sources, strict=True):
-                yield _card(card, source, folder)
+                yield f"<li>{photo(card, source, folder)}</li>\n"
     yield "</ul></section>\n"
-
-
-def _card(card: Card, source: str | None, folder: Path) -> str:
-    return f"<li>{photo(card, source, folder)}</li>\n"
 
 
 def photo(card: Card, source: str | None, folder: Path, link: str = "") -> str:
@@ -167,10 +161,4 @@ def thumbnail(path: Path, bands: tuple[int, ...] | None = None) -> str | None:
 
 
 def _failed(failed: Mapping[Path, str]) -> str:
-    if not failed:
-        return ""
-    rows = "".join(
-        f"<li>{escape(printable(file))}: {escape(printable(why))}</li>"
-        for file, why in failed.items()
-    )
-    return f"<div class=failed>Not read:<ul>{rows}</ul></div>"
+    return f"<div class=failed>Not read:<ul>{file_list(failed)}</ul></div>" if failed else ""

@@ -138,7 +138,8 @@ def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest
         raise RefusedError(400, f'"inputs" is not a list of one tensor. {accepted}')
     (sent,) = inputs
     check_keys(sent, "inputs[0]", accepted, ("name", "shape", "datatype", "data", "parameters"))
-    name, tensor = sent.get("name"), _known(sent.get("name"))
+    name = sent.get("name")
+    tensor = INPUTS.get(name) if isinstance(name, str) else None
     if tensor is None or sent.get("datatype") != tensor.datatype:
         datatype = short(sent.get("datatype"))
         raise RefusedError(
@@ -160,10 +161,6 @@ def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest
     uploads = [Upload(str(i), each) for i, each in enumerate(contents)]
     names = tuple(output["name"] for output in described["outputs"])
     return InferRequest(request.get("id"), uploads, _asked(request.get("outputs"), names))
-
-
-def _known(name: Any) -> Tensor | None:
-    return INPUTS.get(name) if isinstance(name, str) else None
 
 
 def _is_shape(shape: Any) -> bool:

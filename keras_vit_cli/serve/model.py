@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit import ops as backend
 from keras_vit._base.errors import printable
 from keras_vit._base.manifest import sha256
-from keras_vit.data.decode.decoder import check_channels
+from keras_vit.data.data_errors import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
     check_reads_files,
@@ -131,7 +131,8 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
     Raises:
         ValueError: The answers are not finite, or do not match the task.
     """
-    for size in sorted({1, 2, *_sizes(batch_size)}):
+    powers = (2**i for i in range((batch_size - 1).bit_length()))
+    for size in sorted({1, 2, *powers, batch_size}):
         shape = (size, *model.image_size, model.channels)
         answers = model.predict(np.zeros(shape, "float32"))
         if answers.shape != (size, model.task.size + model.novelty):
@@ -144,11 +145,6 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
                 "The model predicts values that are not finite: its weights are damaged, or its "
                 "training diverged. Train it again, or take another file."
             )
-
-
-def _sizes(batch_size: int) -> list[int]:
-    """Return the powers of two below `batch_size`, and `batch_size`."""
-    return [*(2**i for i in range((batch_size - 1).bit_length())), batch_size]
 
 
 def _from_keras(model: ImageModel) -> ServedModel:
@@ -164,7 +160,8 @@ def _from_keras(model: ImageModel) -> ServedModel:
     def predict(images: np.ndarray) -> np.ndarray:
         count = len(images)
         if backend.compiles_per_shape():
-            images = np.pad(images, [(0, _power_of_two(count) - count), (0, 0), (0, 0), (0, 0)])
+            missing = (1 << (count - 1).bit_length()) - count  # to a power of two
+            images = np.pad(images, [(0, missing), *3 * [(0, 0)]])
         return answer_rows(model, scoring.predict_on_batch(arranged(images)))[:count]
 
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
@@ -188,10 +185,6 @@ def _from_keras(model: ImageModel) -> ServedModel:
 
 def _printable(task: Task) -> Task:
     return task.with_names(list(map(printable, task.shown_names)))
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()
 
 
 def _has_attention(model: Any) -> bool:

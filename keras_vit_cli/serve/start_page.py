@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from html import escape
-from importlib.resources import files
 from string import Template
 
 from keras_vit._base.errors import printable
-from keras_vit_cli.page_parts import sha256_source
+from keras_vit_cli.page_parts import sha256_source, template
 from keras_vit_cli.serve.model import ServedModel
 
 
@@ -56,4 +55,4 @@ def page_headers() -> dict[str, str]:
 
 @cache
 def _template() -> Template:
-    return Template(files("keras_vit_cli.serve").joinpath("page.html").read_text("utf-8"))
+    return template("serve", "page.html")

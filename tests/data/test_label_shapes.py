@@ -95,7 +95,7 @@ def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
         np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
         np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
         assert part.task == split.task
-    # A split of one class is read, though no task has one.
+    # A split of one class is read, though no model has one.
     rows = arrays(*TASKS["multilabel"], tmp_path)
     assert pipeline(rows, 8, 8, num_classes=3).element_spec[1].shape == (None, 3)
     assert repr(rows) == "ArraySplit('train', 22 images, multilabel of 3)"
@@ -103,8 +103,6 @@ def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"
     images, labels = next(iter(pipeline(split, 8, 4, num_classes=1)))
     assert (images.shape, labels.numpy().tolist()) == ((4, 8, 8, 3), [[1.0]] * 4)
-    with pytest.raises(ValueError, match="at least 2 names"):
-        _ = split.task
     # A task without names has as many classes.
     for task in (Classification(size=3), Multilabel(size=3)):
         targets = task.check_targets(np.eye(3)[[0, 1, 2, 0]])

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from benchmarks._steps import step_cost
 from keras_vit.distribution import KINDS
 from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
-from keras_vit_cli.plan.step_cost import step_cost
 from tests.distribution import helpers
 from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
 

@@ -7,17 +7,16 @@ import pytest
 
 from keras_vit.evaluation import linear_heads
 from keras_vit.evaluation.linear_heads import (
-    ABSENT,
     LOGISTIC,
     MEANS,
     NEIGHBORS,
     PENALTIES,
     RIDGE,
-    STRENGTHS,
     fit_head,
     left_out,
     stratified_folds,
 )
+from keras_vit.evaluation.probes import ABSENT, STRENGTHS
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 neighbors = pytest.importorskip("sklearn.neighbors")

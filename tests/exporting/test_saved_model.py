@@ -80,13 +80,12 @@ def rounded(images: np.ndarray) -> np.ndarray:
 
 
 def photographs(folder: Path) -> list[Path]:
-    """Files of several kinds and shapes, one of them no image."""
+    """Files of several shapes and kinds, one of them of a kind that is not in the graph."""
     random = np.random.default_rng(0)
-    files = [folder / name for name in ("0.jpg", "1.png", "2.jpg", "3.bmp", "no_image.jpg")]
-    for i, file in enumerate(files[:-1]):
+    files = [folder / name for name in ("0.jpg", "1.png", "2.jpg", "3.png", "4.bmp")]
+    for i, file in enumerate(files):
         pixels = random.integers(0, 256, (40 + 9 * i, 70 - 5 * i, 3)).astype("uint8")
         Image.fromarray(pixels).save(file)
-    files[-1].write_text("this is text")
     return files
 
 

@@ -19,7 +19,7 @@ from keras_vit.data.augment.augmentation import get_augmentation
 from keras_vit.data.input_pipeline import pipeline
 from keras_vit.data.sources.array_splits import DecodedSplit
 from keras_vit.data.sources.splits import Split
-from keras_vit.tasks import Classification, Regression, Task
+from keras_vit.tasks import Regression, Task
 
 MOST_PIXELS = 8000  # of a side: a hundred images in a hundred versions would be 300 megapixels
 _SOFTWARE = "keras_vit augment"  # marks what this module wrote, in PNG's metadata
@@ -72,10 +72,10 @@ def plot_augmentations(
     _check_path(path, overwrite)
     count = min(images, len(split))
     chosen = _OrderedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
-    meaning, names = split.meaning, split.class_names
+    task = split.task
     augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
     mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
-    classes = len(names) if isinstance(meaning, tuple | Classification) else None
+    classes = task.size if task.sums_to_one else None
     options: dict[str, Any] = {"channels": channels, "num_classes": classes}
     originals = list(pipeline(chosen, image_size, count, **options).as_numpy_iterator())
     if not originals:
@@ -96,7 +96,7 @@ def plot_augmentations(
             cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
             cell.set_axis_off()
             if column == 0 or mixed:
-                title = printable(_title(labels[row], meaning, names))
+                title = printable(_title(labels[row], task))
                 cell.set_title(title, fontsize=6, parse_math=False)
     title = printable(describe_augment(augmentation, layers))
     figure.suptitle(title, fontsize=7, wrap=True, parse_math=False)
@@ -132,9 +132,10 @@ def _check_path(path: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{printable(path)} exists. Give another file, or overwrite=True.")
 
 
-def _title(label: np.ndarray, meaning: Task | tuple[str, ...], names: tuple[str, ...]) -> str:
-    if isinstance(meaning, Regression):  # labels are scaled as outputs are
-        return meaning.to_text(meaning.answers(label[None])[0])
+def _title(label: np.ndarray, task: Task) -> str:
+    if isinstance(task, Regression):  # labels are scaled as outputs are
+        return task.to_text(task.answers(label[None])[0])
+    names = task.shown_names
     return names[label] if label.ndim == 0 else format_soft_label(label, names)
 
 

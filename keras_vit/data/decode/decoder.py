@@ -1,10 +1,9 @@
 """Encoded bytes to upright uint8 pixels, inside a TensorFlow graph.
 
 The training pipeline, the evaluation and the exported SavedModel all decode with this function. It
-can decode a part alone, which is less work for a JPEG file. TensorFlow's own decoder needs help in
-seven places: BMP files of a palette, CMYK without Adobe's marker, animated WebP files (it writes
-past its buffer), four-channel WebP files, GIF frames smaller than their canvas (it also decodes all
-further frames), EXIF orientation, and the size of images, which it does not limit.
+can decode a part alone, which is less work for a JPEG file. JPEG and PNG files are decoded by
+TensorFlow, whose decoder needs help in three places: CMYK without Adobe's marker, EXIF orientation,
+and the size of images, which it does not limit. Other files are Pillow's, called from the graph.
 """
 
 from __future__ import annotations
@@ -16,17 +15,25 @@ from typing import Any
 from keras_vit._base.errors import check_choice
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
-from keras_vit.data.data_errors import BMP, GIF, JPEG
+from keras_vit.data.data_errors import (
+    JPEG,
+    PNG,
+    BadImageError,
+    check_channels,
+    undecodable_reason,
+)
 from keras_vit.data.decode.headers import (
     MAX_PIXELS,
-    bmp_header,
+    MIRRORED,
+    UPSIDE_DOWN,
     check_pixel_count,
-    chunk_orientation,
-    first_frame,
-    header_shape,
     jpeg_orientation,
+    png_orientation,
+    png_shape,
     starts_with,
 )
+from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.pillow_formats import pillow_format
 from keras_vit.data.decode.tracing import traced_once
 
 # From the (height, width) of an upright image to the box (top, left, height, width) to decode.
@@ -48,6 +55,7 @@ def decode_image(
     max_pixels: int | None = MAX_PIXELS,
     upright: bool = False,
     decoder: str = "tensorflow",
+    to_save: bool = False,
 ) -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP, GIF or WebP file. A graph function, also callable eagerly.
 
@@ -66,6 +74,7 @@ def decode_image(
         upright: the file is known to be without an EXIF orientation, and is not searched for one.
         decoder: a key of `DECODERS`: of a JPEG file, the pixels that TensorFlow decodes by default,
             or Pillow's, which timm and Hugging Face see. A few levels lie between them.
+        to_save: the graph is to be saved, and runs without Python: only JPEG and PNG are decoded.
 
     Returns:
         uint8 tensor of shape `(height, width, channels)`, values 0..255.
@@ -73,8 +82,7 @@ def decode_image(
     Raises:
         ValueError: channels is neither 1 nor 3, or the decoder is unknown.
         tf.errors.InvalidArgumentError: the bytes are not such an image, or only part of one, or
-            an animated WebP (TensorFlow 2.21 corrupts memory on those), or an image larger than
-            `max_pixels`.
+            an animated WebP, or an image larger than `max_pixels`.
 
     Example:
         >>> import tensorflow as tf
@@ -82,7 +90,9 @@ def decode_image(
         >>> decode_image(png).shape.as_list()
         [4, 6, 3]
     """
-    return decode_and_orientation(contents, channels, crop, max_pixels, upright, decoder)[0]
+    how = (channels, crop, max_pixels, upright, decoder, to_save)
+    image, _ = decode_and_orientation(contents, *how)
+    return image
 
 
 def decode_and_orientation(
@@ -92,27 +102,30 @@ def decode_and_orientation(
     max_pixels: int | None = MAX_PIXELS,
     upright: bool = False,
     decoder: str = "tensorflow",
+    to_save: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what `decode_image` returns, and the EXIF orientation, uint8 1..8."""
+    """Return what `decode_image` returns, and the EXIF orientation, uint8 1..8.
+
+    Of files that Pillow decodes, which come out of it upright, this is 1.
+    """
+    check_channels(channels)
+
+    def png() -> tuple[tf.Tensor, tf.Tensor]:
+        return _decode_png(contents, channels, crop, max_pixels, upright)
+
+    def other() -> tuple[tf.Tensor, tf.Tensor]:
+        image = _other_pixels(contents, channels, max_pixels)
+        return crop_to_box(image, crop), tf.constant(1, tf.uint8)
+
     image, orientation = tf.cond(
         starts_with(contents, JPEG),
         lambda: _decode_jpeg(contents, channels, crop, max_pixels, upright, decoder),
-        lambda: _decode_other(contents, channels, crop, max_pixels, upright),
+        lambda: png() if to_save else tf.cond(starts_with(contents, PNG), png, other),
     )
     if not upright:
         image = tf.cond(orientation > 1, lambda: _upright(image, orientation), lambda: image)
     image.set_shape((None, None, channels))
     return image, orientation
-
-
-def check_channels(channels: int) -> None:
-    """Raises a ValueError for another number than 1 or 3."""
-    if channels not in (1, 3):
-        raise ValueError(
-            f"channels={channels} must be 3 (RGB) or 1 (gray): files of images have one, three or "
-            "four channels, of which transparency is left out. Give a model of other channels "
-            "arrays, as model.predict(pixels)."
-        )
 
 
 def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
@@ -128,42 +141,6 @@ def to_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
             image = tf.image.rgb_to_grayscale(image)
     image.set_shape((None, None, channels))
     return image
-
-
-def _refuse_animated_webp(contents: tf.Tensor) -> tf.Tensor:
-    """Asserts that no extended WebP header (VP8X) has the animation bit of its flags, byte 20."""
-    extended = tf.strings.regex_full_match(
-        tf.strings.substr(contents, 0, 20), r"RIFF\C{4}WEBPVP8X\C{4}"
-    )
-    flags = tf.io.decode_raw(tf.strings.substr(contents, 0, 21), tf.uint8)[20:]
-    animated = extended & tf.reduce_any(tf.bitwise.bitwise_and(flags, 2) > 0)
-    return tf.debugging.Assert(~animated, ["an animated WebP file, which is not supported"])
-
-
-def _refuse_other_bmp(contents: tf.Tensor) -> tf.Tensor:
-    """Asserts that a BMP file is not of an old kind, of which TensorFlow makes something else."""
-    _, size, _, bits, compression = tf.unstack(bmp_header(contents), 5)
-    is_known = (size >= 40) & ((bits > 16) | ((bits < 16) & (compression == 0)))
-    reason = "a BMP file of 16 bits, of OS/2 or compressed, which TensorFlow does not read"
-    fix = "save it as PNG with Pillow"
-    return tf.debugging.Assert(is_known | ~starts_with(contents, BMP), [f"{reason}: {fix}"])
-
-
-def _decode_bmp_palette(contents: tf.Tensor) -> tf.Tensor:
-    """Decode a BMP of 1, 4 or 8 bits; TensorFlow returns indices for 8, and refuses the others."""
-    place, size, rows, bits, _ = tf.unstack(bmp_header(contents), 5)
-    height, width = tf.unstack(header_shape(contents), 2)
-    length = (width * bits + 31) // 32 * 4
-    pixels = tf.io.decode_raw(tf.strings.substr(contents, place, height * length), tf.uint8)
-    shifts = tf.cast(tf.range(8 - bits, -1, -bits), tf.uint8)
-    indices = tf.bitwise.right_shift(tf.reshape(pixels, (height, length, 1)), shifts)
-    indices = tf.bitwise.bitwise_and(indices, tf.cast(2**bits - 1, tf.uint8))
-    indices = tf.reshape(indices, (height, -1))[:, :width]
-    indices = tf.cond(rows < 2**31, lambda: indices[::-1], lambda: indices)
-    # Of each color blue, green, red and 0.
-    colors = tf.clip_by_value((place - 14 - size) // 4, 0, 256)
-    palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + size, 4 * colors), tf.uint8)
-    return tf.gather(tf.reshape(palette, (-1, 4))[:, 2::-1], tf.cast(indices, tf.int32))
 
 
 def _as_adobe(contents: tf.Tensor) -> tf.Tensor:
@@ -217,47 +194,39 @@ def _decode_jpeg(
     return decode_upright_jpeg(contents, channels, crop, decoder), orientation
 
 
-def _decode_other(
+def _decode_png(
     contents: tf.Tensor, channels: int, crop: Crop | None, max_pixels: int | None, upright: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the image as it is stored, and its orientation."""
-    image = _other_pixels(contents, max_pixels)
-    orientation = tf.constant(1, tf.uint8) if upright else chunk_orientation(contents)
+    image = _png_pixels(contents, max_pixels)
+    orientation = tf.constant(1, tf.uint8) if upright else png_orientation(contents)
     if crop is not None and not upright:
         crop = partial(_stored_box, crop, orientation)
     return to_channels(crop_to_box(image, crop), channels), orientation
 
 
 @traced_once
-def _other_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
-    """Return all pixels of a file that is not JPEG, with the channels that it has."""
-    checks = [_refuse_animated_webp(contents), _refuse_other_bmp(contents)]
+def _png_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
+    """Return all pixels of a PNG file, with the channels that it has; an error for other files."""
+    checks = [tf.debugging.Assert(starts_with(contents, PNG), ["not a JPEG or PNG file"])]
     if max_pixels is not None:
-        checks.append(check_pixel_count(header_shape(contents), max_pixels))
+        checks.append(check_pixel_count(png_shape(contents), max_pixels))
     with tf.control_dependencies(checks):
-        contents = tf.identity(contents)
-    has_palette = starts_with(contents, BMP) & (bmp_header(contents)[3] <= 8)
-    return tf.cond(
-        starts_with(contents, GIF),
-        lambda: _decode_gif(contents, max_pixels),
-        lambda: tf.cond(
-            has_palette,
-            lambda: _decode_bmp_palette(contents),
-            # channels=0 keeps what the file has; asking for 3 fails on GIF or WebP variants.
-            lambda: tf.io.decode_image(contents, channels=0, expand_animations=False),
-        ),
-    )
+        return tf.io.decode_png(tf.identity(contents), channels=0)
 
 
-def _decode_gif(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
-    """Decode the first frame at its place on the canvas; TensorFlow's canvas is too small."""
-    frame, box, canvas = first_frame(contents)
-    with tf.control_dependencies(
-        [] if max_pixels is None else [check_pixel_count(canvas, max_pixels)]
-    ):
-        image = tf.io.decode_image(frame, channels=3, expand_animations=False)
-    margins = tf.stack([box[:2], canvas - box[:2] - box[2:]], axis=1)
-    return tf.pad(image, tf.concat([margins, [[0, 0]]], 0))
+@traced_once  # called eagerly, NumPy would drop zeros at the end of a file
+def _other_pixels(contents: tf.Tensor, channels: int, max_pixels: int | None) -> tf.Tensor:
+    """Return all pixels of a BMP, GIF or WebP file, upright, by Pillow."""
+
+    def decode(contents: bytes) -> Any:
+        if pillow_format(contents) is not None:  # of Grain's reader
+            raise BadImageError(undecodable_reason(contents, ValueError()))
+        return decode_with_pillow(contents, channels, max_pixels)
+
+    image = tf.numpy_function(decode, [contents], tf.uint8)
+    image.set_shape((None, None, channels))
+    return image
 
 
 def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
@@ -273,11 +242,6 @@ def _stored_box(crop: Crop, orientation: tf.Tensor, shape: tf.Tensor) -> tf.Tens
         return tf.reshape(tf.where(orientation > 4, turned_box[:, ::-1], turned_box), (4,))
 
     return tf.cond(orientation > 1, turned, lambda: box)
-
-
-# What undoes each orientation: a transpose (5 to 8), then mirroring left and right, up and down.
-MIRRORED = (2, 3, 6, 7)
-UPSIDE_DOWN = (3, 4, 7, 8)
 
 
 def _any_of(orientation: tf.Tensor, cases: tuple[int, ...]) -> tf.Tensor:

@@ -1,8 +1,8 @@
-"""The header of an encoded image, read inside a TensorFlow graph before the image is decoded.
+"""The header of a JPEG or PNG file, read inside a TensorFlow graph before the image is decoded.
 
-The size, so that a few bytes cannot ask for gigabytes; the EXIF orientation; and the place of a
-GIF's first frame on its canvas. Pillow reads all of it, but the SavedModel is served without
-Python. The decoder refuses damaged headers: bytes beyond the end of a file read as zeros.
+The size, so that a few bytes cannot ask for gigabytes; and the EXIF orientation. Pillow reads both,
+but the SavedModel is served without Python. The decoder refuses damaged headers: bytes beyond the
+end of a file read as zeros.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.data._imports import tf
-from keras_vit.data.data_errors import PNG, WEBP, too_large
+from keras_vit.data.data_errors import too_large
 from keras_vit.data.decode.tracing import traced_once
 
 # A 64-megapixel camera fits (9248 x 6936); decoded, this is 192 MiB of RGB.
 MAX_PIXELS = 2**26
 
 ORIENTATION_TAG, SHORT = 0x0112, 3
+# What undoes each orientation: a transpose (5 to 8), then mirroring left and right, up and down.
+MIRRORED = (2, 3, 6, 7)
+UPSIDE_DOWN = (3, 4, 7, 8)
 
-# How many segments, chunks or steps of four GIF blocks are read. libpng writes chunks of 8 KiB:
-# enough for files of 128 MiB, and a hostile file takes a second.
+# How many segments or chunks are read. libpng writes chunks of 8 KiB: enough for files of 128 MiB,
+# and a hostile file takes a second.
 _MOST_CHUNKS = 2**14
 _ZEROS = 32 * b"\x00"  # appended to a file: the most bytes that are read at once
 
@@ -39,35 +42,9 @@ def check_pixel_count(shape: tf.Tensor, max_pixels: int) -> tf.Operation:
     return tf.debugging.Assert(tf.reduce_prod(shape) <= max_pixels, [message])
 
 
-def header_shape(contents: tf.Tensor) -> tf.Tensor:
-    """int64 `(height, width)` in a PNG, BMP, GIF or WebP header; zeros for other files."""
-    head, kind = _padded(contents), tf.strings.substr(contents, 0, 16)
-    bmp = _numbers(head, 18, 8, tf.int32)
-    sides = [tf.strings.substr(head, start, 3) for start in (24, 27)]  # of three bytes each
-    extended = _numbers(tf.strings.join([sides[0], b"\0", sides[1], b"\0"]), 0, 8, tf.int32)
-    of_formats = {  # width, height
-        rb"\CPNG\r\n\C*": _numbers(head, 16, 8, tf.int32, big=True),
-        rb"BM\C*": tf.minimum(bmp, 2**32 - bmp),  # negative: the rows run downwards
-        rb"GIF8\C*": _numbers(head, 6, 4, tf.uint16),
-        rb"RIFF\C{4}WEBPVP8X": extended + 1,
-        rb"RIFF\C{4}WEBPVP8 ": _numbers(head, 26, 4, tf.uint16) % 2**14,
-        rb"RIFF\C{4}WEBPVP8L": _numbers(head, 21, 4, tf.int32) // [1, 2**14] % 2**14 + 1,
-    }
-    shape = tf.zeros(2, tf.int64)
-    for pattern, size in of_formats.items():
-        shape = tf.where(tf.strings.regex_full_match(kind, pattern), size[::-1], shape)
-    return shape
-
-
-def bmp_header(contents: tf.Tensor) -> tf.Tensor:
-    """int64 (place of the pixels, size of the header, height, bits per pixel, compression) of BMP.
-
-    The height is 2**31 or more where the rows run downwards.
-    """
-    head = _padded(contents)
-    place = _numbers(head, 10, 8, tf.int32)
-    height, bits = _numbers(head, 22, 4, tf.int32), _numbers(head, 28, 2, tf.uint16)
-    return tf.concat([place, height, bits, _numbers(head, 30, 4, tf.int32)], 0)
+def png_shape(contents: tf.Tensor) -> tf.Tensor:
+    """int64 `(height, width)` in the header of a PNG file."""
+    return _numbers(_padded(contents), 16, 8, tf.int32, big=True)[::-1]
 
 
 @traced_once
@@ -90,68 +67,17 @@ def jpeg_orientation(contents: tf.Tensor) -> tf.Tensor:
 
 
 @traced_once
-def chunk_orientation(contents: tf.Tensor) -> tf.Tensor:
-    """Return the EXIF orientation of a PNG or WebP file, 1 (upright) where there is none."""
-    png, size, padded = starts_with(contents, PNG), _length(contents), _padded(contents)
+def png_orientation(contents: tf.Tensor) -> tf.Tensor:
+    """Return the EXIF orientation of a PNG file, 1 (upright) where there is none."""
+    padded = _padded(contents)
 
     def chunk(at: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        # PNG: length, type, data, checksum. WebP: type, length, data, padding to an even length.
-        of_png = _numbers(padded, at, 4, tf.int32, big=True)[0]
-        length = tf.where(png, of_png, _numbers(padded, at + 4, 4, tf.int32)[0])
-        after = at + 8 + length
-        kind = tf.strings.substr(padded, at + tf.where(png, _int64(4), _int64(0)), 4)
-        is_exif = kind == tf.where(png, b"eXIf", b"EXIF")
-        return after + tf.where(png, _int64(4), length % 2), at + 8, after, is_exif
+        # Length, type, data, checksum.
+        after = at + 8 + _numbers(padded, at, 4, tf.int32, big=True)[0]
+        is_exif = tf.strings.substr(padded, at + 4, 4) == b"eXIf"
+        return after + 4, at + 8, after, is_exif
 
-    is_webp = starts_with(contents, WEBP)
-    start = tf.where(png, _int64(8), tf.where(is_webp, _int64(12), size))
-    return _read_exif(_first_chunk(contents, start, chunk))
-
-
-def first_frame(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the first frame of a GIF file, and where it lies.
-
-    Returns:
-        A GIF file of this frame alone; the frame's int32 (top, left, height, width); int32
-        `(height, width)` of the canvas, which is enlarged where the frame reaches beyond it.
-    """
-    padded, size = _padded(contents), tf.strings.length(contents)
-    values = tf.cast(tf.io.decode_raw(padded, tf.uint8), tf.int32)
-
-    def colors(flags: tf.Tensor) -> tf.Tensor:  # bytes of a palette
-        return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
-
-    def after_blocks(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the position after blocks that each begin with their length; 0 ends them."""
-
-        def step(at: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            for _ in range(4):  # the loop costs more than its body
-                length = values[at]
-                at = tf.minimum(at + tf.where(length > 0, length + 1, 0), size)
-            return at, count + 1
-
-        at, count = tf.while_loop(
-            lambda at, count: (values[at] > 0) & (count < _MOST_CHUNKS),
-            step,
-            (tf.minimum(at, size), count),
-        )
-        return tf.minimum(at + 1, size), count + 1
-
-    at, count = tf.while_loop(
-        lambda at, count: (values[at] == 0x21) & (count < _MOST_CHUNKS),  # an extension
-        lambda at, count: after_blocks(at + 2, count),
-        (tf.minimum(13 + colors(values[10]), size), 0),
-    )
-    end, _ = after_blocks(at + 11 + colors(values[at + 9]), count)
-    place = tf.cast(_numbers(padded, at + 1, 8, tf.uint16), tf.int32)  # left, top, width, height
-    box = tf.gather(place, (1, 0, 3, 2))
-    # At the origin of its canvas, where TensorFlow leaves it as it is.
-    pixels = tf.strings.substr(padded, at + 5, tf.maximum(end - at - 5, 0))
-    alone = tf.strings.join(
-        [tf.strings.substr(padded, 0, at + 1), b"\x00\x00\x00\x00", pixels, b";"]
-    )
-    canvas = tf.cast(header_shape(contents), tf.int32)
-    return alone, box, tf.maximum(canvas, box[:2] + box[2:])
+    return _read_exif(_first_chunk(contents, _int64(8), chunk))
 
 
 def _first_chunk(

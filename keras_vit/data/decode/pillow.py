@@ -1,4 +1,4 @@
-"""Image files to pixels with Pillow, where TensorFlow is not the backend.
+"""Pillow decodes image files: all without TensorFlow; BMP, GIF and WebP called from its graph.
 
 The same rules as in `decoder`, a TensorFlow graph: a test compares the two. Only JPEG files differ
 a little, see `read_image`.
@@ -14,14 +14,14 @@ import numpy as np
 
 from keras_vit.data.data_errors import (
     BadImageError,
+    check_channels,
     damaged_reason,
     too_large,
     undecodable_reason,
 )
 from keras_vit.data.decode.bit_depth import EIGHT_BITS_FIRST
 from keras_vit.data.decode.budget import MOST_READS, BudgetedFile, check_scans
-from keras_vit.data.decode.decoder import MIRRORED, UPSIDE_DOWN, check_channels
-from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
+from keras_vit.data.decode.headers import MAX_PIXELS, MIRRORED, ORIENTATION_TAG, UPSIDE_DOWN
 from keras_vit.data.decode.image_kinds import kind_of_contents
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
 

@@ -15,6 +15,7 @@ from keras_vit.data.decode.pillow import array_to_channels
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.splits import IndexedSplit, Split
 from keras_vit.tasks import Task
+from keras_vit.tasks.classification import as_task
 
 MEMORY_BYTES = 2 * 2**30  # of decoded images, up to which they are kept without being asked
 
@@ -26,8 +27,8 @@ class ArraySplit(IndexedSplit):
         name: "train", "val", "test" or "all".
         class_names: the name of each label; or the `Task` that says what labels mean.
         images: uint8 array of shape `(n, height, width, channels)`, 1 or 3 channels.
-        labels: integer array of shape `(n,)`; with a task, what its `check_targets` takes, maps
-            `(n, height, width)` among them.
+        labels: what the `check_targets` of the task takes: integers or names `(n,)` of classes,
+            maps `(n, height, width)` among others.
         augment: a name in `AUGMENTATIONS`.
         reader: a name in `keras_vit.data.image_readers.READERS`; None for the default.
 
@@ -56,22 +57,19 @@ class ArraySplit(IndexedSplit):
                 f"images are {images.dtype} of shape {images.shape}: give uint8 pixels of shape "
                 "(n, height, width, 1 or 3)"
             )
-        if isinstance(class_names, Task):
-            labels = class_names.check_targets(labels)
-            if len(labels) != len(images):
-                raise ValueError(
-                    f"{len(labels)} labels for {len(images)} images: give one for each image"
-                )
-            self.per_pixel = class_names.per_pixel
-            if self.per_pixel and labels.shape != images.shape[:3]:
-                raise ValueError(
-                    f"labels of shape {labels.shape} do not fit images of {images.shape}: give "
-                    "one for every pixel"
-                )
-        else:
-            labels = _as_indices(np.asarray(labels), len(images), len(class_names))
+        self.task = as_task(class_names)
+        labels = self.task.check_targets(labels)
+        if len(labels) != len(images):
+            raise ValueError(
+                f"{len(labels)} labels for {len(images)} images: give one for each image"
+            )
+        self.per_pixel = self.task.per_pixel
+        if self.per_pixel and labels.shape != images.shape[:3]:
+            raise ValueError(
+                f"labels of shape {labels.shape} do not fit images of {images.shape}: give "
+                "one for every pixel"
+            )
         self.name, self.augment = name, augment
-        self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
         self.channels = images.shape[-1]
         self._images, self._labels = images, labels
         self.reader = resolve_reader(reader)
@@ -98,20 +96,6 @@ class ArraySplit(IndexedSplit):
         return array_to_channels(crop_to_box(self._images[index], crop), channels)
 
 
-def _as_indices(labels: np.ndarray, images: int, classes: int) -> np.ndarray:
-    if labels.shape != (images,) or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(
-            f"labels are {labels.dtype} of shape {labels.shape}: give integers of shape "
-            f"({images},), one for each image"
-        )
-    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
-        raise ValueError(
-            f"labels run from {labels.min()} to {labels.max()}, but the {classes} "
-            f"class names stand for 0 to {classes - 1}"
-        )
-    return labels.astype(np.int32)
-
-
 class DecodedSplit(IndexedSplit):
     """Every image of another split as it is decoded, one after another in a single tensor.
 
@@ -125,7 +109,7 @@ class DecodedSplit(IndexedSplit):
     """
 
     def __init__(self, split: Split, channels: int, indices: np.ndarray | None = None):
-        self.name, self.meaning, self.augment = split.name, split.meaning, split.augment
+        self.name, self.task, self.augment = split.name, split.task, split.augment
         self.sampling_rates, self.reader = split.sampling_rates, split.reader
         self.bands, self.channels = split.bands, split.channels
         self._channels = channels

@@ -93,7 +93,7 @@ def cached_photographs(
     files = [folder / name[:2] / name for name in _names(split, shorter_side, channels)]
     with ThreadPoolExecutor(available_processors()) as pool:
         missing = [place for place, whole in enumerate(pool.map(_is_whole, files)) if not whole]
-    cached = split.with_files(files, upright=True, jpeg=False)
+    cached = split.with_bitmaps(files)
     images = counted(len(files), "training photograph")
     if not missing:
         print_fn(f"cache: {images}, kept in {printable(folder)}")

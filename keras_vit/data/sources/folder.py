@@ -20,7 +20,7 @@ from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
-from keras_vit.data.decode.decoder import Crop, decode_image, decode_upright_jpeg
+from keras_vit.data.decode.decoder import Crop, decode_image, decode_upright_jpeg, to_channels
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.decode.image_files import (
@@ -64,6 +64,7 @@ from keras_vit.data.sources.splits import (
 )
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
+from keras_vit.tasks.classification import as_task
 
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
@@ -97,6 +98,7 @@ class FileSplit(IndexedSplit):
     """
 
     can_fail = True
+    bitmaps = False  # whether the files are BMP, without palettes, which TensorFlow decodes
     _per_example: tuple[str, ...] = ("_labels", "_digests", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
@@ -117,22 +119,22 @@ class FileSplit(IndexedSplit):
         self.name, self.reader = name, resolve_reader(reader, bands)
         if bands is not None:
             self.bands, self.channels = check_bands(bands), len(bands)
-        self.meaning = class_names if isinstance(class_names, Task) else tuple(class_names)
+        self.task = as_task(class_names)
         self.verified, self.upright, self.jpeg = verified, upright, jpeg
         self.max_pixels, self.nodata = max_pixels, nodata
         self.skips = not verified
         self.files: tuple[Path, ...] = tuple(files)
-        task = self.meaning if isinstance(self.meaning, Task) else None
-        self._labels = np.asarray(labels, np.int32) if task is None else task.check_targets(labels)
+        # A split of which no file is left is empty.
+        self._labels = self.task.check_targets(labels) if len(labels) else np.zeros(0, np.int32)
         if len(self._labels) != len(self.files):
             raise ValueError(
                 f"{len(self._labels)} labels for {len(self.files)} files: give one for each file"
             )
 
-    def with_files(self, files: Sequence[Path], *, upright: bool, jpeg: bool) -> FileSplit:
-        """Return the same examples in other files, one for each, of which the same is known."""
+    def with_bitmaps(self, files: Sequence[Path]) -> FileSplit:
+        """Return the same examples in other files, BMP as Pillow writes it, one for each."""
         changed = self._copy()
-        changed.files, changed.upright, changed.jpeg = tuple(files), upright, jpeg
+        changed.files, changed.bitmaps = tuple(files), True
         return changed
 
     def _examples(self, order: tf.Tensor) -> tf.Tensor:
@@ -146,6 +148,8 @@ class FileSplit(IndexedSplit):
 
     def decode(self, example: tf.Tensor, channels: int = 3, crop: Crop | None = None) -> tf.Tensor:
         contents = tf.io.read_file(example)
+        if self.bitmaps:
+            return to_channels(crop_to_box(tf.io.decode_bmp(contents), crop), channels)
         if self.verified and self.upright and self.jpeg:
             return decode_upright_jpeg(contents, channels, crop, self.decoder)
         # The size of a verified file is known: to check it again would slow small images down.

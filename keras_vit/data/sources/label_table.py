@@ -31,7 +31,7 @@ from keras_vit.data.sources.table_cells import number, shown
 from keras_vit.data.sources.table_files import Cell, Table, read_table
 from keras_vit.data.sources.table_labels import Labels, read_cells, read_labels
 from keras_vit.data.sources.table_paths import ImageFolder
-from keras_vit.tasks import Multilabel, Regression, Task
+from keras_vit.tasks import Multilabel, Task
 
 _SPLITS = ("train", "val", "test", "all")
 _SAMPLE = 100  # cells from which the column of files is guessed
@@ -373,14 +373,10 @@ def _validated(
 
 def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:
     """Warn of classes that are only in held-out groups, and in no image to train on."""
-    train, val = (labels.targets[parts[name]] for name in ("train", "val"))
-    if isinstance(labels.task, Regression):
+    train, val = (labels.task.counts(labels.targets[parts[name]]) for name in ("train", "val"))
+    if train is None or val is None:
         return
-    if train.ndim == 1:
-        missing = np.setdiff1d(val, train)
-    else:
-        missing = np.flatnonzero(val.any(axis=0) & ~train.any(axis=0))
-    if missing.size:
+    if (missing := np.flatnonzero((val > 0) & (train == 0))).size:
         names = printable(listed([labels.task.names[i] for i in missing]))
         warn_at_caller(
             f"No image to train on has {names}: the groups that do are held out. Give another "

@@ -27,6 +27,7 @@ from keras_vit.data.decode.decoder import Crop, decode_image
 from keras_vit.data.decode.fallback import map_or_else
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.sources.splits import Split
+from keras_vit.tasks.classification import as_task
 
 _ARRAY_RECORD = b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f"  # how these files begin
 
@@ -74,13 +75,10 @@ class Records(ABC):
 
     def place(self, index: int) -> str:
         """Where a record is, for messages."""
-        number = self._shard_of(index)
+        number = int(np.searchsorted(self._ends, index, side="right"))
         shard = self.shards[number]
         record = index - int(self._ends[number]) + shard.take + shard.skip
         return f"{printable(shard.filename)}, record {record}"
-
-    def _shard_of(self, index: int) -> int:
-        return int(np.searchsorted(self._ends, index, side="right"))
 
     def read(self, index: tf.Tensor) -> tf.Tensor:
         """Return the record with this int64 index as a scalar string, in a tf.data graph."""
@@ -240,7 +238,7 @@ class RecordSplit(Split):
         on_bad_file: str = "skip",
         max_pixels: int | None = MAX_PIXELS,
     ):
-        self.name, self.class_names = name, class_names
+        self.name, self.task = name, as_task(class_names)
         self.on_bad_file, self.max_pixels = on_bad_file, max_pixels
         self._records, self._parse, self._subset = records, parse, subset
 

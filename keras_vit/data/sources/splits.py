@@ -21,7 +21,8 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.decoder import DECODERS, Crop
 from keras_vit.data.decode.image_files import unreadable_reason
 from keras_vit.data.random_numbers import generator
-from keras_vit.tasks import Classification, Task
+from keras_vit.tasks import Task
+from keras_vit.tasks.classification import as_task
 
 GRAY = 127  # what replaces an image that cannot be decoded
 DIGEST_DIGITS = 32  # hexadecimal ones of an image's SHA-256: 128 bits, as no two images share
@@ -33,8 +34,8 @@ class Split(ABC):
 
     Attributes:
         name: "train", "val", "test" or "all".
-        task: what the labels mean.
-        class_names: the names of the task; whoever sets them makes it a `Classification`.
+        task: what the labels mean; of a folder with one class, a classification of one.
+        class_names: the names of the task.
         num_examples: how many images; also `len(split)`.
         channels: 1 where all images are gray, else 3; with bands, their number.
         bands: the bands of raster files, from 1, that are the channels, in the files' own range;
@@ -53,7 +54,7 @@ class Split(ABC):
     """
 
     name: str
-    meaning: tuple[str, ...] | Task  # names of classes, of which a task needs two, or a task
+    task: Task
     channels: int = 3
     bands: tuple[int, ...] | None = None
     files: tuple[Path, ...] | None = None
@@ -67,21 +68,13 @@ class Split(ABC):
     groups: np.ndarray | None = None
 
     @property
-    def task(self) -> Task:
-        return self.meaning if isinstance(self.meaning, Task) else Classification(self.meaning)
-
-    @property
     def class_names(self) -> tuple[str, ...]:
-        return self.meaning.names if isinstance(self.meaning, Task) else self.meaning
-
-    @class_names.setter
-    def class_names(self, names: Sequence[str]) -> None:
-        self.meaning = tuple(names)
+        return self.task.names
 
     @property
     def num_classes(self) -> int:
         """How many classes, labels, numbers or grades there are, whether they have names or not."""
-        return self.meaning.size if isinstance(self.meaning, Task) else len(self.meaning)
+        return self.task.size
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -191,14 +184,7 @@ class Split(ABC):
 
     def __repr__(self) -> str:
         images = counted(self.num_examples, "image")
-        return f"{type(self).__name__}({self.name!r}, {images}, {_size(self)})"
-
-
-def _size(split: Split) -> str:
-    """Return what the labels are in two or three words: "10 classes", "multilabel of 6"."""
-    if isinstance(split.meaning, Task) and not isinstance(split.meaning, Classification):
-        return f"{split.meaning.kind} of {split.meaning.size}"
-    return counted(split.num_classes, "class", "classes")
+        return f"{type(self).__name__}({self.name!r}, {images}, {self.task.kind_and_size})"
 
 
 class IndexedSplit(Split):
@@ -226,7 +212,7 @@ class IndexedSplit(Split):
         changed, place = self._copy(), {name: i for i, name in enumerate(names)}
         # A class without an image here may be none of them.
         table = np.array([place.get(name, -1) for name in self.class_names], np.int32)
-        changed._labels, changed.meaning = table[self._labels], tuple(names)
+        changed._labels, changed.task = table[self._labels], as_task(names)
         return changed
 
     def _copy(self) -> Self:
@@ -521,4 +507,4 @@ class Splits(Mapping[str, Split]):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(split)}" for name, split in self.splits.items())
-        return f"Splits({self.source!r}, {_size(self._first)}: {sizes})"
+        return f"Splits({self.source!r}, {self.task.kind_and_size}: {sizes})"

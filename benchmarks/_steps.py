@@ -8,7 +8,9 @@ Beside it stands what arithmetic on the model's shapes expects, which needs no c
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 import keras
 
 from keras_vit._base.errors import check_choice, check_positive, counted
+from keras_vit._base.version import DISTRIBUTION
 from keras_vit.applications import create
 from keras_vit.distribution.axes import KINDS, held_parameters
 from keras_vit.distribution.kinds import distribution_of, distribution_over
@@ -24,7 +27,7 @@ from keras_vit.models import named_model
 from keras_vit.models.cost import BYTES, cost_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.skeleton import without_values
-from keras_vit.trainer.compiled_step import compile_step, tpu_devices
+from keras_vit.ops.devices import layout_of
 
 _COLLECTIVES = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
 _BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8}
@@ -192,14 +195,6 @@ def step_cost(
         ImportError: `devices` names a TPU, and `libtpu` is not installed.
         DoesNotFitError: The step needs more memory than the TPU has.
         ValueError: A name or a number is not accepted.
-
-    Example:
-
-    >>> import keras
-    >>> from keras_vit_cli.plan.step_cost import step_cost
-    >>> if keras.backend.backend() == "jax":
-    ...     cost = step_cost("ViT-Ti/16", batch_size=2)
-    ...     assert cost.state > 3 * 4 * 5_717_416  # weights and two moments of AdamW
     """
     check_positive(batch_size=batch_size)
     if keras.backend.backend() != "jax":
@@ -222,6 +217,81 @@ def step_cost(
             "activations: remat=True."
         ) from error
     return program_cost(program, count, _chip(devices))
+
+
+def tpu_devices(topology: str) -> list[Any]:
+    """Return the devices of a TPU such as `"v5e:4x4"`, for its compiler alone.
+
+    Raises:
+        ImportError: The package `libtpu` is not installed.
+        ValueError: There is no such TPU.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise ImportError(
+            f"The compiler of TPUs is missing: pip install '{DISTRIBUTION}[tpu]'. Nothing else is "
+            "needed, and no TPU."
+        )
+    from jax.experimental import topologies
+
+    # Without these, the library looks for a TPU in this machine, for minutes.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    try:
+        return list(topologies.get_topology_desc(topology, "tpu").devices)
+    except Exception as error:  # of libtpu's own kinds
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"{topology!r} is not a TPU that libtpu knows ({reason}). Give one such as 'v5e:2x4'."
+        ) from error
+
+
+def compile_step(
+    model: keras.Model, distribution: Any, batch_size: int, training: bool = True
+) -> Any:
+    """Return the compiled step of an image classifier, in place of `fit`'s or `predict`'s.
+
+    Args:
+        model: Built in `keras.StatelessScope(initialize_variables=False)`: without values.
+        distribution: A `keras.distribution.Distribution`.
+        batch_size: Images of a step, on all devices together: uint8.
+        training: A training step with AdamW; else the logits of a batch.
+
+    Returns:
+        A `jax.stages.Compiled`.
+    """
+    import jax
+
+    for variable in model.variables:
+        variable._layout = distribution.get_variable_layout(variable)  # its states follow it
+
+    def on_devices(values: Any, layout: Any) -> Any:
+        return jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=layout.backend_layout)
+
+    def state_of(*groups: Any) -> tuple[Any, ...]:
+        return tuple(
+            [on_devices(v, layout_of(v) or distribution.get_variable_layout(v)) for v in group]
+            for group in groups
+        )
+
+    images = keras.KerasTensor((batch_size, *model.input_shape[1:]), "uint8")
+    labels = keras.KerasTensor((batch_size,), "int32")
+    data = tuple(on_devices(x, distribution.get_data_layout(x.shape)) for x in (images, labels))
+    weights = model.trainable_variables, model.non_trainable_variables
+    if not training:
+        with distribution.scope():
+            step = jax.jit(lambda *arguments: model.stateless_call(*arguments, training=False)[0])
+            return step.lower(*state_of(*weights), data[0]).compile()
+    model.compile(
+        keras.optimizers.AdamW(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    with keras.StatelessScope(initialize_variables=False):
+        model.optimizer.build(model.trainable_variables)
+        model._symbolic_build(data_batch=(images, labels))
+    state = state_of(*weights, model.optimizer.variables, model.metrics_variables)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    with distribution.scope():
+        step = jax.jit(model.train_step, donate_argnums=0, out_shardings=(None, shardings))
+        return step.lower(state, data).compile()
 
 
 def program_cost(program: Any, devices: int, chip: Chip | None = None) -> StepCost:
@@ -261,13 +331,6 @@ def expected_cost(
 
     Raises:
         ValueError: A name or a number is not accepted.
-
-    Example:
-
-    >>> from keras_vit_cli.plan.step_cost import expected_cost
-    >>> one, many = (expected_cost("ViT-B/16", "fsdp", n, batch_size=32) for n in (1, 8))
-    >>> round(many.state / one.state, 2), round(many.flops / one.flops, 3)
-    (0.13, 0.125)
     """
     check_choice(kind, "kind", KINDS)
     count = _chip_count(devices) if isinstance(devices, str) else devices

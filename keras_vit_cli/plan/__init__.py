@@ -1,1 +1,0 @@
-"""keras-vit plan: what a model and its training step cost."""
