@@ -4,11 +4,14 @@ from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import ExportedModel, load_classifier, load_exported
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.exporting.formats import export
+from keras_vit.exporting.self_check import Check, check
 
 __all__ = [
     "FORMATS",
+    "Check",
     "Contract",
     "ExportedModel",
+    "check",
     "export",
     "load_classifier",
     "load_exported",

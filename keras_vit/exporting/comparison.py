@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras.ops import convert_to_numpy, convert_to_tensor
 
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
+from keras_vit.exporting.agreement import decisions_agree
 from keras_vit.exporting.exported import ExportedModel, format_of
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
-from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import own_statistics
 
 # Images to calibrate by: NNCF's own default.
@@ -116,28 +115,15 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
     files, contract = getattr(split, "files", ()), exported.contract
     if not (files and contract.format == "tf_saved_model" and contract.reads_files):
         return 0, 0
-    run = FORMATS[contract.format].implementation().file_runner(exported.path, contract.outputs[0])
+    run = FORMATS[contract.format].implementation().file_runner(exported.path, contract.outputs[:1])
     task, total, others = task_of(model), 0, 0
     predicted = predict_files(model, files)
     readable = ((file, row) for file, row in predicted if not isinstance(row, str))
     while batch := list(islice(readable, 32)):
         answers = np.stack([row[: task.size] for _, row in batch])
-        same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch]))
+        same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch])[0])
         total, others = total + len(batch), others + int((~same).sum())
     return total, others
-
-
-def decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return whether two answers to an image mean the same: the class, the labels, the numbers."""
-    first, second = (
-        [convert_to_numpy(x) for x in task.graph_answers(convert_to_tensor(a), top_k=1).values()]
-        for a in (answers, others)
-    )
-    if len(first) == 1:  # the answers themselves are what is decided
-        same = np.abs(answers - others) < task.answer_scale / 100
-    else:
-        same = first[1] == second[1]
-    return same.reshape(len(same), -1).all(axis=1)
 
 
 def size_of(path: Path) -> int:

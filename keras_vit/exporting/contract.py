@@ -81,6 +81,11 @@ class Contract:
         return self.channels in (1, 3) and self.statistics is None
 
     @property
+    def reads_photographs(self) -> bool:
+        """Whether image files are read as photographs, 0..255, and not as bands."""
+        return self.reads_files and self.evaluation.bands is None
+
+    @property
     def dtype(self) -> str:
         """The dtype of the input `images`."""
         return "uint8" if self.statistics is None else "float32"

@@ -25,6 +25,7 @@ from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.failure import failure_reason
 from keras_vit.exporting.format_table import FORMATS, Format, check_format
 from keras_vit.exporting.page_engine import engine_files
+from keras_vit.exporting.proof import PROOF_FILE, Proof
 from keras_vit.exporting.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
@@ -33,7 +34,7 @@ from keras_vit.exporting.writer_process import (
     write_and_check,
 )
 from keras_vit.models import ImageModel
-from keras_vit.models.answers import answers_of, unknown_task
+from keras_vit.models.answers import NOVELTY, answers_of, unknown_task
 from keras_vit.models.views import mean_of_views
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
@@ -258,19 +259,28 @@ def _write(
 ) -> None:
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
+    novel = None if model.novelty is None else model.feature_model("pre_logits")
+
+    def answer(images: np.ndarray) -> dict[str, np.ndarray]:
+        answers = mean_of_views(model).predict(images, verbose=0)
+        if contract.task is not None:
+            answers = answers_of(model, answers)
+        named = {contract.outputs[0]: answers}
+        if novel is not None:
+            named[NOVELTY] = model.novelty.scores(novel.predict(images, verbose=0))
+        return named
+
     images = check_images(contract.image_size, contract.channels, contract.statistics)
-    expected = mean_of_views(model).predict(images, verbose=0)
-    if contract.task is not None:
-        expected = answers_of(model, expected)
-    arrays: dict[str, Any] = {"images": images, "expected": expected}
-    if model.novelty is not None:
-        features = model.feature_model("pre_logits").predict(images, verbose=0)
-        arrays["novelty"] = model.novelty.scores(features)
+    expected = answer(images.astype("float32"))
+    proof = Proof.of(contract, answer)
+    arrays: dict[str, Any] = {"images": images, "expected": expected[contract.outputs[0]]}
+    if NOVELTY in expected:
+        arrays["novelty"] = expected[NOVELTY]
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
         try:
-            write_and_check(model, path, contract, **arrays)
+            write_and_check(model, path, contract, proof, **arrays)
         except (OSError, MemoryError, ImportError):
             raise
         except Exception as error:  # of Keras, AutoGraph or TensorFlow
@@ -280,6 +290,7 @@ def _write(
         folder = Path(name)
         model.save(folder / MODEL_FILE)
         (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
+        (folder / PROOF_FILE).write_text(proof.to_text(""), "utf-8")
         np.savez(folder / CHECK_FILE, **arrays)
         python, environment = backend.process_on(row.backend)
         command = [*python, "-m", "keras_vit.exporting.writer_process", str(folder), str(path)]

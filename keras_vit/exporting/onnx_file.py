@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit._base.processors import available_processors
 from keras_vit.exporting.contract import IMAGES, KEY, Contract
 from keras_vit.exporting.graph import pixels_to_answers
+from keras_vit.exporting.proof import PROOF, sum_of
 from keras_vit.models import ImageModel
 
 # The newest that tf2onnx writes.
@@ -111,6 +112,30 @@ def read_contract(path: Path) -> Contract:
 
     proto = onnx.load(str(path), load_external_data=False)
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
+
+
+def add_proof(path: Path, text: str) -> None:
+    """Adds a proof to the metadata: bytes behind a message are further fields of it."""
+    with path.open("ab") as file:
+        file.write(_metadata(text))
+
+
+def read_proof(path: Path) -> tuple[str | None, str]:
+    """Return the proof in a file's metadata, or None, and the sum of what stands before it."""
+    import onnx
+
+    proto = onnx.load(str(path), load_external_data=False)
+    text = {prop.key: prop.value for prop in proto.metadata_props}.get(PROOF)
+    length = path.stat().st_size - (len(_metadata(text)) if text is not None else 0)
+    return text, sum_of(path, length)
+
+
+def _metadata(text: str) -> bytes:
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.metadata_props.add(key=PROOF, value=text)
+    return bytes(proto.SerializeToString())
 
 
 def runner(
