@@ -13,7 +13,7 @@ from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
 from keras_vit._base.errors import printable
-from keras_vit.exporting import check, export, load_exported
+from keras_vit.exporting import check, export, export_smallest, load_exported
 from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import check_format
 from keras_vit.models import list_models, model_cost
@@ -118,23 +118,34 @@ def _inspect(options: InspectOptions) -> int:
 
 
 def _export(options: ExportOptions) -> None:
-    check_format(options.format, options.quantize)  # names missing packages before any work
+    is_auto = options.quantize == "auto"
+    # Names missing packages before any work.
+    check_format(options.format, "int8" if is_auto else options.quantize)
     model, out = load(options.model), options.out
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     images = None
-    if options.data is not None:
+    if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)
-    more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
-    if images and images.train is not None and options.quantize:
+        print_text(f"{model.name} on {images.source}\n{images.line}")
+    names = ("model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips")
+    more = _without(options, *names, *(["quantize"] if is_auto else []))
+    if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":
         more["card"] = card_of_run(options.model)
-    export(model, out, **more)
-    print_text(f"written to {out}")
-    if images:
-        print_text(f"{model.name} on {images.source}\n{images.line}")
-        print_text(in_options(str(compare(model, load_exported(out), images.split)), "export"))
+    if images and is_auto:
+        smallest = export_smallest(
+            model, out, split=images.split, max_flips=options.max_flips, **more
+        )
+        print_text(f"{smallest}\nwritten to {out}, {smallest.chosen.name}")
+        compared = smallest.chosen.comparison
+    else:
+        export(model, out, **more)
+        print_text(f"written to {out}")
+        compared = compare(model, load_exported(out), images.split) if images else None
+    if compared:
+        print_text(in_options(str(compared), "export"))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")

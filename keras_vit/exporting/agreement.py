@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from keras.ops import convert_to_numpy, convert_to_tensor
@@ -67,15 +68,23 @@ def check_files(size: tuple[int, int]) -> list[tuple[str, bytes]]:
 
 def decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return whether two answers to an image mean the same: the class, the labels, the numbers."""
-    first, second = (
-        [convert_to_numpy(x) for x in task.graph_answers(convert_to_tensor(a), top_k=1).values()]
-        for a in (answers, others)
-    )
-    if len(first) == 1:  # the answers themselves are what is decided
+    return same_parts(task, answers, others).all(axis=1)
+
+
+def same_parts(task: Task, answers: np.ndarray, others: np.ndarray) -> Any:
+    """Return which decisions of two answers to an image are the same, `(images, decisions)`."""
+    first, second = (decisions(task, each) for each in (answers, others))
+    if first is None or second is None:  # the answers themselves are what is decided
         same = np.abs(answers - others) < task.answer_scale / 100
     else:
-        same = first[1] == second[1]
-    return same.reshape(len(same), -1).all(axis=1)
+        same = first == second
+    return same.reshape(len(same), -1)
+
+
+def decisions(task: Task, answers: np.ndarray) -> np.ndarray | None:
+    """Return the class, labels, grade or classes of pixels that answers mean; None of numbers."""
+    named = [*task.graph_answers(convert_to_tensor(answers), top_k=1).values()]
+    return convert_to_numpy(named[1]) if len(named) > 1 else None
 
 
 def check_agreement(
@@ -90,7 +99,7 @@ def check_agreement(
         run: From pixels to answers.
         images: `(8, height, width, channels)`.
         expected: The model's answers `(8, size)`; its outputs, where it does not have a task.
-        contract: Of the file: its task has the scale of the answers; int8 rounds them.
+        contract: Of the file: its task has the scale of the answers; quantization rounds them.
 
     Raises:
         RuntimeError: Its answers differ; the message has the greatest difference.
@@ -110,7 +119,7 @@ def check_agreement(
         if not np.isfinite(difference).all():
             raise RuntimeError("it returns values that are not finite")
         if contract.quantize and (moved := _moved(difference, truth)) > INT8_TOLERANCE:
-            raise RuntimeError(f"int8 moves its answers by {moved:.0%}")
+            raise RuntimeError(f"{contract.quantize} moves its answers by {moved:.0%}")
         if not contract.quantize and difference.max() > TOLERANCE:
             raise RuntimeError(
                 f"its {contract.outputs[0]} differ from the model's by up to "
@@ -144,8 +153,8 @@ def check_novelty(
     difference = np.abs(scores - expected) / np.maximum(expected, 1)
     if contract.quantize and difference.mean() > INT8_TOLERANCE:
         raise RuntimeError(
-            f"int8 moves its novelty by {difference.mean():.0%}, so that its threshold means "
-            "nothing: export it without quantize, or model.uncalibrated()"
+            f"{contract.quantize} moves its novelty by {difference.mean():.0%}, so that its "
+            "threshold means nothing: export it without quantize, or model.uncalibrated()"
         )
     if not contract.quantize and difference.max() > NOVELTY_TOLERANCE:
         raise RuntimeError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,9 @@ def export(
             `saved_models/NAME/VERSION` of TensorFlow Serving and OpenVINO Model Server.
         format: One of the table; None for the one with the suffix of `path`, and a SavedModel in a
             folder.
-        quantize: `"int8"` for weights in eight bits: a quarter of the size. Formats `"onnx"`,
-            `"litert"`, `"openvino"` and `"html"`.
+        quantize: `"int8"` for weights in eight bits: a quarter of the size; `"float16"` for weights
+            in sixteen, and products in float32. Formats `"onnx"`, `"litert"`, `"openvino"` and
+            `"html"`.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
             hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
             others need none.
@@ -157,7 +159,7 @@ def export(
     '1'
     """
     path = Path(path)
-    format = _format(path, format)
+    format = format_of_path(path, format)
     row = check_format(format, quantize)
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
@@ -180,14 +182,10 @@ def export(
     )
     _check_calibration(calibration, contract)
     engine = _page_engine(contract, runtime, card)
-    if row.suffix is None:
-        _write_folder(model, path, contract, row, calibration, overwrite)
-    else:
-        _check_file(path, row.suffix, overwrite)
-        with atomic_write(path) as temporary:
-            _write(model, temporary, contract, row, calibration)
-            if engine:
-                page_file.finish(temporary, path.stem, engine, card or {})
+    with published(path, row, overwrite) as place:
+        _write(model, place, contract, row, calibration)
+        if engine:
+            page_file.finish(place, path.stem, engine, card or {})
     return path
 
 
@@ -206,7 +204,7 @@ def _page_engine(
     return {}
 
 
-def _format(path: Path, name: str | None) -> str:
+def format_of_path(path: Path, name: str | None) -> str:
     """Return the format that is asked for, by name or by the suffix of the path."""
     of_suffix = next((n for n, row in FORMATS.items() if row.suffix == path.suffix.lower()), None)
     if name is None:
@@ -219,24 +217,32 @@ def _format(path: Path, name: str | None) -> str:
     return name
 
 
-def _write_folder(
-    model: ImageModel,
-    path: Path,
-    contract: Contract,
-    row: Format,
-    calibration: np.ndarray | None,
-    overwrite: bool,
-) -> None:
+@contextmanager
+def published(path: Path, row: Format, overwrite: bool) -> Iterator[Path]:
+    """Yields where a file or folder is to be written, which then takes its place."""
+    check_target(path, row, overwrite)
+    if row.suffix is not None:
+        with atomic_write(path) as temporary:
+            yield temporary
+        return
     # A server that watches the folder never sees half of it.
-    output = OutputFolder(path, row.name, results=row.files, argument="path")
+    output = _output(path, row)
     with output.opened(overwrite=overwrite) as workspace:
-        _write(model, workspace, contract, row, calibration)
+        yield workspace
         output.finish()
         output.publish()
 
 
-def _check_file(path: Path, suffix: str, overwrite: bool) -> None:
+def _output(path: Path, row: Format) -> OutputFolder:
+    return OutputFolder(path, row.name, results=row.files, argument="path")
+
+
+def check_target(path: Path, row: Format, overwrite: bool) -> None:
     """Refuses a path where a file of the user would be lost, before any work."""
+    suffix = row.suffix
+    if suffix is None:
+        _output(path, row).check(overwrite=overwrite)
+        return
     if path.suffix != suffix:
         raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
     if not path.parent.is_dir():
@@ -334,7 +340,7 @@ def _check_quantization(model: ImageModel) -> None:
 def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> None:
     if calibration is None:
         return
-    if contract.quantize is None:
+    if contract.quantize != "int8":
         raise ValueError("calibration is for quantize='int8': give that, or leave it out.")
     shape = (*contract.image_size, contract.channels)
     if (

@@ -38,6 +38,8 @@ def write(
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
         if contract.quantize:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if contract.quantize == "float16":  # weights alone: it computes in float32
+            converter.target_spec.supported_types = [tf.float16]
         path.write_bytes(converter.convert())
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(DESCRIPTION, contract.to_text())

@@ -35,8 +35,10 @@ def write(
     import onnx
 
     proto = graph_of(model, contract)
-    if contract.quantize:
+    if contract.quantize == "int8":
         proto = _quantized(proto)
+    elif contract.quantize:
+        store_in_sixteen_bits(proto)
     onnx.helper.set_model_props(proto, {KEY: contract.to_text()})
     onnx.save(proto, str(path))
 
@@ -112,6 +114,24 @@ def read_contract(path: Path) -> Contract:
 
     proto = onnx.load(str(path), load_external_data=False)
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
+
+
+def store_in_sixteen_bits(proto: Any) -> None:
+    """Stores weights in float16; all is computed in float32, layer norms and softmax among it."""
+    import onnx
+
+    largest, make = np.finfo("float16").max, onnx.helper.make_node
+    for kernel in [*proto.graph.initializer]:
+        if kernel.data_type != onnx.TensorProto.FLOAT or np.prod(kernel.dims) < SMALLEST:
+            continue
+        values = onnx.numpy_helper.to_array(kernel)
+        if np.abs(values).max() > largest:
+            continue
+        half = onnx.numpy_helper.from_array(values.astype("float16"), f"{kernel.name}_float16")
+        proto.graph.initializer.remove(kernel)
+        proto.graph.initializer.append(half)
+        cast = make("Cast", [half.name], [kernel.name], to=onnx.TensorProto.FLOAT)
+        proto.graph.node.insert(0, cast)
 
 
 def add_proof(path: Path, text: str) -> None:

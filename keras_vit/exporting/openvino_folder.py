@@ -53,10 +53,12 @@ def write(
         file = Path(folder) / "model.onnx"
         onnx_file.write(model, file, replace(contract, quantize=None))
         converted = openvino.convert_model(file)
-    if contract.quantize:
+    if contract.quantize == "int8":
         converted = _quantized(converted, calibration)
     converted.set_rt_info(contract.to_text(), [KEY])
-    openvino.save_model(converted, path / MODEL_FILES[0], compress_to_fp16=False)
+    openvino.save_model(
+        converted, path / MODEL_FILES[0], compress_to_fp16=contract.quantize == "float16"
+    )
 
 
 def _quantized(model: Any, calibration: np.ndarray | None) -> Any:
