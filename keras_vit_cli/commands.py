@@ -13,7 +13,7 @@ from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
 from keras_vit._base.errors import printable
-from keras_vit.exporting import export, load_exported
+from keras_vit.exporting import check, export, export_smallest, load_exported
 from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import check_format
 from keras_vit.models import list_models, model_cost
@@ -29,6 +29,7 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
+from keras_vit_cli.options.check import CheckOptions
 from keras_vit_cli.options.convert import ConvertOptions
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
@@ -61,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `keras-vit`; None for those of this process.
 
     Returns:
-        0, or 1 when some of the images do not get an answer, 2 for an error, which is a message
-        on standard error, 130 after Ctrl-C, 141 where nobody reads the output any more. SIGTERM
-        ends the process with 143.
+        0, or 1 when some of the images do not get an answer, or a file that is checked differs from
+        its model, 2 for an error, which is a message on standard error, 130 after Ctrl-C, 141 where
+        nobody reads the output any more. SIGTERM ends the process with 143.
     """
     return exit_status(run, arguments)
 
@@ -82,6 +83,7 @@ def run(options: dict[str, Any]) -> int:
         "choose": choose,
         "audit": audit,
         "export": _export,
+        "check": _check,
         "serve": _serve,
         "convert": _convert,
         "average": average,
@@ -116,26 +118,43 @@ def _inspect(options: InspectOptions) -> int:
 
 
 def _export(options: ExportOptions) -> None:
-    check_format(options.format, options.quantize)  # names missing packages before any work
+    is_auto = options.quantize == "auto"
+    # Names missing packages before any work.
+    check_format(options.format, "int8" if is_auto else options.quantize)
     model, out = load(options.model), options.out
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     images = None
-    if options.data is not None:
+    if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)
-    more = _without(options, "model", "data", "data_dir", "max_pixels", "decoder", "out")
-    if images and images.train is not None and options.quantize:
+        print_text(f"{model.name} on {images.source}\n{images.line}")
+    names = ("model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips")
+    more = _without(options, *names, *(["quantize"] if is_auto else []))
+    if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":
         more["card"] = card_of_run(options.model)
-    export(model, out, **more)
-    print_text(f"written to {out}")
-    if images:
-        print_text(f"{model.name} on {images.source}\n{images.line}")
-        print_text(in_options(str(compare(model, load_exported(out), images.split)), "export"))
+    if images and is_auto:
+        smallest = export_smallest(
+            model, out, split=images.split, max_flips=options.max_flips, **more
+        )
+        print_text(f"{smallest}\nwritten to {out}, {smallest.chosen.name}")
+        compared = smallest.chosen.comparison
+    else:
+        export(model, out, **more)
+        print_text(f"written to {out}")
+        compared = compare(model, load_exported(out), images.split) if images else None
+    if compared:
+        print_text(in_options(str(compared), "export"))
     # Exported features, and models of other channels, are for the program that reads them.
     if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")
+
+
+def _check(options: CheckOptions) -> int:
+    result = check(options.file)
+    print_text(result)
+    return 0 if result.ok else 1
 
 
 def _serve(options: ServeOptions) -> None:

@@ -63,6 +63,6 @@ def in_options(text: str, command: str | None) -> str:
         words = values if "nargs" in row.settings else [",".join(values)]
         return shlex.join([row.name, *words])
 
-    for call, words in CALLS.items() if options else ():
+    for call, words in CALLS.items() if command is not None else ():
         text = re.sub(call, words, text)
     return ARGUMENT.sub(option, text)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from keras.ops import convert_to_numpy, convert_to_tensor
 
 from keras_vit.data.band_statistics import Statistics
+from keras_vit.data.decode.headers import ORIENTATION_TAG
 from keras_vit.exporting.contract import Contract
 from keras_vit.models.answers import NOVELTY
+from keras_vit.tasks import Task
 
 # The largest difference between answers, and with int8 the mean one, as parts of their scale.
 TOLERANCE = 1e-3
@@ -24,7 +29,8 @@ def check_images(
 ) -> np.ndarray:
     """Smooth colored patterns `(8, height, width, channels)`: the same on every machine.
 
-    uint8; with means and standard deviations, float32 around them.
+    uint8; with means and standard deviations, float32 around them. Of few levels, so that they are
+    stored in little.
     """
     height, width = size
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
@@ -38,8 +44,47 @@ def check_images(
         images.append(np.stack([sum(waves[c::channels]) for c in range(channels)], -1))
     if statistics is not None:
         means, stds = np.array(statistics, "float32")
-        return (means + stds * np.stack(images) / 2).astype("float32")
-    return np.clip(127.5 + 50 * np.stack(images), 0, 255).astype("uint8")
+        return (means + stds * np.rint(images) / 2).astype("float32")
+    return np.clip(127.5 + 50 * np.stack(images), 0, 255).astype("uint8") // 64 * 64
+
+
+def check_files(size: tuple[int, int]) -> list[tuple[str, bytes]]:
+    """Image files by kind: a PNG larger than `size`, a smaller one, a turned JPEG, transparency."""
+    from PIL import Image
+
+    height, width = size
+    result: list[tuple[str, bytes]] = []
+    for kind, rows, columns in (("PNG", 1.3, 1.6), ("PNG", 0.9, 0.6), ("JPEG", 1.4, 1.1)):
+        size = max(int(height * rows), 4), max(int(width * columns), 4)
+        levels = check_images(size, 3)[len(result)]
+        image, file, exif = Image.fromarray(levels), io.BytesIO(), Image.Exif()
+        exif[ORIENTATION_TAG] = 6
+        image.save(file, kind, **({"exif": exif, "quality": 80} if kind == "JPEG" else {}))
+        result.append((kind, file.getvalue()))
+    file, levels = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (9, 7, 4), "uint8")
+    Image.fromarray(levels).save(file, "PNG")
+    return [*result, ("alpha", file.getvalue())]
+
+
+def decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return whether two answers to an image mean the same: the class, the labels, the numbers."""
+    return same_parts(task, answers, others).all(axis=1)
+
+
+def same_parts(task: Task, answers: np.ndarray, others: np.ndarray) -> Any:
+    """Return which decisions of two answers to an image are the same, `(images, decisions)`."""
+    first, second = (decisions(task, each) for each in (answers, others))
+    if first is None or second is None:  # the answers themselves are what is decided
+        same = np.abs(answers - others) < task.answer_scale / 100
+    else:
+        same = first == second
+    return same.reshape(len(same), -1)
+
+
+def decisions(task: Task, answers: np.ndarray) -> np.ndarray | None:
+    """Return the class, labels, grade or classes of pixels that answers mean; None of numbers."""
+    named = [*task.graph_answers(convert_to_tensor(answers), top_k=1).values()]
+    return convert_to_numpy(named[1]) if len(named) > 1 else None
 
 
 def check_agreement(
@@ -54,7 +99,7 @@ def check_agreement(
         run: From pixels to answers.
         images: `(8, height, width, channels)`.
         expected: The model's answers `(8, size)`; its outputs, where it does not have a task.
-        contract: Of the file: its task has the scale of the answers; int8 rounds them.
+        contract: Of the file: its task has the scale of the answers; quantization rounds them.
 
     Raises:
         RuntimeError: Its answers differ; the message has the greatest difference.
@@ -74,7 +119,7 @@ def check_agreement(
         if not np.isfinite(difference).all():
             raise RuntimeError("it returns values that are not finite")
         if contract.quantize and (moved := _moved(difference, truth)) > INT8_TOLERANCE:
-            raise RuntimeError(f"int8 moves its answers by {moved:.0%}")
+            raise RuntimeError(f"{contract.quantize} moves its answers by {moved:.0%}")
         if not contract.quantize and difference.max() > TOLERANCE:
             raise RuntimeError(
                 f"its {contract.outputs[0]} differ from the model's by up to "
@@ -108,8 +153,8 @@ def check_novelty(
     difference = np.abs(scores - expected) / np.maximum(expected, 1)
     if contract.quantize and difference.mean() > INT8_TOLERANCE:
         raise RuntimeError(
-            f"int8 moves its novelty by {difference.mean():.0%}, so that its threshold means "
-            "nothing: export it without quantize, or model.uncalibrated()"
+            f"{contract.quantize} moves its novelty by {difference.mean():.0%}, so that its "
+            "threshold means nothing: export it without quantize, or model.uncalibrated()"
         )
     if not contract.quantize and difference.max() > NOVELTY_TOLERANCE:
         raise RuntimeError(

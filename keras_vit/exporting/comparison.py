@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras.ops import convert_to_numpy, convert_to_tensor
 
 from keras_vit import data
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import counted, printable
 from keras_vit.data.decode.image_kinds import kind_by_bytes
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
+from keras_vit.exporting.agreement import decisions, decisions_agree, same_parts
 from keras_vit.exporting.exported import ExportedModel, format_of
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Task
+from keras_vit.tasks.scores import Score
 from keras_vit.trainer.pixel_ranges import own_statistics
 
 # Images to calibrate by: NNCF's own default.
 CALIBRATION_IMAGES = 300
+# Lines about images with another answer that are printed.
+MOST_CHANGED = 20
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class Comparison:
             and where the images are not files.
         other_files: To how many of these it gives another class, labels, grade or numbers than
             `predict_files` of the model, whose JPEG decoder may be another.
+        flips: The part of the images, or of all pixels of a task of pixels, with another answer.
+        change: By how much the file scores more, with its paired 95 % interval.
+        changed: A line per image with another answer: its file, both answers, the truth.
+        suffers: The name that loses the most right answers, with their numbers; empty if none.
     """
 
     images: int
@@ -54,6 +61,10 @@ class Comparison:
     weights: int
     files: int = 0
     other_files: int = 0
+    flips: float = 0.0
+    change: Score | None = None
+    changed: tuple[str, ...] = ()
+    suffers: str = ""
 
     def __str__(self) -> str:
         numbers = "8.2%" if self.score_name == "accuracy" else "8.4g"
@@ -62,10 +73,22 @@ class Comparison:
                 f"on {counted(self.images, 'image')}{'':12}model      file",
                 f"  {self.score_name:24}{self.score:{numbers}}  {self.exported_score:{numbers}}",
                 f"  {'the same ' + self.noun:34}{self.agreement:8.2%}",
+                *(self._of_flips if self.changed else []),
                 *([self._of_files] if self.files else []),
                 f"  size{'':20}{self.weights / 1e6:5.1f} MB  {self.size / 1e6:5.1f} MB",
             )
         )
+
+    @property
+    def _of_flips(self) -> list[str]:
+        assert self.change is not None
+        factor, unit = (100, " points") if self.score_name == "accuracy" else (1, "")
+        value, low, high = (f"{factor * x:+.3g}" for x in self.change)
+        lines = [f"  {self.score_name} by {value}{unit} (paired 95 % interval {low} to {high})"]
+        lines += [f"  it loses most in {self.suffers}"] if self.suffers else []
+        more = len(self.changed) - MOST_CHANGED
+        shown = [*self.changed[:MOST_CHANGED], *([f"and {more:,} more"] if more > 0 else [])]
+        return [*lines, f"  another {self.noun}:", *(f"    {line}" for line in shown)]
 
     @property
     def _of_files(self) -> str:
@@ -80,8 +103,16 @@ class Comparison:
         )
 
 
-def compare(model: Any, exported: ExportedModel, split: data.Split) -> Comparison:
+def compare(
+    model: Any, exported: ExportedModel, split: data.Split, predicted: Any = None
+) -> Comparison:
     """Predicts a split by a model and by the file that was exported from it.
+
+    Args:
+        model: The model.
+        exported: The file.
+        split: Labeled images.
+        predicted: What `predict_split` returns for the model; None to predict it.
 
     Raises:
         ValueError: The split does not have the targets of the model's task, or there is no task.
@@ -92,24 +123,63 @@ def compare(model: Any, exported: ExportedModel, split: data.Split) -> Compariso
             f"{exported.name} predicts {task.kind} of {task.size}, and the data has "
             f"{split.num_classes}: give the data that it was trained for."
         )
-    labels, outputs = predict_split(model, split)
+    labels, outputs = predicted or predict_split(model, split)
     _, exported_outputs = predict_split(exported, split)
     exported_answers = answers_of(exported, exported_outputs)
     answers, targets = answers_of(model, outputs), task.to_targets(labels)
     scores = [task.scores(targets, a, resamples=0) for a in (answers, exported_answers)]
     name = next(iter(scores[0]))
-    is_same = decisions_agree(task, answers, exported_answers)
+    parts = same_parts(task, answers, exported_answers)
+    is_same = parts.all(axis=1)
+    flips = ~(parts if task.per_pixel else is_same)
     return Comparison(
         len(labels),
         name,
         scores[0][name].value,
         scores[1][name].value,
-        float(is_same.mean()),
+        1 - float(flips.mean()),
         task.nouns[targets.ndim > 1],
         size_of(exported.path),
         4 * model.count_params(),
         *_decoded_otherwise(model, exported, split),
+        flips=float(flips.mean()),
+        change=task.score_changes(targets, answers, exported_answers)[name],
+        changed=_changed(task, split, np.flatnonzero(~is_same), targets, answers, exported_answers),
+        suffers=_suffers(task, targets, answers, exported_answers),
     )
+
+
+def _changed(
+    task: Task, split: data.Split, rows: np.ndarray, targets: Any, answers: Any, others: Any
+) -> tuple[str, ...]:
+    """Return a line for each of some images: its file or number, and its answers."""
+    files = getattr(split, "files", None) or ()
+    named = files if len(files) == len(targets) else [f"image {i:,}" for i in range(len(targets))]
+    lines = []
+    for i in rows:
+        before, after = (task.to_text(each[i], 1) for each in (answers, others))
+        truth = f"; it is {task.shown_names[targets[i]]}" if targets.ndim == 1 else ""
+        lines.append(f"{printable(named[i])}: {before}, now {after}{printable(truth)}")
+    return tuple(lines)
+
+
+def _suffers(task: Task, targets: Any, answers: Any, others: Any) -> str:
+    """Return the class, grade or label that loses the most right answers; of numbers, nothing."""
+    first, second = (decisions(task, each) for each in (answers, others))
+    if first is None or second is None or task.per_pixel:
+        return ""
+    shape = targets.shape
+    right = [(each.reshape(shape) == targets).astype(int) for each in (first, second)]
+    if targets.ndim == 1:
+        before, after = (np.bincount(targets, each, task.size) for each in right)
+    else:
+        before, after = (each.sum(axis=0) for each in right)
+    most = int(np.argmax(before - after))
+    if before[most] <= after[most]:
+        return ""
+    of = int((targets == most).sum()) if targets.ndim == 1 else len(targets)
+    name = printable(task.shown_names[most])
+    return f"{name}: {before[most]:.0f} of {of:,} right before, {after[most]:.0f} now"
 
 
 def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -> tuple[int, int]:
@@ -117,7 +187,7 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
     files, contract = getattr(split, "files", ()), exported.contract
     if not (files and contract.format == "tf_saved_model" and contract.reads_files):
         return 0, 0
-    run = FORMATS[contract.format].implementation().file_runner(exported.path, contract.outputs[0])
+    run = FORMATS[contract.format].implementation().file_runner(exported.path, contract.outputs[:1])
     task, total, others = task_of(model), 0, 0
     kinds = ((file, kind_by_bytes(file)) for file in files)
     files = [file for file, kind in kinds if kind and kind.name in ("JPEG", "PNG")]
@@ -125,22 +195,9 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
     readable = ((file, row) for file, row in predicted if not isinstance(row, str))
     while batch := list(islice(readable, 32)):
         answers = np.stack([row[: task.size] for _, row in batch])
-        same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch]))
+        same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch])[0])
         total, others = total + len(batch), others + int((~same).sum())
     return total, others
-
-
-def decisions_agree(task: Task, answers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return whether two answers to an image mean the same: the class, the labels, the numbers."""
-    first, second = (
-        [convert_to_numpy(x) for x in task.graph_answers(convert_to_tensor(a), top_k=1).values()]
-        for a in (answers, others)
-    )
-    if len(first) == 1:  # the answers themselves are what is decided
-        same = np.abs(answers - others) < task.answer_scale / 100
-    else:
-        same = first[1] == second[1]
-    return same.reshape(len(same), -1).all(axis=1)
 
 
 def size_of(path: Path) -> int:

@@ -42,7 +42,7 @@ class Contract:
         evaluation: How photographs are brought to that size.
         top_k: How many of the most probable classes are returned.
         max_pixels: Height times width that a photograph may have.
-        quantize: None, or `"int8"`.
+        quantize: None, `"int8"` or `"float16"`.
         raw_shape: Without a task, the shape of the outputs for one image.
         novelty: Whether the last output is `novelty`.
         statistics: The means and standard deviations of channels that are not 0..255, or None.
@@ -79,6 +79,11 @@ class Contract:
     def reads_files(self) -> bool:
         """Whether the bytes of JPEG and PNG files, of up to four channels, can be its input."""
         return self.channels in (1, 3) and self.statistics is None
+
+    @property
+    def reads_photographs(self) -> bool:
+        """Whether image files are read as photographs, 0..255, and not as bands."""
+        return self.reads_files and self.evaluation.bands is None
 
     @property
     def dtype(self) -> str:

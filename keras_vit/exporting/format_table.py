@@ -24,8 +24,8 @@ class Format:
         written_with: The packages that write it, beside those.
         extra: What brings them: `pip install 'keras3-vit[EXTRA]'`.
         files: Patterns of the files of a folder.
-        int8: None, or the reason why it is not quantized.
-        int8_with: What quantizes it, beside the others.
+        int8: None, or the reason why it is not quantized, in float16 neither.
+        int8_with: What quantizes it in int8, beside the others.
     """
 
     name: str
@@ -52,6 +52,8 @@ class Format:
             )
 
 
+# How weights are stored in fewer bits, the smallest first.
+QUANTIZATIONS = ("int8", "float16")
 _TENSORFLOW = ("tensorflow",)
 _OTHERS = "Give format='litert', 'openvino', 'onnx' or 'html'."
 
@@ -121,8 +123,8 @@ def check_format(name: str, quantize: str | None) -> Format:
         ImportError: A package is missing.
     """
     row = FORMATS[check_choice(name, "format", FORMATS)]
-    check_choice(quantize, "quantize", (None, "int8"))
+    check_choice(quantize, "quantize", (None, *QUANTIZATIONS))
     if quantize and row.int8:
         raise ValueError(f"format={name!r} is not quantized: {row.int8}")
-    row.require((*row.written_with, *row.runs_with, *(row.int8_with if quantize else ())))
+    row.require((*row.written_with, *row.runs_with, *(row.int8_with if quantize == "int8" else ())))
     return row

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.failure import failure_reason
 from keras_vit.exporting.format_table import FORMATS, Format, check_format
 from keras_vit.exporting.page_engine import engine_files
+from keras_vit.exporting.proof import PROOF_FILE, Proof
 from keras_vit.exporting.writer_process import (
     CHECK_FILE,
     CONTRACT_FILE,
@@ -33,7 +35,7 @@ from keras_vit.exporting.writer_process import (
     write_and_check,
 )
 from keras_vit.models import ImageModel
-from keras_vit.models.answers import answers_of, unknown_task
+from keras_vit.models.answers import NOVELTY, answers_of, unknown_task
 from keras_vit.models.views import mean_of_views
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
@@ -115,8 +117,9 @@ def export(
             `saved_models/NAME/VERSION` of TensorFlow Serving and OpenVINO Model Server.
         format: One of the table; None for the one with the suffix of `path`, and a SavedModel in a
             folder.
-        quantize: `"int8"` for weights in eight bits: a quarter of the size. Formats `"onnx"`,
-            `"litert"`, `"openvino"` and `"html"`.
+        quantize: `"int8"` for weights in eight bits: a quarter of the size; `"float16"` for weights
+            in sixteen, and products in float32. Formats `"onnx"`, `"litert"`, `"openvino"` and
+            `"html"`.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
             hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
             others need none.
@@ -157,7 +160,7 @@ def export(
     '1'
     """
     path = Path(path)
-    format = _format(path, format)
+    format = format_of_path(path, format)
     row = check_format(format, quantize)
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
@@ -180,14 +183,10 @@ def export(
     )
     _check_calibration(calibration, contract)
     engine = _page_engine(contract, runtime, card)
-    if row.suffix is None:
-        _write_folder(model, path, contract, row, calibration, overwrite)
-    else:
-        _check_file(path, row.suffix, overwrite)
-        with atomic_write(path) as temporary:
-            _write(model, temporary, contract, row, calibration)
-            if engine:
-                page_file.finish(temporary, path.stem, engine, card or {})
+    with published(path, row, overwrite) as place:
+        _write(model, place, contract, row, calibration)
+        if engine:
+            page_file.finish(place, path.stem, engine, card or {})
     return path
 
 
@@ -206,7 +205,7 @@ def _page_engine(
     return {}
 
 
-def _format(path: Path, name: str | None) -> str:
+def format_of_path(path: Path, name: str | None) -> str:
     """Return the format that is asked for, by name or by the suffix of the path."""
     of_suffix = next((n for n, row in FORMATS.items() if row.suffix == path.suffix.lower()), None)
     if name is None:
@@ -219,24 +218,32 @@ def _format(path: Path, name: str | None) -> str:
     return name
 
 
-def _write_folder(
-    model: ImageModel,
-    path: Path,
-    contract: Contract,
-    row: Format,
-    calibration: np.ndarray | None,
-    overwrite: bool,
-) -> None:
+@contextmanager
+def published(path: Path, row: Format, overwrite: bool) -> Iterator[Path]:
+    """Yields where a file or folder is to be written, which then takes its place."""
+    check_target(path, row, overwrite)
+    if row.suffix is not None:
+        with atomic_write(path) as temporary:
+            yield temporary
+        return
     # A server that watches the folder never sees half of it.
-    output = OutputFolder(path, row.name, results=row.files, argument="path")
+    output = _output(path, row)
     with output.opened(overwrite=overwrite) as workspace:
-        _write(model, workspace, contract, row, calibration)
+        yield workspace
         output.finish()
         output.publish()
 
 
-def _check_file(path: Path, suffix: str, overwrite: bool) -> None:
+def _output(path: Path, row: Format) -> OutputFolder:
+    return OutputFolder(path, row.name, results=row.files, argument="path")
+
+
+def check_target(path: Path, row: Format, overwrite: bool) -> None:
     """Refuses a path where a file of the user would be lost, before any work."""
+    suffix = row.suffix
+    if suffix is None:
+        _output(path, row).check(overwrite=overwrite)
+        return
     if path.suffix != suffix:
         raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
     if not path.parent.is_dir():
@@ -259,19 +266,28 @@ def _write(
 ) -> None:
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
+    novel = None if model.novelty is None else model.feature_model("pre_logits")
+
+    def answer(images: np.ndarray) -> dict[str, np.ndarray]:
+        answers = mean_of_views(model).predict(images, verbose=0)
+        if contract.task is not None:
+            answers = answers_of(model, answers)
+        named = {contract.outputs[0]: answers}
+        if novel is not None:
+            named[NOVELTY] = model.novelty.scores(novel.predict(images, verbose=0))
+        return named
+
     images = check_images(contract.image_size, contract.channels, contract.statistics)
-    expected = mean_of_views(model).predict(images, verbose=0)
-    if contract.task is not None:
-        expected = answers_of(model, expected)
-    arrays: dict[str, Any] = {"images": images, "expected": expected}
-    if model.novelty is not None:
-        features = model.feature_model("pre_logits").predict(images, verbose=0)
-        arrays["novelty"] = model.novelty.scores(features)
+    expected = answer(images.astype("float32"))
+    proof = Proof.of(contract, answer)
+    arrays: dict[str, Any] = {"images": images, "expected": expected[contract.outputs[0]]}
+    if NOVELTY in expected:
+        arrays["novelty"] = expected[NOVELTY]
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
         try:
-            write_and_check(model, path, contract, **arrays)
+            write_and_check(model, path, contract, proof, **arrays)
         except (OSError, MemoryError, ImportError):
             raise
         except Exception as error:  # of Keras, AutoGraph or TensorFlow
@@ -281,6 +297,7 @@ def _write(
         folder = Path(name)
         model.save(folder / MODEL_FILE)
         (folder / CONTRACT_FILE).write_text(contract.to_text(), "utf-8")
+        (folder / PROOF_FILE).write_text(proof.to_text(""), "utf-8")
         np.savez(folder / CHECK_FILE, **arrays)
         python, environment = backend.process_on(row.backend)
         command = [*python, "-m", "keras_vit.exporting.writer_process", str(folder), str(path)]
@@ -324,7 +341,7 @@ def _check_quantization(model: ImageModel) -> None:
 def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> None:
     if calibration is None:
         return
-    if contract.quantize is None:
+    if contract.quantize != "int8":
         raise ValueError("calibration is for quantize='int8': give that, or leave it out.")
     shape = (*contract.image_size, contract.channels)
     if (

@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit._base.processors import available_processors
 from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
 from keras_vit.exporting.graph import pixels_to_answers, save_signatures
+from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 
 # As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.
@@ -37,6 +38,8 @@ def write(
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=names)
         if contract.quantize:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if contract.quantize == "float16":  # weights alone: it computes in float32
+            converter.target_spec.supported_types = [tf.float16]
         path.write_bytes(converter.convert())
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(DESCRIPTION, contract.to_text())
@@ -49,6 +52,16 @@ def read_contract(path: Path) -> Contract:
     """Return the contract behind the model's bytes."""
     with zipfile.ZipFile(path) as archive:
         return Contract.from_text(archive.read(DESCRIPTION))
+
+
+def add_proof(path: Path, text: str) -> None:
+    """Adds a proof behind the contract."""
+    add_to_zip(path, text)
+
+
+def read_proof(path: Path) -> tuple[bytes | None, str]:
+    """Return the proof behind the contract, or None, and the sum of what stands before it."""
+    return read_from_zip(path)
 
 
 def runner(

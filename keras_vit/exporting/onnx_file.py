@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit._base.processors import available_processors
 from keras_vit.exporting.contract import IMAGES, KEY, Contract
 from keras_vit.exporting.graph import pixels_to_answers
+from keras_vit.exporting.proof import PROOF, sum_of
 from keras_vit.models import ImageModel
 
 # The newest that tf2onnx writes.
@@ -34,8 +35,10 @@ def write(
     import onnx
 
     proto = graph_of(model, contract)
-    if contract.quantize:
+    if contract.quantize == "int8":
         proto = _quantized(proto)
+    elif contract.quantize:
+        store_in_sixteen_bits(proto)
     onnx.helper.set_model_props(proto, {KEY: contract.to_text()})
     onnx.save(proto, str(path))
 
@@ -111,6 +114,48 @@ def read_contract(path: Path) -> Contract:
 
     proto = onnx.load(str(path), load_external_data=False)
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
+
+
+def store_in_sixteen_bits(proto: Any) -> None:
+    """Stores weights in float16; all is computed in float32, layer norms and softmax among it."""
+    import onnx
+
+    largest, make = np.finfo("float16").max, onnx.helper.make_node
+    for kernel in [*proto.graph.initializer]:
+        if kernel.data_type != onnx.TensorProto.FLOAT or np.prod(kernel.dims) < SMALLEST:
+            continue
+        values = onnx.numpy_helper.to_array(kernel)
+        if np.abs(values).max() > largest:
+            continue
+        half = onnx.numpy_helper.from_array(values.astype("float16"), f"{kernel.name}_float16")
+        proto.graph.initializer.remove(kernel)
+        proto.graph.initializer.append(half)
+        cast = make("Cast", [half.name], [kernel.name], to=onnx.TensorProto.FLOAT)
+        proto.graph.node.insert(0, cast)
+
+
+def add_proof(path: Path, text: str) -> None:
+    """Adds a proof to the metadata: bytes behind a message are further fields of it."""
+    with path.open("ab") as file:
+        file.write(_metadata(text))
+
+
+def read_proof(path: Path) -> tuple[str | None, str]:
+    """Return the proof in a file's metadata, or None, and the sum of what stands before it."""
+    import onnx
+
+    proto = onnx.load(str(path), load_external_data=False)
+    text = {prop.key: prop.value for prop in proto.metadata_props}.get(PROOF)
+    length = path.stat().st_size - (len(_metadata(text)) if text is not None else 0)
+    return text, sum_of(path, length)
+
+
+def _metadata(text: str) -> bytes:
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.metadata_props.add(key=PROOF, value=text)
+    return bytes(proto.SerializeToString())
 
 
 def runner(

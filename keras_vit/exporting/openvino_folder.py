@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import html
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,9 +16,12 @@ import numpy as np
 
 from keras_vit.exporting import onnx_file
 from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.proof import PROOF, sum_of
 from keras_vit.models import ImageModel
 
 MODEL_FILES = ("model.xml", "model.bin")
+_RT_INFO = b"\t<rt_info>\n"  # of the model: those of its layers are indented further
+_PROOF = re.compile(rb'\t\t<%s value="([^"]*)" />\n' % PROOF.encode())
 
 
 def quietly_imported() -> Any:
@@ -47,10 +53,12 @@ def write(
         file = Path(folder) / "model.onnx"
         onnx_file.write(model, file, replace(contract, quantize=None))
         converted = openvino.convert_model(file)
-    if contract.quantize:
+    if contract.quantize == "int8":
         converted = _quantized(converted, calibration)
     converted.set_rt_info(contract.to_text(), [KEY])
-    openvino.save_model(converted, path / MODEL_FILES[0], compress_to_fp16=False)
+    openvino.save_model(
+        converted, path / MODEL_FILES[0], compress_to_fp16=contract.quantize == "float16"
+    )
 
 
 def _quantized(model: Any, calibration: np.ndarray | None) -> Any:
@@ -73,6 +81,23 @@ def read_contract(path: Path) -> Contract:
     openvino = quietly_imported()
     model = openvino.Core().read_model(path / MODEL_FILES[0])
     return Contract.from_text(model.get_rt_info([KEY]).astype(str))
+
+
+def add_proof(path: Path, text: str) -> None:
+    """Adds a proof to the runtime information, as OpenVINO writes it (it would write all again)."""
+    file = path / MODEL_FILES[0]
+    before, mark, after = file.read_bytes().rpartition(_RT_INFO)
+    element = f'\t\t<{PROOF} value="{html.escape(text)}" />\n'
+    file.write_bytes(before + mark + element.encode() + after)
+
+
+def read_proof(path: Path) -> tuple[str | None, str]:
+    """Return the proof in the runtime information, or None, and the sum of all else."""
+    xml = (path / MODEL_FILES[0]).read_bytes()
+    element = _PROOF.search(xml)
+    rest = hashlib.sha256(_PROOF.sub(b"", xml)).hexdigest()
+    text = html.unescape(element[1].decode()) if element else None
+    return text, f"{rest} {sum_of(path / MODEL_FILES[1])}"
 
 
 def runner(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import io
 import json
 import re
 import zlib
@@ -23,16 +22,18 @@ import numpy as np
 
 from keras_vit._base.errors import printable
 from keras_vit._base.version import __version__
-from keras_vit.data.decode.headers import ORIENTATION_TAG
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.preprocessing import evaluation_image
 from keras_vit.exporting import onnx_file
-from keras_vit.exporting.agreement import check_images
+from keras_vit.exporting.agreement import check_files
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.page_engine import ENGINE, VERSION, WASM
+from keras_vit.exporting.proof import PROOF
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY
 
+# What `write` writes.
+MODEL_PARTS = ("contract", "checks", "graph")
 SCRIPTS = ("text.js", "image.js", "model.js", "page.js")
 # Larger than this, unpacked, browsers fail: their longest strings are half a gigabyte.
 MOST_BYTES = 300 * 10**6
@@ -82,8 +83,10 @@ def write(
         ValueError: The model is too large for browsers.
     """
     proto = onnx_file.graph_of(model, contract, attention=True)
-    if contract.quantize:
+    if contract.quantize == "int8":
         onnx_file.round_weights(proto)
+    elif contract.quantize:
+        onnx_file.store_in_sixteen_bits(proto)
     graph = onnx_file.taking_floats(proto)
     if len(graph) > MOST_BYTES:
         raise ValueError(
@@ -100,7 +103,7 @@ def write(
 
 def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str, str]) -> None:
     """Adds the engine, the name and the lines of the card to what `write` wrote."""
-    parts = _parts(path, "contract", "checks", "graph")
+    parts = _parts(path, *MODEL_PARTS, PROOF)
     about = {
         "name": name,
         "card": dict(card),
@@ -116,7 +119,7 @@ def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
     """Return images as files, their pixels' sums and their answers, for the page."""
     names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
     run, images = onnx_file.graph_runner(graph, names), []
-    for kind, content in _check_files(contract):
+    for kind, content in check_files(contract.image_size):
         pixels = decode_with_pillow(content, contract.channels)
         prepared = evaluation_image(pixels, contract.image_size, contract.evaluation)
         rows = run(np.asarray(prepared, "float32")[None])
@@ -136,24 +139,6 @@ def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
         "tolerance": TOLERANCE,
         "images": images,
     }
-
-
-def _check_files(contract: Contract) -> list[tuple[str, bytes]]:
-    """Return a PNG that is made smaller, one that is enlarged, a turned JPEG, and transparency."""
-    from PIL import Image
-
-    height, width = contract.image_size
-    result: list[tuple[str, bytes]] = []
-    for kind, rows, columns in (("PNG", 1.3, 1.6), ("PNG", 0.9, 0.6), ("JPEG", 1.4, 1.1)):
-        size = max(int(height * rows), 4), max(int(width * columns), 4)
-        levels = check_images(size, 3)[len(result)] // 32 * 32  # few: they are stored in little
-        image, file, exif = Image.fromarray(levels), io.BytesIO(), Image.Exif()
-        exif[ORIENTATION_TAG] = 6
-        image.save(file, kind, **({"exif": exif, "quality": 80} if kind == "JPEG" else {}))
-        result.append((kind, file.getvalue()))
-    file, levels = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (9, 7, 4), "uint8")
-    Image.fromarray(levels).save(file, "PNG")
-    return [*result, ("alpha", file.getvalue())]
 
 
 def _page(parts: Mapping[str, bytes]) -> bytes:
@@ -224,6 +209,21 @@ def _hash(text: str) -> str:
 def read_contract(path: Path) -> Contract:
     """Return the contract in a page."""
     return Contract.from_text(_parts(path, "contract")["contract"])
+
+
+def add_proof(path: Path, text: str) -> None:
+    """Adds a proof to what `write` wrote."""
+    path.write_bytes(_page({**_parts(path, *MODEL_PARTS), PROOF: text.encode()}))
+
+
+def read_proof(path: Path) -> tuple[bytes | None, str]:
+    """Return the proof in a page, or None, and the sum of the parts that `write` wrote."""
+    parts = _parts(path, *MODEL_PARTS)
+    rest = hashlib.sha256(b"".join(parts.values())).hexdigest()
+    try:
+        return _parts(path, PROOF)[PROOF], rest
+    except KeyError:
+        return None, rest
 
 
 def runner(

@@ -12,6 +12,7 @@ from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
 from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
 from keras_vit.exporting.graph import save_signatures
+from keras_vit.exporting.proof import PROOF_FILE, sum_of
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 from keras_vit.tasks import Task
@@ -19,6 +20,7 @@ from keras_vit.tasks.pixel_losses import IGNORED
 
 # Where TensorFlow Serving expects what is the user's own.
 DESCRIPTION = f"assets.extra/{KEY}.json"
+PROOF_PATH = f"assets.extra/{PROOF_FILE}"
 
 
 def write(
@@ -110,16 +112,36 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text((path / DESCRIPTION).read_text("utf-8"))
 
 
-def file_runner(path: Path, output: str) -> Callable[[Sequence[bytes]], np.ndarray]:
-    """Return a function from image files' bytes to an output, as a server would run it."""
+def add_proof(path: Path, text: str) -> None:
+    """Writes a proof beside the contract."""
+    write_text(path / PROOF_PATH, text)
+
+
+def read_proof(path: Path) -> tuple[str | None, str]:
+    """Return the proof beside the contract, or None, and the sum of the sums of the model's files.
+
+    (Others in `assets.extra` are the user's, such as requests by which a server warms up.)
+    """
+    patterns = ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*", DESCRIPTION)
+    files = sorted(file for pattern in patterns for file in path.glob(pattern))
+    sums = " ".join(f"{file.relative_to(path).as_posix()} {sum_of(file)}" for file in files)
+    proof = path / PROOF_PATH
+    return proof.read_text("utf-8") if proof.exists() else None, sums
+
+
+def file_runner(
+    path: Path, outputs: Sequence[str]
+) -> Callable[[Sequence[bytes]], list[np.ndarray]]:
+    """Return a function from image files' bytes to the named outputs, as a server would run it."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(path))
     signature = loaded.signatures["serving_default"]
 
-    def run(contents: Sequence[bytes]) -> np.ndarray:
+    def run(contents: Sequence[bytes]) -> list[np.ndarray]:
         assert loaded  # what owns the variables
-        return np.asarray(signature(contents=tf.constant(list(contents)))[output])
+        named = signature(contents=tf.constant(list(contents)))
+        return [np.asarray(named[output]) for output in outputs]
 
     return run
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 
@@ -56,6 +57,18 @@ def read_contract(path: Path) -> Contract:
     with zipfile.ZipFile(path) as archive:
         name = next(n for n in archive.namelist() if n.endswith(f"/{DESCRIPTION}"))
         return Contract.from_text(archive.read(name))
+
+
+def add_proof(path: Path, text: str) -> None:
+    """Adds a proof to the extra files."""
+    with zipfile.ZipFile(path) as archive:
+        described = next(n for n in archive.namelist() if n.endswith(f"/{DESCRIPTION}"))
+    add_to_zip(path, text, described.removesuffix(DESCRIPTION))
+
+
+def read_proof(path: Path) -> tuple[bytes | None, str]:
+    """Return the proof among the extra files, or None, and the sum of what stands before it."""
+    return read_from_zip(path)
 
 
 def _check_members(path: Path) -> None:

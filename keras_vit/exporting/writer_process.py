@@ -13,6 +13,7 @@ from keras_vit.exporting.agreement import check_agreement, check_novelty
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.failure import failure_reason
 from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.proof import PROOF_FILE, Proof, run_proof
 from keras_vit.models.answers import NOVELTY
 from keras_vit.models.scoring import scoring_model
 
@@ -26,12 +27,13 @@ def write_and_check(
     model: Any,
     path: Path,
     contract: Contract,
+    proof: Proof,
     images: np.ndarray,
     expected: np.ndarray,
     calibration: np.ndarray | None = None,
     novelty: np.ndarray | None = None,
 ) -> None:
-    """Writes a model in a format and runs what was written.
+    """Writes a model in a format, runs what was written, and adds its proof.
 
     Raises:
         RuntimeError: It does not predict what the model does, or cannot be written.
@@ -43,14 +45,17 @@ def write_and_check(
     check_agreement(lambda batch: run(batch)[0], images, expected, contract)
     if novelty is not None:
         check_novelty(lambda batch: run(batch)[1], images, novelty, contract)
+    proof = proof.measured(run_proof(path, contract, proof, run), contract)
+    implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
 
 
 def main(folder: Path, path: Path) -> None:
     """Writes to `path` what the files in `folder` describe."""
     contract = Contract.from_text((folder / CONTRACT_FILE).read_text("utf-8"))
+    proof = Proof.from_text((folder / PROOF_FILE).read_bytes(), contract, "")[0]
     with np.load(folder / CHECK_FILE) as arrays:
         write_and_check(
-            keras.saving.load_model(folder / MODEL_FILE), path, contract, **dict(arrays)
+            keras.saving.load_model(folder / MODEL_FILE), path, contract, proof, **dict(arrays)
         )
 
 

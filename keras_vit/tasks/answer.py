@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from keras_vit.tasks.scores import NamedScores, Score, scores_with_intervals
+from keras_vit.tasks.scores import NamedScores, Score, bootstrap, scores_with_intervals
 
 # What images leave behind for their scores: arrays with an entry per image, by name. Where an
 # image has one name of several, `labels`, `predictions`, `probability` (of the prediction) and
@@ -183,6 +183,28 @@ class Answer:
         """Return `scores` of a `tally`."""
         examples = len(next(iter(tally.values())))
         return scores_with_intervals(self._scores(tally), examples, resamples, seed)
+
+    def score_changes(
+        self, targets: Any, answers: Any, others: Any, resamples: int = 1000, seed: int = 0
+    ) -> dict[str, Score]:
+        """Return by how much other answers to the same examples score more, with 95 % intervals.
+
+        The intervals are paired: each resample of the bootstrap scores both answers to the same
+        examples. They are narrower than the difference of two intervals, where answers are similar.
+
+        Args:
+            targets: As for `scores`, like `resamples` and `seed`.
+            answers: As `answers` returns them.
+            others: The same of another model.
+        """
+        tallies = [self.tally(targets, each) for each in (answers, others)]
+        (names, before), (_, after) = map(self._scores, tallies)
+        examples = len(next(iter(tallies[0].values())))
+
+        def change(weights: np.ndarray) -> list[float]:
+            return np.subtract(after(weights), before(weights)).tolist()
+
+        return bootstrap(change, names, examples, resamples, seed)
 
     def _scores(self, tally: Tally) -> NamedScores:
         """Return the names of the scores, and what computes them for weights of the examples."""

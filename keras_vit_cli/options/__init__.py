@@ -7,6 +7,7 @@ from keras_vit_cli.options.audit import AUDIT
 from keras_vit_cli.options.augment import AUGMENT
 from keras_vit_cli.options.average import AVERAGE
 from keras_vit_cli.options.calibrate import CALIBRATE
+from keras_vit_cli.options.check import CHECK
 from keras_vit_cli.options.choose import CHOOSE
 from keras_vit_cli.options.cluster import CLUSTER
 from keras_vit_cli.options.convert import CONVERT
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "choose": CHOOSE,
     "audit": AUDIT,
     "export": EXPORT,
+    "check": CHECK,
     "serve": SERVE,
     "convert": CONVERT,
     "average": AVERAGE,

@@ -39,6 +39,11 @@ DATA = Kind(
 PHOTOS = Kind("folder or table", "a folder of images, a table of them, or for audit their index")
 TABLE = Kind("table", "a CSV, TSV, JSON lines or Parquet file, with a column of files")
 INDEX = Kind("index", "the folder that keras-vit embed wrote")
+EXPORTED = Kind(
+    "exported file",
+    "a .onnx, .tflite, .pt2 or .html file, or the folder of a SavedModel or of OpenVINO, that "
+    "keras-vit export wrote",
+)
 IMAGES = Kind("image", "image files; predict takes folders, patterns and @list.txt as well")
 DECISIONS = Kind("file of decisions", "the CSV file that the page of keras-vit audit downloads")
 
@@ -50,6 +55,7 @@ EXISTING = {
     "photos": PHOTOS,
     "labels": TABLE,
     "index": INDEX,
+    "file": EXPORTED,
     "files": IMAGES,
     "decisions": DECISIONS,
 }

@@ -1,10 +1,11 @@
 """The options of `keras-vit export`."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
+from typing import Any
 
 from keras_vit_cli.options import shared
-from keras_vit_cli.options.option import Command, in_data, in_model, in_run
+from keras_vit_cli.options.option import Command, UsageError, in_data, in_model, in_run, percent
 from keras_vit_cli.options.shared import PIXELS
 
 EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", "torch")
@@ -16,7 +17,8 @@ class ExportOptions:
 
     data: str | None = in_data(
         "labeled images, as for train: calibrates --quantize int8 on the training images, "
-        "and compares the accuracy of model and file on the others",
+        "compares the accuracy of model and file on the others, and lists whose answer changes "
+        "(--quantize auto: default, the images that the run validated on)",
         None,
     )
     data_dir: str | None = shared.data_dir()
@@ -32,9 +34,18 @@ class ExportOptions:
         choices=EXPORT_FORMATS,
     )
     quantize: str | None = in_run(
-        "weights in eight bits, a quarter of the size: onnx, litert, openvino and html",
+        "weights in eight bits, a quarter of the size, or in float16; auto tries what the format "
+        "has and keeps the smallest that holds --max-flips: onnx, litert, openvino and html",
         None,
-        choices=("int8",),
+        choices=("int8", "float16", "auto"),
+    )
+    max_flips: float = in_run(
+        "of --quantize auto: the largest part of the images that may get another class, labels or "
+        "grade (default: one percent)",
+        MISSING,
+        optional=True,
+        type=percent,
+        metavar="PERCENT",
     )
     out: Path = in_run(
         "file or folder to write, such as photos.tflite or saved_models/NAME/VERSION",
@@ -49,8 +60,19 @@ class ExportOptions:
     overwrite: bool = in_run("replace the earlier export in --out", False)
 
 
+def _check(options: dict[str, Any]) -> None:
+    """Refuses what would be ignored, then fills in the default."""
+    if options["max_flips"] is not None and options["quantize"] != "auto":
+        raise UsageError(
+            "--max-flips has no effect without --quantize auto (see keras-vit export -h)."
+        )
+    if options["max_flips"] is None:
+        options["max_flips"] = 0.01
+
+
 EXPORT = Command(
     ExportOptions,
     "write a file that other engines run: SavedModel, ONNX, LiteRT, OpenVINO, torch or a page",
     "keras-vit export runs/photos --format onnx --out photos.onnx",
+    _check,
 )

@@ -93,6 +93,23 @@ def duration(text: str) -> float:
     return seconds
 
 
+def percent(text: str) -> float:
+    """Return the part that a percentage is, above 0 and at most 100, as the type of an option.
+
+    >>> percent("1%"), percent("0.5")
+    (0.01, 0.005)
+    """
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 100:  # NaN is not, either
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted. Give a percentage above 0 and at most 100, such as 1%."
+        )
+    return number / 100
+
+
 def band_numbers(text: str) -> str:
     """Bands as the type of an option: "all", or different numbers from 1 on between commas."""
     numbers = text.split(",")

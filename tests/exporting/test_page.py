@@ -72,7 +72,7 @@ def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
         content = re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[1]  # type: ignore[index]
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
-    assert len(re.findall("<script", page)) == 1 + 6 + 1  # the script, the parts, their sums
+    assert len(re.findall("<script", page)) == 1 + 7 + 1  # the script, the parts, their sums
     assert not re.findall(r"(src|href)=\"http", page)
 
 

@@ -1,0 +1,189 @@
+"""`check`: whether an exported file answers here as the model that it was made of."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit._base.errors import counted, printable
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.exported import read_contract
+from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.proof import IMAGES, Proof, run_proof
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
+
+# Calls whose median is the time per image, after one that is not counted.
+TIMED = 5
+# Formats whose engine follows a damaged file's offsets out of its memory, and ends the process.
+TRUSTING = ("litert",)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What an exported file answers to the images that it carries.
+
+    Attributes:
+        name: Of the file or folder.
+        contract: What it takes and returns.
+        engine: What runs it, with its version.
+        files: How many of the images are image files, which it or its contract prepares.
+        is_whole: Whether its bytes are those that were written.
+        differences: By output, the largest difference from the model's answers, as a part of their
+            scale (1 of probabilities); nothing where it was not run, as a LiteRT file is not whose
+            bytes are others: the engine would follow them anywhere.
+        tolerance: By output, the largest difference that is accepted.
+        flipped: How many of the images have another class, labels, grade or number than in the
+            model.
+        lost: How many of these the file decided as the model when it was written, and surely.
+        seconds: Per image, of single ones.
+    """
+
+    name: str
+    contract: Contract
+    engine: str
+    files: int
+    is_whole: bool = False
+    differences: Mapping[str, float] = field(default_factory=dict)
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    flipped: int = 0
+    lost: int = 0
+    seconds: float = math.nan
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, a phrase each; nothing where the file answers as its model."""
+        problems = [] if self.is_whole else ["its bytes are not those that were written"]
+        problems += [
+            f"its {name} differ by {off:.2g}, more than {self.tolerance[name]:.2g}"
+            for name, off in self.differences.items()
+            if not off <= self.tolerance[name]
+        ]
+        if self.lost:
+            problems.append(f"{counted(self.lost, 'image')} changed {self._noun}")
+        return problems
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+    @property
+    def _changed(self) -> str:
+        return "changed" if self.differences else "changed, so it was not run"
+
+    @property
+    def _noun(self) -> str:
+        return "answer" if self.contract.task is None else self.contract.task.nouns[0]
+
+    def __str__(self) -> str:
+        format = FORMATS[self.contract.format].name
+        precision = self.contract.quantize or "float32"
+        files = f", {self.files} of them as files" if self.files else ""
+        rows = [("bytes", "as they were written" if self.is_whole else self._changed)]
+        for name, off in self.differences.items():
+            most = self.tolerance[name]
+            rows.append((name, f"largest difference {off:.2g} (at most {most:.2g})"))
+        if self.differences and self.contract.task is not None:
+            rows.append((f"another {self._noun}", f"{self.flipped} of {counted(IMAGES, 'image')}"))
+        if self.differences:
+            rows.append(("time per image", f"{1000 * self.seconds:.3g} ms"))
+        end = "It answers here as its model." if self.ok else f"Wrong: {'; '.join(self.problems)}."
+        return "\n".join(
+            (
+                f"{printable(self.name)}: {format}, {precision}, of keras_vit "
+                f"{printable(self.contract.version)}, run by {self.engine} on "
+                f"{counted(IMAGES, 'image')}{files}",
+                *(f"  {name:20}{text}" for name, text in rows),
+                end,
+            )
+        )
+
+
+def check(path: str | os.PathLike[str]) -> Check:
+    """Runs an exported file on the images that it carries, and compares with its model's answers.
+
+    `keras_vit.export` stores them in every file: image files, which are decoded, resized and
+    cropped as in evaluation, and pixels; the answers of the model that was exported; how far the
+    file was off when it was written; and the sum of its bytes. The file's own engine runs it,
+    without Keras. A flipped bit, a changed description and an engine that computes otherwise are
+    found. (The sum shows damage, not who made the file.)
+
+    Args:
+        path: A `.onnx`, `.tflite`, `.pt2` or `.html` file, or the folder of a SavedModel or of
+            OpenVINO.
+
+    Returns:
+        What was found; it prints as a table, and `ok` says whether the file answers as its model.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It was not exported by this package, is damaged so that it cannot be run,
+            or was written by a version that did not store images.
+        ImportError: The engine is not installed.
+
+    Example:
+
+    >>> import keras_vit, tempfile
+    >>> model = keras_vit.VisionTransformer(num_classes=2, patch_size=8, hidden_dim=16, depth=1,
+    ...                                     num_heads=2, input_shape=(32, 32, 3))
+    >>> folder = keras_vit.export(model, tempfile.mkdtemp() + "/1", class_names="ab")
+    >>> keras_vit.exporting.check(folder).ok
+    True
+    """
+    path = Path(path)
+    contract = read_contract(path)
+    row = FORMATS[contract.format]
+    row.require(row.runs_with)
+    implementation = row.implementation()
+    try:
+        text, rest = implementation.read_proof(path)
+        if text is None:
+            raise KeyError(path)
+        proof, is_whole = Proof.from_text(text, contract, rest)
+        engine = _engine(row.runs_with[-1])
+        if not is_whole and contract.format in TRUSTING:
+            return Check(path.resolve().name, contract, engine, files=len(proof.files))
+        run = implementation.runner(path, [*proof.expected], contract.dtype)
+        outputs = run_proof(path, contract, proof, run)
+        seconds = []
+        for _ in range(TIMED + 1):
+            began = time.perf_counter()
+            run(proof.pixels[:1])
+            seconds.append(time.perf_counter() - began)
+    except (ImportError, MemoryError):
+        raise
+    except KeyError as error:
+        raise CheckpointError(
+            f"{path} does not carry images to check it by: keras_vit {contract.version} wrote it "
+            "before files did, or they were taken out. Export the model again."
+        ) from error
+    except Exception as error:  # every engine has errors of its own
+        raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
+    other = ~proof.same_decisions(outputs, contract)
+    return Check(
+        name=path.resolve().name,
+        contract=contract,
+        engine=engine,
+        files=len(proof.files),
+        is_whole=is_whole,
+        differences={k: float(v.max()) for k, v in proof.differences(outputs, contract).items()},
+        tolerance=proof.tolerance,
+        flipped=int(other.sum()),
+        lost=int((other & np.array(proof.steady)).sum()),
+        seconds=statistics.median(seconds[1:]),
+    )
+
+
+def _engine(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:  # such as tensorflow, of tensorflow-cpu
+        return package

@@ -1,0 +1,198 @@
+"""Exported files prove themselves: by images, answers and sums that they carry."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import tasks
+from keras_vit.data import EvalTransform
+from keras_vit.exporting import FORMATS, check, load_exported
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.proof import MOST_VALUES, Proof
+from keras_vit.weights import CheckpointError
+from keras_vit_cli import commands as cli
+from tests import bank
+from tests.exporting.artifacts import PATHS, Artifacts, contract, formats, pairs
+from tests.exporting.test_one_preparation import sensitive_model
+from tests.models.test_task import TASKS
+
+WEIGHTS = {"tf_saved_model": "variables/variables.data-00000-of-00001", "openvino": "model.bin"}
+
+
+def copied(source: Path, folder: Path) -> Path:
+    copy: Callable[..., Any] = shutil.copytree if source.is_dir() else shutil.copy
+    return Path(copy(source, folder / source.name))
+
+
+def proof_of(path: Path) -> tuple[Proof, bool]:
+    about = load_exported(path).contract
+    text, rest = FORMATS[about.format].implementation().read_proof(path)
+    return Proof.from_text(text, about, rest)
+
+
+def is_wrong(path: Path) -> bool:
+    try:
+        return not check(path).ok
+    except CheckpointError:
+        return True
+
+
+@formats("onnx")
+def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    """A whole file that was moved is right; any flipped bit and what is cut off are found."""
+    model = artifacts.model("sensitive", sensitive_model)
+    path = copied(artifacts.path("sensitive", format), tmp_path)
+    result = check(path)
+    assert result.ok, result
+    assert (result.is_whole, result.files, result.lost) == (True, 3, 0)
+    assert result.differences["probabilities"] < 1e-3
+    assert result.seconds > 0
+    proof, _ = proof_of(path)
+    assert sum(proof.steady) > 4
+    pixels = np.concatenate([*proof.prepared(result.contract), proof.pixels.astype("float32")])
+    expected = model.task.answers(bank.outputs(model, pixels))
+    np.testing.assert_allclose(proof.expected["probabilities"], expected, atol=1e-4)
+    assert np.ptp(expected, axis=0).max() > 0.1
+    part = path / WEIGHTS.get(format, "")
+    content = part.read_bytes()
+    # Of the model; behind it are dates of a zip archive, which nothing depends on.
+    ends: tuple[float, float] = 0, 0.6 * len(content)
+    if format == "html":  # a browser compares the script and style with the page's policy
+        ends = (first := content.index(b'part-graph">') + 12), content.index(b"</", first) - 3
+    for place in np.linspace(*ends, 7).astype(int):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(place % 8)
+        part.write_bytes(damaged)
+        assert is_wrong(path), place
+    for damaged in (content[: len(content) // 2], content[:-9]):
+        part.write_bytes(damaged)
+        assert is_wrong(path)
+
+
+def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path: Path) -> None:
+    """Other weights and other preparations, sealed as if they had been written so."""
+    import onnx
+
+    artifacts.model("sensitive", sensitive_model)
+    proto = onnx.load(artifacts.path("sensitive", "onnx"))
+    about = load_exported(artifacts.path("sensitive", "onnx")).contract
+    proof, _ = proof_of(artifacts.path("sensitive", "onnx"))
+    others = [
+        replace(about, evaluation=EvalTransform(mode))
+        for mode in ("stretch", "stretch_bicubic", "timm_squash", "big_vision")
+    ]
+    others += [replace(about, evaluation=EvalTransform("timm_center", 0.7))]
+    kernel = max(proto.graph.initializer, key=lambda each: np.prod(each.dims))
+    values = onnx.numpy_helper.to_array(kernel).copy()
+    values.flat[5] *= 2**20  # a bit of its exponent
+    for other in (about, *others, None):
+        if other is None:
+            kernel.CopyFrom(onnx.numpy_helper.from_array(values, kernel.name))
+        path, texts = tmp_path / "m.onnx", {"keras_vit": (other or about).to_text()}
+        onnx.helper.set_model_props(proto, texts)
+        onnx.save(proto, path)
+        implementation = FORMATS["onnx"].implementation()
+        implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
+        result = check(path)
+        assert result.is_whole
+        assert result.ok == (other is about), other
+    assert "its probabilities differ by" in str(result)
+
+
+@pairs(FORMATS, ("multilabel", "ordinal", "raw", "bands", "pixels"), ("onnx", "pixels"))
+def test_every_task_is_proven(format: str, kind: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    """Also outputs without a task, of which some are kept, and bands, which read no files."""
+    if kind == "bands":
+        statistics = ((100.0,) * 4, (50.0,) * 4)
+        sizes = {**bank.TINY, "input_shape": (16, 16, 4), "normalization": statistics}
+        model = keras_vit.VisionTransformer(**sizes)
+    elif kind == "raw":
+        sizes = {**bank.SIZES, "num_classes": 0, "pooling": None, "hidden_dim": 256}
+        model = keras_vit.VisionTransformer(**sizes)
+        model.task = None
+    elif kind == "pixels":
+        model = keras_vit.VisionTransformer(**bank.SIZES, task=tasks.Segmentation(tuple("abcde")))
+    else:
+        model = artifacts.model(kind)
+    if format == "html" and kind in ("raw", "bands"):
+        pytest.skip("a page does not show it")
+    if kind == "pixels" and format != "onnx":
+        pytest.skip("one format stands for those that hold it; LiteRT does not yet")
+    result = check(keras_vit.export(model, tmp_path / PATHS[format], format))
+    assert result.ok, result
+    assert result.files == (0 if kind == "bands" else 3)
+    proof, _ = proof_of(tmp_path / PATHS[format])
+    rows = next(iter(proof.expected.values()))
+    assert rows[0].size <= MOST_VALUES
+    if kind == "raw":
+        assert rows.shape[1:] == (MOST_VALUES // 256, 256)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("format", ["onnx", "litert", "openvino", "html"])
+def test_quantized_files_have_wider_tolerances(
+    format: str, artifacts: Artifacts, tmp_path: Path
+) -> None:
+    path = artifacts.path("large", format, quantize="int8")
+    result, exact = check(path), check(artifacts.path("large", format))
+    assert result.ok, result
+    wide, narrow = (each.tolerance["probabilities"] for each in (result, exact))
+    assert narrow < 3e-4 < wide
+    assert "int8" in str(result)
+
+
+def test_the_command(
+    artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 0, 1 and 2: of a file, a changed one, one of before, another program's, and none."""
+    import onnx
+
+    artifacts.model("sensitive", sensitive_model)
+    whole = artifacts.path("sensitive", "onnx")
+    changed, before, foreign = (tmp_path / f"{name}.onnx" for name in ("a", "b", "c"))
+    proto = onnx.load(whole)
+    proto.producer_name = "another"
+    onnx.save(proto, changed)
+    onnx.helper.set_model_props(proto, {"keras_vit": contract().to_text()})
+    onnx.save(proto, before)
+    onnx.helper.set_model_props(proto, {})
+    onnx.save(proto, foreign)
+    bank.tiny().save(tmp_path / "m.keras")
+    for file, status, words in (
+        (whole, 0, "answers here as its model"),
+        (changed, 1, "its bytes are not those that were written"),
+        (before, 2, "does not carry images to check it by"),
+        (foreign, 2, "was not exported by this package"),
+        (tmp_path / "m.keras", 2, "is not an exported model"),
+        (tmp_path, 2, "is not an exported model"),
+        (tmp_path / "d.onnx", 2, "There is no exported file"),
+    ):
+        assert cli.main(["check", str(file)]) == status
+        assert words in "".join(capsys.readouterr())
+
+
+def test_a_damaged_proof_is_refused() -> None:
+    about: Contract = contract(TASKS["multilabel"])
+    proof = Proof.of(about, lambda x: {"probabilities": np.zeros((len(x), 2), "float32")})
+    text = proof.to_text("")
+    assert Proof.from_text(text, about, "")[1]
+    assert not Proof.from_text(text, about, "other")[1]
+    for part, other in (
+        ('"steady": [', '"steady": [1, '),
+        ('"probabilities": 0.0', '"probabilities": NaN'),
+        ('"probabilities": 0.0', '"probabilities": -1'),
+        ("[8, 2]", "[8, 2000000000]"),
+        ("[8, 2]", "[7, 2]"),
+        ('"pixels": "', '"pixels": "AAAA'),
+        ('"sum"', '"some"'),
+        (text, "[]"),
+    ):
+        assert part in text
+        with pytest.raises(ValueError, match="its proof is damaged"):
+            Proof.from_text(text.replace(part, other, 1), about, "")
