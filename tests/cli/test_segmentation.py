@@ -45,5 +45,15 @@ def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
     for wrong, message in (
         ("predict run photos --maps maps", "is not an empty folder"),
         ("train --data photos --labels masks --coverage 0.9 --out b", "segmentation has neither"),
+        ("train --data photos --labels masks --held-out 0.2 --out b", "--held-out 0.2 keeps"),
+        (
+            "train --data photos --labels masks --weights run --freeze-backbone --out b "
+            "--recipe finetune_small",
+            "--freeze-backbone trains a head of pixels by the recipe linear_pixels, and --recipe",
+        ),
+        (
+            "train --data photos --labels masks --weights run --recipe measured --out b",
+            "--recipe measured compares ways of training: that is for one class per image",
+        ),
     ):
         assert message in command(wrong, status=2)

@@ -15,6 +15,7 @@ import keras_vit
 from keras_vit import data, tasks
 from keras_vit.data import EvalTransform
 from keras_vit.data.augment.augmentation import Augmentation
+from keras_vit.data.decode import pillow
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.layers import MapResize
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
@@ -121,9 +122,13 @@ def test_maps_are_resized_as_by_torch(align_corners: bool) -> None:
         np.testing.assert_allclose(ours, expected.numpy(), atol=2e-6)
 
 
-def test_masks_are_found_and_checked(tmp_path: Path) -> None:
-    folder = scenes(tmp_path)
+def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, decoded = scenes(tmp_path), []
+    (folder / "masks" / "a" / "0.png").rename(folder / "masks" / "a" / "0.PNG")
+    pixels = pillow._pixels
+    monkeypatch.setattr(pillow, "_pixels", lambda image: decoded.append(1) or pixels(image))
     splits = data.load(folder / "photos", labels=folder / "masks", reader="grain")
+    assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
     assert len(splits.train) + len(splits.val) == 12
     assert splits.train.labels().sum(axis=1).max() == 40 * 48 - 5
@@ -164,6 +169,8 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
         r"(?s)4 masks of 12 cannot be used.*0.png: has 9 x 7 pixels, and its photograph 48 x 40"
         r".*2.png: has the number 3, and classes are from 0 to 2.*4.png: a mask with colors"
     )
+    (photos / "a" / "6.png").write_bytes(b"")
+    refused(r"5 masks of 12 |6.png: the file is empty", verify=False)
 
 
 @pytest.mark.parametrize("reader", ["tensorflow", "grain"])

@@ -17,8 +17,9 @@ from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.budget import BudgetedFile
-from keras_vit.data.decode.image_files import decode_array, read_contents
+from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.image_kinds import is_hidden, kind_of
+from keras_vit.data.decode.pillow import displayed_size
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
 from keras_vit.data.sources.split_names import split_of, with_validation
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
@@ -111,14 +112,18 @@ def load_masks(
     paths = [p for p in _images(folder, options.read_by) if not p.is_relative_to(masks)]
     if not paths:
         raise ValueError(f"{printable(folder)} does not hold a photograph. {_LAYOUT}")
+    there = {
+        p.with_suffix(SUFFIX): p for p in sorted(masks.rglob("*")) if p.suffix.lower() == SUFFIX
+    }
     beside = {p: (masks / p.relative_to(folder)).with_suffix(SUFFIX) for p in paths}
-    if missing := [p for p in paths if not beside[p].is_file()]:
+    if missing := [p for p in paths if beside[p] not in there]:
         names_of = printable(listed([str(path.relative_to(folder)) for path in missing], 3))
         raise ValueError(
             f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} have "
             f"no mask in {printable(masks)}: {names_of}; {printable(beside[missing[0]])} is not "
             f"there. {_LAYOUT}"
         )
+    beside = {p: there[mask] for p, mask in beside.items()}
     _, checked = check_images(paths, options)
     bad = {file for file, _ in checked.unreadable}
     paths = [p for p in paths if p not in bad]
@@ -154,7 +159,8 @@ def read_mask(file: Path, max_pixels: int | None) -> np.ndarray:
                     raise BadImageError(f"a mask of {image.width} x {image.height} pixels")
                 if image.mode not in _MODES:
                     raise BadImageError(
-                        f"a mask with colors (mode {image.mode} of Pillow) in place of numbers"
+                        f"a mask with colors or transparency (mode {image.mode} of Pillow) in "
+                        "place of numbers"
                     )
                 return np.asarray(image).astype(np.int32)
     except BadImageError:
@@ -202,10 +208,13 @@ def _checked_masks(
 
     def look(path: Path) -> _Mask | str:
         try:
-            mask = read_mask(beside[path], max_pixels)
-            shape = decode_array(read_contents(path), 3, max_pixels, None).shape[:2]
+            shape = displayed_size(read_contents(path), max_pixels)
         except (OSError, BadImageError) as error:
-            return f"{beside[path]}: {error}"
+            return f"{path}: {unreadable_reason(error)}"
+        try:
+            mask = read_mask(beside[path], max_pixels)
+        except (OSError, BadImageError) as error:
+            return f"{beside[path]}: {unreadable_reason(error)}"
         if mask.shape != shape:
             (rows, columns), (height, width) = mask.shape, shape
             of_image = f"its photograph {width} x {height}"
