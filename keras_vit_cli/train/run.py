@@ -472,7 +472,7 @@ class Run:
     @property
     def results(self) -> Results:
         """The scores with their plots and mistakes."""
-        return results_of(self.report, self.outcomes, self.splits.val)
+        return results_of(self.report, self.outcomes, self.splits.val, self.model)
 
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""
