@@ -161,7 +161,8 @@ class Coco(Labelme):
 
     layout = (
         "Give a JSON file of COCO with images, categories and annotations; file_name is the path "
-        "of a photograph in its folder, or from the JSON file."
+        "of a photograph in its folder, or from the JSON file. A table is CSV, TSV, JSON lines or "
+        "Parquet."
     )
 
     def __init__(self, folder: Path, labels: Path, names: Sequence[str]) -> None:
