@@ -145,7 +145,8 @@ class Segmentation(Task):
         return ops.log(ops.maximum(answers, keras.config.epsilon()))
 
     def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
-        classes = ops.cast(ops.argmax(answers, axis=-1), "int32")
+        # Keras's argmax looks at the sign of zeros by a Bitcast, which ONNX does not have.
+        classes = ops.cast(ops.top_k(answers, k=1)[1][..., 0], "int32")
         return dict(zip(self.answer_names, (answers, classes), strict=True))
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
