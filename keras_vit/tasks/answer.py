@@ -108,6 +108,11 @@ class Answer:
 
     # Calibration
 
+    @property
+    def learns_from_held_out(self) -> bool:
+        """Whether images that were not trained on set something: a temperature, thresholds."""
+        return self.sums_to_one or self.calibrates
+
     def calibrated(self, targets: Any, answers: Any) -> Self:
         """Return the task with what held-out images decide: thresholds, prediction intervals.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, ClassVar
 
@@ -15,27 +15,14 @@ from PIL import Image
 from keras_vit._base.errors import listed, printable
 from keras_vit.tasks.answer import Columns, Tally, check_finite_answers
 from keras_vit.tasks.bilinear import bilinear_matrix
+from keras_vit.tasks.class_colors import Color, color_table
 from keras_vit.tasks.classification import softmax
 from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
 from keras_vit.tasks.task import Task
 
-
-def _palette() -> np.ndarray:
-    """Return colors that differ, uint8 `(256, 3)`: those of PASCAL VOC.
-
-    Of a number's bits, every third is of one channel, the lowest the brightest.
-    """
-    numbers = np.arange(256)
-    channels = [
-        sum(((numbers >> 3 * i + channel & 1) << 7 - i for i in range(3)), np.zeros(256, int))
-        for channel in range(3)
-    ]
-    return np.stack(channels, axis=-1).astype(np.uint8)
-
-
-PALETTE = _palette()
+_MOST_SCORES = 2**22  # of pixels and classes, that are enlarged at once
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -47,6 +34,13 @@ class Segmentation(Task):
     Targets are integers `(examples, height, width)`, and 255 for a pixel whose class is not known,
     which neither trains nor scores. Where the maps themselves are not at hand, a target is a row
     `(classes,)` of floats: how many of the image's pixels have each class.
+
+    Attributes:
+        colors: Red, green and blue, 0 to 255, of each class; empty for those of `color_table`. They
+            mean nothing: tasks that differ in them alone are equal.
+
+    Raises:
+        ValueError: There are colors, and not one of three such numbers for each class.
 
     Example:
 
@@ -72,6 +66,21 @@ class Segmentation(Task):
     distillation: ClassVar = {}
     unbalanced = "an image has pixels of several"
     tensor_names = ("probabilities", "classes")
+
+    colors: tuple[Color, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.colors:
+            return
+        colors = np.array(self.colors)
+        levels = colors if colors.dtype.kind in "iu" else np.full(1, -1)
+        if colors.shape != (self.size, 3) or levels.min() < 0 or levels.max() > 255:
+            raise ValueError(
+                f"colors of shape {colors.shape} do not fit {self.size} classes: give three "
+                "integers from 0 to 255 for each, or leave them out."
+            )
+        self._set(colors=tuple(tuple(map(int, color)) for color in self.colors))
 
     def check_targets(self, targets: Any) -> np.ndarray:
         """Return maps as int32, or rows of counts as float64."""
@@ -151,16 +160,29 @@ class Segmentation(Task):
         seen = (f"{row['class']} {row['part']:.2%}" for row in rows if row["part"])
         return printable(", ".join(seen))
 
-    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
-        """Return a PNG file with the number of the class in each pixel, and colors for them.
+    def class_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
+        """Return the number of the class in each pixel of an image, uint8 `(height, width)`.
 
         Of the class that is the most probable once probabilities have that size, bilinear.
+
+        Args:
+            answer: An entry of `answers`.
+            size: Height and width of the image.
         """
-        height, width, _ = np.shape(answer)
+        height, width, classes = np.shape(answer)
         rows, columns = bilinear_matrix(height, size[0]), bilinear_matrix(width, size[1])
-        scores = np.einsum("hwc,Hh,Ww->HWc", answer, rows, columns, optimize=True)
-        shown = Image.fromarray(scores.argmax(axis=-1).astype(np.uint8), "P")
-        shown.putpalette(PALETTE.ravel().tolist())
+        wide = np.einsum("hwc,Ww->hWc", answer, columns, optimize=True)
+        step = max(_MOST_SCORES // (size[1] * classes), 1)
+        parts = [
+            np.tensordot(rows[begin : begin + step], wide, 1).argmax(axis=-1).astype(np.uint8)
+            for begin in range(0, size[0], step)
+        ]
+        return np.concatenate(parts)
+
+    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
+        """Return a PNG file of `class_map`, with the colors of the classes as its palette."""
+        shown = Image.fromarray(self.class_map(answer, size), "P")
+        shown.putpalette(color_table(self.colors).ravel().tolist())
         file = BytesIO()
         shown.save(file, "PNG")
         return file.getvalue()
@@ -216,13 +238,15 @@ class Segmentation(Task):
         }
 
     def distance(self, tally: Tally) -> np.ndarray:
-        """Return the part of an image's labeled pixels that is wrong."""
-        right, present = (tally[name].sum(axis=1) for name in ("right", "present"))
-        return shares(present - right, present)
+        """Return 1 - the mean IoU of the classes that an image has or is taken to have."""
+        right, present, answered = (tally[name] for name in ("right", "present", "answered"))
+        union = present + answered - right
+        occurs = (union > 0).sum(axis=1)
+        return shares(occurs - (right / np.maximum(union, 1)).sum(axis=1), occurs)
 
     def texts(self, tally: Tally, index: int) -> tuple[str, str]:
         answer, truth = (self._largest(tally[n][index]) for n in ("answered", "present"))
-        return f"{answer} ({self.distance(tally)[index]:.0%} wrong)", truth
+        return f"{answer} (mean IoU {1 - self.distance(tally)[index]:.2f})", truth
 
     def _largest(self, counts: np.ndarray) -> str:
         places = [i for i in np.argsort(-counts, kind="stable")[:3] if counts[i]]

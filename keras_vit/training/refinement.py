@@ -157,7 +157,8 @@ def refine(
         model: The trained model.
         recipe: Its `tuned_share`, `eval_size` and `views` are applied.
         start: The weights that training started from, for a `tuned_share` below 1.
-        held_out: Images for the temperature, or None.
+        held_out: Images for the temperature, or None. Of a task without any, as of pixels or
+            grades, they are not predicted.
         batch_size: Images per batch of the prediction on them.
 
     Returns:
@@ -172,11 +173,10 @@ def refine(
         model = model.with_input_shape(shape)
     if recipe.views != "one":
         model.eval_transform = replace(model.eval_transform, views=recipe.views)
-    if held_out is None:
+    if held_out is None or not (task := task_of(model)).learns_from_held_out:
         return model, {}
     held_out = some_images(held_out)
     labels, scores = predict_split(model, held_out, batch_size)
-    task = task_of(model)
     if not task.sums_to_one:
         model.task = task.calibrated(task.to_targets(labels), answers_of(model, scores))
         return model, {"held_out": len(held_out)}

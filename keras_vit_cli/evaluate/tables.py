@@ -25,7 +25,7 @@ def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
     """
     check_same_task(model, split)
     outcomes, targets = predict_outcomes(model, split, batch_size)
-    return results_of(report_of(outcomes, targets), outcomes, split)
+    return results_of(report_of(outcomes, targets), outcomes, split, model)
 
 
 def transfer_rows(

@@ -30,11 +30,16 @@ from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.views import eval_transform_of
-from keras_vit.tasks import Classification
-from keras_vit_cli.inspect.looks import METHODS, look
+from keras_vit.tasks import Classification, Segmentation
+from keras_vit_cli.inspect.looks import METHODS, Looks, look
 from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
+from keras_vit_cli.report.overlays import draw_overlays
 
 _CAPTIONS = {
+    "classes": (
+        "Classes of pixels",
+        "The class that is predicted for each pixel, in color over the photograph.",
+    ),
     "attention": (
         "Every head of every layer",
         "Where each head of each layer looks in the first photograph, as seen from {reader}. Each "
@@ -148,7 +153,10 @@ def inspect_files(
         "position_similarity": lambda: plot_position_similarity(model),
         "embedding_filters": lambda: plot_embedding_filters(model),
     }
-    for name in set(METHODS) - {looks.method}:
+    task = getattr(model, "task", None)
+    if isinstance(task, Segmentation):
+        makers = {"classes": lambda: _draw_classes(model, task, pixels, looks, readable), **makers}
+    for name in {*METHODS, "classes"} - makers.keys():
         (out / f"{name}.png").unlink(missing_ok=True)  # `_check_out` saw that we wrote it
     names = [explained_text(model, number) for number in looks.classes]
     explained = names[0] if len(set(names)) == 1 else "what is predicted for each"
@@ -170,6 +178,18 @@ def inspect_files(
     ]
     write_page(out / "index.html", title or model.name, looks, inspected, plots, failed)
     return failed
+
+
+def _draw_classes(
+    model: Any, task: Segmentation, pixels: np.ndarray, looks: Looks, files: Sequence[Path]
+) -> Any:
+    answers, size = answers_of(model, looks.outputs), pixels.shape[1:3]
+    return draw_overlays(
+        task,
+        list(np.round(255 * pixels).astype(np.uint8)),
+        [(file.name, task.to_text(answer)) for file, answer in zip(files, answers, strict=True)],
+        [task.class_map(answer, size) for answer in answers],
+    )
 
 
 def _check_out(out: Path, overwrite: bool) -> None:

@@ -79,8 +79,8 @@ def split_name(text: str) -> str:
 labels = partial(
     in_data,
     "labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a column of "
-    "files; or a folder of masks, PNG files with the number of a class in each pixel (default: the "
-    "folders' names)",
+    "files; or a folder of masks, PNG files with the number of a class in each pixel, or of "
+    "polygons of labelme or YOLO, or a JSON file of COCO (default: the folders' names)",
     None,
     metavar="FILE",
 )

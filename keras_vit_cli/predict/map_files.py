@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
-from keras_vit.data.decode.image_files import decode_array, read_contents
+from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.pillow import displayed_size
 from keras_vit.tasks import Task
 
 
@@ -39,7 +40,6 @@ def write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarra
         inside = [part for part in path.parts if part not in (path.anchor, "..", ".")]
         file = folder.joinpath(*inside).with_suffix(".png")
         file.parent.mkdir(parents=True, exist_ok=True)
-        height, width = decode_array(read_contents(path), 3).shape[:2]
-        contents = task.answer_file(answer, (height, width))
+        contents = task.answer_file(answer, displayed_size(read_contents(path), None))
         with atomic_write(file, new=True) as temporary:
             temporary.write_bytes(contents)

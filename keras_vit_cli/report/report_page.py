@@ -29,6 +29,7 @@ from keras_vit_cli.report.results import Results
 
 MOST_SCORES = 40  # rows: of several numbers, each has its own scores
 MOST_FILES = 20
+WORST = ("mistakes.png", "overlays.png")
 
 MEANINGS = {
     "balanced_accuracy": "the mean recall of the classes",
@@ -51,6 +52,8 @@ CAPTIONS = {
     "iou": "Intersection over union of each class, the lowest first.",
     "numbers": "Predicted against true numbers, and the residuals.",
     "mistakes": "The answers that are farthest from the truth; bold: what the model answers.",
+    "overlays": "The images of the lowest IoU: the image, the classes that are given, and those "
+    "that are predicted, with stripes where they differ.",
     "curves": "Loss and score of training and validation by epoch.",
 }
 
@@ -116,12 +119,13 @@ def report_page(
     config = config or {}
     job = config.get("job", {})
     beside = str(job.get("data", ""))
-    others = [plot for plot in plots if plot != "mistakes.png"]
+    worst = [plot for plot in plots if plot in WORST]
+    others = [plot for plot in plots if plot not in WORST]
     sections = {
         "What was trained": _trained(results.report.task, facts, job),
         "Results": _scores(results, job, facts),
         "Plots": "\n\n".join(map(_plot, others)),
-        "Worst mistakes": _plot("mistakes.png") if "mistakes.png" in plots else "",
+        "Worst mistakes": "\n\n".join(map(_plot, worst)),
         f"Per {results.report.task.nouns[0]}": results.report.to_markdown(),
         "Recipe": _recipe(results.report.task, facts, config),
         "Use and repeat": _commands(run or Path(name), config, beside, facts),

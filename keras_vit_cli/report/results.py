@@ -9,15 +9,18 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit._base.errors import counted
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.markdown import inline
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import Report
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
+from keras_vit_cli.report.overlays import draw_worst
 from keras_vit_cli.report.task_plots import PLOTS
 
 THUMBNAIL = 480  # pixels: twice the width of a mistake's image in its plot
 MOST_MISTAKES, SHOWN_MISTAKES = 24, 12  # in `report.json`, and in the plot
+MOST_OVERLAYS = 6
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Results:
     Attributes:
         report: The scores.
         notes: Cautions for the reader in Markdown, a sentence or two each.
-        plots: File names and the functions that draw their figures; `mistakes.png` shows the
-            images of the worst mistakes.
+        plots: File names and the functions that draw their figures; `mistakes.png`, or of pixels
+            `overlays.png`, shows the images of the worst mistakes.
         record: The content of `report.json` besides the facts and the history.
     """
 
@@ -38,13 +41,17 @@ class Results:
     record: Mapping[str, Any]
 
 
-def results_of(report: Report, outcomes: Outcomes, split: data.Split | None = None) -> Results:
+def results_of(
+    report: Report, outcomes: Outcomes, split: data.Split | None = None, model: Any = None
+) -> Results:
     """Build the report's plots, notes and record, with the worst mistakes.
 
     Args:
         report: Of the outcomes.
         outcomes: What `predict_outcomes` returned.
         split: The images in the same order, to show the worst mistakes; None: show no images.
+        model: What answered, for what is not kept of an answer: of pixels, the maps of the worst
+            images.
     """
     files = None if split is None or split.skips else split.files
     mistakes: list[dict[str, Any]] = []
@@ -55,7 +62,11 @@ def results_of(report: Report, outcomes: Outcomes, split: data.Split | None = No
     plots: dict[str, Callable[[], Any]] = {
         file: partial(draw, report, outcomes) for file, draw in PLOTS[report.task.kind]
     }
-    if split is not None:
+    has_maps = report.task.per_pixel and model is not None
+    if mistakes and has_maps and isinstance(split, IndexedSplit):
+        worst = [{**row, "file": file_text(row["index"], row["file"])} for row in mistakes]
+        plots["overlays.png"] = lambda: draw_worst(model, split, worst[:MOST_OVERLAYS], THUMBNAIL)
+    elif split is not None:
         plots["mistakes.png"] = lambda: _draw_mistakes(mistakes[:SHOWN_MISTAKES], split)
     record = {"report": report.to_dict(), "mistakes": mistakes}
     notes = (*map(str, report.promises), *map(inline, report.notes), *_of_names(report, mistakes))

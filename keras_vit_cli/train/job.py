@@ -12,7 +12,7 @@ RUN_FILES = (
     *("model.keras", "best.keras", "saved_models/*", "tensorboard/*"),
     *("config.json", "history.csv", "images.csv", "report.json", "report.md", "report.html"),
     *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
-    *("precision_recall.png", "numbers.png", "grades.png", "iou.png"),
+    *("precision_recall.png", "numbers.png", "grades.png", "iou.png", "overlays.png"),
 )
 SCRATCH_FILES = ("checkpoints/*",)
 

@@ -120,8 +120,13 @@ def suited_recipe(
     """Return the recipe for these images and its name; print why if it was chosen for them."""
     images_per_class = len(splits.train) / splits.num_classes
     name, reason = recipe_name(job, images_per_class)
-    is_frozen = splits.task.per_pixel and (job.freeze_backbone or (reason and job.weights))
-    if is_frozen and job.lora is None:
+    if splits.task.per_pixel and job.freeze_backbone and job.recipe not in (None, AUTO, PIXELS):
+        raise ValueError(
+            f"freeze_backbone trains a head of pixels by the recipe {PIXELS}, and recipe="
+            f"{job.recipe!r} is another one: leave out one of the two."
+        )
+    is_open = job.weights and reason and job.recipe != MEASURED
+    if splits.task.per_pixel and (job.freeze_backbone or is_open) and job.lora is None:
         print_fn(f"recipe {PIXELS}: a linear head is trained on the features of every patch")
         return PIXELS, recipe_of(job, name=PIXELS)
     if reason is None:

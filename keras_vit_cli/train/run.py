@@ -232,6 +232,11 @@ class Run:
         task, recipe = self.splits.task, self.recipe
         if self.job.coverage is not None and task.kind not in ("classification", "regression"):
             task.with_coverage((), (), self.job.coverage)  # says why not
+        if self.job.held_out and not task.learns_from_held_out:
+            raise ValueError(
+                f"held_out={self.job.held_out} keeps training images for a temperature, thresholds "
+                f"or intervals, and {task.kind} learns none: leave it out."
+            )
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))
         counts = task.counts(task.to_targets(self.splits.train.labels()))
         if counts is not None and differs_much(counts):
@@ -267,8 +272,8 @@ class Run:
             self.splits, self.calibrating = hold_out_for_coverage(
                 self.splits, job.coverage, job.seed
             )
-        fraction = recipe.held_out
         task = self.splits.task
+        fraction = recipe.held_out if task.learns_from_held_out else 0.0
         if task.calibrates and job.held_out is None and job.coverage is None:
             fraction = fraction or CALIBRATION  # thresholds and intervals are of unseen images
         self.trained_on, self.held_out = hold_out(self.splits, fraction, job.seed)
@@ -467,7 +472,7 @@ class Run:
     @property
     def results(self) -> Results:
         """The scores with their plots and mistakes."""
-        return results_of(self.report, self.outcomes, self.splits.val)
+        return results_of(self.report, self.outcomes, self.splits.val, self.model)
 
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""

@@ -16,12 +16,16 @@ from tests.tasks.test_segmentation import scenes
 @pytest.mark.usefixtures("here", "small_recipe")
 def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
     scenes(Path.cwd(), 16)
+    with Image.open("masks/a/0.png") as first:  # the colors of all
+        palette = Image.fromarray(np.asarray(first), "P")
+    palette.putpalette([0, 0, 200, 0, 200, 0, 90, 90, 90] + 759 * [0])
+    palette.save("masks/a/0.png")
     small = "--recipe from_scratch_tiny --image-size 32 --steps 8"
     command(f"train --data photos --labels masks {small} --out run")
     report = json.loads(Path("run/report.json").read_text())
     assert report["report"]["task"]["names"] == ["sky", "tree", "road"]
     assert {"mean_iou", "pixel_accuracy"} == report["report"]["scores"].keys()
-    for name in ("report.md", "iou.png", "mistakes.png", "saved_models/run/1/saved_model.pb"):
+    for name in ("report.md", "iou.png", "overlays.png", "saved_models/run/1/saved_model.pb"):
         assert Path("run", name).exists()
     assert "mean_iou" in command("evaluate run")
     command("evaluate run --data photos --labels masks --split all")
@@ -35,15 +39,30 @@ def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
     _, ours = keras_vit.evaluation.predict_split(model, splits)
     _, theirs = keras_vit.evaluation.predict_split(exported, splits)
     np.testing.assert_allclose(model.task.answers(ours), theirs, atol=1e-4)
-    image = np.asarray(Image.open(f"maps/{splits.files[0]}"))
+    with Image.open(f"maps/{splits.files[0]}") as answer:
+        image, colors = np.asarray(answer), answer.getpalette()
     assert image.shape == (40, 48)
+    assert colors[:9] == [0, 0, 200, 0, 200, 0, 90, 90, 90]
     shrunk = model.task.answers(ours)[0].argmax(-1)
     middle = np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.NEAREST))
     assert (middle == shrunk).mean() > 0.9
     command("inspect run photos/a/0.png --out inspection")
-    assert "sky" in Path("inspection/index.html").read_text()
+    page = Path("inspection/index.html").read_text()
+    assert "sky" in page
+    assert "Classes of pixels" in page
+    assert Path("inspection/classes.png").exists()
     for wrong, message in (
         ("predict run photos --maps maps", "is not an empty folder"),
         ("train --data photos --labels masks --coverage 0.9 --out b", "segmentation has neither"),
+        ("train --data photos --labels masks --held-out 0.2 --out b", "--held-out 0.2 keeps"),
+        (
+            "train --data photos --labels masks --weights run --freeze-backbone --out b "
+            "--recipe finetune_small",
+            "--freeze-backbone trains a head of pixels by the recipe linear_pixels, and --recipe",
+        ),
+        (
+            "train --data photos --labels masks --weights run --recipe measured --out b",
+            "--recipe measured compares ways of training: that is for one class per image",
+        ),
     ):
         assert message in command(wrong, status=2)

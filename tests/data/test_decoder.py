@@ -16,7 +16,7 @@ from keras_vit.data import BadImageError, decode_image
 from keras_vit.data.decode.budget import BudgetedFile
 from keras_vit.data.decode.decoder import decode_and_orientation, decode_upright_jpeg
 from keras_vit.data.decode.image_files import prepare_contents
-from keras_vit.data.decode.pillow import decode_with_pillow
+from keras_vit.data.decode.pillow import decode_with_pillow, displayed_size
 from keras_vit.data.sources.verification import checked_files
 from tests.data.image_fixtures import IMAGE, PIXELS, encode, orientation
 
@@ -111,6 +111,7 @@ def assert_both(contents: bytes, expected: np.ndarray, channels: int = 3) -> Non
     """TensorFlow and Pillow decode these very pixels."""
     for decode in (decode_image, decode_with_pillow):
         np.testing.assert_array_equal(decode(contents, channels), expected)
+    assert displayed_size(contents) == expected.shape[:2]
 
 
 def exif_block(orientation: int, endian: str, entries_before: int = 3) -> bytes:

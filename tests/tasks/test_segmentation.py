@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import keras
+import matplotlib.path
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,6 +18,8 @@ import keras_vit
 from keras_vit import data, tasks
 from keras_vit.data import EvalTransform
 from keras_vit.data.augment.augmentation import Augmentation
+from keras_vit.data.decode import pillow
+from keras_vit.data.sources.polygons import polygon_pixels
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.layers import MapResize
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
@@ -121,9 +126,13 @@ def test_maps_are_resized_as_by_torch(align_corners: bool) -> None:
         np.testing.assert_allclose(ours, expected.numpy(), atol=2e-6)
 
 
-def test_masks_are_found_and_checked(tmp_path: Path) -> None:
-    folder = scenes(tmp_path)
+def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, decoded = scenes(tmp_path), []
+    (folder / "masks" / "a" / "0.png").rename(folder / "masks" / "a" / "0.PNG")
+    pixels = pillow._pixels
+    monkeypatch.setattr(pillow, "_pixels", lambda image: decoded.append(1) or pixels(image))
     splits = data.load(folder / "photos", labels=folder / "masks", reader="grain")
+    assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
     assert len(splits.train) + len(splits.val) == 12
     assert splits.train.labels().sum(axis=1).max() == 40 * 48 - 5
@@ -142,6 +151,153 @@ def test_masks_are_found_and_checked(tmp_path: Path) -> None:
             (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
     splits = data.load(folder / "photos", labels="../masks", reader="grain")
     assert [len(splits[name]) for name in ("train", "val")] == [6, 6]
+
+
+SHAPES = {"tree": [[4, 3], [30, 3], [30, 20], [4, 20]], "road": [[10, 8], [44, 13], [13.3, 36.6]]}
+
+
+def write_labelme(file: Path, shapes: dict[str, list[list[float]]] = SHAPES, **more: Any) -> None:
+    rows = [{"label": k, "points": v, "shape_type": "polygon", **more} for k, v in shapes.items()]
+    text = json.dumps({"shapes": rows, "imageHeight": 40, "imageWidth": 48})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def write_coco(folder: Path, **more: Any) -> Path:
+    names = sorted(p.relative_to(folder / "photos") for p in (folder / "photos").rglob("*.png"))
+    size = {"height": 40, "width": 48}
+    images = [{"id": i, "file_name": f"photos/{name}", **size} for i, name in enumerate(names)]
+    kinds = [{"id": 9, "name": "tree"}, {"id": 4, "name": "road"}]
+    notes = [
+        {
+            "id": i,
+            "image_id": i,
+            "category_id": kind["id"],
+            "segmentation": [np.ravel(shape).tolist()],
+        }
+        for i in range(len(names))
+        for kind, shape in zip(kinds, SHAPES.values(), strict=True)
+    ]
+    record = {"images": images, "categories": kinds, "annotations": notes, **more}
+    (folder / "coco.json").write_text(json.dumps(record))
+    return folder / "coco.json"
+
+
+def test_drawings_of_three_tools_are_one_mask(tmp_path: Path) -> None:
+    folder = scenes(tmp_path, 4)
+    photos, labels = folder / "photos", {"coco": write_coco(folder)}
+    for photo in photos.rglob("*.png"):
+        inside = photo.relative_to(photos)
+        write_labelme((folder / "labelme" / inside).with_suffix(".json"))
+        yolo = (folder / "yolo" / inside).with_suffix(".TXT")
+        rows = [(np.array(v) / [48, 40]).ravel() for v in SHAPES.values()]
+        yolo.parent.mkdir(parents=True, exist_ok=True)
+        lines = (" ".join(map(str, [i, *row])) for i, row in zip((1, 0), rows, strict=True))
+        yolo.write_text("\n".join(lines))
+    (folder / "yolo" / "classes.txt").write_text("road\ntree\n")
+    triangle = polygon_pixels(np.array(SHAPES["road"]), (40, 48))
+    center = np.stack(np.meshgrid(np.arange(48) + 0.5, np.arange(40) + 0.5), -1).reshape(-1, 2)
+    exact = matplotlib.path.Path(SHAPES["road"]).contains_points(center).reshape(40, 48)
+    assert (triangle != exact).mean() < 0.005  # corners are rounded to a fifth of a pixel
+    expected = np.zeros((40, 48), np.uint8)
+    expected[3:20, 4:30] = 2
+    expected[triangle] = 1  # drawn later
+    for photo in photos.rglob("*.png"):  # as files of PASCAL VOC
+        file = folder / "voc" / photo.relative_to(photos)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        mask = Image.fromarray(expected, "P")
+        mask.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
+        mask.save(file, transparency=0)
+    (folder / "voc" / "classes.txt").write_text("background\nroad\ntree\n")
+    for name in ("coco", "labelme", "yolo", "voc"):
+        place = labels.get(name, folder / name)
+        split = data.load(photos, labels=place, reader="grain", val_fraction=None)["all"]
+        assert split.task.names == ("background", "road", "tree")
+        for i in range(4):
+            np.testing.assert_array_equal(split.label_map(i), expected)
+    assert split.task.colors == ((0, 0, 0), (128, 0, 0), (0, 128, 0))
+    assert tasks.get(split.task.get_config()).colors == split.task.colors
+    # Classes without a background: what no shape covers is not known.
+    same = tasks.Segmentation(("road", "tree"))
+    split = data.load(photos, labels=labels["coco"], reader="grain", task=same)["train"]
+    np.testing.assert_array_equal(split.label_map(0), np.where(expected, expected - 1, 255))
+
+
+def test_polygons_are_those_of_pycocotools(tmp_path: Path) -> None:
+    coco = pytest.importorskip("pycocotools.mask")
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        height, width = map(int, rng.integers(1, 60, 2))
+        points = rng.uniform(-0.3, 1.3, (rng.integers(3, 9), 2)) * [width, height]
+        runs = coco.frPyObjects([points.ravel().tolist()], height, width)
+        ours = polygon_pixels(points, (height, width))
+        np.testing.assert_array_equal(ours, coco.decode(runs)[..., 0])
+    folder = scenes(tmp_path, 4)
+    triangle = polygon_pixels(np.array(SHAPES["road"]), (40, 48))
+    text = coco.encode(np.asfortranarray(triangle.astype(np.uint8)))
+    text["counts"] = text["counts"].decode()
+    counts = np.diff(np.flatnonzero(np.diff(triangle.T.ravel(), prepend=0, append=0)))
+    first = int(triangle.T.ravel().argmax())
+    listed = [first, *map(int, counts)]
+    listed.append(40 * 48 - sum(listed))
+    for runs in (text, {"size": [40, 48], "counts": listed}):
+        notes = [{"image_id": 0, "category_id": 9, "segmentation": runs}]
+        place = write_coco(folder, annotations=notes)
+        split = data.load(folder / "photos", labels=place, reader="grain", val_fraction=None)["all"]
+        np.testing.assert_array_equal(split.label_map(0) == 2, triangle)
+
+
+def test_drawings_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = scenes(tmp_path, 4)
+    photos, place = folder / "photos", folder / "labelme"
+
+    def refused(match: str, labels: Path, error: type[Exception] = ValueError) -> None:
+        with pytest.raises(error, match=match):
+            data.load(photos, labels=labels, reader="grain")
+
+    files = [place / photo.relative_to(photos) for photo in sorted(photos.rglob("*.png"))]
+    files = [file.with_suffix(".json") for file in files]
+    write_labelme(files[0], {"tree": [[1, 2], [3, 4]]})
+    refused("3 photographs of 4 .*2.json is not there", place)
+    write_labelme(files[1], shape_type="line")
+    write_labelme(files[2], {"tree": [[1, 2], [3, 4], [1e9, 0]]})
+    files[3].write_text('{"shapes": [[]]}')
+    refused(
+        r"(?s)4 masks of 4 .*0.json: has a polygon of 2 corners.*type 'line'.*far beyond its "
+        r"photograph, 48 x 40.*3.json: does not have label and points",
+        place,
+    )
+    for file in files:
+        write_labelme(file, {"dog": SHAPES["tree"]})
+    (place / "classes.txt").write_text("tree\n")
+    refused("has the label 'dog', and the classes are tree", place)
+    yolo = folder / "yolo" / "a"
+    yolo.mkdir(parents=True)
+    (yolo / "0.txt").write_text("0 0.5 0.5 0.1 0.1")
+    refused("has a box in line 1", folder / "yolo")
+    (folder / "yolo" / "classes.txt").write_text("tree\n")
+    (yolo / "0.txt").write_text("1 0 0 1 0 1 1")
+    refused(r"has the class 1 in line 1: give 0 to 0", folder / "yolo")
+    one = {"image_id": 0, "category_id": 9, "segmentation": [[0, 0, 1, 0, 1, 1]]}
+    for notes, match in (
+        ([{**one, "category_id": 3}], "has the category 3, which is not listed"),
+        ([{**one, "segmentation": []}], "does not have a polygon or run lengths"),
+        ([{"image_id": 0}], "coco.json: does not have image_id and category_id"),
+    ):
+        refused(match, write_coco(folder, annotations=notes))
+    size = {"height": 40, "width": 41}
+    images = [{"id": i, "file_name": f"photos/{p}", **size} for i, p in enumerate(("a/0.png", "x"))]
+    refused("3 photographs of 4 .*have no mask in .*coco.json", write_coco(folder, images=images))
+    for photo in sorted(photos.rglob("*.png"))[1:]:
+        photo.unlink()
+    match = (
+        r"(?s)2 masks of 2 .*photos/x: is in .*0.png: is of 41 x 40 pixels, and its photograph 48"
+    )
+    refused(match, write_coco(folder, images=images))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pycocotools", None)
+        runs = [{**one, "segmentation": {"size": [40, 48], "counts": "0"}}]
+        refused(r"keras3-vit\[coco\]", write_coco(folder, annotations=runs), ImportError)
 
 
 def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
@@ -164,6 +320,8 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
         r"(?s)4 masks of 12 cannot be used.*0.png: has 9 x 7 pixels, and its photograph 48 x 40"
         r".*2.png: has the number 3, and classes are from 0 to 2.*4.png: a mask with colors"
     )
+    (photos / "a" / "6.png").write_bytes(b"")
+    refused(r"6.png cannot be read: the file is empty", verify=False)
 
 
 @pytest.mark.parametrize("reader", ["tensorflow", "grain"])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,7 @@ _LONGEST_RLE = 2**12
 _EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
 _RAW_TAGS = {330, 50706}  # further images, whose first one is small; Adobe's DNG
 _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
+_Value = TypeVar("_Value")
 
 
 def decode_with_pillow(
@@ -45,6 +47,30 @@ def decode_with_pillow(
     Where that raises an InvalidArgumentError, this raises a BadImageError.
     """
     check_channels(channels)
+
+    def decode(image: Any) -> np.ndarray:
+        pixels = array_to_channels(_pixels(image), channels)
+        return turn_upright(pixels, exif_orientation(image.info.get("exif", b"")))
+
+    return _read(contents, max_pixels, decode)
+
+
+def displayed_size(contents: bytes, max_pixels: int | None = MAX_PIXELS) -> tuple[int, int]:
+    """Return the height and width that `decode_with_pillow` returns, from the header alone.
+
+    Raises:
+        BadImageError: It does not have one, or has more pixels.
+    """
+
+    def size(image: Any) -> tuple[int, int]:
+        is_turned = exif_orientation(image.info.get("exif", b"")) > 4
+        return image.size if is_turned else image.size[::-1]
+
+    return _read(contents, max_pixels, size)
+
+
+def _read(contents: bytes, max_pixels: int | None, reader: Callable[[Any], _Value]) -> _Value:
+    """Return what a function makes of the opened image, and raise a BadImageError for any other."""
     check_scans(contents)
     from PIL import Image, UnidentifiedImageError
 
@@ -62,8 +88,7 @@ def decode_with_pillow(
             warnings.simplefilter("ignore")
             with Image.open(file, formats=formats) as image:
                 _check(image, max_pixels)
-                pixels = array_to_channels(_pixels(image), channels)
-                return turn_upright(pixels, exif_orientation(image.info.get("exif", b"")))
+                return reader(image)
     except Image.DecompressionBombError as error:  # Pillow's own limit, checked before ours
         count = int(re.findall(r"\d+", str(error))[0])
         if max_pixels is None or count <= max_pixels:

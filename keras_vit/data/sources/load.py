@@ -105,7 +105,9 @@ def load(
             PNG files with the number of a class in each pixel, gray or with a palette, and 255 for
             pixels of no known class, for photographs in any folders of `source`: `masks/a/1.png` is
             that of `a/1.jpg`. Folders `train`, `val` and `test` at the top are splits, and
-            `masks/classes.txt` has the names, a line each, that of number 0 first.
+            `masks/classes.txt` has the names, a line each, that of number 0 first. Or drawings: a
+            folder of labelme's JSON files or of YOLO's text files of polygons, of the same names,
+            or a JSON file of COCO (docs/tasks.md has the names of classes and the background).
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
             "ordinal", and of masks "segmentation"; or a `keras_vit.tasks.Task`, whose names are
             then the only ones, such as `Ordinal(("low", "medium", "high"))`. None for a guess,
@@ -184,14 +186,14 @@ def load(
 def _load_labels(
     folder: Path, table: TableOptions, val_fraction: float, seed: int, reading: FileOptions
 ) -> Splits:
-    """Load images whose labels are in a table, or in a folder of masks."""
+    """Load images whose labels are in a table, in a folder of masks, or drawn."""
     masks = masks_in(folder, table.labels)
     if masks is None:
         return load_table(folder, table, val_fraction, seed, reading)
     if any(v is not None for v in (table.file_column, table.label_columns, table.separator)):
         raise ValueError(
             "file_column, label_columns and separator are about a table, and "
-            f"{printable(masks)} is a folder of masks: leave them out."
+            f"{printable(masks)} has masks: leave them out."
         )
     return load_masks(folder, masks, table.task, val_fraction, seed, reading)
 

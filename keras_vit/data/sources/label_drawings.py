@@ -1,0 +1,323 @@
+"""Labels drawn as polygons, in files of labelme, COCO and YOLO: a class for every pixel."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit._base.errors import counted, listed, printable
+from keras_vit._base.version import install_command
+from keras_vit.data.data_errors import BadImageError
+from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.sources.polygons import polygon_pixels
+from keras_vit.tasks.pixel_losses import IGNORED
+
+NAMES = "classes.txt"
+BACKGROUND = ("background", "_background_", "__background__")  # of pixels that nothing covers
+UNKNOWN = "__ignore__"  # labelme's label of pixels of no known class
+_CORNERS = 128  # of a circle
+
+
+class Shape(NamedTuple):
+    """A part of an image that has a label: the inside of outlines, or COCO's run lengths."""
+
+    label: str
+    outlines: tuple[np.ndarray, ...] = ()
+    runs: Mapping[str, Any] | None = None
+
+    def inside(self, size: tuple[int, int]) -> np.ndarray:
+        """Return whether each pixel of an image is in it, bool `(height, width)`."""
+        if self.runs is None:
+            return np.any([polygon_pixels(one, size) for one in self.outlines], axis=0)
+        coco = _pycocotools()
+        is_text = isinstance(self.runs["counts"], str)
+        encoded = self.runs if is_text else coco.frPyObjects(self.runs, *size)
+        return np.asarray(coco.decode(encoded), bool)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The labels of a photograph: shapes, of which later ones cover earlier ones.
+
+    Attributes:
+        size: Height and width of the photograph.
+        shapes: See above.
+        numbers: Of the classes, by their labels.
+    """
+
+    size: tuple[int, int]
+    shapes: tuple[Shape, ...]
+    numbers: Mapping[str, int]
+
+    def class_map(self) -> np.ndarray:
+        """Return the number of the class in each pixel, int32 `(height, width)`.
+
+        Raises:
+            ValueError: A label is not that of a class.
+        """
+        classes = np.full(self.size, self.numbers[BACKGROUND[0]], np.int32)
+        for shape in self.shapes:
+            if shape.label not in self.numbers:
+                known = listed([x for x in self.numbers if x not in (*BACKGROUND, UNKNOWN)], 5)
+                raise ValueError(f"has the label {shape.label!r}, and the classes are {known}")
+            classes[shape.inside(self.size)] = self.numbers[shape.label]
+        return classes
+
+
+class Labelme:
+    """A JSON file of labelme per photograph, of the same name and folders."""
+
+    suffix = ".json"
+    layout = (
+        "Give a JSON file of labelme for each photograph, with its name and folders: photos/a/1.jpg"
+        " has labels/a/1.json. Of COCO, give the file itself."
+    )
+
+    def __init__(self, folder: Path, labels: Path, names: Sequence[str]) -> None:
+        self.folder, self.labels, self.names = folder, labels, names
+        self.problems: list[str] = []
+
+    def find(self, paths: Iterable[Path]) -> dict[Path, Any]:
+        """Return which file has the labels of each photograph, and leave out the others."""
+        return beside(paths, self.folder, self.labels, self.suffix)
+
+    def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
+        """Return what a file has of a photograph of this size, or raise a ValueError."""
+        record = _fields(_read_json(source), "shapes")
+        _check_size(record.get("imageHeight"), record.get("imageWidth"), size)
+        return tuple(self._shape(_fields(one, "label", "points"), size) for one in record["shapes"])
+
+    def order(self, labels: set[str]) -> list[str]:
+        """Return the names of the classes in order, where no list has them."""
+        return sorted(labels)
+
+    def _shape(self, shape: Mapping[str, Any], size: tuple[int, int]) -> Shape:
+        kind, points = shape.get("shape_type") or "polygon", shape["points"]
+        if kind in ("rectangle", "circle") and np.shape(points) == (2, 2):
+            (left, top), (right, bottom) = np.asarray(points, np.float64)
+            points = [(left, top), (right, top), (right, bottom), (left, bottom)]
+            if kind == "circle":  # a center, and a point on it
+                turns = np.linspace(0, 2 * np.pi, _CORNERS, endpoint=False)
+                radius = np.hypot(right - left, bottom - top)
+                points = np.stack([left + radius * np.cos(turns), top + radius * np.sin(turns)], -1)
+        elif kind != "polygon":
+            raise ValueError(
+                f"has a shape of the type {kind!r}: polygon, rectangle and circle are read"
+            )
+        return Shape(str(shape["label"]), (_outline(points, size),))
+
+
+class Yolo(Labelme):
+    """A text file per photograph: a line per polygon, the number of its class, then x and y.
+
+    These are parts of the photograph's width and height. A photograph without a file has nothing
+    but background.
+    """
+
+    suffix = ".txt"
+    layout = (
+        "Give a text file for each photograph, with its name and folders, and in it a line per "
+        "polygon: the number of its class, then x and y of each corner as parts of width and height"
+    )
+
+    def find(self, paths: Iterable[Path]) -> dict[Path, Any]:
+        files = super().find(paths)
+        return {**dict.fromkeys(paths), **files} if files else {}
+
+    def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
+        if source is None or not os.path.getsize(source):
+            return ()
+        rows = [line.split() for line in read_contents(source).decode("utf-8").splitlines()]
+        return tuple(self._row(i, row, size) for i, row in enumerate(rows, 1) if row)
+
+    def order(self, labels: set[str]) -> list[str]:
+        return list(map(str, range(max(map(int, labels), default=0) + 1)))
+
+    def _row(self, line: int, row: list[str], size: tuple[int, int]) -> Shape:
+        if len(row) == 5:
+            raise ValueError(f"has a box in line {line}, and polygons alone are of pixels")
+        if not (row[0].isascii() and row[0].isdigit() and len(row[0]) < 9):
+            raise ValueError(f"has the class {row[0]!r} in line {line}, which is not a number")
+        number = int(row[0])
+        if number >= (len(self.names) or IGNORED):
+            most = len(self.names) or IGNORED
+            raise ValueError(f"has the class {number} in line {line}: give 0 to {most - 1}")
+        try:
+            corners = np.reshape(np.array(row[1:], np.float64), (-1, 2)) * size[::-1]
+        except ValueError as error:
+            raise ValueError(f"has a line {line} that is not pairs of numbers") from error
+        return Shape(self.names[number] if self.names else row[0], (_outline(corners, size),))
+
+
+class Coco(Labelme):
+    """One JSON file of COCO for all photographs: polygons, and run lengths by pycocotools."""
+
+    layout = (
+        "Give a JSON file of COCO with images, categories and annotations; file_name is the path "
+        "of a photograph in its folder, or from the JSON file. A table is CSV, TSV, JSON lines or "
+        "Parquet."
+    )
+
+    def __init__(self, folder: Path, labels: Path, names: Sequence[str]) -> None:
+        super().__init__(folder, labels, names)
+        try:
+            record = _fields(_read_json(labels), "images", "annotations", "categories")
+            images = [_fields(one, "id", "file_name") for one in record["images"]]
+            kinds = [_fields(one, "id", "name") for one in record["categories"]]
+            self.images = {str(one["id"]): one for one in images}
+            self.kinds = {int(one["id"]): str(one["name"]) for one in kinds}
+            self.annotations: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+            for one in record["annotations"]:
+                each = _fields(one, "image_id", "category_id", "segmentation")
+                self.annotations[str(each["image_id"])].append(each)
+        except (BadImageError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{printable(labels)}: {printable(str(error))}. {self.layout}"
+            ) from error
+        rows = [one for each in self.annotations.values() for one in each]
+        if any(isinstance(one["segmentation"], dict) for one in rows):
+            _pycocotools()  # before any work
+
+    def find(self, paths: Iterable[Path]) -> dict[Path, Any]:
+        there = {os.path.abspath(path): path for path in paths}
+        sources: dict[Path, Any] = {}
+        for number, image in self.images.items():
+            name = str(image["file_name"])
+            places = [os.path.abspath(top / name) for top in (self.folder, self.labels.parent)]
+            path = next((there[place] for place in places if place in there), None)
+            if path is None:
+                self.problems.append(f"{name}: is in {self.labels}, and not in {self.folder}")
+            else:
+                sources[path] = number
+        return sources
+
+    def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
+        image = self.images[source]
+        _check_size(image.get("height"), image.get("width"), size)
+        return tuple(self._annotation(one, size) for one in self.annotations[source])
+
+    def order(self, labels: set[str]) -> list[str]:
+        return [self.kinds[number] for number in sorted(self.kinds)]
+
+    def _annotation(self, one: Mapping[str, Any], size: tuple[int, int]) -> Shape:
+        what, parts, kind = f"annotation {one.get('id')}", one["segmentation"], one["category_id"]
+        label = self.kinds.get(kind) if isinstance(kind, int) else None
+        if label is None:
+            raise ValueError(f"{what} has the category {kind}, which is not listed")
+        if isinstance(parts, dict):
+            counts = parts.get("counts")
+            is_whole = not isinstance(counts, list) or sum(counts) == size[0] * size[1]
+            if (
+                parts.get("size") != list(size)
+                or not isinstance(counts, str | list)
+                or not is_whole
+            ):
+                raise ValueError(f"{what} has run lengths of {parts.get('size')}")
+            return Shape(label, (), parts)
+        if not isinstance(parts, list) or not parts:
+            raise ValueError(f"{what} does not have a polygon or run lengths")
+        return Shape(label, tuple(_outline(part, size) for part in parts))
+
+
+def drawings_in(folder: Path, labels: Path, names: Sequence[str]) -> Labelme | None:
+    """Return who reads the labels of a folder of photographs; None for masks in PNG files.
+
+    Args:
+        folder: Of the photographs.
+        labels: A folder, which may be the same one, or a file of COCO.
+        names: Of the classes, in the order of YOLO's numbers.
+    """
+    if not labels.is_dir():
+        return Coco(folder, labels, names)
+    files = [path for path in labels.rglob("*") if path.name != NAMES]
+    suffixes = {path.suffix.lower() for path in files}
+    if ".png" in suffixes and not os.path.samefile(folder, labels):
+        return None
+    kinds: tuple[type[Labelme], ...] = (Labelme, Yolo)
+    kind = next((kind for kind in kinds if kind.suffix in suffixes), None)
+    return None if kind is None else kind(folder, labels, names)
+
+
+def beside(paths: Iterable[Path], folder: Path, labels: Path, suffix: str) -> dict[Path, Path]:
+    """Return the file of labels of each photograph: of its name and folders, with a suffix.
+
+    The suffix may be in upper case. Photographs without such a file are left out.
+    """
+    files = sorted(labels.rglob("*"))  # of two, the one in lower case
+    there = {path.with_suffix(suffix): path for path in files if path.suffix.lower() == suffix}
+    files_of = {path: (labels / path.relative_to(folder)).with_suffix(suffix) for path in paths}
+    return {path: there[file] for path, file in files_of.items() if file in there}
+
+
+def with_background(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes without labelme's for unknown pixels, and with a background.
+
+    >>> with_background(["__ignore__", "_background_", "cat"]), with_background(["cat"])
+    (('_background_', 'cat'), ('background', 'cat'))
+    """
+    known = [name for name in names if name != UNKNOWN]
+    has = any(name in BACKGROUND for name in known)
+    return tuple(known) if has else (BACKGROUND[0], *known)
+
+
+def numbers_of(names: Sequence[str]) -> dict[str, int]:
+    """Return the number of each label; without a background, what nothing covers is unknown."""
+    numbers = {name: i for i, name in enumerate(names)} | {UNKNOWN: IGNORED}
+    ground = next((numbers[name] for name in BACKGROUND if name in numbers), IGNORED)
+    return {**dict.fromkeys(BACKGROUND, ground), **numbers}
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(read_contents(file))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from error
+
+
+def _fields(record: Any, *names: str) -> Mapping[str, Any]:
+    """Return a record of JSON that has these fields; those of several things are lists."""
+    if not isinstance(record, dict) or any(name not in record for name in names):
+        raise ValueError(f"does not have {' and '.join(names)} where they should be")
+    for name in ("shapes", "images", "annotations", "categories"):
+        if name in names and not isinstance(record[name], list):
+            raise ValueError(f"does not have a list as {name}")
+    return record
+
+
+def _check_size(height: Any, width: Any, size: tuple[int, int]) -> None:
+    if height is not None and (height, width) != size:
+        raise ValueError(
+            f"is of {width} x {height} pixels, and its photograph {size[1]} x {size[0]}"
+        )
+
+
+def _outline(points: Any, size: tuple[int, int]) -> np.ndarray:
+    """Return the corners of a polygon, float64 `(corners, 2)`, or raise a ValueError."""
+    try:
+        corners = np.reshape(np.asarray(points, np.float64), (-1, 2))
+    except (TypeError, ValueError) as error:
+        raise ValueError("has a polygon that is not pairs of numbers") from error
+    if len(corners) < 3:
+        raise ValueError(f"has a polygon of {counted(len(corners), 'corner')}")
+    far = np.array(size[::-1])
+    if not ((corners >= -far) & (corners <= 2 * far)).all():  # nor NaN
+        raise ValueError(f"has a polygon far beyond its photograph, {size[1]} x {size[0]}")
+    return corners
+
+
+def _pycocotools() -> Any:
+    try:
+        from pycocotools import mask
+    except ImportError as error:
+        raise ImportError(
+            f"Run lengths in COCO's files are read by pycocotools: {install_command('coco')}",
+            name="pycocotools",
+        ) from error
+    return mask
