@@ -55,7 +55,10 @@ class MapResize(ConfiguredLayer):
 
     def call(self, inputs: Any) -> Any:
         rows, columns = (ops.cast(matrix, inputs.dtype) for matrix in self._matrices)
-        return ops.einsum("bhwc,Hh,Ww->bHWc", inputs, rows, columns)
+        height, width, channels = inputs.shape[1:]
+        # Products of matrices: LiteRT does not hold an einsum of batches of any size.
+        flat = ops.matmul(rows, ops.reshape(inputs, (-1, height, width * channels)))
+        return ops.matmul(columns, ops.reshape(flat, (-1, self.size[0], width, channels)))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *self.size, input_shape[3])

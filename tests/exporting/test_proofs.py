@@ -105,7 +105,12 @@ def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path:
     assert "its probabilities differ by" in str(result)
 
 
-@pairs(FORMATS, ("multilabel", "ordinal", "raw", "bands", "pixels"), ("onnx", "pixels"))
+@pairs(
+    FORMATS,
+    ("multilabel", "ordinal", "raw", "bands", "pixels"),
+    ("onnx", "pixels"),
+    ("litert", "pixels"),  # whose operators are fewest
+)
 def test_every_task_is_proven(format: str, kind: str, artifacts: Artifacts, tmp_path: Path) -> None:
     """Also outputs without a task, of which some are kept, and bands, which read no files."""
     if kind == "bands":
@@ -122,8 +127,6 @@ def test_every_task_is_proven(format: str, kind: str, artifacts: Artifacts, tmp_
         model = artifacts.model(kind)
     if format == "html" and kind in ("raw", "bands"):
         pytest.skip("a page does not show it")
-    if kind == "pixels" and format != "onnx":
-        pytest.skip("one format stands for those that hold it; LiteRT does not yet")
     result = check(keras_vit.export(model, tmp_path / PATHS[format], format))
     assert result.ok, result
     assert result.files == (0 if kind == "bands" else 3)
