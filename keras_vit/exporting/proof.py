@@ -27,6 +27,7 @@ PROOF_FILE = f"{PROOF}.json"
 IMAGES = 8
 # Numbers that are kept of an answer: of maps and tokens, those of some places.
 MOST_VALUES = 4096
+MOST_BYTES = 2**26  # of a proof in an archive, whose packed bytes may be few
 # How far machines are apart, as a part of the answers' scale, beside twice what the file was off
 # when it was written: engines of float32 by 1e-7 to 1e-5, of integers by 1e-3 (wasm, x86).
 BETWEEN_MACHINES = {None: 1e-4, "float16": 1e-4, "int8": 2e-3}
@@ -238,6 +239,8 @@ def read_from_zip(path: Path) -> tuple[bytes | None, str]:
         info = next((i for i in archive.infolist() if i.filename.endswith(PROOF_FILE)), None)
         if info is None:
             return None, sum_of(path, archive.start_dir)
+        if info.file_size > MOST_BYTES:
+            raise ValueError(f"its proof is damaged: {info.file_size:,} bytes are too many")
         return archive.read(info), sum_of(path, info.header_offset)
 
 
