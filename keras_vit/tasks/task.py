@@ -76,7 +76,7 @@ class Task(Target, Answer):
 
     @property
     def kind_and_size(self) -> str:
-        """What a data set is of in a few words: "multilabel of 6", or "10 classes"."""
+        """The kind of the labels and their number, such as "multilabel of 6" or "10 classes"."""
         return f"{self.kind} of {self.size}"
 
     @property
