@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit._base.errors import printable
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import JPEG, PNG, BadImageError, damaged_reason, too_large
 from keras_vit.data.decode.budget import BudgetedFile, jpeg_2000_size, jpeg_size
@@ -225,7 +226,9 @@ class _Heard(logging.Filter):
         finally:
             self.thread.errors = None
         if errors:
-            raise BadImageError(f"the {kind} file is damaged: {' '.join(errors[0].split())[:200]}")
+            raise BadImageError(
+                printable(f"the {kind} file is damaged: {' '.join(errors[0].split())[:200]}")
+            )
 
 
 @cache
@@ -258,9 +261,11 @@ def _read_tiff(contents: bytes, check: Callable[..., None]) -> np.ndarray:
         others = [place for place, axis in enumerate(axes) if axis not in "YX"]
         bad = len(others) > 1 or any(axes[place] not in _BAND_AXES for place in others)
         if bad or "Y" not in axes or "X" not in axes:
-            raise BadImageError(f"a TIFF file of axes {axes} {shape}: write height, width, bands")
+            raise BadImageError(
+                printable(f"a TIFF file of axes {axes} {shape}: write height, width, bands")
+            )
         if page.dtype is None:
-            raise BadImageError(f"a TIFF file of {page.bitspersample} bits per value")
+            raise BadImageError(printable(f"a TIFF file of {page.bitspersample} bits per value"))
         count = shape[others[0]] if others else 1
         check(shape[axes.index("Y")], shape[axes.index("X")], count, page.dtype.itemsize)
         photometric = tifffile.PHOTOMETRIC(page.photometric).name
@@ -294,7 +299,9 @@ def _check_segments(series: Any, contents: bytes, check: Callable[..., None]) ->
         key = page.keyframe  # pages like the first one have fewer attributes
         kind = getattr(key.compression, "name", str(key.compression))
         if kind not in _BOUNDED:
-            raise BadImageError(f"a TIFF file compressed by {kind}: write it with deflate")
+            raise BadImageError(
+                printable(f"a TIFF file compressed by {kind}: write it with deflate")
+            )
         if key.is_tiled:
             samples = key.samplesperpixel if key.planarconfig == 1 else 1
             check(key.tilelength * key.tiledepth, key.tilewidth, samples)
@@ -365,7 +372,9 @@ def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     of_version = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     shape, _, dtype = of_version[version[0]](file)
     if dtype.kind not in "buif":
-        raise BadImageError(f"a NumPy file of {dtype}: write numbers, integers or floats"[:200])
+        raise BadImageError(
+            printable(f"a NumPy file of {dtype}: write numbers, integers or floats"[:200])
+        )
     if len(shape) not in (2, 3):
         raise BadImageError(f"a NumPy file of shape {shape}: write (height, width, bands)")
     if len(shape) == 3 and (
@@ -468,7 +477,9 @@ def _rescale(file: Any) -> tuple[float, float]:
     slope, intercept = file.get("RescaleSlope"), file.get("RescaleIntercept")
     pair = 1.0 if slope is None else float(slope), 0.0 if intercept is None else float(intercept)
     if not pair[0] or not np.isfinite(pair).all():
-        raise BadImageError(f"a DICOM file of rescale slope {pair[0]} and intercept {pair[1]}")
+        raise BadImageError(
+            printable(f"a DICOM file of rescale slope {pair[0]} and intercept {pair[1]}")
+        )
     return pair
 
 
