@@ -92,13 +92,15 @@ class Labelme:
         """Return what a file has of a photograph of this size, or raise a ValueError."""
         record = _fields(_read_json(source), "shapes")
         _check_size(record.get("imageHeight"), record.get("imageWidth"), size)
-        return tuple(self._shape(_fields(one, "label", "points"), size) for one in record["shapes"])
+        return tuple(
+            self._shape_of(_fields(one, "label", "points"), size) for one in record["shapes"]
+        )
 
     def order(self, labels: set[str]) -> list[str]:
         """Return the names of the classes in order, where no list has them."""
         return sorted(labels)
 
-    def _shape(self, shape: Mapping[str, Any], size: tuple[int, int]) -> Shape:
+    def _shape_of(self, shape: Mapping[str, Any], size: tuple[int, int]) -> Shape:
         kind, points = shape.get("shape_type") or "polygon", shape["points"]
         if kind in ("rectangle", "circle") and np.shape(points) == (2, 2):
             (left, top), (right, bottom) = np.asarray(points, np.float64)
