@@ -277,6 +277,7 @@ def recipe_rows(task: Task, recipe: Mapping[str, Any], job: Mapping[str, Any]) -
     smooths = loss in task.losses and "label_smoothing" in accepted_arguments(task.losses[loss])
     off = {"epochs"} if recipe.get("steps") else set()  # steps replace them
     off |= set() if smooths else {"label_smoothing"}
+    off |= set() if task.mixes else {"mixup", "cutmix"}  # training left them out
     defaults = _defaults(Recipe)
     differ = set_options(recipe, defaults)
     rows = {"loss": loss}

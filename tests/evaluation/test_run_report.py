@@ -17,7 +17,7 @@ import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import calibration, predict_split
 from keras_vit.evaluation.shown_images import images_at
-from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Segmentation, Task
 from keras_vit.training import recipes
 from keras_vit_cli.report import description
 from keras_vit_cli.report.report_page import recipe_rows, report_page
@@ -190,6 +190,10 @@ def test_models_weights_and_recipes_are_described() -> None:
     rows = recipe_rows(Regression(size=1), recipe, {})
     assert rows["loss"] == "squared_error"
     assert "label_smoothing" not in rows  # that loss does not have it
+    mixed = {"loss": "softmax", "mixup": 0.2, "cutmix": 0.5}
+    assert {"mixup", "cutmix"} <= recipe_rows(Classification(NAMES), mixed, {}).keys()
+    # Labels of pixels are not mixed.
+    assert not {"mixup", "cutmix"} & recipe_rows(Segmentation(NAMES), mixed, {}).keys()
 
 
 @pytest.mark.parametrize(("task", "targets", "about", "of_split"), [
