@@ -44,7 +44,7 @@ train_output = run(
 #
 # | file | what it answers |
 # |---|---|
-# | `report.md` | What was trained on what, and how good is it? A page for people. |
+# | `report.html`, `report.md` | What was trained on what, and how good is it? A page for people. |
 # | `report.json` | The same numbers for programs, and more of them. |
 # | `curves.png`, `history.csv` | Did the training converge? |
 # | `confusion.png`, `mistakes.png` | What does it get wrong? |
