@@ -21,5 +21,5 @@ CHECK = Command(
     CheckOptions,
     "run an exported file on the images that it carries, and compare with its model's answers; "
     "status 1 where it differs",
-    "keras-vit check photos.onnx",
+    "keras-vit check runs/photos/saved_models/photos/1",
 )
