@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 
-.PHONY: digits test test-all check docs guides
+.PHONY: digits test test-all test-thorough check docs guides
 
 # The folder of `site/` that `make docs` writes: `make docs VERSION=0.1.0` for a release.
 VERSION ?= dev
@@ -18,17 +18,18 @@ BACKENDS = tensorflow jax torch
 
 test: $(BACKENDS:%=test-%)
 
-# And what other tests stand for there: examples, documents, benchmarks, browsers, hostile files. One
-# run, since both share trained models and exported files.
-test-all: $(BACKENDS:%=test-all-%)
+# And what other tests stand for there: examples, documents, benchmarks, browsers, hostile files.
+test-all: test test-thorough
+
+test-thorough: $(BACKENDS:%=thorough-%)
 
 $(BACKENDS:%=test-%): test-%: .venv/dev
 	@echo "== tests on $*"
 	KERAS_BACKEND=$* $(PYTEST_RUN)
 
-$(BACKENDS:%=test-all-%): test-all-%: .venv/dev
-	@echo "== all tests on $*"
-	KERAS_BACKEND=$* $(PYTEST_RUN) -m 'not slow'
+$(BACKENDS:%=thorough-%): thorough-%: .venv/dev
+	@echo "== thorough tests on $*"
+	KERAS_BACKEND=$* $(PYTEST_RUN) -m 'thorough and not slow'
 
 check: .venv/dev
 	.venv/bin/ruff check .
