@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from keras_vit_cli.arguments import parse
@@ -54,22 +54,28 @@ def exit_status(run: Callable[[Any], int], arguments: Sequence[str] | None = Non
         return 2
 
 
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> AbstractContextManager[None]:
     """Lets SIGTERM end the block as Ctrl-C does: temporary files are removed on the way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with _ended_by(signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM)):
-        yield
+    return _ended_by(signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
+
+
+def _ended_by_ctrl_c() -> AbstractContextManager[None]:
+    """Lets Ctrl-C be a KeyboardInterrupt, unless it is ignored, as under `nohup`, or another's."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return nullcontext()
+    return _ended_by(signal.SIGINT, KeyboardInterrupt)
 
 
 @contextmanager
 def _ended_by(number: int, ending: Callable[[], BaseException]) -> Iterator[None]:
     """Lets a signal end the block by an exception, whatever a library makes of it.
 
-    Raised within a callback of TensorFlow, a KeyboardInterrupt comes out as a SystemError.
+    Raised within a callback of TensorFlow, a KeyboardInterrupt comes out as a SystemError. Only the
+    main thread gets signals: in another one nothing is done.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     came = False
 
     def end(number: int, frame: Any) -> None:
@@ -86,18 +92,6 @@ def _ended_by(number: int, ending: Callable[[], BaseException]) -> Iterator[None
         raise
     finally:
         signal.signal(number, former)
-
-
-@contextmanager
-def _ended_by_ctrl_c() -> Iterator[None]:
-    """Lets Ctrl-C be a KeyboardInterrupt, unless it is ignored, as under `nohup`, or another's."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
-        threading.current_thread() is not threading.main_thread()
-    ):
-        yield
-        return
-    with _ended_by(signal.SIGINT, KeyboardInterrupt):
-        yield
 
 
 def _is_output_closed() -> bool:

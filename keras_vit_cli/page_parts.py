@@ -58,6 +58,7 @@ def jpeg_uri(image: Any, quality: int) -> str:
     return f"data:image/jpeg;base64,{in_base64(buffer.getvalue())}"
 
 
-def sha256_source(text: str) -> str:
-    """Return the source of a Content-Security-Policy that allows this script or style alone."""
+def sha256_source(page: str, tag: str) -> str:
+    """Return the source of a Content-Security-Policy that allows a page's script or style alone."""
+    text = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"'sha256-{in_base64(hashlib.sha256(text.encode()).digest())}'"

@@ -146,7 +146,10 @@ def check(path: str | os.PathLike[str]) -> Check:
     try:
         text, rest = implementation.read_proof(path)
         if text is None:
-            raise KeyError(path)
+            raise CheckpointError(
+                f"{path} does not carry images to check it by: keras_vit {contract.version} wrote "
+                "it before files did, or they were taken out. Export the model again."
+            )
         proof, is_whole = Proof.from_text(text, contract, rest)
         engine = _engine(row.runs_with[-1])
         if not is_whole and contract.format in TRUSTING:
@@ -158,13 +161,8 @@ def check(path: str | os.PathLike[str]) -> Check:
             began = time.perf_counter()
             run(proof.pixels[:1])
             seconds.append(time.perf_counter() - began)
-    except (ImportError, MemoryError):
+    except (ImportError, MemoryError, CheckpointError):
         raise
-    except KeyError as error:
-        raise CheckpointError(
-            f"{path} does not carry images to check it by: keras_vit {contract.version} wrote it "
-            "before files did, or they were taken out. Export the model again."
-        ) from error
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     other = ~proof.same_decisions(outputs, contract)

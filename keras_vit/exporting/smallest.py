@@ -39,11 +39,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Smallest:
-    """What `export_smallest` tried, and which of them it row.
+    """What `export_smallest` tried, and which of them it kept.
 
     Attributes:
         trials: All, float32 at last.
-        chosen: The one that was row.
+        chosen: The one that was kept.
         max_flips: The part of the images that may have another answer.
     """
 

@@ -30,7 +30,7 @@ from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.views import eval_transform_of
-from keras_vit.tasks import Classification, Segmentation
+from keras_vit.tasks import Classification
 from keras_vit_cli.inspect.looks import METHODS, Looks, look
 from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
 from keras_vit_cli.report.overlays import draw_overlays
@@ -154,7 +154,7 @@ def inspect_files(
         "embedding_filters": lambda: plot_embedding_filters(model),
     }
     task = getattr(model, "task", None)
-    if isinstance(task, Segmentation):
+    if task is not None and task.per_pixel:
         makers = {"classes": lambda: _draw_classes(model, task, pixels, looks, readable), **makers}
     for name in {*METHODS, "classes"} - makers.keys():
         (out / f"{name}.png").unlink(missing_ok=True)  # `_check_out` saw that we wrote it
@@ -181,7 +181,7 @@ def inspect_files(
 
 
 def _draw_classes(
-    model: Any, task: Segmentation, pixels: np.ndarray, looks: Looks, files: Sequence[Path]
+    model: Any, task: Any, pixels: np.ndarray, looks: Looks, files: Sequence[Path]
 ) -> Any:
     answers, size = answers_of(model, looks.outputs), pixels.shape[1:3]
     return draw_overlays(

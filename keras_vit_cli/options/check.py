@@ -4,17 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_vit_cli.options.option import POSITIONAL, Command, in_model
+from keras_vit_cli.options.shared import EXPORTED_HELP
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
     """The options of `keras-vit check`."""
 
-    file: Path = in_model(
-        "a .onnx, .tflite, .pt2 or .html file, or the folder of a SavedModel or of OpenVINO, that "
-        "keras-vit export wrote",
-        name=POSITIONAL,
-    )
+    file: Path = in_model(EXPORTED_HELP, name=POSITIONAL)
 
 
 CHECK = Command(

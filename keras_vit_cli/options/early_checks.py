@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_vit_cli.options.option import escaped
-from keras_vit_cli.options.shared import DATA_HELP
+from keras_vit_cli.options.shared import DATA_HELP, EXPORTED_HELP
 
 ROOT = Path(__file__).parents[2]
 UNFINISHED = ".partial"  # ends the name of a run's folder until it is complete
@@ -39,11 +39,7 @@ DATA = Kind(
 PHOTOS = Kind("folder or table", "a folder of images, a table of them, or for audit their index")
 TABLE = Kind("table", "a CSV, TSV, JSON lines or Parquet file, with a column of files")
 INDEX = Kind("index", "the folder that keras-vit embed wrote")
-EXPORTED = Kind(
-    "exported file",
-    "a .onnx, .tflite, .pt2 or .html file, or the folder of a SavedModel or of OpenVINO, that "
-    "keras-vit export wrote",
-)
+EXPORTED = Kind("exported file", EXPORTED_HELP)
 IMAGES = Kind("image", "image files; predict takes folders, patterns and @list.txt as well")
 DECISIONS = Kind("file of decisions", "the CSV file that the page of keras-vit audit downloads")
 

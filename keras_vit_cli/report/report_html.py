@@ -8,8 +8,6 @@ from markdown_it import MarkdownIt
 
 from keras_vit_cli.page_parts import base_style, in_base64, sha256_source, template
 
-_SCRIPT = ("<script>", "</script>")
-
 
 def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
     """Return a report in Markdown as a page that needs no other file and requests none.
@@ -40,11 +38,10 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
         else:
             image.attrs["src"] = "data:,"
     html = template("report", "report.html")
-    script = html.template.split(_SCRIPT[0])[1].split(_SCRIPT[1])[0]
     return html.substitute(
         title=_escaped_title(tokens),
         policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src {sha256_source(script)}",
+        f"script-src {sha256_source(html.template, 'script')}",
         style=base_style(),
         body=reader.renderer.render(tokens, reader.options, {}),
     )
