@@ -18,10 +18,10 @@ from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import Report, report_of
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.normalization import own_statistics
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.models.views import eval_transform_of, mean_of_views
 from keras_vit.ops import current_processes
-from keras_vit.trainer.pixel_ranges import own_statistics
 
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20

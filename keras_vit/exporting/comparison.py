@@ -17,9 +17,9 @@ from keras_vit.exporting.agreement import decisions, decisions_agree, same_parts
 from keras_vit.exporting.exported import ExportedModel, format_of
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
+from keras_vit.models.normalization import own_statistics
 from keras_vit.tasks import Task
 from keras_vit.tasks.scores import Score
-from keras_vit.trainer.pixel_ranges import own_statistics
 
 # Images to calibrate by: NNCF's own default.
 CALIBRATION_IMAGES = 300

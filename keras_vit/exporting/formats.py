@@ -36,9 +36,10 @@ from keras_vit.exporting.writer_process import (
 )
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY, answers_of, unknown_task
+from keras_vit.models.normalization import own_statistics
 from keras_vit.models.views import mean_of_views
 from keras_vit.tasks import Task
-from keras_vit.trainer.pixel_ranges import check_pixels, own_statistics
+from keras_vit.trainer.pixel_ranges import check_pixels
 
 _SAY_IT = 'Say it, such as model.task = keras_vit.tasks.Regression(("weight",)), and export again.'
 

@@ -17,7 +17,7 @@ from keras_vit.inspection.attention_analysis import readout_attention
 from keras_vit.inspection.attribution import Classes, run_gradients
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass, as_numpy, run
-from keras_vit.trainer.pixel_ranges import own_statistics
+from keras_vit.models.normalization import own_statistics
 
 HEAT = "inferno"
 _WIDTH = 4.8  # inches

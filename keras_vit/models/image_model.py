@@ -36,13 +36,15 @@ from keras_vit.models.layer_state import (
     settle_policies,
     trainable_changes,
 )
+from keras_vit.models.normalization import own_statistics
 from keras_vit.models.shared_model import SharedModel
 from keras_vit.models.views import mean_of_views
 from keras_vit.ops import whole_values
-from keras_vit.tasks import Task
+from keras_vit.tasks import TASKS, Task
 from keras_vit.tasks.loss_kinds import kind_of_loss
 from keras_vit.tasks.target import Seen
 from keras_vit.trainer.compiled_model import CompiledModel
+from keras_vit.trainer.spec import Spec
 
 Arguments = dict[str, Any]
 
@@ -121,6 +123,22 @@ class ImageModel(CompiledModel):
             super().__setattr__(name, value)
 
     @property
+    def spec(self) -> Spec:
+        """What data, losses and metrics are compared with."""
+        return Spec(
+            self.name,
+            self.input_shape,
+            self.output_shape,
+            self.num_classes,
+            1 if self.data_format == "channels_first" else 3,
+            self.include_preprocessing,
+            own_statistics(self),
+            self.task,
+            self.class_names,
+            self.classifier_activation,
+        )
+
+    @property
     def task(self) -> Task | None:
         return None if self._task_from == "nothing" else self._task
 
@@ -140,7 +158,7 @@ class ImageModel(CompiledModel):
 
     def _task_of_kind(self, kind: str) -> Task:
         """Return the task of a kind that fits the head, with the names where there are as many."""
-        size = self.num_classes + (kind == "ordinal")  # whose head has one output fewer
+        size = self.num_classes + TASKS[kind].names_without_output
         names = self._task.names if self._task is not None else ()
         if len(set(names)) == size:
             return tasks.get(kind, names=names)

@@ -78,6 +78,17 @@ def normalized_channels(config: Any, channels: int) -> int:
     return len(statistics_in_parts(config.normalization)[0]) if is_gray else channels
 
 
+def own_statistics(model: Any) -> Any:
+    """Return means and standard deviations of channels in a range of their own, or None.
+
+    Args:
+        model: A model of this package, an exported one, or any other, without statistics.
+    """
+    normalization = getattr(model, "normalization", None)
+    takes_pixels = getattr(model, "include_preprocessing", False)
+    return None if isinstance(normalization, str) or not takes_pixels else normalization
+
+
 def channels_last(images: Any, data_format: str | None) -> Any:
     """Return images with their channels last, as all convolutions here take them.
 

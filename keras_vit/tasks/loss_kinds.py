@@ -85,9 +85,10 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
         # That of Keras's class: a subclass may leave options out of its own.
         options = getattr(keras.losses, row[0]).get_config(loss)
     from_logits = bool(getattr(loss, "from_logits", options.get("from_logits")))
-    known = Crossentropy(name, from_logits=from_logits, ignore_class=options.get("ignore_class"))
-    if getattr(loss, "takes_integer_labels", False):
-        return known
+    ignored = getattr(loss, "ignore_class", options.get("ignore_class"))
+    known = Crossentropy(name, from_logits=from_logits, ignore_class=ignored)
+    if (labels := getattr(loss, "takes_labels", None)) is not None:  # a loss of this package
+        return replace(known, labels=labels)
     return None if row is None else replace(known, kind=row[0], labels=_LABELS[row])
 
 

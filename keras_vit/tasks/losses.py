@@ -58,7 +58,7 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
     True
     """
 
-    takes_integer_labels = True
+    takes_labels = "any"  # integers, or rows
 
     def __init__(
         self, label_smoothing: float = 0.0, name: str = "softmax_crossentropy", **kwargs: Any
@@ -95,7 +95,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
     1.3863
     """
 
-    takes_integer_labels = True
+    takes_labels = "any"  # integers, or rows
 
     def __init__(
         self, label_smoothing: float = 0.0, name: str = "sigmoid_crossentropy", **kwargs: Any
@@ -142,7 +142,7 @@ class BalancedLoss(keras.losses.Loss):
     0.25
     """
 
-    takes_integer_labels = True
+    takes_labels = "any"  # integers, or rows
 
     def __init__(
         self,
@@ -398,6 +398,8 @@ class CumulativeCrossentropy(keras.losses.Loss):
     >>> round(float(CumulativeCrossentropy()(np.array([2]), np.array([[9.0, 0.0]]))), 3)
     0.693
     """
+
+    takes_labels = "integer"
 
     def __init__(self, name: str = "cumulative_crossentropy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)

@@ -102,6 +102,7 @@ class Ordinal(NameTask):
     kind = "ordinal"
     nouns = ("grade", "grades")
     fewest = 2
+    names_without_output = 1
     mixes = False  # there are not any half grades
     losses: ClassVar = {"cumulative_crossentropy": CumulativeCrossentropy}
     problem_type = "multi_label_classification"  # each output is a yes or no
@@ -109,10 +110,6 @@ class Ordinal(NameTask):
     unbalanced = "they are in an order, and a weight of one grade moves the limits of the others"
     tensor_names = ("probabilities", "grade")
     index_answers = ("grade",)
-
-    @property
-    def outputs(self) -> int:
-        return self.size - 1
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ class PixelCrossentropy(keras.losses.Loss):
     1.0986
     """
 
+    takes_labels = "integer"
+    from_logits = True
+    ignore_class = IGNORED
+
     def __init__(self, dice: float = 0.0, name: str = "pixel_crossentropy", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         check_finite(dice=dice)

@@ -61,6 +61,7 @@ class Regression(RowTask):
     kind = "regression"
     nouns = ("number", "numbers")
     calibrates = True
+    are_numbers = True
     losses: ClassVar = {
         "squared_error": keras.losses.MeanSquaredError,
         "huber": keras.losses.Huber,

@@ -120,6 +120,8 @@ class RowTask(Task):
 class NameTask(RowTask):
     """A row task whose truth is one of the names: classes, or grades."""
 
+    is_one_name = True
+
     def predicted_names(self, answers: np.ndarray) -> np.ndarray:
         """Return the place of the name that each row of answers predicts, int `(examples,)`."""
         raise NotImplementedError

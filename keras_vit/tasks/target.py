@@ -28,6 +28,8 @@ class Target:
     # file beside the image, read with it.
     per_pixel: ClassVar[bool] = False
     mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
+    is_one_name: ClassVar[bool] = False  # whether it is one of several names
+    are_numbers: ClassVar[bool] = False  # whether they are, of any scale
     # Whether a mirror image usually has the same target: an angle or a side does not.
     keeps_in_mirror: ClassVar[bool] = False
     # Whether a new head begins at the mean target rather than at zero, as the released code's do.

@@ -33,6 +33,7 @@ class Task(Target, Answer):
     nouns: ClassVar[tuple[str, str]]  # what one of its names is, what several are
     head: ClassVar[str] = "row"  # how outputs follow from features: a key of `models.head.HEADS`
     fewest: ClassVar[int] = 1
+    names_without_output: ClassVar[int] = 0  # grades are one more than the thresholds between them
     most: ClassVar[int] = 2**24  # more than this is a damaged file's
     distinct: ClassVar[bool] = True  # whether no name may occur twice
     # `problem_type` of transformers' configurations; None for its default, one of several classes.
@@ -72,7 +73,7 @@ class Task(Target, Answer):
     @property
     def outputs(self) -> int:
         """The width of the model's head."""
-        return self.size
+        return self.size - self.names_without_output
 
     @property
     def kind_and_size(self) -> str:

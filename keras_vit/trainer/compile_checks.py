@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_vit.tasks.loss_kinds import CROSSENTROPY, Crossentropy, crossentropy_of, kind_of_loss
+from keras_vit.trainer.spec import Spec
 
 # Metrics of Keras that take logits with `from_logits=True` alone.
 FROM_LOGITS = (
@@ -54,35 +55,36 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
         model: A model that has just been compiled; only classifiers of this package are checked.
         metrics: The metrics, in any structure that `compile` takes.
     """
-    if not getattr(model, "num_classes", None):
+    spec: Spec | None = getattr(model, "spec", None)
+    if spec is None or not spec.outputs:
         return
-    activation = keras.activations.get(model.classifier_activation)
+    activation = keras.activations.get(spec.activation)
     loss = crossentropy_of(model.loss)
-    binary = _is_binary(model, loss)
+    binary = _is_binary(spec, loss)
     fitting = "sigmoid" if binary else "softmax"
     messages: list[str] = []
     if activation is keras.activations.linear:
-        task, kind = getattr(model, "task", None), kind_of_loss(model.loss)
+        task, kind = spec.task, kind_of_loss(model.loss)
         if task is not None and kind not in (None, task.kind):
             messages.append(
                 f"The model answers {task.kind}, as its task says, and the loss is for {kind}: the "
-                f"answers of {model.name} would be other numbers than it learns. Compile it with "
+                f"answers of {spec.name} would be other numbers than it learns. Compile it with "
                 f"model.task.loss(), or set the task of the loss: model.task = {kind!r}."
             )
-        messages += filter(None, [logits_as_probabilities(model)])
+        messages += filter(None, [logits_as_probabilities(spec, model.loss)])
         messages += [
-            f"The metric {name} expects probabilities, and {model.name} returns logits: its values "
+            f"The metric {name} expects probabilities, and {spec.name} returns logits: its values "
             f'would be wrong. {fix}Give the model classifier_activation="{fitting}", and the loss '
             "from_logits=False."
-            for name, fix in _of_probabilities(metrics, binary, model.num_classes)
+            for name, fix in _of_probabilities(metrics, binary, spec.outputs)
         ]
     elif activation in (keras.activations.softmax, keras.activations.sigmoid):
         names = [f"The metric {name}" for name in _of_logits(metrics)]
         if loss is not None and loss.from_logits:
             names.insert(0, loss.name)
         messages += [
-            f"{name} expects logits, and {model.name} returns probabilities "
-            f"(classifier_activation={model.classifier_activation!r}). Give it from_logits=False, "
+            f"{name} expects logits, and {spec.name} returns probabilities "
+            f"(classifier_activation={spec.activation!r}). Give it from_logits=False, "
             "or the model classifier_activation=None."
             for name in names
         ]
@@ -90,21 +92,21 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
         warnings.warn(message, UserWarning, stacklevel=3)  # the line that calls `compile`
 
 
-def _is_binary(model: keras.Model, loss: Crossentropy | None) -> bool:
-    return model.num_classes == 1 or (loss is not None and loss.labels == "binary")
+def _is_binary(spec: Spec, loss: Crossentropy | None) -> bool:
+    return spec.outputs == 1 or (loss is not None and loss.labels == "binary")
 
 
-def logits_as_probabilities(model: keras.Model) -> str:
+def logits_as_probabilities(spec: Spec, loss: Any) -> str:
     """Return a message, with the fix, if the loss takes logits for probabilities; else ""."""
-    loss = crossentropy_of(model.loss)
-    is_linear = keras.activations.get(model.classifier_activation) is keras.activations.linear
-    if loss is None or loss.from_logits or not is_linear:
+    known = crossentropy_of(loss)
+    is_linear = keras.activations.get(spec.activation) is keras.activations.linear
+    if known is None or known.from_logits or not is_linear:
         return ""
-    fitting = "sigmoid" if _is_binary(model, loss) else "softmax"
+    fitting = "sigmoid" if _is_binary(spec, known) else "softmax"
     return (
-        f"{loss.name} expects probabilities, and {model.name} returns logits: the loss would "
+        f"{known.name} expects probabilities, and {spec.name} returns logits: the loss would "
         f'become NaN or never move. Give the model classifier_activation="{fitting}", or compile '
-        f"it with keras.losses.{loss.of_logits}(from_logits=True)."
+        f"it with keras.losses.{known.of_logits}(from_logits=True)."
     )
 
 

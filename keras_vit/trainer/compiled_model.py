@@ -35,6 +35,7 @@ from keras_vit.trainer.device_batches import global_batch, on_devices_that_are_s
 from keras_vit.trainer.guarded_step import guard_step, synchronized, takes_variables_away
 from keras_vit.trainer.loss_scaling import with_loss_scaling
 from keras_vit.trainer.saved_file import LEGACY_SUFFIXES, check_config_size, save_legacy
+from keras_vit.trainer.spec import Spec
 from keras_vit.trainer.strategies import check_strategy, strategy_replicas
 from keras_vit.trainer.turns import taking_turns
 from keras_vit.trainer.xla import choose_xla_by_steps, compiled_by_xla
@@ -69,6 +70,11 @@ class CompiledModel(keras.Model):
 
     # Whether no row of a batch influences the outputs of another one.
     _rows_are_independent = True
+
+    @property
+    def spec(self) -> Spec | None:
+        """What data, losses and metrics are compared with; None where nothing is known."""
+        return None
 
     @property
     def _convolves(self) -> bool:

@@ -18,15 +18,12 @@ import numpy as np
 
 from keras_vit._base.errors import counted
 from keras_vit.ops import is_tensorflow
+from keras_vit.tasks import TASKS, Task
 from keras_vit.tasks.loss_kinds import Crossentropy, crossentropy_of, kind_of_loss
 from keras_vit.tasks.target import Seen
 from keras_vit.trainer.compile_checks import logits_as_probabilities
-from keras_vit.trainer.pixel_ranges import (
-    MOST_IMAGES,
-    check_label_rows,
-    check_pixels,
-    own_statistics,
-)
+from keras_vit.trainer.pixel_ranges import MOST_IMAGES, check_label_rows, check_pixels
+from keras_vit.trainer.spec import Spec
 from keras_vit.trainer.strategies import strategy_replicas
 from keras_vit.trainer.target_checks import check_class_weight, check_numbers, check_several
 
@@ -37,7 +34,7 @@ class DataCheck:
     """What a model expects of images and labels, as plain values: worker processes get a copy.
 
     Args:
-        model: A model of this package; any other one is not checked.
+        model: A model whose `spec` says what it takes; any other one is not checked.
         labels: Whether labels are looked at: not for `predict`.
         warned: What was warned of before, in the same call: not again.
     """
@@ -47,31 +44,26 @@ class DataCheck:
     ) -> None:
         self.error: Exception | None = None  # TensorFlow raises another in its place
         self.warned: set[str] = set() if warned is None else warned
-        self.model_name = model.name
         self.is_for_fit = labels  # or for `evaluate`
         self.seen: Seen = ()  # of the first batch of numbers
-        classes = getattr(model, "num_classes", None)
-        self.off = classes is None
-        self.classes: int = classes or 0
+        spec: Spec | None = getattr(model, "spec", None)
+        self.off = spec is None
         self.looks = not self.off  # until a batch has shown its range
-        if self.off:
-            return
-        self.axis = 1 if model.data_format == "channels_first" else 3
-        self.input_shape = model.input_shape
-        self.output_rank = len(model.output_shape)
-        self.task, self.names = getattr(model, "task", None), getattr(model, "class_names", None)
+        self.classes = 0
         self.loss: Crossentropy | None = None
-        self.kind = kind = None  # of the task that is trained, and what the loss alone says
-        if labels and self.classes:
+        if spec is None:
+            return
+        self.spec = spec
+        self.output_rank = len(spec.output_shape)
+        self.classes = spec.outputs
+        self.trained: type[Task] | None = None  # the task of the loss; where it is any, the spec's
+        self.of_loss: type[Task] | None = None  # the task of the loss alone
+        if labels and spec.outputs:
             loss = getattr(model, "loss", None)
-            self.loss, kind = crossentropy_of(loss), kind_of_loss(loss)
-            self.kind = kind or getattr(self.task, "kind", None)
-            if kind == "ordinal":  # integers, of one grade more than there are outputs
-                self.loss = Crossentropy("the loss of grades", labels="integer", from_logits=True)
-                self.classes += 1
-        self.repeats_numbers = kind == "regression"  # where targets are of another width
-        self.normalized = not getattr(model, "include_preprocessing", True)
-        self.statistics = own_statistics(model)
+            kind = kind_of_loss(loss)
+            self.loss, self.trained = crossentropy_of(loss), spec.trained_task(kind)
+            self.of_loss = TASKS[kind] if kind else None
+            self.classes += self.of_loss.names_without_output if self.of_loss else 0
         self.replicas = strategy_replicas(model)
 
     def data(self, x: Any, y: Any = None) -> Any:
@@ -144,34 +136,36 @@ class DataCheck:
             sizes = ", ".join(map(str, sorted(set(shapes))[:3]))
             self._fail(
                 f"The images have several sizes{f', such as {sizes}' if sizes else ''}, and "
-                f"{self.model_name} takes batches of one, {self.input_shape}. Resize each image "
-                f"before it is batched: tf.image.resize(image, ({height}, {width})) in the map of "
-                "a tf.data.Dataset, before its batch; np.stack([keras.ops.image.resize(image, "
-                f"({height}, {width})) for image in images]) of a list."
+                f"{self.spec.name} takes batches of one, {self.spec.input_shape}. Resize each "
+                f"image before it is batched: tf.image.resize(image, ({height}, {width})) in the "
+                "map of a tf.data.Dataset, before its batch; np.stack([keras.ops.image.resize("
+                f"image, ({height}, {width})) for image in images]) of a list."
             )
         if shapes:
             self._fail(
                 f"{len(shapes)} images in a list or an array of objects are {len(shapes)} inputs "
-                f"to Keras, and {self.model_name} takes one array, {self.input_shape}. Give "
+                f"to Keras, and {self.spec.name} takes one array, {self.spec.input_shape}. Give "
                 "np.stack(images)."
             )
 
     def _resized(self) -> tuple[int, int]:
         """Return a height and width to propose."""
-        rows, columns = (2, 3) if self.axis == 1 else (1, 2)
-        return self.input_shape[rows] or USUAL_SIZE, self.input_shape[columns] or USUAL_SIZE
+        rows, columns = (2, 3) if self.spec.channels_axis == 1 else (1, 2)
+        return self.spec.input_shape[rows] or USUAL_SIZE, self.spec.input_shape[
+            columns
+        ] or USUAL_SIZE
 
     def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
         wrong = [
             axis
             for axis in (1, 2, 3)
-            if None not in (self.input_shape[axis], shape[axis])
-            and self.input_shape[axis] != shape[axis]
+            if None not in (self.spec.input_shape[axis], shape[axis])
+            and self.spec.input_shape[axis] != shape[axis]
         ]
         if not wrong:
             return
-        axis = self.axis
-        expected, channels = self.input_shape[axis], shape[axis]
+        axis = self.spec.channels_axis
+        expected, channels = self.spec.input_shape[axis], shape[axis]
         if axis not in wrong:
             fix = "Resize them, or build the model for their size: model.with_input_shape."
         elif shape[4 - axis] == expected:  # the other layout
@@ -184,13 +178,13 @@ class DataCheck:
         else:
             fix = f"Convert them to {expected} channels, or build the model for {channels}."
         self._fail(
-            f"Images of shape {shape} do not fit {self.model_name}, which takes "
-            f"{self.input_shape}. {fix}"
+            f"Images of shape {shape} do not fit {self.spec.name}, which takes "
+            f"{self.spec.input_shape}. {fix}"
         )
 
     def _check_label_shape(self, shape: tuple[int | None, ...]) -> None:
         loss, classes = self.loss, self.classes
-        if self.repeats_numbers:
+        if self.of_loss is not None and self.of_loss.are_numbers:
             self._check_numbers_shape(shape)
         if loss is None or classes == 1:
             return
@@ -198,13 +192,15 @@ class DataCheck:
         subject = f"Labels of shape {shape}"
         if loss.labels == "integer" and rows and shape[-1] is not None:
             other = f"keras.losses.CategoricalCrossentropy(from_logits={loss.from_logits})"
-            other = "" if self.kind == "ordinal" else f", or compile with {other}"
+            other = (
+                f", or compile with {other}" if self.trained is None or self.trained.mixes else ""
+            )
             self._fail(
                 f"{subject} are one-hot rows, and {loss.name} expects integers. Give "
                 f"labels.argmax(-1){other}."
             )
         if loss.labels in ("one-hot", "binary") and not rows:
-            if getattr(self.task, "kind", None) == "ordinal":
+            if self.spec.task is not None and self.spec.task.names_without_output:
                 self._fail(
                     f"{subject} are grades: compile with model.task.loss(), which takes them."
                 )
@@ -215,7 +211,7 @@ class DataCheck:
             )
         if rows and shape[-1] not in (None, classes):
             self._fail(
-                f"{subject} have {shape[-1]} classes, and {self.model_name} has "
+                f"{subject} have {shape[-1]} classes, and {self.spec.name} has "
                 f"num_classes={classes}. Give rows of {classes}, or a model of {shape[-1]} "
                 f"classes, such as model.with_classifier({shape[-1]})."
             )
@@ -226,18 +222,19 @@ class DataCheck:
         if numbers not in (None, self.classes):
             self._fail(
                 f"Targets of shape {shape} are {counted(numbers, 'number')} per image, and "
-                f"{self.model_name} returns {self.classes}. Give rows of {self.classes}, or "
+                f"{self.spec.name} returns {self.classes}. Give rows of {self.classes}, or "
                 f"model.with_classifier(task=keras_vit.tasks.Regression(size={numbers}))."
             )
 
     def class_weight(self, class_weight: Any) -> None:
         """Checks the argument of `fit` and `train_on_batch`."""
         if class_weight is not None and not self.off and self.classes:
-            check_class_weight(class_weight, self.kind, self.classes, self.names)
+            check_class_weight(class_weight, self.trained, self.classes, self.spec.class_names)
 
     def loss_of_logits(self, model: keras.Model) -> None:
         """Refuses to train by a loss that takes logits for probabilities."""
-        if not self.off and self.loss is not None and (wrong := logits_as_probabilities(model)):
+        wrong = "" if self.off else logits_as_probabilities(self.spec, getattr(model, "loss", None))
+        if wrong:
             self._fail(wrong)
 
     def _fail(self, message: str) -> NoReturn:
@@ -254,9 +251,11 @@ class DataCheck:
             return  # Keras's own error names the dtype
         outside = values[self._outside(values)]
         if outside.size:
+            ignored = self.loss and self.loss.ignore_class
+            more = "" if ignored is None else f", and {ignored} where none is known"
             self._fail(
-                f"Label {outside.flat[0]} is not a class of {self.model_name}: with "
-                f"{self.classes} classes, labels are integers from 0 to {self.classes - 1}. "
+                f"Label {outside.flat[0]} is not a class of {self.spec.name}: with "
+                f"{self.classes} classes, labels are integers from 0 to {self.classes - 1}{more}. "
                 "Number the classes from 0, or build the model with more classes."
             )
 
@@ -292,28 +291,32 @@ class DataCheck:
             pixels = _to_numpy(images[:MOST_IMAGES])
             self.looks = not check_pixels(
                 pixels,
-                self.model_name,
-                self.normalized,
+                self.spec.name,
+                not self.spec.takes_pixels,
                 self.warned,
-                self.statistics,
-                self.axis,
+                self.spec.statistics,
+                self.spec.channels_axis,
             )
         except (ValueError, Warning) as error:  # a warning that the user has made an error
             self.error = self.error or error
             raise
 
+    def _learns_numbers(self) -> bool:
+        return self.trained is not None and self.trained.are_numbers
+
     def _is_looked_at(self, labels: Any) -> bool:
         """Return whether labels are numbers, or rows with a number for each output."""
         rows = len(labels.shape) == self.output_rank and labels.shape[-1] == self.classes > 1
-        return self.kind == "regression" or rows or self._rows(labels)
+        return self._learns_numbers() or rows or self._rows(labels)
 
     def _first_targets(self, targets: np.ndarray) -> None:
         """Looks at numbers, or at rows of labels."""
-        if self.kind == "regression":
-            self.seen = check_numbers(targets, self.task, self.warned)
+        if self._learns_numbers():
+            self.seen = check_numbers(targets, self.spec.task, self.warned)
         elif self.loss is not None and self._rows(targets):
             check_label_rows(targets, self.loss.name, self.warned)
-        if "classification" in (self.kind, getattr(self.task, "kind", None)) and targets.ndim > 1:
+        one_class = any(t and t.is_one_name and t.mixes for t in (self.trained, self.spec.task))
+        if one_class and targets.ndim > 1:
             check_several(targets, self.warned)
 
     def _tensorflow_dataset(self, dataset: Any) -> Any:
@@ -330,7 +333,7 @@ class DataCheck:
         self.shapes(images if images in known else None, labels if labels in known else None)
         of_labels = labels in known and self._integers(labels)
         # Of bytes, nothing can be said but to a model of other images.
-        of_others = self.normalized or self.statistics is not None
+        of_others = not self.spec.takes_pixels or self.spec.statistics is not None
         of_pixels = images is not None and (of_others or images.dtype != tf.uint8)
         of_rows = labels is not None and (labels not in known or self._is_looked_at(labels))
         # A strategy reads from the end of the pipeline how to cut batches for its devices.
@@ -356,7 +359,7 @@ class DataCheck:
 
     def _check_rank(self, images: Any, labels: Any) -> None:
         """Refuses a `tf.data.Dataset` of batches of an unknown rank, or without batches."""
-        shape = ", ".join(map(str, (None, *self.input_shape[1:])))
+        shape = ", ".join(map(str, (None, *self.spec.input_shape[1:])))
         if images is None:
             return
         if self.is_for_fit and is_tensorflow() and images.shape.rank is None:
@@ -371,10 +374,10 @@ class DataCheck:
                 "The labels of this tf.data.Dataset have an unknown number of dimensions. Set it: "
                 "dataset.map(lambda images, labels: (images, tf.ensure_shape(labels, (None,))))."
             )
-        if images.shape.rank == 3 and self.input_shape[-1] != 1:
+        if images.shape.rank == 3 and self.spec.input_shape[-1] != 1:
             self._fail(
                 f"The images of this tf.data.Dataset have the shape {tuple(images.shape)}, and "
-                f"{self.model_name} takes batches ({shape}). Give dataset.batch(32)."
+                f"{self.spec.name} takes batches ({shape}). Give dataset.batch(32)."
             )
 
 

@@ -158,7 +158,7 @@ def check_pixels(
         normalized: Whether the model takes normalized images; otherwise pixels 0..255.
         warned: What was warned of before, which is not again; added to.
         statistics: The means and standard deviations of channels that have a range of their own, as
-            `own_statistics` returns; None for pixels 0..255 or normalized images.
+            `Spec.statistics` has; None for pixels 0..255 or normalized images.
         axis: Of the channels, where they have statistics: 1 for channels first.
 
     Returns:
@@ -209,13 +209,6 @@ def check_pixels(
             warned,
         )
     return colorful > 0
-
-
-def own_statistics(model: Any) -> Any:
-    """Means and standard deviations of channels in a range of their own; None for 0..255."""
-    normalization = getattr(model, "normalization", None)
-    takes_pixels = getattr(model, "include_preprocessing", False)
-    return None if isinstance(normalization, str) or not takes_pixels else normalization
 
 
 def _not_in_own_range(images: np.ndarray, colorful: int, statistics: Any) -> str:

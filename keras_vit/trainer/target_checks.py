@@ -58,22 +58,25 @@ def check_several(rows: np.ndarray, warned: set[str]) -> None:
         )
 
 
-def check_class_weight(class_weight: Any, kind: str | None, classes: int, names: Any) -> None:
+def check_class_weight(
+    class_weight: Any, task: type[Task] | None, classes: int, names: Any
+) -> None:
     """Raises a ValueError for a `class_weight` that Keras ignores, or applies to other images.
 
     Args:
         class_weight: As `fit` takes it.
-        kind: The kind of task that is trained; None where it may be any.
+        task: The kind of task that is trained; None where it may be any.
         classes: How many there are.
         names: Those of the classes, or None.
     """
-    if kind == "regression" or (kind == "multilabel" and classes > 1):
+    is_row = task is not None and not task.is_one_name and classes > 1
+    if task is not None and (is_row or task.are_numbers or task.per_pixel):
         labels = 'loss=model.task.balanced(model.task.loss(), "weights", labels), or balance='
         labels += '"weights" of a recipe of keras_vit.fit'
-        fix = "a sample_weight per image" if kind == "regression" else labels
+        fix = labels if task.balances else "a sample_weight per image"
         raise ValueError(
             "class_weight weights an image by its one class, and Keras would take the largest "
-            f"target of a row of {kind} for it. Give {fix}, and leave it out."
+            f"target of a row of {task.kind} for it. Give {fix}, and leave it out."
         )
     keys = list(class_weight) if isinstance(class_weight, Mapping) else []
     most = max(classes, 2)  # a single output has 0 and 1

@@ -10,6 +10,7 @@ The teacher sees every crop and mixture that the student sees ("consistent teach
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Real
 from operator import attrgetter
 from typing import Any, Self
@@ -24,6 +25,7 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.ops import without_gradient
 from keras_vit.tasks import Task
 from keras_vit.trainer.compiled_model import CompiledModel
+from keras_vit.trainer.spec import Spec
 from keras_vit.weights.resampling import RULES
 
 DISTILLATION_KINDS = ("soft", "hard")
@@ -95,7 +97,7 @@ class Distillation(CompiledModel):
     True
     """
 
-    # What the data checks, the recipes and the pipelines ask of a model.
+    # What the recipes and the pipelines ask of a model.
     num_classes = property(attrgetter("student.num_classes"))
     class_names = property(attrgetter("student.class_names"))
     task = property(attrgetter("student.task"))
@@ -103,6 +105,12 @@ class Distillation(CompiledModel):
     include_preprocessing = property(attrgetter("student.include_preprocessing"))
     data_format = property(attrgetter("student.data_format"))
     eval_transform = property(attrgetter("student.eval_transform"))
+
+    @property
+    def spec(self) -> Spec:
+        """What data, losses and metrics are compared with: the student's, at the larger size."""
+        shapes = {"input_shape": self.input_shape, "output_shape": self.output_shape}
+        return replace(self.student.spec, name=self.name, **shapes)
 
     def __init__(
         self,

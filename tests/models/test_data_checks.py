@@ -9,9 +9,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import tasks
 from keras_vit.data import DataRangeWarning
 from keras_vit.trainer.compiled_model import CompiledModel
+from keras_vit.trainer.spec import Spec
 from tests.backend import numpy
+from tests.bank import fresh
 from tests.training.common import SOURCES, Source
 from tests.training.test_habits import IMAGES, LABELS, ROWS, compiled, small_vit
 
@@ -109,6 +112,41 @@ def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model:
     other.compile("sgd", "mse", jit_compile=False)
     for _ in range(2):
         other.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
+
+
+class Stripes(CompiledModel):
+    """A model of a user, which says what it takes."""
+
+    @property
+    def spec(self) -> Spec:
+        return Spec("stripes", self.input_shape, self.output_shape, 3)
+
+
+def test_any_model_with_a_spec_is_checked() -> None:
+    images = keras.Input((16, 16, 3))
+    means = keras.layers.GlobalAveragePooling2D()(images)
+    model = Stripes(images, keras.layers.Dense(3)(means))
+    with pytest.warns(UserWarning, match="expects probabilities, and stripes returns logits"):
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="Label 3 is not a class of stripes"):
+        model.fit(IMAGES, np.full(len(IMAGES), 3), verbose=0)
+    (message,) = ranges(lambda: model.fit(IMAGES / 255, LABELS * 0, verbose=0))
+    assert "stripes takes pixels from 0 to 255" in message
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])
+def test_maps_have_classes_and_no_class_weight(source: Source) -> None:
+    model = fresh(task=tasks.Segmentation(size=3))
+    model.compile("sgd", model.task.loss(), run_eagerly=True)
+    images = np.resize(IMAGES, (4, *model.input_shape[1:]))
+    maps = np.resize([0, 1, 2, 255], images.shape[:3])
+    model.fit(**source(images, maps), verbose=0)
+    match = "Label 3 is not a class .* from 0 to 2, and 255 where none is known"
+    with pytest.raises(ValueError, match=match):
+        model.fit(**source(images, np.where(maps == 2, 3, maps)), verbose=0)
+    with pytest.raises(ValueError, match=r"of segmentation for it\. Give a sample"):
+        model.fit(**source(images, maps), class_weight={0: 1.0, 1: 2.0}, verbose=0)
 
 
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])
