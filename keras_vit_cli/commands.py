@@ -22,6 +22,7 @@ from keras_vit_cli.audit.audit_command import audit
 from keras_vit_cli.average_command import average
 from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
+from keras_vit_cli.compare.compare_command import compare as compare_models
 from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
 from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
@@ -76,6 +77,7 @@ def run(options: dict[str, Any]) -> int:
         "calibrate": calibrate,
         "predict": predict,
         "evaluate": evaluate,
+        "compare": compare_models,
         "inspect": _inspect,
         "embed": embed,
         "search": search,

@@ -202,9 +202,15 @@ class Answer:
             answers: As `answers` returns them.
             others: The same of another model.
         """
-        tallies = [self.tally(targets, each) for each in (answers, others)]
-        (names, before), (_, after) = map(self._scores, tallies)
-        examples = len(next(iter(tallies[0].values())))
+        first, second = (self.tally(targets, each) for each in (answers, others))
+        return self.changes_of(first, second, resamples, seed)
+
+    def changes_of(
+        self, tally: Tally, other: Tally, resamples: int = 1000, seed: int = 0
+    ) -> dict[str, Score]:
+        """Return `score_changes` of the tallies of two answers to the same examples."""
+        (names, before), (_, after) = self._scores(tally), self._scores(other)
+        examples = len(next(iter(tally.values())))
 
         def change(weights: np.ndarray) -> list[float]:
             return np.subtract(after(weights), before(weights)).tolist()

@@ -10,6 +10,7 @@ from keras_vit_cli.options.calibrate import CALIBRATE
 from keras_vit_cli.options.check import CHECK
 from keras_vit_cli.options.choose import CHOOSE
 from keras_vit_cli.options.cluster import CLUSTER
+from keras_vit_cli.options.compare import COMPARE
 from keras_vit_cli.options.convert import CONVERT
 from keras_vit_cli.options.embed import EMBED
 from keras_vit_cli.options.evaluate import EVALUATE
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Command] = {
     "calibrate": CALIBRATE,
     "predict": PREDICT,
     "evaluate": EVALUATE,
+    "compare": COMPARE,
     "inspect": INSPECT,
     "embed": EMBED,
     "search": SEARCH,

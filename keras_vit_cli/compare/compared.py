@@ -1,0 +1,83 @@
+"""`Compared`: the answers of several models to the same images, each beside the first."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from keras_vit._base.errors import counted
+from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.tasks.scores import Score
+
+LETTERS = "ABCDEFGH"
+MOST_SHOWN = 24
+
+
+class Compared:
+    """The outcomes of several models on the same images; the first is what others are compared to.
+
+    Args:
+        outcomes: Of each model, for the same images in the same order.
+        main: The score, higher is better, by which one is called better.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcomes], main: str) -> None:
+        self.outcomes, self.main = list(outcomes), main
+        self.task = outcomes[0].task
+
+    @cached_property
+    def scores(self) -> dict[str, list[Score]]:
+        """Each score of every model, with its own interval."""
+        rows = [self.task.scores_of(one.tally) for one in self.outcomes]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    @cached_property
+    def changes(self) -> list[dict[str, Score]]:
+        """By how much each model but the first scores more, with paired intervals."""
+        first, *others = (one.tally for one in self.outcomes)
+        return [self.task.changes_of(first, other) for other in others]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """A sentence on each model but the first."""
+        return [self._verdict(i, changes) for i, changes in enumerate(self.changes, 1)]
+
+    def _verdict(self, which: int, changes: dict[str, Score]) -> str:
+        value, low, high = changes[self.main]
+        name, letter = self.main.replace("_", " "), LETTERS[which]
+        between = f"by {value:+.3g}, paired 95 % interval {low:+.3g} to {high:+.3g}"
+        if low > 0 or high < 0:
+            better, worse = (letter, "A") if low > 0 else ("A", letter)
+            return f"{better} has the better {name} than {worse}: {letter} differs {between}."
+        images = counted(len(self.outcomes[0]), "image")
+        return f"Either of A and {letter} may have the better {name} on {images}: it differs {between}."
+
+    def differing(self, which: int) -> np.ndarray:
+        """Return the places of images that two models answer otherwise, the most different first.
+
+        Where an answer is one name, those with another one; otherwise those whose answers are not
+        equally far from the truth.
+        """
+        first, other = self.outcomes[0], self.outcomes[which]
+        gap = np.abs(self.task.distance(first.tally) - self.task.distance(other.tally))
+        differ = gap > 0
+        if self.task.is_one_name:
+            differ = first.tally["predictions"] != other.tally["predictions"]
+        order = np.argsort(-gap, kind="stable")
+        return order[differ[order]]
+
+    def right_alone(self, which: int) -> str:
+        """Say for how many images one of two models alone names the truth; "" of other answers."""
+        first, other = self.outcomes[0].tally, self.outcomes[which].tally
+        places = self.differing(which)
+        images = counted(len(self.outcomes[0]), "image")
+        if not self.task.is_one_name:
+            return f"Of {images}, {len(places):,} are not equally far from the truth."
+        labels, letter = first["labels"][places], LETTERS[which]
+        ours = int((first["predictions"][places] == labels).sum())
+        theirs = int((other["predictions"][places] == labels).sum())
+        neither = len(places) - ours - theirs
+        return (
+            f"Of {images}, {len(places):,} have another answer: A alone is right for {ours:,}, "
+            f"{letter} alone for {theirs:,}, neither for {neither:,}."
+        )
