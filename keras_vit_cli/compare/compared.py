@@ -45,12 +45,14 @@ class Compared:
     def _verdict(self, which: int, changes: dict[str, Score]) -> str:
         value, low, high = changes[self.main]
         name, letter = self.main.replace("_", " "), LETTERS[which]
-        between = f"by {value:+.3g}, paired 95 % interval {low:+.3g} to {high:+.3g}"
+        interval = f"paired 95 % interval of the difference {low:+.3g} to {high:+.3g}"
         if low > 0 or high < 0:
-            better, worse = (letter, "A") if low > 0 else ("A", letter)
-            return f"{better} has the better {name} than {worse}: {letter} differs {between}."
-        images = counted(len(self.outcomes[0]), "image")
-        return f"Either of A and {letter} may have the better {name} on {images}: it differs {between}."
+            side = "above" if low > 0 else "below"
+            return f"The {name} of {letter} is {abs(value):.3g} {side} that of A ({interval})."
+        return (
+            f"The {name} of {letter} differs from that of A by {value:+.3g}, and either of them may "
+            f"be the better one: the interval holds 0 ({interval})."
+        )
 
     def differing(self, which: int) -> np.ndarray:
         """Return the places of images that two models answer otherwise, the most different first.
