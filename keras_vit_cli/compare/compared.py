@@ -50,8 +50,8 @@ class Compared:
             side = "above" if low > 0 else "below"
             return f"The {name} of {letter} is {abs(value):.3g} {side} that of A ({interval})."
         return (
-            f"The {name} of {letter} differs from that of A by {value:+.3g}, and either of them may "
-            f"be the better one: the interval holds 0 ({interval})."
+            f"The {name} of {letter} differs from that of A by {value:+.3g}, and either of them "
+            f"may be the better one: the interval holds 0 ({interval})."
         )
 
     def differing(self, which: int) -> np.ndarray:
