@@ -158,7 +158,20 @@ def _shown(value: float) -> str:
 def notes(report: Numbers) -> tuple[str, ...]:
     """Return sentences on what the scores do not say; none where there is nothing to say."""
     of_names = [] if report.pairs is None else [*_of_untested(report), *_of_majority(report)]
-    return (*of_names, *_of_thresholds(report), *_of_intervals(report))
+    return (*of_names, *_of_unlabeled(report), *_of_thresholds(report), *_of_intervals(report))
+
+
+def _of_unlabeled(report: Numbers) -> Iterator[str]:
+    """Yield which classes of pixels the labels do not have, and what that does to the mean."""
+    if not report.task.per_pixel or "images" not in report.names:
+        return
+    names = report.task.shown_names
+    absent = [names[i] for i in np.flatnonzero(report.names["images"] == 0)]
+    if absent:
+        yield (
+            f"Not one pixel is labeled as {listed(absent)}: where it is predicted, its IoU is 0 "
+            "and counts in the mean; where it is not, the mean is of the other classes."
+        )
 
 
 def _of_untested(report: Numbers) -> Iterator[str]:
