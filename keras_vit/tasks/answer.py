@@ -90,12 +90,24 @@ class Answer:
         """
         raise NotImplementedError
 
-    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
-        """Return the answer to one image as an image, the contents of a PNG file.
+    def answer_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
+        """Return what is answered to each pixel of an image, `(height, width)`, as targets are.
 
         Args:
             answer: An entry of `answers`.
-            size: Its height and width, those of the image.
+            size: Height and width of the image.
+
+        Raises:
+            ValueError: The answer is not one of pixels.
+        """
+        raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
+
+    def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
+        """Return the answer to one image as files of that size: their contents by suffix.
+
+        Args:
+            answer: An entry of `answers`.
+            size: Height and width of the image.
 
         Raises:
             ValueError: The answer is not one of pixels.

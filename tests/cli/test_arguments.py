@@ -109,6 +109,8 @@ USAGE = [
     *((f"train --data x --bands {bad}", "--bands") for bad in ("0", "4,4", "red", "1,,2", "")),
     ("calibrate m --data x --separator ;", "--separator has no effect"),
     ("train --data x --labels l --order a,b --task regression", "--order is for the grades of"),
+    ("train --data x --labels l --depth-scale 1 --task ordinal", "--depth-scale is for --task d"),
+    ("train --data x --labels l --depth-scale 0", "Give a number above 0 and below 1e+06"),
     ("evaluate m --data d --knn --seeds 5", "no effect without --fewshot"),
     ("evaluate m --data d --cache-dir c", "no effect without --probe"),
     ("augment --data digits --out folder", "argument --out: 'folder'"),
