@@ -91,7 +91,17 @@ INPUTS = {
 
 
 def describe_tensors(model: ServedModel) -> dict[str, list[dict[str, Any]]]:
-    """Return a model's `inputs`, of which a request has one, and `outputs`; -1 is any number."""
+    """Return a model's `inputs`, of which a request has one, and `outputs`; -1 is any number.
+
+    Raises:
+        RefusedError: The model answers every pixel.
+    """
+    if model.task.per_pixel:
+        raise RefusedError(
+            404,
+            "This model answers every pixel, which a tensor in JSON would be too large for: ask "
+            "POST /predict, whose `maps` are files.",
+        )
     inputs = [_row(name, t.datatype, _shape(t, model)) for name, t in INPUTS.items()]
     outputs = [
         _row(model.task.answer_names[0], "FP32", (model.task.size,)),

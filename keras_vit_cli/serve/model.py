@@ -135,7 +135,8 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
     for size in sorted({1, 2, *powers, batch_size}):
         shape = (size, *model.image_size, model.channels)
         answers = model.predict(np.zeros(shape, "float32"))
-        if answers.shape != (size, model.task.size + model.novelty):
+        *first, last = model.task.answer_shape(model.image_size)
+        if answers.shape != (size, *first, last + model.novelty):
             raise ValueError(
                 f"The model returns {answers.shape} for {size} images, which is not "
                 f"{model.task.kind} of {model.task.size}."

@@ -29,6 +29,7 @@ from keras_vit_cli.serve.images import RefusedError, Upload, Uploads, images_in,
 from keras_vit_cli.serve.infer import describe_tensors, infer_answer, read_infer
 from keras_vit_cli.serve.instances import read_instances
 from keras_vit_cli.serve.limits import Limits
+from keras_vit_cli.serve.maps import maps_of
 from keras_vit_cli.serve.metrics import Metrics
 from keras_vit_cli.serve.model import Explanation, ServedModel
 from keras_vit_cli.serve.threads import WatchedThreads
@@ -175,6 +176,9 @@ class Service:
         schema, rows = Schema(model.task, self.limits.top, model.novelty), []
         for upload, answer in zip(uploads, answers, strict=True):
             row = schema.row(upload.name, answer)
+            if model.task.per_pixel and row["error"] is None:
+                maps = await self._in_json_thread(maps_of, model.task, answer, upload.contents)
+                row = {**row, "maps": maps}
             rows.append({**row, **self._warning(upload.contents)})
         return answers, rows
 

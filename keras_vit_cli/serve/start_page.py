@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from html import escape
 from string import Template
 
 from keras_vit._base.errors import printable
+from keras_vit.tasks.class_colors import color_table
 from keras_vit_cli.page_parts import sha256_source, template
 from keras_vit_cli.serve.model import ServedModel
 
@@ -24,7 +26,19 @@ def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
         ),
         attention="yes" if model.explain else "no",
         max_bytes=max_bytes,
+        colors=escape(json.dumps(_colors(model))),
     )
+
+
+def _colors(model: ServedModel) -> dict[str, str]:
+    """Return the color of each class of pixels, as the page writes it; of other answers, none."""
+    if not hasattr(model.task, "colors"):
+        return {}
+    table = color_table(model.task.colors)
+    return {
+        name: "#{:02x}{:02x}{:02x}".format(*table[i].tolist())
+        for i, name in enumerate(model.class_names)
+    }
 
 
 @cache

@@ -6,12 +6,14 @@ import json
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from benchmarks import _load as load
@@ -19,7 +21,7 @@ from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.layer_state import weights_digest
-from keras_vit.tasks import Classification, PredictionSets
+from keras_vit.tasks import Classification, PredictionSets, Segmentation
 from keras_vit_cli import commands as cli
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve import infer
@@ -354,6 +356,28 @@ def test_each_task_in_each_way(kind: str, tmp_path: Path, start_server: Start) -
     config = json.loads(json.dumps(model.task.get_config()))
     assert described["task"] == {**config, "names": described["classes"]}
     assert not any(line.startswith("{") for line in server.lines)
+
+
+def test_every_pixel_is_a_file(tmp_path: Path, start_server: Start) -> None:
+    task = Segmentation(("sky", "tree"), colors=((0, 0, 255), (0, 128, 0)))
+    server = start_server(save(vit(task=task), tmp_path / "photos.keras"), *LIMITS)
+    status, answer, _ = request(server.port, "/predict", jpeg(1, (60, 50)))
+    page = request(server.port, "/")[1]["text"]
+    refused = post(server.port, INFER, tensor("contents", "BYTES", [1], [FILE]))
+    assert server.stop() == 0
+    assert status == 200
+    assert "&quot;tree&quot;: &quot;#008000&quot;" in page
+    assert (refused[0], "ask POST /predict" in refused[1]["error"]) == (404, True)
+    ((kind, url),) = answer["maps"].items()
+    head, _, content = url.partition(",")
+    assert (kind, head) == ("image/png", "data:image/png;base64")
+    with Image.open(BytesIO(base64.b64decode(content))) as shown:
+        assert (shown.size, shown.mode) == ((60, 50), "P")
+        assert shown.getpalette()[:6] == [0, 0, 255, 0, 128, 0]
+        classes = np.array(shown)
+    parts = {row["class"]: row["part"] for row in answer["predictions"]}
+    assert set(np.unique(classes)) <= {0, 1}
+    assert float((classes == 1).mean()) == pytest.approx(parts["tree"], abs=0.1)
 
 
 @pytest.mark.slow
