@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,8 +13,15 @@ from prometheus_client import (
     generate_latest,
 )
 
+from keras_vit.evaluation.answer_row import Row
+
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _IMAGES = (1, 2, 4, 8, 16, 32, 64, 128)
+# Parts of the threshold above which an image is unlike those of the training.
+_NOVELTY = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 4)
+_NAMES = (1, 2, 3, 4, 5, 7, 10, 20, 50)
+# A series for each name that is answered, and one for all others: a thousand would be a burden.
+MOST_NAMES, OTHERS = 100, "(others)"
 
 
 class Metrics:
@@ -43,6 +50,22 @@ class Metrics:
         self._batch_seconds = Histogram(
             "keras_vit_batch_seconds", "Time per batch", registry=registry, buckets=_SECONDS
         )
+        self._novelty = Histogram(
+            "keras_vit_novelty",
+            "How far from the training images an image is; above 1 it is novel",
+            registry=registry,
+            buckets=_NOVELTY,
+        )
+        self._set_names = Histogram(
+            "keras_vit_set_names", "Names in a prediction set", registry=registry, buckets=_NAMES
+        )
+        self._answers = Counter(
+            "keras_vit_answers",
+            "Answers by their first name",
+            ["name"],
+            registry=registry,
+        )
+        self._named: set[str] = set()
         self._reloads = Counter("keras_vit_reloads", "Reloads", ["result"], registry=registry)
         gauge = Gauge("keras_vit_in_progress", "Accepted requests", registry=registry)
         gauge.set_function(in_progress)
@@ -56,6 +79,24 @@ class Metrics:
         """Counts a computed batch."""
         self._images.observe(images)
         self._batch_seconds.observe(seconds)
+
+    def answers(self, rows: Sequence[Row]) -> None:
+        """Counts what was answered: novelties, sizes of sets, and the first names."""
+        for row in rows:
+            if "novelty" in row:
+                self._novelty.observe(row["novelty"])
+            if "set" in row:
+                self._set_names.observe(len(row["set"]))
+            first = [row["class"] for row in row.get("predictions", [])[:1] if "class" in row]
+            names = [row["grade"]] if "grade" in row else row.get("labels", first)
+            for name in names:
+                self._answers.labels(self._label(name)).inc()
+
+    def _label(self, name: str) -> str:
+        if name not in self._named and len(self._named) >= MOST_NAMES:
+            return OTHERS
+        self._named.add(name)
+        return name
 
     def reload(self, succeeded: bool) -> None:
         """Counts a version that was loaded or refused."""

@@ -180,6 +180,7 @@ class Service:
                 maps = await self._in_json_thread(maps_of, model.task, answer, upload.contents)
                 row = {**row, "maps": maps}
             rows.append({**row, **self._warning(upload.contents)})
+        self.metrics.answers(rows)
         return answers, rows
 
     async def _answer_one(self, model: ServedModel, upload: Upload) -> np.ndarray | str:
