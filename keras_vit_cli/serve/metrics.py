@@ -52,7 +52,7 @@ class Metrics:
         )
         self._novelty = Histogram(
             "keras_vit_novelty",
-            "How far from the training images an image is; above 1 it is novel",
+            "Distance from the training images; above 1 it is novel",
             registry=registry,
             buckets=_NOVELTY,
         )
