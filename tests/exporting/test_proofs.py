@@ -1,5 +1,6 @@
 """Exported files prove themselves: by images, answers and sums that they carry."""
 
+import runpy
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,8 @@ from tests.exporting.artifacts import PATHS, Artifacts, contract, formats, pairs
 from tests.exporting.test_one_preparation import sensitive_model
 from tests.models.test_task import TASKS
 
+# With the engine alone; as a script it would import it anew.
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "deploy/check_file.py"))["main"]
 WEIGHTS = {"tf_saved_model": "variables/variables.data-00000-of-00001", "openvino": "model.bin"}
 
 
@@ -53,6 +56,7 @@ def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> N
     assert (result.is_whole, result.files, result.lost) == (True, 3, 0)
     assert result.differences["probabilities"] < 1e-3
     assert result.seconds > 0
+    assert format == "html" or SCRIPT(path) == 0
     proof, _ = proof_of(path)
     assert sum(proof.steady) > 4
     pixels = np.concatenate([*proof.prepared(result.contract), proof.pixels.astype("float32")])
@@ -105,6 +109,7 @@ def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path:
         assert result.is_whole
         assert result.ok == (other is about), other
     assert "its probabilities differ by" in str(result)
+    assert SCRIPT(path) == 1
 
 
 @pairs(
