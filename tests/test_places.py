@@ -58,6 +58,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "kept.bmp": lambda path: _write_one(np.zeros((60, 60, 3), np.uint8), path, 60),
     "m.keras": lambda path: save_weights(bank.tiny(), path),
     "m.npz": lambda path: save_weights(bank.tiny(), path, "google"),
+    "m.pte": lambda path: export(bank.tiny(), path, "executorch", overwrite=True),
     "m.pt2": lambda path: export(bank.tiny(), path, "torch", overwrite=True),
     "m.safetensors": lambda path: save_weights(bank.tiny(), path, "timm"),
     "measures.bin": lambda path: KeptMeasures(path.parent),

@@ -141,8 +141,8 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     """Opens what `keras_vit.export` wrote, in the format's own engine.
 
     Args:
-        path: A `.onnx`, `.tflite`, `.pt2` or `.html` file, or the folder of a SavedModel or of
-            OpenVINO.
+        path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel or
+            of OpenVINO.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -209,8 +209,8 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
     name = format_of(path)
     if name is None:
         raise CheckpointError(
-            f"{path} is not an exported model. Give a .onnx, .tflite, .pt2 or .html file, or the "
-            "folder of a SavedModel or of OpenVINO, as keras_vit.export writes them."
+            f"{path} is not an exported model. Give a .onnx, .tflite, .pt2, .pte or .html file, or "
+            "the folder of a SavedModel or of OpenVINO, as keras_vit.export writes them."
         )
     row = FORMATS[name]
     row.require(row.runs_with[:1])

@@ -112,6 +112,16 @@ FORMATS = {
         "torch",
         int8=f"its quantizers are a package of their own, torchao. {_OTHERS}",
     ),
+    "executorch": Format(
+        "ExecuTorch",
+        "executorch_file",
+        "torch",
+        ".pte",
+        ("torch", "executorch"),
+        (),
+        "executorch",
+        int8=f"its quantizers are a package of their own, torchao. {_OTHERS}",
+    ),
 }
 
 

@@ -93,6 +93,7 @@ def export(
     | `"litert"` | a `.tflite` file | LiteRT, once TensorFlow Lite |
     | `"openvino"` | a folder with `model.xml` and `model.bin` | OpenVINO |
     | `"torch"` | a `.pt2` file | PyTorch |
+    | `"executorch"` | a `.pte` file | ExecuTorch, on phones and boards |
     | `"html"` | a `.html` file | the page itself, in a browser |
 
     The page opens by a double click, without a server or a network, and answers images as

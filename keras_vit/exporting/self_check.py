@@ -23,7 +23,7 @@ from keras_vit.weights.checkpoint_error import CheckpointError, reason
 # Calls whose median is the time per image, after one that is not counted.
 TIMED = 5
 # Formats whose engine follows a damaged file's offsets out of its memory, and ends the process.
-TRUSTING = ("litert",)
+TRUSTING = ("litert", "executorch")
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def check(path: str | os.PathLike[str]) -> Check:
     found. (The sum shows damage, not who made the file.)
 
     Args:
-        path: A `.onnx`, `.tflite`, `.pt2` or `.html` file, or the folder of a SavedModel or of
-            OpenVINO.
+        path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel or
+            of OpenVINO.
 
     Returns:
         What was found; it prints as a table, and `ok` says whether the file answers as its model.

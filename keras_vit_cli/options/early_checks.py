@@ -70,6 +70,7 @@ BY_SUFFIX: dict[str, tuple[tuple[str, ...], str]] = {
     ".parquet": (("pyarrow",), ""),
     **dict.fromkeys((".pth", ".pt", ".pt2", ".bin"), (("torch",), "torch")),
     ".onnx": (("onnx", "onnxruntime"), "onnx"),
+    ".pte": (("torch", "executorch"), "executorch"),
     ".tflite": (("ai_edge_litert",), "litert"),
 }
 

@@ -8,7 +8,7 @@ from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import Command, UsageError, in_data, in_model, in_run, percent
 from keras_vit_cli.options.shared import PIXELS
 
-EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", "torch")
+EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", "torch", "executorch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ class ExportOptions:
     )
     format: str = in_run(
         "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, litert "
-        "a .tflite file, torch a .pt2 file, html a page that runs the model in a browser",
+        "a .tflite file, torch a .pt2 file, executorch a .pte file, html a page that runs the "
+        "model in a browser",
         "tf_saved_model",
         choices=EXPORT_FORMATS,
     )

@@ -129,10 +129,11 @@ def _distillation(folder: Path) -> dict[str, Any]:
 
 
 def _export(folder: Path) -> dict[str, Any]:
-    for module in ("onnxruntime", "ai_edge_litert", "openvino", "torch"):
+    for module in ("onnxruntime", "ai_edge_litert", "openvino", "torch", "executorch"):
         pytest.importorskip(module)
     model = bank.tiny(num_classes=5, input_shape=(32, 32, 3))
     files = {"onnx": "photos.onnx", "litert": "photos.tflite", "torch": "photos.pt2"}
+    files["executorch"] = "photos.pte"
     for format, file in {**files, "openvino": "photos/1"}.items():
         keras_vit.export(model, file, format)
     return {"pixels": np.zeros((1, 32, 32, 3), "uint8")}

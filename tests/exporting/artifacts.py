@@ -17,6 +17,8 @@ from tests.bank import outputs, pixels
 from tests.models.test_common import KINDS, build
 from tests.models.test_task import TASKS, vit
 
+# Formats of which a compiler takes tens of seconds for the smallest model.
+LONG = ("executorch",)
 PATHS = {name: f"model{row.suffix or ''}" for name, row in FORMATS.items()}
 IMAGES = pixels(8, 32, 32, 3)
 NAMES = ("ant", "bee", "\udcff", "a\nb", "elk")
@@ -92,6 +94,7 @@ def pairs(formats: Iterable[str], kinds: Collection[str], *quick: tuple[str, str
 
 def case(format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough) -> Any:
     """A row of a table that begins with a format."""
+    rest = pytest.mark.slow if format in LONG else rest
     marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
     return pytest.param(format, *others, marks=marks)
 

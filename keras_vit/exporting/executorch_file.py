@@ -1,0 +1,83 @@
+"""ExecuTorch (`.pte`): PyTorch's runtime for phones and boards, its XNNPACK kernels inside."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.exporting.contract import KEY, Contract
+from keras_vit.exporting.proof import add_to_zip, read_from_zip
+from keras_vit.models import ImageModel
+from keras_vit.models.answers import named_answers
+
+# As of a LiteRT file, in a zip archive behind the program's bytes, which its header counts.
+DESCRIPTION = f"{KEY}.json"
+
+
+def write(
+    model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
+) -> None:
+    """Writes a `.pte` file by `torch.export` and ExecuTorch. Runs where Keras is on torch.
+
+    Its method `forward` takes one image, float32 `(1, height, width, channels)` in the range of
+    `Contract`'s images, and returns the contract's outputs in their order. A batch of any size
+    would keep XNNPACK from planning its memory.
+    """
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    class Answers(torch.nn.Module):
+        # As in `torch_file`: the graph holds the weights as constants.
+        def forward(self, images: Any) -> tuple[Any, ...]:
+            named = named_answers(model, model(images, training=False), contract.top_k)
+            return tuple(named[name] for name in contract.outputs)
+
+    example = torch.zeros((1, *contract.image_size, contract.channels))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes of torch that its own compiler uses
+        program = torch.export.export(Answers(), (example,))
+        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        path.write_bytes(lowered.to_executorch().buffer)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(DESCRIPTION, contract.to_text())
+
+
+def read_contract(path: Path) -> Contract:
+    """Return the contract behind the program's bytes."""
+    with zipfile.ZipFile(path) as archive:
+        return Contract.from_text(archive.read(DESCRIPTION))
+
+
+# The proof stands behind the contract, and its sum is of all before it.
+add_proof, read_proof = add_to_zip, read_from_zip
+
+
+def runner(
+    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return a function from pixels of a dtype to the named outputs."""
+    import torch
+    from executorch.runtime import Runtime, Verification
+
+    names = read_contract(path).outputs
+    program = Runtime.get().load_program(path, verification=Verification.InternalConsistency)
+    method = program.load_method("forward")
+    size = tuple(method.metadata.input_tensor_meta(0).sizes())[1:]
+
+    def run(images: np.ndarray) -> list[np.ndarray]:
+        assert program  # what owns the method's memory
+        if images.shape[1:] != size:
+            raise ValueError(f"images {images.shape} must be (batch, {', '.join(map(str, size))})")
+        rows = []
+        for image in images.astype("float32"):
+            answers = method.execute([torch.from_numpy(image[None])])
+            rows.append(dict(zip(names, [np.array(answer) for answer in answers], strict=True)))
+        return [np.concatenate([row[output] for row in rows]) for output in outputs]
+
+    return run
