@@ -28,6 +28,11 @@ def write(
     `Contract`'s images, and returns the contract's outputs in their order. A batch of any size
     would keep XNNPACK from planning its memory.
     """
+    if getattr(model, "token_merging", 0):
+        raise ValueError(
+            "ExecuTorch does not have the stable sort of token merging: give "
+            "model.with_token_merging(0)."
+        )
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower

@@ -88,6 +88,7 @@ def pairs(formats: Iterable[str], kinds: Collection[str], *quick: tuple[str, str
         case(f, k, quick=(f, k) in quick, rest=thorough if i % turns == j % turns else slow)
         for i, k in enumerate(kinds)
         for j, f in enumerate(formats)
+        if not (f in LONG and k.startswith("merging"))  # refused: ExecuTorch cannot sort
     ]
     return pytest.mark.parametrize(("format", "kind"), rows)
 
