@@ -16,6 +16,7 @@ CALLS = {
     r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
     r"keras_vit\.load\(file\)": "--weights without --model",
     r"recipe\.scaled\((.*?)\)": r"\1",
+    r", in task=keras_vit\.tasks\.Depth\(\)": "",
     r"task=keras_vit\.tasks\.Ordinal\((\(.*?\))\)": r"order=\1",
     r"task\.with_coverage\b(?!\()": "keras-vit calibrate",
 }

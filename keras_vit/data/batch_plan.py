@@ -19,7 +19,6 @@ from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split, spread
 from keras_vit.ops import rows_of_process
-from keras_vit.tasks.pixel_losses import IGNORED
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,8 @@ class BatchPlan:
     def moved_map(self, label: Array, draws: dict[str, Draws]) -> Array:
         """Return a label that is a map, moved as its image is."""
         if self.training:
-            return training_mask(label, self.size, draws, self.augmentation, IGNORED)
+            fill = self.split.task.unknown_pixel
+            return training_mask(label, self.size, draws, self.augmentation, fill)
         return evaluation_mask(label, self.size)
 
     @property

@@ -88,7 +88,7 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
     As `evaluation_image` moves the image in a mode of `WHOLE_MODES`.
 
     Args:
-        mask: integers `(height, width)`, array or tensor.
+        mask: integers or floats `(height, width)`, array or tensor.
         image_size: int or `(height, width)` of the result.
 
     Example:

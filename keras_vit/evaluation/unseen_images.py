@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import tasks
 from keras_vit._base.errors import check_choice, counted, listed, printable
 from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
@@ -23,12 +22,15 @@ from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.splits import IndexedSplit, joined
 from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
-from keras_vit.tasks import Ordinal, Task
+from keras_vit.tasks import Depth, Ordinal, Task
 
 WHOLE = "all"  # the split of a source that does not have any
 IMAGES = "images.csv"  # of a run: which images it used, and for what
 COLUMNS = ("image", "sha256_begins", "use")
-OF_TABLE = ("labels", "task", "order", "file_column", "label_columns", "separator", "on_bad_row")
+OF_TABLE = (
+    *("labels", "task", "order", "depth_scale", "file_column", "label_columns", "separator"),
+    "on_bad_row",
+)
 
 
 @dataclass(frozen=True)
@@ -274,10 +276,13 @@ def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dic
         return {}
     kind: Any = options.get("task") or (task and task.kind)
     order, columns = options.get("order"), options.get("label_columns")
+    depth_scale = options.get("depth_scale")
     if order is not None:
         kind = Ordinal(tuple(name.strip() for name in order.split(",")))
     elif task is not None and task.names and kind == task.kind:
-        kind = tasks.get(kind, names=task.names)  # which the table need not show again
+        kind = task.unfitted()  # whose names the table need not show again
+    if depth_scale is not None:
+        kind = replace(kind if isinstance(kind, Depth) else Depth(), depth_scale=depth_scale)
     return {
         "labels": options["labels"],
         "task": kind,

@@ -194,7 +194,7 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
     predicted = predict_files(model, files)
     readable = ((file, row) for file, row in predicted if not isinstance(row, str))
     while batch := list(islice(readable, 32)):
-        answers = np.stack([row[: task.size] for _, row in batch])
+        answers = np.stack([row[..., : task.size] for _, row in batch])
         same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch])[0])
         total, others = total + len(batch), others + int((~same).sum())
     return total, others

@@ -1,4 +1,4 @@
-"""What a model's outputs mean: classes, several labels, numbers, grades; classes of pixels."""
+"""What a model's outputs mean: classes, labels, numbers, grades; classes or depths of pixels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from keras_vit._base.errors import did_you_mean
 from keras_vit.tasks.classification import Classification
 from keras_vit.tasks.conformal import PredictionSets
+from keras_vit.tasks.depth import Depth
 from keras_vit.tasks.multilabel import Multilabel
 from keras_vit.tasks.ordinal import Ordinal
 from keras_vit.tasks.regression import Regression
@@ -15,6 +16,7 @@ from keras_vit.tasks.task import Task
 __all__ = [
     "TASKS",
     "Classification",
+    "Depth",
     "Multilabel",
     "Ordinal",
     "PredictionSets",
@@ -25,7 +27,7 @@ __all__ = [
 ]
 
 TASKS: dict[str, type[Task]] = {
-    cls.kind: cls for cls in (Classification, Multilabel, Regression, Ordinal, Segmentation)
+    cls.kind: cls for cls in (Classification, Multilabel, Regression, Ordinal, Segmentation, Depth)
 }
 
 

@@ -84,22 +84,28 @@ class Answer:
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         """Return the answer for one image as JSON values; `predictions` has a row per name.
 
+        Pages show of a row its first value, and `probability`, `part`, or `value` with its `unit`.
+
         Args:
             answer: An entry of `answers`.
             top: How many rows there are at most, where rows have probabilities.
         """
         raise NotImplementedError
 
-    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
-        """Return the answer to one image as an image, the contents of a PNG file.
+    def answer_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
+        """Return what is answered to each pixel of an image, `(height, width)`, as targets are.
 
         Args:
             answer: An entry of `answers`.
-            size: Its height and width, those of the image.
+            size: Height and width of the image.
 
         Raises:
             ValueError: The answer is not one of pixels.
         """
+        raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
+
+    def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
+        """Return files of `answer_map`, from the same arguments: their contents by suffix."""
         raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
 
     def to_text(self, answer: Any, top: int = 5) -> str:

@@ -160,7 +160,7 @@ class Segmentation(Task):
         seen = (f"{row['class']} {row['part']:.2%}" for row in rows if row["part"])
         return printable(", ".join(seen))
 
-    def class_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
+    def answer_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
         """Return the number of the class in each pixel of an image, uint8 `(height, width)`.
 
         Of the class that is the most probable once probabilities have that size, bilinear.
@@ -179,13 +179,13 @@ class Segmentation(Task):
         ]
         return np.concatenate(parts)
 
-    def answer_file(self, answer: Any, size: tuple[int, int]) -> bytes:
-        """Return a PNG file of `class_map`, with the colors of the classes as its palette."""
-        shown = Image.fromarray(self.class_map(answer, size), "P")
+    def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
+        """Return a PNG file of `answer_map`, with the colors of the classes as its palette."""
+        shown = Image.fromarray(self.answer_map(answer, size), "P")
         shown.putpalette(color_table(self.colors).ravel().tolist())
         file = BytesIO()
         shown.save(file, "PNG")
-        return file.getvalue()
+        return {".png": file.getvalue()}
 
     def tally(self, targets: Any, answers: Any) -> Tally:
         """Return the right, present and answered pixels of each class, `(images, size)` each."""

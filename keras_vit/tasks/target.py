@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_arguments, check_choice
 from keras_vit.tasks.balance import BALANCES
+from keras_vit.tasks.pixel_losses import IGNORED
 from keras_vit.tasks.splitting import held_out
 
 # Of targets in rows: how many, the means and the standard deviations of the columns; or nothing.
@@ -27,9 +28,14 @@ class Target:
     # Whether a target is a map with a value for every pixel, which moves as its image does: in a
     # file beside the image, read with it.
     per_pixel: ClassVar[bool] = False
+    # Of such a map: the type of its values, and the value of a pixel of which nothing is known.
+    pixel_dtype: ClassVar[str] = "int32"
+    unknown_pixel: ClassVar[float] = IGNORED
     mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
     # Whether a mirror image usually has the same target: an angle or a side does not.
     keeps_in_mirror: ClassVar[bool] = False
+    # Whether a part of the image, enlarged, has the same target: a distance looks smaller there.
+    keeps_in_crop: ClassVar[bool] = True
     # Whether a new head begins at the mean target rather than at zero, as the released code's do.
     begins_at_mean: ClassVar[bool] = True
     # The losses by name, the default first.

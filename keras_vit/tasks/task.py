@@ -97,6 +97,10 @@ class Task(Target, Answer):
         """
         return replace(self, names=tuple(names))
 
+    def unfitted(self) -> Self:
+        """Return what of the task labels are read by, without what `fitted` took from others."""
+        return type(self)(names=self.names)
+
     def get_config(self) -> dict[str, Any]:
         """JSON values from which `keras_vit.tasks.get` makes the same task."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

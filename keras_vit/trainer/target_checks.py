@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import listed, printable
-from keras_vit.tasks import Task
+from keras_vit.tasks import TASKS, Task
 from keras_vit.tasks.target import Seen
 from keras_vit.trainer.pixel_ranges import warn_once
 
@@ -67,10 +67,11 @@ def check_class_weight(class_weight: Any, kind: str | None, classes: int, names:
         classes: How many there are.
         names: Those of the classes, or None.
     """
-    if kind == "regression" or (kind == "multilabel" and classes > 1):
+    is_map = kind in TASKS and TASKS[kind].per_pixel
+    if is_map or kind == "regression" or (kind == "multilabel" and classes > 1):
         labels = 'loss=model.task.balanced(model.task.loss(), "weights", labels), or balance='
         labels += '"weights" of a recipe of keras_vit.fit'
-        fix = "a sample_weight per image" if kind == "regression" else labels
+        fix = "a sample_weight per image" if is_map or kind == "regression" else labels
         raise ValueError(
             "class_weight weights an image by its one class, and Keras would take the largest "
             f"target of a row of {kind} for it. Give {fix}, and leave it out."

@@ -239,8 +239,11 @@ def _cached(
 def _augmentation(
     augment: Any, recipe: Recipe, task: Task, print_fn: Callable[[str], None]
 ) -> tuple[data.Augmentation, tuple[Any, ...]]:
-    """Settings and layers, without the mixing that targets of the task cannot follow."""
+    """Settings and layers, without the changes that targets of the task cannot follow."""
     settings, layers = resolve_augment(augment, recipe.augment)
+    if augment is None and not task.keeps_in_crop and settings.crop != "resize":
+        settings = replace(settings, crop="resize")
+        print_fn(f"without random crops: what is enlarged has another {task.kind}")
     if (settings.mixup or settings.cutmix) and not task.mixes:
         settings = replace(settings, mixup=0.0, cutmix=0.0)
         print_fn(f"without mixup and CutMix: {task.kind} targets cannot be mixed")

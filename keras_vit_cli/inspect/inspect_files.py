@@ -36,9 +36,9 @@ from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
 from keras_vit_cli.report.overlays import draw_overlays
 
 _CAPTIONS = {
-    "classes": (
-        "Classes of pixels",
-        "The class that is predicted for each pixel, in color over the photograph.",
+    "pixels": (
+        "Answers to every pixel",
+        "What is predicted for each pixel, in color over or beside the photograph.",
     ),
     "attention": (
         "Every head of every layer",
@@ -155,8 +155,8 @@ def inspect_files(
     }
     task = getattr(model, "task", None)
     if task is not None and task.per_pixel:
-        makers = {"classes": lambda: _draw_classes(model, task, pixels, looks, readable), **makers}
-    for name in {*METHODS, "classes"} - makers.keys():
+        makers = {"pixels": lambda: _draw_pixels(model, task, pixels, looks, readable), **makers}
+    for name in {*METHODS, "pixels"} - makers.keys():
         (out / f"{name}.png").unlink(missing_ok=True)  # `_check_out` saw that we wrote it
     names = [explained_text(model, number) for number in looks.classes]
     explained = names[0] if len(set(names)) == 1 else "what is predicted for each"
@@ -180,7 +180,7 @@ def inspect_files(
     return failed
 
 
-def _draw_classes(
+def _draw_pixels(
     model: Any, task: Any, pixels: np.ndarray, looks: Looks, files: Sequence[Path]
 ) -> Any:
     answers, size = answers_of(model, looks.outputs), pixels.shape[1:3]
@@ -188,7 +188,7 @@ def _draw_classes(
         task,
         list(np.round(255 * pixels).astype(np.uint8)),
         [(file.name, task.to_text(answer)) for file, answer in zip(files, answers, strict=True)],
-        [task.class_map(answer, size) for answer in answers],
+        [task.answer_map(answer, size) for answer in answers],
     )
 
 

@@ -38,8 +38,8 @@ class PredictOptions:
         "file to write, .csv, .jsonl or .parquet (default: standard output)", None, metavar="FILE"
     )
     maps: Path | None = in_run(
-        "folder for the answers to every pixel: PNG files with the number of a class in each, at "
-        "the size of its image",
+        "folder for the answers to every pixel, at the size of each image: PNG files with the "
+        "number of a class in each; of depth, TIFF files of floats, and PNG files of their colors",
         None,
         metavar="FOLDER",
     )

@@ -38,7 +38,7 @@ SPLIT_NAMES = {
 MAX_PIXELS = 2**26  # as in keras_vit.data, which cannot be imported here
 
 # What is said of --labels.
-OF_TABLE = ("task", "order", "file_column", "label_columns", "separator")
+OF_TABLE = ("task", "order", "depth_scale", "file_column", "label_columns", "separator")
 # Upper ends are far above what anyone trains and below what a slip of the keyboard would allocate.
 BATCH = Integers(1, 65_536)
 COVERAGE_RANGE = Numbers(0, 1, metavar="PART")
@@ -62,7 +62,7 @@ EXPORTED_HELP = (
 )
 BALANCES = ("none", "weights", "logits", "sampling")  # as in keras_vit.tasks.balance
 # As in keras_vit.tasks.
-TASKS = ("classification", "multilabel", "regression", "ordinal", "segmentation")
+TASKS = ("classification", "multilabel", "regression", "ordinal", "segmentation", "depth")
 VIEWS_HELP = (
     "average predictions over the image and its mirror image (flip), or over those of the image "
     "and of its four corners as well (crops), which takes as many times longer (default: that "
@@ -84,14 +84,16 @@ labels = partial(
     in_data,
     "labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a column of "
     "files; or a folder of masks, PNG files with the number of a class in each pixel, or of "
-    "polygons of labelme or YOLO, or a JSON file of COCO (default: the folders' names)",
+    "polygons of labelme or YOLO, or a JSON file of COCO; or a folder of maps of depth, .npy, TIFF "
+    "or 16-bit PNG files (default: the folders' names)",
     None,
     metavar="FILE",
 )
 task = partial(
     in_data,
     "what the labels are: one of several classes, any of several labels, numbers, grades in an "
-    "order, or classes of pixels (default: guessed from --labels, and printed with the reason)",
+    "order, classes of pixels, or depths of pixels (default: guessed from --labels, and printed "
+    "with the reason)",
     None,
     choices=TASKS,
 )
@@ -101,6 +103,13 @@ order = partial(
     "(default: by their numbers, or by the words of a usual scale)",
     None,
     metavar="GRADES",
+)
+depth_scale = partial(
+    in_data,
+    "what 1 in a file of depth in --labels is worth, such as 0.001 for millimeters in meters "
+    "(default: 1 in files of floats; files of integers need it; evaluate takes the model's)",
+    None,
+    Numbers(0, 1e6, metavar="NUMBER"),
 )
 file_column = partial(
     in_data,
@@ -189,7 +198,7 @@ augment = partial(
 def check_table(command: str, options: dict[str, Any]) -> None:
     """Refuses what is said of a table of labels where none is given."""
     for name in OF_TABLE:
-        if options[name] is not None and options["labels"] is None:
+        if options.get(name) is not None and options["labels"] is None:
             raise UsageError(
                 f"--{name.replace('_', '-')} has no effect without --labels (see keras-vit "
                 f"{command} -h)."
@@ -198,4 +207,8 @@ def check_table(command: str, options: dict[str, Any]) -> None:
         raise UsageError(
             f"--order is for the grades of --task ordinal, not for {options['task']}: leave one "
             "of them out."
+        )
+    if options.get("depth_scale") is not None and options["task"] not in (None, "depth"):
+        raise UsageError(
+            f"--depth-scale is for --task depth, not for {options['task']}: leave one of them out."
         )

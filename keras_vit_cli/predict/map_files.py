@@ -1,4 +1,4 @@
-"""Answers to every pixel as PNG files, one per image, at the size of the image."""
+"""Answers to every pixel as files, of each image at its size."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +38,9 @@ def write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarra
         if isinstance(answer, str):
             continue
         inside = [part for part in path.parts if part not in (path.anchor, "..", ".")]
-        file = folder.joinpath(*inside).with_suffix(".png")
+        file = folder.joinpath(*inside)
         file.parent.mkdir(parents=True, exist_ok=True)
-        contents = task.answer_file(answer, displayed_size(read_contents(path), None))
-        with atomic_write(file, new=True) as temporary:
-            temporary.write_bytes(contents)
+        size = displayed_size(read_contents(path), None)
+        for suffix, contents in task.answer_files(answer, size).items():
+            with atomic_write(file.with_suffix(suffix), new=True) as temporary:
+                temporary.write_bytes(contents)

@@ -1,6 +1,7 @@
-"""Classes of pixels in colors over their images: labels beside predictions."""
+"""Answers to every pixel in colors: images, labels and predictions side by side."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Segmentation
+from keras_vit.tasks import Depth, Segmentation, Task
 from keras_vit.tasks.class_colors import color_table
+from keras_vit.tasks.depth_colors import VIRIDIS, depth_colors, depth_range
 from keras_vit.tasks.pixel_losses import IGNORED
 from keras_vit_cli.report.contact_sheet import FILE, ROOM, SOFT, TILE
 from keras_vit_cli.report.shortening import fits_in, shorten
@@ -23,47 +25,106 @@ STRIPE = 6  # pixels from one stripe to the next
 
 
 def draw_overlays(
-    task: Segmentation,
+    task: Task,
     images: Sequence[np.ndarray],
     titles: Sequence[Sequence[str]],
     predicted: Sequence[np.ndarray],
     labels: Sequence[np.ndarray] | None = None,
 ) -> Any:
-    """Return a matplotlib Figure with a row per image, and a legend of the classes in it.
+    """Return a matplotlib Figure with a row per image, and a legend of what colors mean.
 
     Args:
-        task: Has the names and colors of the classes.
+        task: One of pixels, whose row of `PAINTERS` paints them.
         images: uint8 `(height, width, 1 or 3)`.
         titles: Of each image the lines above its panels: the image, its labels, what is
             predicted.
-        predicted: The number of the class in each pixel, of the size of the images.
-        labels: The same as labeled, for a panel in the middle; what differs from it has black
-            and white stripes in the last one. None leaves them out.
+        predicted: What `task.answer_map` returns of the size of each image.
+        labels: The same as labeled, for a panel in the middle; None leaves them out.
     """
+    painter = PAINTERS[task.kind](task)
     shown = list(zip(*(maps for maps in (labels, predicted) if maps is not None), strict=True))
     columns = 1 + len(shown[0])
     height = TILE * min(max(image.shape[0] / image.shape[1] for image in images), 1.5)
     figure = new_figure(TILE * columns, (height + 0.35) * len(images) + 0.9)
     cells = figure.subplots(len(images), columns, squeeze=False)
     for row, image, lines, maps in zip(cells, images, titles, shown, strict=True):
-        panels = [image, *(colored(task, image, one) for one in maps)]
-        if labels is not None:
-            panels[-1] = striped(panels[-1], (maps[0] != maps[1]) & (maps[0] != IGNORED))
+        panels = [image, *painter.panels(image, maps)]
         for axes, panel, line in zip(row, panels, lines, strict=True):
             axes.imshow(panel, "gray", vmin=0, vmax=255)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             text = shorten(line, fits_in(ROOM, FILE))
             axes.set_title(text, parse_math=False, c=SOFT, **FILE)
-    _add_legend(figure, task, [one for maps in shown for one in maps], labels is not None)
+    legend = figure.legend(
+        handles=painter.patches([one for maps in shown for one in maps], labels is not None),
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return figure
 
 
-def colored(task: Segmentation, image: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return an image, uint8 with 3 channels, under the colors of classes; as it is under 255."""
-    gray = image.mean(axis=-1, keepdims=True)  # whose own colors would be taken for classes
-    both = COLORED * color_table(task.colors)[classes] + (1 - COLORED) * gray
-    return np.where((classes == IGNORED)[..., None], image, both).astype(np.uint8)
+@dataclass(frozen=True)
+class ClassPainter:
+    """Paints classes over their image, with stripes where labels and predictions differ.
+
+    Of an image with one map or two, what is predicted last, `panels` are the maps in colors;
+    `patches` are those of a legend of all maps.
+    """
+
+    task: Segmentation
+
+    def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
+        panels = [self.colored(image, one) for one in maps]
+        if len(maps) > 1:
+            panels[-1] = striped(panels[-1], (maps[0] != maps[1]) & (maps[0] != IGNORED))
+        return panels
+
+    def colored(self, image: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """Return an image, uint8 of 3 channels, under the colors of classes; as it is under 255."""
+        gray = image.mean(axis=-1, keepdims=True)  # whose own colors would be taken for classes
+        both = COLORED * color_table(self.task.colors)[classes] + (1 - COLORED) * gray
+        return np.where((classes == IGNORED)[..., None], image, both).astype(np.uint8)
+
+    def patches(self, maps: Sequence[np.ndarray], has_labels: bool) -> list[Any]:
+        from matplotlib.patches import Patch
+
+        task = self.task
+        counts = np.bincount(np.concatenate([one.ravel() for one in maps]), minlength=256)
+        order = np.argsort(-counts[: task.size], kind="stable")[:MOST_NAMES]
+        most = [i for i in order if counts[i]]
+        colors, names = color_table(task.colors) / 255, task.shown_names
+        patches = [
+            Patch(fc=colors[i], ec="0.5", label=printable(names[i])[:32]) for i in sorted(most)
+        ]
+        if has_labels:
+            label = "differs (stripes)"
+            patches.append(Patch(fc="white", ec="black", hatch="////", label=label))
+        return patches
+
+
+@dataclass(frozen=True)
+class DepthPainter:
+    """Paints depths beside their image, of a row by the range of its first map: see above."""
+
+    task: Depth
+
+    def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [depth_colors(one, *depth_range(maps[0])) for one in maps]
+
+    def patches(self, maps: Sequence[np.ndarray], has_labels: bool) -> list[Any]:
+        from matplotlib.patches import Patch
+
+        rows = zip(VIRIDIS[[0, -1]] / 255, ("near", "far, of each row by itself"), strict=True)
+        patches = [Patch(fc=color, ec="0.5", label=text) for color, text in rows]
+        return [*patches, Patch(fc="white", ec="0.5", label="not measured")][: 2 + has_labels]
+
+
+# By the kind of task.
+PAINTERS: dict[str, Any] = {Segmentation.kind: ClassPainter, Depth.kind: DepthPainter}
 
 
 def striped(image: np.ndarray, where: np.ndarray) -> np.ndarray:
@@ -71,24 +132,6 @@ def striped(image: np.ndarray, where: np.ndarray) -> np.ndarray:
     place = np.add.outer(*map(np.arange, where.shape)) % STRIPE
     lines = np.where(place[..., None] < STRIPE // 3, np.where(place[..., None], 255, 0), image)
     return np.where(where[..., None], lines, image).astype(np.uint8)
-
-
-def _add_legend(
-    figure: Any, task: Segmentation, maps: Sequence[np.ndarray], has_stripes: bool
-) -> None:
-    from matplotlib.patches import Patch
-
-    counts = np.bincount(np.concatenate([one.ravel() for one in maps]), minlength=256)
-    most = [i for i in np.argsort(-counts[: task.size], kind="stable")[:MOST_NAMES] if counts[i]]
-    colors, names = color_table(task.colors) / 255, task.shown_names
-    patches = [Patch(fc=colors[i], ec="0.5", label=printable(names[i])[:32]) for i in sorted(most)]
-    if has_stripes:
-        patches.append(Patch(fc="white", ec="black", hatch="////", label="differs (stripes)"))
-    legend = figure.legend(
-        handles=patches, loc="outside lower center", ncols=4, frameon=False, fontsize=9
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)
 
 
 def draw_worst(
@@ -109,17 +152,17 @@ def draw_worst(
     _, outputs = predict_split(model, part, min(len(part), 8))
     sizes = [image.shape[:2] for image in images]
     predicted = [
-        model.task.class_map(answer, size)
+        model.task.answer_map(answer, size)
         for answer, size in zip(answers_of(model, outputs), sizes, strict=True)
     ]
-    labels = [_nearest(part.label_map(i).astype(np.uint8), size) for i, size in enumerate(sizes)]
+    labels = [_nearest(part.label_map(i), size) for i, size in enumerate(sizes)]
     titles = [
         (row["file"], f"given: {row['truth']}", f"predicted: {row['answer']}") for row in mistakes
     ]
     return draw_overlays(model.task, images, titles, predicted, labels)
 
 
-def _nearest(classes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _nearest(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     from PIL import Image
 
-    return np.asarray(Image.fromarray(classes).resize(size[::-1], Image.Resampling.NEAREST))
+    return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))

@@ -37,6 +37,8 @@ MEANINGS = {
     "mean_average_precision": "the mean over labels of the area under precision and recall",
     "mean_iou": "the mean over the classes of intersection over union of all their pixels",
     "pixel_accuracy": "the share of the labeled pixels that are right",
+    "delta1": "the share of an image's pixels within a factor of 1.25, the mean over images",
+    "abs_rel": "the mean relative error of an image's pixels, the mean over images",
     "mae": "mean absolute error, in the unit of the number",
     "rmse": "root of the mean squared error",
     "r2": "the share of the variance that is explained",
@@ -52,8 +54,8 @@ CAPTIONS = {
     "iou": "Intersection over union of each class, the lowest first.",
     "numbers": "Predicted against true numbers, and the residuals.",
     "mistakes": "The answers that are farthest from the truth; bold: what the model answers.",
-    "overlays": "The images of the lowest IoU: the image, the classes that are given, and those "
-    "that are predicted, with stripes where they differ.",
+    "overlays": "The images farthest from the truth: the image, its labels, and what is predicted; "
+    "stripes are where classes differ.",
     "curves": "Loss and score of training and validation by epoch.",
 }
 

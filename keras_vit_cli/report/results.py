@@ -60,7 +60,7 @@ def results_of(
         file = None if files is None else str(files[i])
         mistakes.append({"index": i, "file": file, "answer": answer, "truth": truth})
     plots: dict[str, Callable[[], Any]] = {
-        file: partial(draw, report, outcomes) for file, draw in PLOTS[report.task.kind]
+        file: partial(draw, report, outcomes) for file, draw in PLOTS.get(report.task.kind, ())
     }
     has_maps = report.task.per_pixel and model is not None
     if mistakes and has_maps and isinstance(split, IndexedSplit):

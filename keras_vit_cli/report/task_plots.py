@@ -92,7 +92,8 @@ def draw_names(report: Report, outcomes: Outcomes) -> Any:
     return figure
 
 
-# By the kind of task: the files, and what draws them of a report and its outcomes.
+# By the kind of task, where there are any: the files, and what draws them of a report and its
+# outcomes.
 PLOTS: dict[str, tuple[tuple[str, Callable[[Report, Outcomes], Any]], ...]] = {
     Classification.kind: (
         ("confusion.png", lambda report, _: draw_confusion(report)),

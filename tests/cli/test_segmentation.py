@@ -49,8 +49,8 @@ def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
     command("inspect run photos/a/0.png --out inspection")
     page = Path("inspection/index.html").read_text()
     assert "sky" in page
-    assert "Classes of pixels" in page
-    assert Path("inspection/classes.png").exists()
+    assert "Answers to every pixel" in page
+    assert Path("inspection/pixels.png").exists()
     for wrong, message in (
         ("predict run photos --maps maps", "is not an empty folder"),
         ("train --data photos --labels masks --coverage 0.9 --out b", "segmentation has neither"),

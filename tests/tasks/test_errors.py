@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from keras_vit import tasks
-from keras_vit.tasks import Classification, Multilabel, Ordinal, PredictionSets, Regression, losses
+from keras_vit.tasks import (
+    Classification,
+    Depth,
+    Multilabel,
+    Ordinal,
+    PredictionSets,
+    Regression,
+    losses,
+)
 from keras_vit.tasks.balance import class_weights, log_priors, sampling_rates
+from keras_vit.tasks.depth_losses import SiLog
 from keras_vit.tasks.splitting import held_out
 from tests.tasks.test_tasks import EVERY
 
@@ -29,6 +38,8 @@ TARGETS: list[tuple[str, Any, str]] = [
     ("multilabel", [[], "low"], "Row 1 of the targets is the text 'low': give a list of names"),
     ("regression", [[0, 0, 0], [0, np.nan, 1]], "row 1 .* finite number for each of low"),
     ("regression", [["a", "b", "c"]], "not rows of 3 numbers"),
+    ("depth", np.ones((1, 2, 2, 1)), r"\(1, 2, 2, 1\) do not fit depth: give numbers"),
+    ("depth", np.ones((2, 7)), r"shape \(2, 7\) do not fit depth"),
     ("ordinal", [0, -1], "Target -1 of row 1 does not suit ordinal"),
     ("ordinal", [[0, 1, 0]], r"\(1, 3\) are not grades"),
 ]
@@ -90,6 +101,12 @@ def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **opt
     *((NOT_COUNTS, lambda f=f, c=c: f(c)) for f in (class_weights, log_priors, sampling_rates)
         for c in ([], [0, 0], [1, -1], [1, np.nan], [[1]])),
     ("beta=2", lambda: class_weights([1, 2], 2)),
+    ("above 0", lambda: Depth(depth_scale=0.0)),
+    ("size=2 and 1 names", lambda: Depth(size=2)),
+    ("balance=1.5 must be a number from 0 to 1", lambda: SiLog(1.5)),
+    ("Not one pixel of 2 maps", lambda: Depth().initial_bias(np.zeros((2, 3, 3)))),
+    ("give maps of one size", lambda: Depth().scores(np.ones((2, 3, 3)), np.ones((2, 3, 4, 1)))),
+    ("has neither", lambda: Depth().with_coverage((), (), 0.9)),
     ("coverage=1.0 must lie in", lambda: calibrate(coverage=1.0)),
     ("need at least 99 images .* there are 98", lambda: calibrate(LABELS[:98], ROWS[:98], 0.99)),
     ("'lac', 'aps', 'aps_inclusive', 'aps_randomized', 'raps'", lambda: calibrate(method="abc")),

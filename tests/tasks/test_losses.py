@@ -16,7 +16,7 @@ from keras_vit.tasks import TASKS, Multilabel, Task, get, losses
 from tests.backend import rows
 from tests.bank import TINY, fresh, outputs, pixels
 
-# Of rows: tests/tasks/test_segmentation.py trains what answers pixels.
+# Of rows: tests/tasks/test_segmentation.py and test_depth.py train what answers pixels.
 OF_ROWS = {kind: task for kind, task in TASKS.items() if not task.per_pixel}
 NAMED = [(kind, name) for kind, task in OF_ROWS.items() for name in task.losses]
 FIRST = [(kind, next(iter(task.losses))) for kind, task in OF_ROWS.items()]
@@ -25,6 +25,8 @@ EVERY_LOSS = [(*pair, {}) for pair in NAMED] + [
     ("regression", "quantile", {"quantile": 0.9}),
     ("segmentation", "pixel_crossentropy", {}),
     ("segmentation", "pixel_crossentropy", {"dice": 1.0}),
+    ("depth", "silog", {}),
+    ("depth", "silog", {"balance": 1.0}),
     ("classification", "softmax", {"label_smoothing": 0.1}),
     ("classification", "sigmoid", {"label_smoothing": 0.1}),
 ]
@@ -137,10 +139,14 @@ def test_values_and_gradients_are_those_of_timm(name: str) -> None:
 @pytest.mark.parametrize("kind", TASKS)
 def test_gradients_are_those_of_finite_differences(kind: str) -> None:
     """In float32, of steps that no kink lies in; they are finite for extreme logits, too."""
-    task, logits = TASKS[kind](size=4 + (kind == "ordinal")), LOGITS + 0.01
-    targets = {"classification": np.array([3, 0, 1]), "ordinal": GRADES}.get(kind, SOFT)
-    if task.per_pixel:
-        logits, targets = logits[:, None, None], np.array([[[3]], [[0]], [[1]]])
+    task = TASKS[kind](size=min(4 + (kind == "ordinal"), TASKS[kind].most))
+    logits, targets = {
+        "classification": (LOGITS, np.array([3, 0, 1])),
+        "ordinal": (LOGITS, GRADES),
+        "segmentation": (LOGITS[:, None, None], np.array([[[3]], [[0]], [[1]]])),
+        "depth": (LOGITS[:, None, :, None], SOFT[:, None]),
+    }.get(kind, (LOGITS, SOFT))
+    logits = logits + 0.01
     targets = task.check_targets(targets)
     for name, options in [row[1:] for row in EVERY_LOSS if row[0] == kind]:
         loss = task.loss(name, **options)

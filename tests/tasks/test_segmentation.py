@@ -137,7 +137,7 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(splits.train) + len(splits.val) == 12
     assert splits.train.labels().sum(axis=1).max() == 40 * 48 - 5
     # Gray, with a palette, of 16 bits: the same numbers.
-    file = splits.train.masks[0]
+    file = splits.train.sources[0]
     expected = splits.train.label_map(0)
     mask = Image.open(file)
     palette = mask.convert("P")
@@ -318,7 +318,7 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (masks / "a" / "6.png").write_bytes(b"\x89PNG\r\n")
     refused(
         r"(?s)4 masks of 12 cannot be used.*0.png: has 9 x 7 pixels, and its photograph 48 x 40"
-        r".*2.png: has the number 3, and classes are from 0 to 2.*4.png: a mask with colors"
+        r".*2.png: has the number 3, and classes are from 0 to 2.*4.png: colors or transparency"
     )
     (photos / "a" / "6.png").write_bytes(b"")
     refused(r"6.png cannot be read: the file is empty", verify=False)

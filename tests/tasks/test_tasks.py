@@ -11,7 +11,17 @@ from scipy.special import expit, softmax
 
 import keras_vit
 from keras_vit.data.sources.folder import _stratified
-from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, Task, get
+from keras_vit.tasks import (
+    TASKS,
+    Classification,
+    Depth,
+    Multilabel,
+    Ordinal,
+    Regression,
+    Segmentation,
+    Task,
+    get,
+)
 
 EXAMPLES = 1000
 RATES = np.geomspace(0.01, 0.4, 12)  # of labels, from rare to frequent
@@ -21,6 +31,8 @@ EVERY = {
     "multilabel": Multilabel(NAMES, thresholds=(0.5, 0.25, 0.75)),
     "regression": Regression(NAMES, units=("kg", "m", ""), offset=(1, -2, 0.5), scale=(3, 0.1, 1)),
     "ordinal": Ordinal(NAMES),
+    "segmentation": Segmentation(NAMES),
+    "depth": Depth(unit="m", depth_scale=0.001),
 }
 
 
@@ -30,13 +42,14 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 
 def outputs_of(task: Task, examples: int = 40) -> np.ndarray:
-    return np.random.default_rng(0).normal(0, 3, (examples, task.outputs)).astype("float32")
+    shape = (examples, *task.answer_shape((4, 5))[:-1], task.outputs)
+    return np.random.default_rng(0).normal(0, 3, shape).astype("float32")
 
 
 def test_configurations_targets_and_descriptions(task: Task) -> None:
-    of_rows = {kind for kind, cls in TASKS.items() if not cls.per_pixel}
-    assert set(EVERY) == of_rows  # every kind is tested, here or in test_segmentation.py
+    assert set(EVERY) == set(TASKS)  # every kind is tested
     targets = np.eye(3) if task.kind in ("regression", "multilabel") else [0, 2, 1]
+    targets = np.array([[[0, 2, 1]]]) if task.per_pixel else targets
     checked = task.check_targets(targets)
     np.testing.assert_allclose(task.check_targets(task.to_targets(checked)), checked, atol=1e-5)
     config = json.loads(json.dumps(task.get_config()))
@@ -45,12 +58,13 @@ def test_configurations_targets_and_descriptions(task: Task) -> None:
     saved = json.loads(json.dumps(keras.saving.serialize_keras_object(task)))
     assert keras.saving.deserialize_keras_object(saved) == task
     assert hash(task) == hash(get(config))
-    assert get(task.kind, size=4).shown_names == ("0", "1", "2", "3")
+    if task.most > 1:
+        assert get(task.kind, size=4).shown_names == ("0", "1", "2", "3")
     assert keras_vit.tasks.get is get
     answer = task.answers(outputs_of(task))[0]
     description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
     assert json.loads(json.dumps(description)) == description
-    assert len(description["predictions"]) == (3 if task.kind == "regression" else 2)
+    assert len(description["predictions"]) == {"regression": 3, "depth": 3}.get(task.kind, 2)
     assert text.splitlines() == [text]
     assert task.shown_names[0] in task.to_text(answer, top=3)
 
@@ -59,7 +73,8 @@ def test_configurations_targets_and_descriptions(task: Task) -> None:
 def test_answers_in_numpy_are_those_of_the_graph(task: Task) -> None:
     outputs = outputs_of(task)
     answers = task.answers(outputs)
-    assert (answers.shape, answers.dtype) == ((40, task.size), np.float32)
+    assert (answers.shape, answers.dtype) == ((*outputs.shape[:-1], task.size), np.float32)
+    assert answers.shape[1:] == task.answer_shape((4, 5))
     in_graph = task.answers_in_graph(keras.ops.convert_to_tensor(outputs))
     back = task.answers_in_graph(task.outputs_in_graph(in_graph))
     named = task.graph_answers(in_graph, top_k=2)
@@ -67,8 +82,7 @@ def test_answers_in_numpy_are_those_of_the_graph(task: Task) -> None:
     for found, rtol in ((in_graph, 1e-5), (back, 1e-3), (named[task.answer_names[0]], 1e-5)):
         found = keras.ops.convert_to_numpy(found)
         np.testing.assert_allclose(found, answers, rtol=rtol, atol=1e-6)
-    far = np.array([[1e4] * task.outputs, [-1e4] * task.outputs], "float32")
-    assert np.isfinite(task.answers(far)).all()
+    assert np.isfinite(task.answers(np.sign(outputs) * np.float32(1e4))).all()
 
 
 @pytest.mark.every_backend
@@ -150,9 +164,14 @@ def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None
     targets = {
         "multilabel": rng.random((50_000, 3)) < [0.7, 0.2, 0.01],
         "regression": rng.normal(5, 2, (50_000, 3)),
+        "segmentation": rng.choice(3, (2000, 4, 5), p=[0.7, 0.2, 0.1]),
+        "depth": rng.lognormal(1, 0.2, (2000, 4, 5)),
     }.get(task.kind, rng.choice(3, 50_000, p=[0.7, 0.2, 0.1]))
     mean = (np.eye(3)[targets] if targets.ndim == 1 else targets).mean(axis=0)
-    np.testing.assert_allclose(task.answers(task.initial_bias(targets)[None])[0], mean, rtol=1e-2)
+    if task.per_pixel:
+        mean = np.exp(1) if task.kind == "depth" else np.bincount(targets.ravel()) / targets.size
+    bias = np.reshape(task.initial_bias(targets), (*task.answer_shape((1, 1))[:-1], task.outputs))
+    np.testing.assert_allclose(np.ravel(task.answers(bias[None])), mean, rtol=1e-2)
     assert task.initial_bias(targets[:1]).shape == (task.outputs,)
 
 

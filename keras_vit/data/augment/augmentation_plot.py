@@ -135,6 +135,8 @@ def _check_path(path: Path, overwrite: bool) -> None:
 def _title(label: np.ndarray, task: Task) -> str:
     if isinstance(task, Regression):  # labels are scaled as outputs are
         return task.to_text(task.answers(label[None])[0])
+    if task.per_pixel:
+        return ""
     names = task.shown_names
     return names[label] if label.ndim == 0 else format_soft_label(label, names)
 

@@ -61,12 +61,13 @@ def training_mask(
     image_size: int | tuple[int, int],
     draws: dict[str, Draws],
     augmentation: Augmentation,
-    fill: int = 0,
+    fill: float = 0,
 ) -> Array:
     """Move the label of each pixel as `training_image` moves the image, to the nearest pixel.
 
     Args:
-        mask: integers of shape `(height, width)`, array or tensor, one per pixel of the image.
+        mask: integers or floats of shape `(height, width)`, array or tensor, one per pixel of
+            the image.
         image_size, draws, augmentation: those of the image.
         fill: the label of what comes in from outside the image.
 

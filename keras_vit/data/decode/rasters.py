@@ -84,6 +84,16 @@ def read_raster(
         BadImageError: The file is damaged, of another format, lacks a band, holds infinity, or
             does not have a value in any pixel of these bands; or what reads it is not installed.
     """
+    image = read_values(contents, max_pixels)
+    return _of_bands(image if image.ndim == 3 else image[..., None], bands)
+
+
+def read_values(contents: bytes, max_pixels: int | None = MAX_PIXELS) -> np.ndarray:
+    """Return the numbers of a file as they are, infinity among them: see `read_raster`.
+
+    `(height, width)` or `(height, width, bands)`, with a mask of `numpy.ma` where the file calls
+    pixels missing.
+    """
     known = kind_of_contents(contents)
     kind = next((k for k in RASTER_FORMATS if known and k.name == known.name), None)
     if kind is None:
@@ -104,12 +114,11 @@ def read_raster(
 
     try:
         with _QUIET:
-            image = kind.read(contents, check)
+            return kind.read(contents, check)
     except BadImageError:
         raise
     except Exception as error:  # each package raises what it stumbles over
         raise BadImageError(damaged_reason(kind.name, kind.package, error)) from error
-    return _of_bands(image if image.ndim == 3 else image[..., None], bands)
 
 
 def _of_bands(image: np.ndarray, bands: tuple[int, ...] | None) -> np.ndarray:

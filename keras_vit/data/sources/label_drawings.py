@@ -16,6 +16,7 @@ from keras_vit._base.errors import counted, listed, printable
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.sources.map_folder import beside
 from keras_vit.data.sources.polygons import polygon_pixels
 from keras_vit.tasks.pixel_losses import IGNORED
 
@@ -245,17 +246,6 @@ def drawings_in(folder: Path, labels: Path, names: Sequence[str]) -> Labelme | N
     kinds: tuple[type[Labelme], ...] = (Labelme, Yolo)
     kind = next((kind for kind in kinds if kind.suffix in suffixes), None)
     return None if kind is None else kind(folder, labels, names)
-
-
-def beside(paths: Iterable[Path], folder: Path, labels: Path, suffix: str) -> dict[Path, Path]:
-    """Return the file of labels of each photograph: of its name and folders, with a suffix.
-
-    The suffix may be in upper case. Photographs without such a file are left out.
-    """
-    files = sorted(labels.rglob("*"))  # of two, the one in lower case
-    there = {path.with_suffix(suffix): path for path in files if path.suffix.lower() == suffix}
-    files_of = {path: (labels / path.relative_to(folder)).with_suffix(suffix) for path in paths}
-    return {path: there[file] for path, file in files_of.items() if file in there}
 
 
 def with_background(names: Sequence[str]) -> tuple[str, ...]:

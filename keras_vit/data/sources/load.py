@@ -13,10 +13,12 @@ from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.eval_transform import check_bands, check_nodata
 from keras_vit.data.image_readers import resolve_reader
+from keras_vit.data.sources.depth_folder import is_depth, load_depth
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
 from keras_vit.data.sources.label_table import TableOptions, load_table
-from keras_vit.data.sources.mask_folder import load_masks, masks_in
+from keras_vit.data.sources.map_folder import maps_in
+from keras_vit.data.sources.mask_folder import load_masks
 from keras_vit.data.sources.other_formats import advice_for, is_remote
 from keras_vit.data.sources.record_files import holds_records, load_records
 from keras_vit.data.sources.splits import Splits
@@ -107,11 +109,14 @@ def load(
             that of `a/1.jpg`. Folders `train`, `val` and `test` at the top are splits, and
             `masks/classes.txt` has the names, a line each, that of number 0 first. Or drawings: a
             folder of labelme's JSON files or of YOLO's text files of polygons, of the same names,
-            or a JSON file of COCO (docs/tasks.md has the names of classes and the background).
+            or a JSON file of COCO (docs/tasks.md has the names of classes and the background). Or a
+            folder of maps of depth, a positive number for every pixel: `.npy`, float TIFF, or PNG
+            of 16 bits with `task=Depth(depth_scale=0.001)`.
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
-            "ordinal", and of masks "segmentation"; or a `keras_vit.tasks.Task`, whose names are
-            then the only ones, such as `Ordinal(("low", "medium", "high"))`. None for a guess,
-            which `splits.task_reason` explains.
+            "ordinal", of masks "segmentation", and of maps of depth "depth"; or a
+            `keras_vit.tasks.Task`, whose names are then the only ones, such as
+            `Ordinal(("low", "medium", "high"))`. None for a guess, which
+            `splits.task_reason` explains.
         file_column: its column of paths relative to the folder; None for the one that has files.
         label_columns: its columns of labels: one, or several of 0 and 1, or of numbers; None for
             all that are left, but for those that number the rows.
@@ -186,16 +191,17 @@ def load(
 def _load_labels(
     folder: Path, table: TableOptions, val_fraction: float, seed: int, reading: FileOptions
 ) -> Splits:
-    """Load images whose labels are in a table, in a folder of masks, or drawn."""
-    masks = masks_in(folder, table.labels)
-    if masks is None:
+    """Load images whose labels are in a table, in a folder of maps, or drawn."""
+    maps = maps_in(folder, table.labels)
+    if maps is None:
         return load_table(folder, table, val_fraction, seed, reading)
     if any(v is not None for v in (table.file_column, table.label_columns, table.separator)):
         raise ValueError(
             "file_column, label_columns and separator are about a table, and "
-            f"{printable(masks)} has masks: leave them out."
+            f"{printable(maps)} has maps of pixels: leave them out."
         )
-    return load_masks(folder, masks, table.task, val_fraction, seed, reading)
+    loader = load_depth if is_depth(maps, table.task) else load_masks
+    return loader(folder, maps, table.task, val_fraction, seed, reading)
 
 
 def _kind(name: str) -> str:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable
-from keras_vit._base.processors import available_processors
-from keras_vit.data._imports import tf
+from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.budget import BudgetedFile
-from keras_vit.data.decode.image_files import read_contents, unreadable_reason
-from keras_vit.data.decode.image_kinds import is_hidden, kind_of
-from keras_vit.data.decode.pillow import displayed_size
-from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
+from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.sources.folder import FileOptions
 from keras_vit.data.sources.label_drawings import (
     BACKGROUND,
     NAMES,
@@ -28,20 +21,29 @@ from keras_vit.data.sources.label_drawings import (
     Drawing,
     Labelme,
     Shape,
-    beside,
     drawings_in,
     numbers_of,
     with_background,
 )
-from keras_vit.data.sources.split_names import split_of, with_validation
-from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
+from keras_vit.data.sources.map_folder import (
+    MapSplit,
+    beside,
+    check_complete,
+    check_map_size,
+    each_map,
+    photographs_in,
+    readable,
+    size_of,
+    splits_of_maps,
+)
+from keras_vit.data.sources.splits import Splits
 from keras_vit.tasks import Segmentation, Task
 from keras_vit.tasks.class_colors import distinct_colors
 from keras_vit.tasks.pixel_losses import IGNORED, pixel_counts
 
 SUFFIX = ".png"
 _MOST_BYTES = 2**20  # of the list of names
-_Value = TypeVar("_Value")
+_UNKNOWN = f"{IGNORED} is for pixels of no known class. "
 _MODES = ("1", "L", "P", "I;16", "I;16B", "I")
 _LAYOUT = (
     "Give PNG files with the number of a class in each pixel, gray or with a palette, each with "
@@ -50,35 +52,16 @@ _LAYOUT = (
 )
 
 
-class MaskSplit(FileSplit):
-    """Image files, and the mask or drawing of each, which is read and moved with its image.
+class MaskSplit(MapSplit):
+    """Image files, and the mask or drawing of each.
 
     `labels()` are rows of counts, what `Segmentation.summary` returns.
     """
 
-    _per_example: tuple[str, ...] = (*FileSplit._per_example, "masks")
-    per_pixel = True
     augment = "maps"
 
-    def __init__(self, *args: Any, masks: Sequence[Path | Drawing], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.masks: tuple[Path | Drawing, ...] = tuple(masks)
-
-    @property
-    def label_shape(self) -> tuple[int, ...]:
-        return (0, 0)  # any size
-
-    @cached_property
-    def _label_tensor(self) -> tf.Tensor:
-        with tf.device("CPU"), tf.init_scope():
-            return tf.range(len(self))  # the number of the mask, until it is read
-
-    def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
-        mask = tf.numpy_function(self.label_map, [label], tf.int32)
-        return example, tf.ensure_shape(mask, (None, None))
-
     def label_map(self, index: int) -> np.ndarray:
-        mask = self.masks[index]
+        mask = self.sources[index]
         if isinstance(mask, Drawing):
             return mask.class_map()
         return read_mask(mask, self.max_pixels)[0]
@@ -90,16 +73,6 @@ class _Mask(NamedTuple):
     source: Path | Drawing
     counts: np.ndarray
     palette: Sequence[int] = ()
-
-
-def masks_in(folder: Path, labels: str | os.PathLike[str]) -> Path | None:
-    """Return the folder of masks that labels are, or their file of COCO; None of a table.
-
-    Both may lie in the folder.
-    """
-    path = Path(labels).expanduser()
-    is_file = path.suffix.lower() == ".json"
-    return next((p for p in (path, folder / path) if p.is_dir() or (is_file and p.is_file())), None)
 
 
 def load_masks(
@@ -128,31 +101,16 @@ def load_masks(
         ValueError: A photograph does not have a mask, or has one of another size, or a mask has a
             number that is not of a class; the message lists the files.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {printable(folder)}. {_LAYOUT}")
-    if options.bands is not None:
-        raise ValueError("masks are for photographs, and bands for rasters: leave one out.")
+    paths = photographs_in(folder, masks, options, _LAYOUT)
     listed_names = _listed_names((masks if masks.is_dir() else masks.parent) / NAMES)
     names = _names_of(task)
     of_numbers = listed_names or tuple(name for name in names if name not in BACKGROUND)
     drawings = drawings_in(folder, masks, of_numbers)
-    inside = masks if masks != folder and masks.is_relative_to(folder) else None
-    paths = [p for p in _images(folder, options.read_by) if not inside or inside not in p.parents]
     layout = drawings.layout if drawings else _LAYOUT
-    if not paths:
-        raise ValueError(f"{printable(folder)} does not hold a photograph. {layout}")
     sources = drawings.find(paths) if drawings else beside(paths, folder, masks, SUFFIX)
-    if missing := [path.relative_to(folder) for path in paths if path not in sources]:
-        names_of = printable(listed(list(map(str, missing)), 3))
-        first = (masks / missing[0]).with_suffix(drawings.suffix if drawings else SUFFIX)
-        where = f"; {printable(first)} is not there" if masks.is_dir() else ""
-        raise ValueError(
-            f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} have "
-            f"no mask in {printable(masks)}: {names_of}{where}. {layout}"
-        )
-    _, checked = check_images(paths, options)
-    bad = {file for file, _ in checked.unreadable}
-    paths = [p for p in paths if p not in bad]
+    suffix = drawings.suffix if drawings else SUFFIX
+    check_complete(paths, sources, (folder, masks), suffix, "mask", layout)
+    paths, checked = readable(paths, options)
     if drawings:
         known, names = _drawn_masks(
             paths, sources, drawings, names, listed_names, options.max_pixels
@@ -165,15 +123,10 @@ def load_masks(
     colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
     meaning = Segmentation(names, size, colors)
     counts = np.array([mask.counts[: meaning.size] for mask in known], np.float64)
-    splits = {}
-    for name, places in _parts(paths, folder, meaning, counts, val_fraction, seed, options).items():
-        files = [paths[i] for i in places]
-        its_masks = [known[i].source for i in places]
-        splits[name] = checked_split(
-            name, meaning, files, counts[places], None, checked, options, MaskSplit, masks=its_masks
-        )
-    report = FileReport(tuple(checked.unreadable), ())
-    return Splits(str(folder), meaning.names, splits, report)
+    of_each, part = [mask.source for mask in known], (val_fraction, seed)
+    return splits_of_maps(
+        MaskSplit, folder, (paths, checked), of_each, meaning, counts, part, options
+    )
 
 
 def read_mask(file: Path, max_pixels: int | None) -> tuple[np.ndarray, Sequence[int]]:
@@ -190,26 +143,16 @@ def read_mask(file: Path, max_pixels: int | None) -> tuple[np.ndarray, Sequence[
             warnings.simplefilter("ignore")  # about its size, which is checked here
             with Image.open(BudgetedFile(contents), formats=("PNG",)) as image:
                 if max_pixels is not None and image.width * image.height > max_pixels:
-                    raise BadImageError(f"a mask of {image.width} x {image.height} pixels")
+                    raise BadImageError(f"{image.width} x {image.height} pixels")
                 if image.mode not in _MODES:
                     raise BadImageError(
-                        f"a mask with colors or transparency (mode {image.mode} of Pillow) in "
-                        "place of numbers"
+                        f"colors or transparency (mode {image.mode} of Pillow) in place of numbers"
                     )
                 return np.asarray(image).astype(np.int32), image.getpalette() or ()
     except BadImageError:
         raise
     except Exception as error:  # each decoder raises what it stumbles over
         raise BadImageError(undecodable_reason(contents, error)) from error
-
-
-def _images(folder: Path, reader: str) -> Iterator[Path]:
-    """Yield the images at any depth, sorted."""
-    for path in sorted(folder.rglob("*")):
-        hidden = any(is_hidden(part) for part in path.relative_to(folder).parts)
-        kind = None if hidden or not path.is_file() else kind_of(path)
-        if kind is not None and reader in kind.readers:
-            yield path
 
 
 def _names_of(task: str | Task | None) -> tuple[str, ...]:
@@ -245,20 +188,16 @@ def _checked_masks(
     """Read every mask once, and refuse all that do not fit in one error."""
 
     def look(path: Path) -> _Mask:
-        shape = _size_of(path, max_pixels)
+        size_of_photograph = size_of(path, max_pixels)
         mask, palette = read_mask(sources[path], max_pixels)
-        if mask.shape != shape:
-            (rows, columns), (height, width) = mask.shape, shape
-            raise ValueError(
-                f"has {columns} x {rows} pixels, and its photograph {width} x {height}"
-            )
+        check_map_size(mask.shape, size_of_photograph)
         wrong = mask[(mask != IGNORED) & ((mask < 0) | (mask >= (size or IGNORED)))]
         if wrong.size:
             most = "254" if size is None else f"{size - 1}"
             raise ValueError(f"has the number {wrong[0]}, and classes are from 0 to {most}")
         return _Mask(sources[path], pixel_counts(mask[None], IGNORED)[0], palette)
 
-    return _each(paths, look, sources, _LAYOUT)
+    return each_map(paths, look, sources, "mask", _UNKNOWN + _LAYOUT)
 
 
 def _drawn_masks(
@@ -272,10 +211,11 @@ def _drawn_masks(
     """Read every drawing and draw it once; return also the names of the classes."""
 
     def read(path: Path) -> tuple[tuple[int, int], tuple[Shape, ...]]:
-        size = _size_of(path, max_pixels)
+        size = size_of(path, max_pixels)
         return size, drawings.shapes(sources[path], size)
 
-    readings = _each(paths, read, sources, drawings.layout, drawings.problems)
+    layout = _UNKNOWN + drawings.layout
+    readings = each_map(paths, read, sources, "mask", layout, drawings.problems)
     shapes = dict(zip(paths, readings, strict=True))
     if not names:
         labels = {shape.label for _, each in shapes.values() for shape in each}
@@ -286,71 +226,4 @@ def _drawn_masks(
         drawing = Drawing(*shapes[path], numbers)
         return _Mask(drawing, pixel_counts(drawing.class_map()[None], IGNORED)[0])
 
-    return _each(paths, draw, sources, drawings.layout), names
-
-
-def _size_of(photograph: Path, max_pixels: int | None) -> tuple[int, int]:
-    try:
-        return displayed_size(read_contents(photograph), max_pixels)
-    except (OSError, BadImageError) as error:
-        reason = unreadable_reason(error)
-        raise ValueError(f"its photograph {photograph.name} cannot be read: {reason}") from error
-
-
-def _each(
-    paths: Sequence[Path],
-    look: Callable[[Path], _Value],
-    sources: Mapping[Path, Any],
-    layout: str,
-    problems: Sequence[str] = (),
-) -> list[_Value]:
-    """Return what a function makes of every photograph, or raise one error with all its errors."""
-
-    def attempt(path: Path) -> _Value | str:
-        try:
-            return look(path)
-        except (OSError, TypeError, ValueError) as error:  # and BadImageError
-            reason = unreadable_reason(error) if isinstance(error, OSError) else str(error)
-            return f"{sources[path] if isinstance(sources[path], Path) else path}: {reason}"
-
-    with ThreadPoolExecutor(available_processors()) as pool:
-        looked = list(pool.map(attempt, paths))
-    if wrong := [*problems, *(one for one in looked if isinstance(one, str))]:
-        lines = "".join(f"\n    {printable(one)}" for one in wrong[:MOST_LINES])
-        more = f"\n    and {len(wrong) - MOST_LINES:,} more" if len(wrong) > MOST_LINES else ""
-        total = len(looked) + len(problems)
-        raise ValueError(
-            f"{counted(len(wrong), 'mask')} of {total:,} cannot be used:{lines}{more}\n"
-            f"{IGNORED} is for pixels of no known class. {layout}"
-        )
-    return [one for one in looked if not isinstance(one, str)]
-
-
-def _parts(
-    paths: Sequence[Path],
-    folder: Path,
-    task: Segmentation,
-    counts: np.ndarray,
-    val_fraction: float,
-    seed: int,
-    options: FileOptions,
-) -> dict[str, np.ndarray]:
-    """Return the places of each split: by the folders at the top, or drawn."""
-    top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
-    is_split = "train" in top and None not in top
-    if is_split:
-        places: dict[str, Any] = {
-            name: np.array([i for i, split in enumerate(top) if split == name])
-            for name in ("train", "val", "test")
-            if name in top
-        }
-    else:
-        places = {"all" if options.whole else "train": np.arange(len(paths))}
-    if options.whole:
-        return places
-    places = with_validation(places, folder)
-    if "val" not in places:
-        train = places["train"]
-        is_held_out = task.split(counts[train], val_fraction, seed)
-        places |= {"train": train[~is_held_out], "val": train[is_held_out]}
-    return places
+    return each_map(paths, draw, sources, "mask", layout), names

@@ -285,7 +285,9 @@ class IndexedSplit(Split):
         return f"{image.shape}".encode() + image.tobytes()
 
     def label_map(self, index: int) -> np.ndarray:
-        """Return the label of each pixel of the image at this place, int32 `(height, width)`.
+        """Return the label of each pixel of the image at this place, `(height, width)`.
+
+        Of the type that `task.pixel_dtype` names.
 
         Raises:
             BadImageError, OSError: it cannot be decoded.

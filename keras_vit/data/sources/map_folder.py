@@ -1,0 +1,236 @@
+"""Photographs with a map beside each, a value for every pixel: what all kinds of maps share."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from keras_vit._base.errors import counted, listed, printable
+from keras_vit._base.processors import available_processors
+from keras_vit.data._imports import tf
+from keras_vit.data.data_errors import BadImageError
+from keras_vit.data.decode.image_files import read_contents, unreadable_reason
+from keras_vit.data.decode.image_kinds import is_hidden, kind_of
+from keras_vit.data.decode.pillow import displayed_size
+from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
+from keras_vit.data.sources.split_names import split_of, with_validation
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
+from keras_vit.data.sources.verification import Checked
+from keras_vit.tasks import Task
+
+_Value = TypeVar("_Value")
+
+
+class MapSplit(FileSplit):
+    """Image files, and the map of each, which is read and moved with its image.
+
+    `labels()` are what the task's `summary` returns.
+
+    Args:
+        sources: What `label_map` reads the map of each image from.
+        *args: As for `FileSplit`, like the other options.
+    """
+
+    _per_example: tuple[str, ...] = (*FileSplit._per_example, "sources")
+    per_pixel = True
+
+    def __init__(self, *args: Any, sources: Sequence[Any], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sources: tuple[Any, ...] = tuple(sources)
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        return (0, 0)  # any size
+
+    @cached_property
+    def _label_tensor(self) -> tf.Tensor:
+        with tf.device("CPU"), tf.init_scope():
+            return tf.range(len(self))  # the number of the map, until it is read
+
+    def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
+        dtype = tf.as_dtype(self.task.pixel_dtype)
+        return example, tf.ensure_shape(
+            tf.numpy_function(self.label_map, [label], dtype), (None, None)
+        )
+
+    @abstractmethod
+    def label_map(self, index: int) -> np.ndarray: ...
+
+
+def maps_in(folder: Path, labels: str | os.PathLike[str]) -> Path | None:
+    """Return the folder of maps that labels are, or their file of COCO; None of a table.
+
+    Both may lie in the folder.
+    """
+    path = Path(labels).expanduser()
+    is_file = path.suffix.lower() == ".json"
+    return next((p for p in (path, folder / path) if p.is_dir() or (is_file and p.is_file())), None)
+
+
+def photographs_in(folder: Path, maps: Path, options: FileOptions, layout: str) -> list[Path]:
+    """Return the photographs at any depth of a folder, sorted, but for those among the maps.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+        ValueError: It does not hold a photograph, or bands are asked for.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {printable(folder)}. {layout}")
+    if options.bands is not None:
+        raise ValueError(
+            "maps of pixels are for photographs, and bands for rasters: leave one out."
+        )
+    inside = maps if maps != folder and maps.is_relative_to(folder) else None
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        if inside and inside in path.parents:
+            continue
+        hidden = any(is_hidden(part) for part in path.relative_to(folder).parts)
+        kind = None if hidden or not path.is_file() else kind_of(path)
+        if kind is not None and options.read_by in kind.readers:
+            paths.append(path)
+    if not paths:
+        raise ValueError(f"{printable(folder)} does not hold a photograph. {layout}")
+    return paths
+
+
+def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) -> dict[Path, Path]:
+    """Return the file of labels of each photograph: of its name and folders, with a suffix.
+
+    The suffix may be in upper case, and the first of several counts. Photographs without such a
+    file are left out.
+    """
+    there: dict[Path, Path] = {}
+    files = sorted(labels.rglob("*"))  # of two, the one in lower case
+    for suffix in reversed(suffixes):
+        there |= {path.with_suffix(""): path for path in files if path.suffix.lower() == suffix}
+    stems = {path: (labels / path.relative_to(folder)).with_suffix("") for path in paths}
+    return {path: there[stem] for path, stem in stems.items() if stem in there}
+
+
+def check_complete(
+    paths: Sequence[Path],
+    sources: Mapping[Path, Any],
+    folders: tuple[Path, Path],
+    suffix: str,
+    noun: str,
+    layout: str,
+) -> None:
+    """Raise a ValueError with the photographs of which `sources` do not have a map.
+
+    It names one by its suffix, and what a map is by the noun; `folders` are of both kinds of files.
+    """
+    folder, maps = folders
+    missing = [path.relative_to(folder) for path in paths if path not in sources]
+    if missing:
+        names = printable(listed(list(map(str, missing)), 3))
+        first = (maps / missing[0]).with_suffix(suffix)
+        where = f"; {printable(first)} is not there" if maps.is_dir() else ""
+        raise ValueError(
+            f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} have "
+            f"no {noun} in {printable(maps)}: {names}{where}. {layout}"
+        )
+
+
+def size_of(photograph: Path, max_pixels: int | None) -> tuple[int, int]:
+    """Return the height and width of a photograph as it is shown, or raise a ValueError."""
+    try:
+        return displayed_size(read_contents(photograph), max_pixels)
+    except (OSError, BadImageError) as error:
+        reason = unreadable_reason(error)
+        raise ValueError(f"its photograph {photograph.name} cannot be read: {reason}") from error
+
+
+def check_map_size(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    """Raise a ValueError where a map does not have the size of its photograph."""
+    if shape != size:
+        (rows, columns), (height, width) = shape, size
+        raise ValueError(f"has {columns} x {rows} pixels, and its photograph {width} x {height}")
+
+
+def each_map(
+    paths: Sequence[Path],
+    look: Callable[[Path], _Value],
+    sources: Mapping[Path, Any],
+    noun: str,
+    layout: str,
+    problems: Sequence[str] = (),
+) -> list[_Value]:
+    """Return what a function makes of every photograph, or raise one error with all its errors."""
+
+    def attempt(path: Path) -> _Value | str:
+        try:
+            return look(path)
+        except (OSError, TypeError, ValueError) as error:  # and BadImageError
+            reason = unreadable_reason(error) if isinstance(error, OSError) else str(error)
+            return f"{sources[path] if isinstance(sources[path], Path) else path}: {reason}"
+
+    with ThreadPoolExecutor(available_processors()) as pool:
+        looked = list(pool.map(attempt, paths))
+    if wrong := [*problems, *(one for one in looked if isinstance(one, str))]:
+        lines = "".join(f"\n    {printable(one)}" for one in wrong[:MOST_LINES])
+        more = f"\n    and {len(wrong) - MOST_LINES:,} more" if len(wrong) > MOST_LINES else ""
+        total = len(looked) + len(problems)
+        raise ValueError(
+            f"{counted(len(wrong), noun)} of {total:,} cannot be used:{lines}{more}\n{layout}"
+        )
+    return [one for one in looked if not isinstance(one, str)]
+
+
+def readable(paths: Sequence[Path], options: FileOptions) -> tuple[list[Path], Checked]:
+    """Return the photographs that can be decoded, and what their check has seen."""
+    _, checked = check_images(paths, options)
+    bad = {file for file, _ in checked.unreadable}
+    return [path for path in paths if path not in bad], checked
+
+
+def splits_of_maps(
+    kind: type[MapSplit],
+    folder: Path,
+    photographs: tuple[Sequence[Path], Checked],
+    sources: Sequence[Any],
+    task: Task,
+    rows: np.ndarray,
+    part: tuple[float, int],
+    options: FileOptions,
+) -> Splits:
+    """Return the splits of photographs: by the folders at the top, or drawn.
+
+    Args:
+        kind, folder, options: Of the splits.
+        photographs: What `readable` returned.
+        sources, rows: What each map is read from, and the task's `summary` of it.
+        task: What the maps mean; it is fitted to those of the training images.
+        part: What part to hold out where folders do not say so, and the seed.
+    """
+    paths, checked = photographs
+    top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
+    places: dict[str, Any] = {"all" if options.whole else "train": np.arange(len(paths))}
+    if "train" in top and None not in top:
+        places = {
+            name: np.array([i for i, split in enumerate(top) if split == name])
+            for name in ("train", "val", "test")
+            if name in top
+        }
+    if not options.whole:
+        places = with_validation(places, folder)
+        if "val" not in places:
+            train = places["train"]
+            is_held_out = task.split(rows[train], *part)
+            places |= {"train": train[~is_held_out], "val": train[is_held_out]}
+        task = task.fitted(rows[places["train"]])
+    splits = {}
+    for name, of_split in places.items():
+        files, maps = [paths[i] for i in of_split], [sources[i] for i in of_split]
+        splits[name] = checked_split(
+            name, task, files, rows[of_split], None, checked, options, kind, sources=maps
+        )
+    report = FileReport(tuple(checked.unreadable), ())
+    return Splits(str(folder), task.names, splits, report)

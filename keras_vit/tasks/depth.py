@@ -1,0 +1,284 @@
+"""Depth: a positive number for every pixel, such as a distance, a height above ground, biomass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from typing import Any, ClassVar, Self
+
+import keras
+import numpy as np
+from keras import ops
+from PIL import Image
+
+from keras_vit._base.errors import check_above_zero, printable
+from keras_vit.tasks.answer import Tally, check_finite_answers
+from keras_vit.tasks.bilinear import bilinear_matrix
+from keras_vit.tasks.depth_colors import depth_colors, depth_range
+from keras_vit.tasks.depth_losses import CLOSE, CloseShare, SiLog
+from keras_vit.tasks.scores import NamedScores
+from keras_vit.tasks.splitting import quantile_bins
+from keras_vit.tasks.target import as_array
+from keras_vit.tasks.task import Task
+
+KEPT = 128  # numbers that are kept of an image's depths: quantiles
+_MOST_PIXELS = 2**18  # of an image, from which its quantiles are
+_MOST_ROWS, _TRIED = 1000, 64  # images by which a constant is chosen, and how many are tried
+_LARGEST = 30.0  # of an output: its exponential, 1e13, is still far from the largest float32
+_SCORES = ("delta1", "abs_rel", "rmse")
+_MEDIANS = ("answered", "present")  # of the measured pixels
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+@dataclass(frozen=True)
+class Depth(Task):
+    """A positive number for every pixel; the answers are the exponentials of the outputs.
+
+    Outputs and answers are `(examples, height, width, 1)` at the size of the model's images, and
+    answers in the unit of the targets. Targets are numbers `(examples, height, width)`; NaN,
+    infinity, 0 and negative numbers are pixels without a measurement, which neither train nor
+    score. Where the maps themselves are not at hand, a target is a row `(1 + 128,)` of float64: how
+    many pixels were measured, and quantiles of their depths.
+
+    Attributes:
+        names: Of the number; `("depth",)` by default.
+        unit: Such as `"m"`; an empty text where there is none.
+        depth_scale: What 1 in a file of labels is worth in the unit, such as 0.001 for millimeters
+            in meters; None for 1 in files of floats, and an error in files of integers.
+        typical: The geometric mean of the training images' depths, by which exported files are
+            compared; 1 by default. `fitted` computes it.
+
+    The last three do not change what outputs mean: tasks that differ in them alone are equal.
+
+    Raises:
+        ValueError: `depth_scale` or `typical` is not finite or not above 0, or there are several
+            names.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks import Depth
+    >>> task = Depth(unit="m")
+    >>> answer, = task.answers(np.log([[[[1.0], [2.0]], [[3.0], [4.0]]]]))
+    >>> task.to_text(answer)
+    'depth 1 to 4 m, median 2.5 m'
+    >>> scores = task.scores([[[1.0, 2.0], [3.0, np.nan]]], answer[None])
+    >>> round(scores["abs_rel"].value, 6), scores["delta1"].value
+    (0.0, 1.0)
+    """
+
+    kind = "depth"
+    nouns = ("number", "numbers")
+    most = 1
+    head = "map"
+    per_pixel = True
+    pixel_dtype = "float32"
+    unknown_pixel = 0.0
+    mixes = False
+    keeps_in_mirror = True
+    keeps_in_crop = False
+    losses: ClassVar = {"silog": SiLog}
+    distillation: ClassVar = {}
+    tensor_names = ("depth",)
+
+    names: tuple[str, ...] = ("depth",)
+    unit: str = field(default="", compare=False)
+    depth_scale: float | None = field(default=None, compare=False)
+    typical: float = field(default=1.0, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_above_zero(typical=self.typical)
+        if self.depth_scale is not None:
+            check_above_zero(depth_scale=self.depth_scale)
+
+    @property
+    def kind_and_size(self) -> str:
+        return self.kind
+
+    def check_targets(self, targets: Any) -> np.ndarray:
+        """Return maps as float32, 0 where nothing was measured, or rows of quantiles as float64."""
+        array = as_array(targets)
+        if array.ndim == 2 and array.shape[1] == 1 + KEPT and array.dtype.kind == "f":
+            return array.astype(np.float64)
+        if array.ndim != 3 or array.dtype.kind not in "iuf":
+            raise ValueError(
+                f"Targets of {array.dtype} and shape {array.shape} do not fit depth: give numbers "
+                "(examples, height, width)."
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # of what is not a measurement
+            depths = array.astype(np.float32)
+            return np.where((depths > 0) & (depths < np.inf), depths, np.float32(0))
+
+    def summary(self, targets: Any) -> np.ndarray:
+        """Return how many pixels of each image are measured, and quantiles of their depths.
+
+        float64 `(images, 1 + 128)`; quantiles are 0 where nothing is measured.
+        """
+        checked = self.check_targets(targets)
+        if checked.ndim == 2:
+            return checked
+        rows = np.zeros((len(checked), 1 + KEPT))
+        for row, depths in zip(rows, checked, strict=True):
+            measured = depths[depths > 0]
+            row[0] = measured.size
+            if measured.size:
+                some = np.sort(measured[:: -(-measured.size // _MOST_PIXELS)])
+                row[1:] = some[((np.arange(KEPT) + 0.5) / KEPT * some.size).astype(int)]
+        return rows
+
+    def _quantiles(self, targets: Any) -> np.ndarray:
+        """Return the quantiles of the images with a measured pixel, `(images, 128)`."""
+        rows = self.summary(targets)
+        measured = rows[rows[:, 0] > 0, 1:]
+        if not len(measured):
+            raise ValueError(
+                f"Not one pixel of {len(rows):,} maps of depth is measured: give numbers above 0."
+            )
+        return measured
+
+    def _strata(self, targets: Any, fraction: float) -> np.ndarray:
+        return quantile_bins(self.summary(targets)[:, 1 + KEPT // 2], fraction)
+
+    def fitted(self, targets: Any) -> Self:
+        """Return the task whose `typical` is the targets' geometric mean."""
+        return replace(self, typical=float(np.exp(self.initial_bias(targets)[0])))
+
+    def unfitted(self) -> Self:
+        return replace(self, typical=1.0)
+
+    def initial_bias(self, targets: Any) -> np.ndarray:
+        """Return the mean logarithm of the depths, of each image the same part."""
+        return np.log(self._quantiles(targets)).mean(keepdims=True)[0].astype(np.float32)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [CloseShare()]
+
+    def answer_shape(self, image_size: tuple[int, int]) -> tuple[int, ...]:
+        return (*image_size, 1)
+
+    @property
+    def answer_scale(self) -> np.ndarray:
+        return np.full(1, self.typical, np.float32)
+
+    def answers(self, outputs: Any) -> np.ndarray:
+        logs = np.asarray(outputs, np.float32)
+        if logs.ndim != 4 or logs.shape[-1] != 1:
+            raise ValueError(
+                f"Outputs {logs.shape} do not fit depth: give (examples, height, width, 1)."
+            )
+        return np.exp(np.clip(logs, -_LARGEST, _LARGEST))
+
+    def answers_in_graph(self, outputs: Any) -> Any:
+        return ops.exp(ops.clip(ops.cast(outputs, "float32"), -_LARGEST, _LARGEST))
+
+    def outputs_in_graph(self, answers: Any) -> Any:
+        return ops.log(ops.maximum(answers, float(np.exp(-_LARGEST))))
+
+    def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
+        return {self.answer_names[0]: answers}
+
+    def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
+        """Return the minimum, the median and the maximum of the map as rows of `predictions`."""
+        unit = {"unit": self.unit} if self.unit else {}
+        functions: dict[str, Any] = {"minimum": np.min, "median": np.median, "maximum": np.max}
+        rows = [{"name": n, "value": float(f(answer)), **unit} for n, f in functions.items()]
+        return {"predictions": rows}
+
+    def to_text(self, answer: Any, top: int = 5) -> str:
+        low, median, high = (row["value"] for row in self.describe(answer)["predictions"])
+        name, middle = self.shown_names[0], self._in_unit(median)
+        return printable(f"{name} {low:.4g} to {self._in_unit(high)}, median {middle}")
+
+    def _in_unit(self, depth: float) -> str:
+        return printable(f"{depth:.4g} {self.unit}".strip())
+
+    def answer_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
+        """Return the depth of each pixel of an image, bilinear, float32 `(height, width)`."""
+        depths = np.asarray(answer, np.float32)[..., 0]
+        rows, columns = (bilinear_matrix(*pair) for pair in zip(depths.shape, size, strict=True))
+        return np.asarray(rows @ depths @ columns.T)
+
+    def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
+        """Return a TIFF file of float32, the depths themselves, and a PNG file of their colors."""
+        depths = self.answer_map(answer, size)
+        tiff, png = BytesIO(), BytesIO()
+        Image.fromarray(depths).save(tiff, "TIFF", compression="tiff_adobe_deflate")
+        Image.fromarray(depth_colors(depths, *depth_range(depths))).save(png, "PNG")
+        return {".tiff": tiff.getvalue(), ".color.png": png.getvalue()}
+
+    def tally(self, targets: Any, answers: Any) -> Tally:
+        """Return the scores of each image, and the medians of its measured pixels: `(images,)`."""
+        depths, numbers = self.check_targets(targets), np.asarray(answers)
+        if (*depths.shape, 1) != numbers.shape:
+            raise ValueError(
+                f"Targets {depths.shape} do not match answers {numbers.shape}: give maps of one "
+                "size, and one number for each pixel."
+            )
+        check_finite_answers(numbers)
+        columns = np.full((5, len(depths)), np.nan)
+        for column, y, x in zip(columns.T, depths, numbers[..., 0], strict=True):
+            if (measured := y > 0).any():
+                column[:3] = _image_scores(y[measured], x[measured])
+                column[3:] = np.median(x[measured]), np.median(y[measured])
+        return dict(zip((*_SCORES, *_MEDIANS), columns, strict=True))
+
+    def _scores(self, tally: Tally) -> NamedScores:
+        """Return the mean of each image's scores: no image weighs more for its pixels."""
+        rows = np.stack([tally[name] for name in _SCORES], axis=1)
+        known = np.isfinite(rows).all(axis=1)
+
+        def score(weights: np.ndarray) -> list[float]:
+            total = weights[known].sum()
+            return (weights[known] @ rows[known] / (total or np.nan)).tolist()
+
+        return _SCORES, score
+
+    def main_score(self, targets: Any) -> str:
+        return "delta1"
+
+    def best_constants(self, targets: Any) -> Mapping[str, Any]:
+        """Return of some quantiles of all depths those that score best, of up to 1,000 images."""
+        rows = self._quantiles(targets)
+        rows = rows[:: -(-len(rows) // _MOST_ROWS)]
+        tried = np.quantile(rows, (np.arange(_TRIED) + 0.5) / _TRIED)
+        errors = np.array([_image_scores(rows, constant).mean(axis=1) for constant in tried])
+        errors[:, 0] *= -1  # more is better
+        return dict(zip(_SCORES, tried[errors.argmin(axis=0)], strict=True))
+
+    def constant_tally(self, targets: Any, answer: Any) -> Tally:
+        """Return the tally by the quantiles of each image: exact to about a hundredth."""
+        rows = self.summary(targets)
+        measured, columns = rows[:, 0] > 0, np.full((5, len(rows)), np.nan)
+        columns[:3, measured] = _image_scores(rows[measured, 1:], answer)
+        columns[3], columns[4] = answer, np.median(rows[:, 1:], axis=1)
+        return dict(zip((*_SCORES, *_MEDIANS), columns, strict=True))
+
+    def distance(self, tally: Tally) -> np.ndarray:
+        """Return the mean relative error of each image, 0 where nothing is measured."""
+        return np.nan_to_num(tally["abs_rel"], nan=0.0)
+
+    def texts(self, tally: Tally, index: int) -> tuple[str, str]:
+        error, answer, truth = (tally[n][index] for n in ("abs_rel", "answered", "present"))
+        median = self._in_unit(answer)
+        return f"median {median} (AbsRel {error:.2f})", f"median {self._in_unit(truth)}"
+
+    def explained(self, answers: Any) -> np.ndarray:
+        return np.zeros(len(answers), int)
+
+    def evidence(self, outputs: Any, which: Any) -> Any:
+        """Return the mean output over the pixels, `(examples,)`."""
+        return ops.mean(outputs[..., 0], axis=(1, 2))
+
+    def evidence_text(self, which: int) -> str:
+        return f"a larger {self.shown_names[0]}"
+
+
+def _image_scores(depths: np.ndarray, answers: Any) -> np.ndarray:
+    """Return delta1, AbsRel and RMSE over the last axis, `(3, ...)`."""
+    y, x = depths.astype(np.float64), np.asarray(answers, np.float64)
+    with np.errstate(divide="ignore"):
+        close = np.maximum(x / y, y / x) < CLOSE
+    error = np.abs(x - y)
+    return np.stack([close.mean(-1), (error / y).mean(-1), np.sqrt((error**2).mean(-1))])

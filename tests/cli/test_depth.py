@@ -1,0 +1,59 @@
+"""Maps of depth from a folder to a run, its report, its predictions as files, and its export."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import data
+from tests.cli.conftest import Command, command, here, small_recipe  # noqa: F401
+from tests.tasks.test_depth import depth_folders
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("here", "small_recipe")
+def test_from_maps_of_depth_to_maps(command: Command) -> None:  # noqa: F811
+    depth_folders(Path.cwd(), 12, (40, 48))
+    for file in Path("maps").iterdir():
+        depth = np.asarray(Image.open(file)) if file.suffix == ".tiff" else np.load(file)[..., 0]
+        depth = np.where((depth > 0) & (depth < 9), depth, 0)
+        file.unlink()
+        Image.fromarray(np.rint(1000 * depth).astype("uint16")).save(file.with_suffix(".png"))
+    small = "--recipe from_scratch_tiny --image-size 32 --steps 8 --task depth"
+    wrong = f"train --data photos --labels maps {small} --out run"
+    assert "give --depth-scale, what 1 is worth, such as --depth-scale 0.001" in command(
+        wrong, status=2
+    )
+    command(f"train --data photos --labels maps {small} --depth-scale 0.001 --out run")
+    report = json.loads(Path("run/report.json").read_text())["report"]
+    assert report["task"]["depth_scale"] == 0.001
+    assert {"delta1", "abs_rel", "rmse"} == report["scores"].keys() == report["constant"].keys()
+    assert report["scores"]["abs_rel"][0] < 0.6
+    for name in ("report.md", "overlays.png"):
+        assert Path("run", name).exists()
+    assert "abs_rel" in command("evaluate run --data photos --labels maps --split all")
+    command("predict run photos --out rows.csv --maps answers")
+    assert Path("rows.csv").read_text().startswith('"file","error","value_minimum","value_median"')
+    with Image.open("answers/photos/0.tiff") as file, Image.open("photos/0.png") as photo:
+        assert (file.size, file.mode) == (photo.size, "F")
+        found = np.asarray(file)
+    assert 0.5 < np.median(found) < 9
+    assert Path("answers/photos/0.color.png").exists()
+    command("export run --format onnx --out run.onnx")
+    model, exported = keras_vit.load("run"), keras_vit.exporting.load_exported("run.onnx")
+    splits = data.load("photos", labels="maps", task=model.task, val_fraction=None)["all"]
+    _, ours = keras_vit.evaluation.predict_split(model, splits)
+    _, theirs = keras_vit.evaluation.predict_split(exported, splits)
+    np.testing.assert_allclose(model.task.answers(ours), theirs, rtol=1e-4)
+    command("inspect run photos/0.png --out inspection")
+    assert Path("inspection/pixels.png").exists()
+    for wrong, message in (
+        (f"train --data photos --labels maps {small} --coverage 0.9 --out b", "depth has neither"),
+        ("export run --format html --out page.html", "depth answers every pixel"),
+    ):
+        assert message in command(
+            f"{wrong} --depth-scale 1" if "train" in wrong else wrong, status=2
+        )

@@ -1,0 +1,187 @@
+"""A positive number for every pixel: loss, scores, files, readers, colors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import mean_absolute_percentage_error, root_mean_squared_error
+
+import keras_vit
+from keras_vit import data
+from keras_vit.tasks import Depth
+from keras_vit.tasks.depth_colors import depth_colors
+from keras_vit.tasks.depth_losses import CloseShare, SiLog
+from keras_vit.training.fitting import _augmentation
+from tests import bank
+from tests.tasks.test_losses import value_and_gradient
+
+SIZE = (20, 30)
+
+
+def depth_folders(folder: Path, count: int = 6, size: tuple[int, int] = SIZE) -> Path:
+    """Photographs, brighter where farther, and maps of 1 to 5 m with holes, in three formats."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        near, far = rng.uniform(1, 2), rng.uniform(3, 5)
+        depth = np.linspace(near, far, size[1], dtype="float32") + np.zeros((size[0], 1), "float32")
+        image = np.repeat(np.rint(50 * depth)[..., None], 3, axis=-1).astype("uint8")
+        depth[:2, :3], depth[2, :2], depth[3, 0] = np.nan, (np.inf, -1), 0
+        photo, file = folder / "photos" / f"{i}.png", folder / "maps" / str(i)
+        for path in (photo, file):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(photo)
+        if i % 2:
+            np.save(file.with_suffix(".npy"), depth[..., None])
+        else:
+            Image.fromarray(depth).save(file.with_suffix(".tiff"))
+    return folder
+
+
+def maps(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    targets = rng.uniform(0.5, 9, (4, 5, 6))
+    targets[rng.random(targets.shape) < 0.3] = np.nan
+    targets[3] = 0  # nothing is measured
+    return targets, rng.normal(1, 0.5, (4, 5, 6, 1)).astype("float32")
+
+
+@pytest.mark.every_backend
+def test_the_loss_and_its_gradient_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    targets, outputs = maps(np.random.default_rng(0))
+    for balance in (0.0, 0.5):
+        values, gradients = np.zeros(4), np.zeros_like(outputs)
+        for i in range(3):  # Depth Anything V2's loss of a batch of one
+            x = torch.tensor(outputs[i, ..., 0], requires_grad=True)
+            y = torch.tensor(targets[i], dtype=torch.float32)
+            valid = y > 0
+            d = torch.log(y[valid]) - x[valid]
+            loss = torch.sqrt(torch.pow(d, 2).mean() - balance * torch.pow(d.mean(), 2))
+            loss.backward()
+            values[i], gradients[i, ..., 0] = loss.item(), x.grad.numpy()
+        ours = SiLog(balance, reduction="none")(targets, outputs)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), values, rtol=1e-5)
+        loss = SiLog(balance, reduction="sum")
+        _, gradient = value_and_gradient(lambda x, loss=loss: loss(targets, x), outputs)
+        np.testing.assert_allclose(gradient, gradients, rtol=1e-4, atol=1e-7)
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    targets, outputs = maps(np.random.default_rng(1))
+    task = Depth()
+    answers = task.answers(outputs)
+    pairs = [(y[y > 0], x[y > 0]) for y, x in zip(targets[:3], answers[:3, ..., 0], strict=True)]
+    expected = {
+        "delta1": np.mean([np.mean(np.maximum(y / x, x / y) < 1.25) for y, x in pairs]),
+        "abs_rel": np.mean([mean_absolute_percentage_error(y, x) for y, x in pairs]),
+        "rmse": np.mean([root_mean_squared_error(y, x) for y, x in pairs]),
+    }
+    scores = task.scores(targets, answers, resamples=20)
+    for name, value in expected.items():
+        assert scores[name].value == pytest.approx(value, rel=1e-5)
+        assert scores[name].low < value < scores[name].high
+    metric = CloseShare()
+    metric.update_state(task.check_targets(targets), outputs)
+    assert float(metric.result()) == pytest.approx(expected["delta1"], rel=1e-5)
+    # The best constant, by a search over the measured numbers.
+    report = keras_vit.evaluation.report(task, targets, answers)
+    every = np.concatenate([y for y, _ in pairs])
+    best = min(np.mean([np.mean(np.abs(c - y) / y) for y, _ in pairs]) for c in every)
+    assert report.constant["abs_rel"].value == pytest.approx(best, rel=0.03)
+    assert "delta1" in str(report)
+
+
+def test_files_of_three_formats_are_one_map(tmp_path: Path) -> None:
+    folder = depth_folders(tmp_path)
+    splits = data.load(folder / "photos", labels=folder / "maps", reader="grain")
+    assert splits.task == Depth()
+    assert splits.task.typical == pytest.approx(2.7, abs=0.4)
+    split = data.load(folder / "photos", labels="../maps", reader="grain", val_fraction=None)["all"]
+    assert split.task.typical == 1
+    expected = [split.label_map(i) for i in range(len(split))]
+    assert (expected[0] == 0).sum() == 9
+    assert split.labels()[0, 0] == 20 * 30 - 9
+    for depth, source in zip(expected, split.sources, strict=True):
+        source.unlink()
+        millimeters = Image.fromarray(np.rint(1000 * depth).astype(np.uint16))
+        millimeters.save(source.with_suffix(".png"))
+    task = Depth(("distance",), depth_scale=0.001)
+    split = data.load(folder / "photos", labels="../maps", reader="grain", task=task)["train"]
+    assert split.task.names == ("distance",)
+    of_each = {int(path.stem): split.label_map(i) for i, path in enumerate(split.sources)}
+    for i, depth in of_each.items():
+        np.testing.assert_allclose(depth, expected[i], atol=6e-4)
+
+
+def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    folder = depth_folders(tmp_path)
+    photos, place = folder / "photos", folder / "maps"
+
+    def refused(match: str, labels: Path = place, **options: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            data.load(photos, labels=labels, reader="grain", **options)
+
+    refused("of 6 .*have no mask", task="segmentation")
+    (place / "0.tiff").rename(place / "0.TIFF")
+    (place / "1.npy").rename(tmp_path / "1.npy")
+    refused(r"1 photograph of 6 .* have no map in .*1.npy is not there\. Give a map of depth")
+    np.save(place / "1.npy", np.zeros((20, 30)))
+    np.save(place / "3.npy", np.array([{}]), allow_pickle=True)
+    np.save(place / "5.npy", np.ones((20, 30, 2)))
+    Image.fromarray(np.ones((9, 7), "float32")).save(place / "2.tiff")
+    Image.fromarray(np.ones((20, 30), "uint16")).save(place / "4.tiff")
+    refused(
+        r"(?s)5 maps of 6 cannot be used.*1.npy: not one of its pixels is measured.*2.tiff: has "
+        r"7 x 9 pixels, and its photograph 30 x 20.*3.npy: a NumPy file of object.*4.tiff: "
+        r"integers, whose unit is not known: give depth_scale.*5.npy: 2 bands"
+    )
+    (place / "1.npy").write_bytes((place / "1.npy").read_bytes()[:500])
+    refused(r"1.npy: the NumPy file is incomplete")
+    (folder / "coco.json").write_text("{}")
+    refused("is a file, not a folder of maps of depth", folder / "coco.json", task="depth")
+
+
+@pytest.mark.parametrize("reader", ["tensorflow", "grain"])
+@pytest.mark.parametrize("training", [True, False])
+def test_depths_move_as_their_images_without_mixing(
+    tmp_path: Path, reader: str, training: bool
+) -> None:
+    pytest.importorskip("tensorflow" if reader == "tensorflow" else "grain")
+    folder = depth_folders(tmp_path, 4)
+    options: dict[str, Any] = {"labels": folder / "maps", "val_fraction": None, "reader": reader}
+    split = data.load(folder / "photos", **options)["all"]
+    turned = data.Augmentation(min_area=0.3, rotation=30, zoom=0.2)
+    batches = data.pipeline(split, (16, 24), 4, training, augment=turned, eval_transform="stretch")
+    images, depths = map(np.asarray, next(iter(batches)))
+    assert depths.dtype == np.float32
+    measured = depths > 0
+    assert 0.5 < measured.mean() < 1
+    assert depths[measured].min() >= 1  # no hole is mixed into a number
+    assert np.quantile(np.abs(images[..., 0] / 50 - depths)[measured], 0.9) < 0.15
+
+
+def test_what_it_refuses_and_how_it_is_shown() -> None:
+    task = Depth(unit="m")
+    levels = depth_colors(np.linspace(1e-6, 1, 256)[None], 0, 1)
+    viridis = np.rint(255 * matplotlib.colormaps["viridis"](np.arange(256))[None, :, :3])
+    assert np.abs(levels.astype(int) - viridis).max() <= 6
+    answer = task.answers(np.log(np.full((1, 4, 4, 1), 2.0)))[0]
+    files = task.answer_files(answer, (7, 9))
+    assert files.keys() == {".tiff", ".color.png"}
+    assert task.describe(answer)["predictions"][0]["unit"] == "m"
+    lines: list[str] = []
+    recipe = keras_vit.recipes.get("linear_pixels")
+    settings, _ = _augmentation(None, recipe, task, lines.append)
+    assert (settings.crop, settings.flip) == ("resize", True)
+    assert "without random crops: what is enlarged has another depth" in lines
+    assert _augmentation("maps", recipe, task, lines.append)[0].crop == "inception"
+    model = bank.fresh(task=task)
+    model.compile(loss=task.loss())
+    images = np.zeros((2, 32, 32, 3), "float32")
+    with pytest.raises(ValueError, match="class_weight weights an image by its one class"):
+        model.fit(images, np.ones((2, 32, 32)), class_weight={0: 1.0}, verbose=0)
