@@ -84,6 +84,8 @@ class Answer:
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         """Return the answer for one image as JSON values; `predictions` has a row per name.
 
+        Pages show of a row its first value, and `probability`, `part`, or `value` with its `unit`.
+
         Args:
             answer: An entry of `answers`.
             top: How many rows there are at most, where rows have probabilities.
@@ -103,15 +105,7 @@ class Answer:
         raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
 
     def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
-        """Return the answer to one image as files of that size: their contents by suffix.
-
-        Args:
-            answer: An entry of `answers`.
-            size: Height and width of the image.
-
-        Raises:
-            ValueError: The answer is not one of pixels.
-        """
+        """Return files of `answer_map`, from the same arguments: their contents by suffix."""
         raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
 
     def to_text(self, answer: Any, top: int = 5) -> str:

@@ -180,17 +180,16 @@ class Depth(Task):
         return {self.answer_names[0]: answers}
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
-        """Return the nearest, the median and the farthest depth, `predictions`."""
-        depths = np.asarray(answer)
-        row = {"name": self.names[0]} if self.names else {}
-        row |= {"nearest": float(depths.min()), "median": float(np.median(depths))}
-        row["farthest"] = float(depths.max())
-        return {"predictions": [row | ({"unit": self.unit} if self.unit else {})]}
+        """Return the minimum, the median and the maximum of the map as rows of `predictions`."""
+        unit = {"unit": self.unit} if self.unit else {}
+        functions: dict[str, Any] = {"minimum": np.min, "median": np.median, "maximum": np.max}
+        rows = [{"name": n, "value": float(f(answer)), **unit} for n, f in functions.items()]
+        return {"predictions": rows}
 
     def to_text(self, answer: Any, top: int = 5) -> str:
-        (row,) = self.describe(answer)["predictions"]
-        far, middle = self._in_unit(row["farthest"]), self._in_unit(row["median"])
-        return printable(f"{self.shown_names[0]} {row['nearest']:.4g} to {far}, median {middle}")
+        low, median, high = (row["value"] for row in self.describe(answer)["predictions"])
+        name, middle = self.shown_names[0], self._in_unit(median)
+        return printable(f"{name} {low:.4g} to {self._in_unit(high)}, median {middle}")
 
     def _in_unit(self, depth: float) -> str:
         return printable(f"{depth:.4g} {self.unit}".strip())

@@ -2,11 +2,13 @@
 
 import numpy as np
 
-# viridis at nine equal steps (van der Walt and Smith 2015); between them it is nearly linear.
+# viridis at 17 equal steps (van der Walt and Smith 2015); between them it is nearly linear.
 VIRIDIS = np.array(
     [
-        *([68, 1, 84], [71, 45, 123], [59, 82, 139], [44, 114, 142], [33, 144, 140]),
-        *([39, 173, 129], [93, 200, 99], [170, 220, 50], [253, 231, 37]),
+        *([68, 1, 84], [72, 24, 106], [71, 45, 123], [66, 64, 134], [59, 82, 139], [51, 99, 141]),
+        *([44, 114, 142], [38, 130, 142], [33, 145, 140], [31, 159, 136], [39, 173, 129]),
+        *([61, 188, 116], [92, 200, 99], [129, 211, 77], [170, 220, 50], [213, 226, 26]),
+        [253, 231, 37],
     ]
 )
 UNMEASURED = 255  # white

@@ -1,5 +1,6 @@
 """The loss and the metric of a positive number for every pixel, of which some are not measured."""
 
+import math
 from typing import Any
 
 import keras
@@ -84,7 +85,7 @@ class CloseShare(keras.metrics.Mean):
         """Add a batch."""
         logs, parts, has = log_depths_and_parts(y_true)
         difference = ops.abs(ops.cast(y_pred, "float32")[..., 0] - logs)
-        close = ops.cast(difference < float(ops.log(CLOSE)), "float32")
+        close = ops.cast(difference < math.log(CLOSE), "float32")
         weights = has if sample_weight is None else has * ops.cast(sample_weight, "float32")
         return super().update_state(ops.sum(parts * close, axis=(1, 2)), weights)
 

@@ -131,6 +131,11 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
     table = table_arguments(vars(options))
     splits = data.load(options.photos, **table, max_pixels=options.max_pixels, verify=False)
     split = splits.train
+    if split.per_pixel:
+        raise ValueError(
+            f"choose compares weights by answers per image, and {split.task.kind} answers every "
+            "pixel: give a table as labels, or compare the reports of short runs of train."
+        )
     if split.files is None:
         raise ValueError(
             f"{printable(options.photos)} is not a folder of image files: give one, with "
@@ -248,7 +253,7 @@ def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
 
 def _same(options: ChooseOptions) -> list[Any]:
     """Return the options of the table that `keras-vit train` has as well."""
-    values = {name: getattr(options, name) for name in ("labels", *OF_TABLE)}
+    values = {name: getattr(options, name, None) for name in ("labels", *OF_TABLE)}
     return [
         word
         for name, value in values.items()

@@ -198,7 +198,7 @@ augment = partial(
 def check_table(command: str, options: dict[str, Any]) -> None:
     """Refuses what is said of a table of labels where none is given."""
     for name in OF_TABLE:
-        if options[name] is not None and options["labels"] is None:
+        if options.get(name) is not None and options["labels"] is None:
             raise UsageError(
                 f"--{name.replace('_', '-')} has no effect without --labels (see keras-vit "
                 f"{command} -h)."
@@ -208,7 +208,7 @@ def check_table(command: str, options: dict[str, Any]) -> None:
             f"--order is for the grades of --task ordinal, not for {options['task']}: leave one "
             "of them out."
         )
-    if options["depth_scale"] is not None and options["task"] not in (None, "depth"):
+    if options.get("depth_scale") is not None and options["task"] not in (None, "depth"):
         raise UsageError(
             f"--depth-scale is for --task depth, not for {options['task']}: leave one of them out."
         )

@@ -1,8 +1,8 @@
 """Answers to every pixel in colors: images, labels and predictions side by side."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -67,24 +67,17 @@ def draw_overlays(
     return figure
 
 
-class Painter(Protocol):
-    """How maps of a task are painted; made from the task."""
-
-    def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the maps of an image in colors: what is predicted is the last one."""
-
-    def patches(self, maps: Sequence[np.ndarray], has_labels: bool) -> list[Any]:
-        """Return matplotlib's patches for a legend of all maps."""
-
-
 @dataclass(frozen=True)
 class ClassPainter:
-    """Paints classes over their image, with stripes where labels and predictions differ."""
+    """Paints classes over their image, with stripes where labels and predictions differ.
+
+    Of an image with one map or two, what is predicted last, `panels` are the maps in colors;
+    `patches` are those of a legend of all maps.
+    """
 
     task: Segmentation
 
     def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """See `Painter`."""
         panels = [self.colored(image, one) for one in maps]
         if len(maps) > 1:
             panels[-1] = striped(panels[-1], (maps[0] != maps[1]) & (maps[0] != IGNORED))
@@ -97,7 +90,6 @@ class ClassPainter:
         return np.where((classes == IGNORED)[..., None], image, both).astype(np.uint8)
 
     def patches(self, maps: Sequence[np.ndarray], has_labels: bool) -> list[Any]:
-        """See `Painter`."""
         from matplotlib.patches import Patch
 
         task = self.task
@@ -109,23 +101,21 @@ class ClassPainter:
             Patch(fc=colors[i], ec="0.5", label=printable(names[i])[:32]) for i in sorted(most)
         ]
         if has_labels:
-            stripes = {"fc": "white", "ec": "black", "hatch": "////"}
-            patches.append(Patch(**stripes, label="differs (stripes)"))
+            label = "differs (stripes)"
+            patches.append(Patch(fc="white", ec="black", hatch="////", label=label))
         return patches
 
 
 @dataclass(frozen=True)
 class DepthPainter:
-    """Paints depths beside their image, of a row by the range of its first map."""
+    """Paints depths beside their image, of a row by the range of its first map: see above."""
 
     task: Depth
 
     def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """See `Painter`."""
         return [depth_colors(one, *depth_range(maps[0])) for one in maps]
 
     def patches(self, maps: Sequence[np.ndarray], has_labels: bool) -> list[Any]:
-        """See `Painter`."""
         from matplotlib.patches import Patch
 
         rows = zip(VIRIDIS[[0, -1]] / 255, ("near", "far, of each row by itself"), strict=True)
@@ -134,10 +124,7 @@ class DepthPainter:
 
 
 # By the kind of task.
-PAINTERS: dict[str, Callable[[Any], Painter]] = {
-    Segmentation.kind: ClassPainter,
-    Depth.kind: DepthPainter,
-}
+PAINTERS: dict[str, Any] = {Segmentation.kind: ClassPainter, Depth.kind: DepthPainter}
 
 
 def striped(image: np.ndarray, where: np.ndarray) -> np.ndarray:

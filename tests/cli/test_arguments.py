@@ -38,7 +38,8 @@ NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
 ROWS = """
 batch-size 0 1.5 65537; cache 0 4097 448px; checkpoint-every -0.5 1e6
-clusters 1 10001; coverage 0 1 95; devices 0 100000; epochs 0 0.5 1000000000000; examples 0 101
+clusters 1 10001; coverage 0 1 95; depth-scale 0 1e6; devices 0 100000; epochs 0 0.5 1000000000000
+examples 0 101
 fewshot 0; held-out 1 -0.1 1.5; knn 0; image-size 0 100000 224x224; augment:images 0 101
 choose:images 9 10.5; learning-rate 0 -1e-3 100; lora 0 100000; max-bytes 0
 max-images 0; max-pixels 0; most 0 10001; neighbors 0 100001; num-classes 1.0
@@ -110,7 +111,6 @@ USAGE = [
     ("calibrate m --data x --separator ;", "--separator has no effect"),
     ("train --data x --labels l --order a,b --task regression", "--order is for the grades of"),
     ("train --data x --labels l --depth-scale 1 --task ordinal", "--depth-scale is for --task d"),
-    ("train --data x --labels l --depth-scale 0", "Give a number above 0 and below 1e+06"),
     ("evaluate m --data d --knn --seeds 5", "no effect without --fewshot"),
     ("evaluate m --data d --cache-dir c", "no effect without --probe"),
     ("augment --data digits --out folder", "argument --out: 'folder'"),

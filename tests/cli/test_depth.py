@@ -13,6 +13,7 @@ from tests.cli.conftest import Command, command, here, small_recipe  # noqa: F40
 from tests.tasks.test_depth import depth_folders
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("here", "small_recipe")
 def test_from_maps_of_depth_to_maps(command: Command) -> None:  # noqa: F811
     depth_folders(Path.cwd(), 12, (40, 48))
@@ -35,7 +36,7 @@ def test_from_maps_of_depth_to_maps(command: Command) -> None:  # noqa: F811
         assert Path("run", name).exists()
     assert "abs_rel" in command("evaluate run --data photos --labels maps --split all")
     command("predict run photos --out rows.csv --maps answers")
-    assert Path("rows.csv").read_text().startswith('"file","error","nearest_depth","median_depth"')
+    assert Path("rows.csv").read_text().startswith('"file","error","value_minimum","value_median"')
     with Image.open("answers/photos/0.tiff") as file, Image.open("photos/0.png") as photo:
         assert (file.size, file.mode) == (photo.size, "F")
         found = np.asarray(file)

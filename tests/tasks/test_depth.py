@@ -162,7 +162,7 @@ def test_depths_move_as_their_images_without_mixing(
     measured = depths > 0
     assert 0.5 < measured.mean() < 1
     assert depths[measured].min() >= 1  # no hole is mixed into a number
-    assert np.quantile(np.abs(images[..., 0] / 50 - depths)[measured], 0.95) < 0.15
+    assert np.quantile(np.abs(images[..., 0] / 50 - depths)[measured], 0.9) < 0.15
 
 
 def test_what_it_refuses_and_how_it_is_shown() -> None:

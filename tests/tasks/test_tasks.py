@@ -64,7 +64,7 @@ def test_configurations_targets_and_descriptions(task: Task) -> None:
     answer = task.answers(outputs_of(task))[0]
     description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
     assert json.loads(json.dumps(description)) == description
-    assert len(description["predictions"]) == {"regression": 3, "depth": 1}.get(task.kind, 2)
+    assert len(description["predictions"]) == {"regression": 3, "depth": 3}.get(task.kind, 2)
     assert text.splitlines() == [text]
     assert task.shown_names[0] in task.to_text(answer, top=3)
 

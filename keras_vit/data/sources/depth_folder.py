@@ -16,11 +16,10 @@ from keras_vit.data.sources.map_folder import (
     beside,
     check_complete,
     check_map_size,
-    check_photographs,
     each_map,
     photographs_in,
-    places_of_splits,
     readable,
+    size_of,
     splits_of_maps,
 )
 from keras_vit.data.sources.mask_folder import read_mask
@@ -69,20 +68,9 @@ def load_depth(
 ) -> Splits:
     """Find the photographs and maps of two folders, and check that they fit each other.
 
-    Args:
-        folder: Of photographs, in any folders; `train`, `val` and `test` at the top are splits.
-        maps: Of maps, with the names and folders of the photographs.
-        task: "depth" or None, or a `Depth` with what 1 in a file is worth.
-        val_fraction: As for `load`.
-        seed: As for `load`.
-        options: How files are read.
-
-    Raises:
-        FileNotFoundError: The folder of photographs does not exist.
-        ValueError: A photograph does not have a map, or has one of another size, or of which no
-            pixel is measured; the message lists the files.
+    Args and errors are those of `load_masks`; the task is "depth", or a `Depth` with what 1 in a
+    file is worth. A map of which no pixel is measured does not fit.
     """
-    check_photographs(folder, options, _LAYOUT)
     if not maps.is_dir():
         raise ValueError(f"{printable(maps)} is a file, not a folder of maps of depth. {_LAYOUT}")
     paths = photographs_in(folder, maps, options, _LAYOUT)
@@ -92,19 +80,17 @@ def load_depth(
     meaning = task if isinstance(task, Depth) else Depth()
 
     def look(path: Path) -> np.ndarray:
+        size = size_of(path, options.max_pixels)
         depths = read_depth(sources[path], meaning.depth_scale, options.max_pixels)
-        check_map_size(depths.shape, path, options.max_pixels)
+        check_map_size(depths.shape, size)
         if not (depths > 0).any():
             raise ValueError("not one of its pixels is measured")
         return meaning.summary(depths[None])[0]
 
     rows = np.array(each_map(paths, look, sources, "map", _LAYOUT))
-    places = places_of_splits(paths, folder, meaning, rows, val_fraction, seed, options)
-    if "train" in places:
-        meaning = meaning.fitted(rows[places["train"]])
-    of_each = [sources[path] for path in paths]
+    of_each, part = [sources[path] for path in paths], (val_fraction, seed)
     return splits_of_maps(
-        DepthSplit, folder, (paths, checked), of_each, meaning, rows, places, options
+        DepthSplit, folder, (paths, checked), of_each, meaning, rows, part, options
     )
 
 

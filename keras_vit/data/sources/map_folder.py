@@ -74,22 +74,19 @@ def maps_in(folder: Path, labels: str | os.PathLike[str]) -> Path | None:
     return next((p for p in (path, folder / path) if p.is_dir() or (is_file and p.is_file())), None)
 
 
-def check_photographs(folder: Path, options: FileOptions, layout: str) -> None:
-    """Raise an error where a folder cannot be one of photographs with maps."""
+def photographs_in(folder: Path, maps: Path, options: FileOptions, layout: str) -> list[Path]:
+    """Return the photographs at any depth of a folder, sorted, but for those among the maps.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+        ValueError: It does not hold a photograph, or bands are asked for.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {printable(folder)}. {layout}")
     if options.bands is not None:
         raise ValueError(
             "maps of pixels are for photographs, and bands for rasters: leave one out."
         )
-
-
-def photographs_in(folder: Path, maps: Path, options: FileOptions, layout: str) -> list[Path]:
-    """Return the photographs at any depth of a folder, sorted, but for those among the maps.
-
-    Raises:
-        ValueError: There is none.
-    """
     inside = maps if maps != folder and maps.is_relative_to(folder) else None
     paths = []
     for path in sorted(folder.rglob("*")):
@@ -126,15 +123,9 @@ def check_complete(
     noun: str,
     layout: str,
 ) -> None:
-    """Raise a ValueError with the photographs that do not have a map.
+    """Raise a ValueError with the photographs of which `sources` do not have a map.
 
-    Args:
-        paths: Of the photographs.
-        sources: Of the map of each that has one.
-        folders: Of photographs and of maps.
-        suffix: Of the file of a map, to name one that is not there.
-        noun: What a map is.
-        layout: How files are to be named.
+    It names one by its suffix, and what a map is by the noun; `folders` are of both kinds of files.
     """
     folder, maps = folders
     missing = [path.relative_to(folder) for path in paths if path not in sources]
@@ -157,11 +148,10 @@ def size_of(photograph: Path, max_pixels: int | None) -> tuple[int, int]:
         raise ValueError(f"its photograph {photograph.name} cannot be read: {reason}") from error
 
 
-def check_map_size(shape: tuple[int, ...], photograph: Path, max_pixels: int | None) -> None:
+def check_map_size(shape: tuple[int, ...], size: tuple[int, int]) -> None:
     """Raise a ValueError where a map does not have the size of its photograph."""
-    height, width = size_of(photograph, max_pixels)
-    if shape != (height, width):
-        rows, columns = shape
+    if shape != size:
+        (rows, columns), (height, width) = shape, size
         raise ValueError(f"has {columns} x {rows} pixels, and its photograph {width} x {height}")
 
 
@@ -201,36 +191,6 @@ def readable(paths: Sequence[Path], options: FileOptions) -> tuple[list[Path], C
     return [path for path in paths if path not in bad], checked
 
 
-def places_of_splits(
-    paths: Sequence[Path],
-    folder: Path,
-    task: Task,
-    rows: np.ndarray,
-    val_fraction: float,
-    seed: int,
-    options: FileOptions,
-) -> dict[str, np.ndarray]:
-    """Return the places of each split: by the folders at the top, or drawn."""
-    top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
-    is_split = "train" in top and None not in top
-    if is_split:
-        places: dict[str, Any] = {
-            name: np.array([i for i, split in enumerate(top) if split == name])
-            for name in ("train", "val", "test")
-            if name in top
-        }
-    else:
-        places = {"all" if options.whole else "train": np.arange(len(paths))}
-    if options.whole:
-        return places
-    places = with_validation(places, folder)
-    if "val" not in places:
-        train = places["train"]
-        is_held_out = task.split(rows[train], val_fraction, seed)
-        places |= {"train": train[~is_held_out], "val": train[is_held_out]}
-    return places
-
-
 def splits_of_maps(
     kind: type[MapSplit],
     folder: Path,
@@ -238,17 +198,39 @@ def splits_of_maps(
     sources: Sequence[Any],
     task: Task,
     rows: np.ndarray,
-    places: Mapping[str, np.ndarray],
+    part: tuple[float, int],
     options: FileOptions,
 ) -> Splits:
-    """Return the splits of photographs and their maps, one of each, by their places."""
+    """Return the splits of photographs: by the folders at the top, or drawn.
+
+    Args:
+        kind, folder, options: Of the splits.
+        photographs: What `readable` returned.
+        sources, rows: What each map is read from, and the task's `summary` of it.
+        task: What the maps mean; it is fitted to those of the training images.
+        part: What part to hold out where folders do not say so, and the seed.
+    """
     paths, checked = photographs
+    top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
+    places: dict[str, Any] = {"all" if options.whole else "train": np.arange(len(paths))}
+    if "train" in top and None not in top:
+        places = {
+            name: np.array([i for i, split in enumerate(top) if split == name])
+            for name in ("train", "val", "test")
+            if name in top
+        }
+    if not options.whole:
+        places = with_validation(places, folder)
+        if "val" not in places:
+            train = places["train"]
+            is_held_out = task.split(rows[train], *part)
+            places |= {"train": train[~is_held_out], "val": train[is_held_out]}
+        task = task.fitted(rows[places["train"]])
     splits = {}
     for name, of_split in places.items():
-        files = [paths[i] for i in of_split]
-        more: dict[str, Any] = {"sources": [sources[i] for i in of_split]}
+        files, maps = [paths[i] for i in of_split], [sources[i] for i in of_split]
         splits[name] = checked_split(
-            name, task, files, rows[of_split], None, checked, options, kind, **more
+            name, task, files, rows[of_split], None, checked, options, kind, sources=maps
         )
     report = FileReport(tuple(checked.unreadable), ())
     return Splits(str(folder), task.names, splits, report)

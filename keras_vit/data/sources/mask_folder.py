@@ -30,10 +30,8 @@ from keras_vit.data.sources.map_folder import (
     beside,
     check_complete,
     check_map_size,
-    check_photographs,
     each_map,
     photographs_in,
-    places_of_splits,
     readable,
     size_of,
     splits_of_maps,
@@ -103,13 +101,12 @@ def load_masks(
         ValueError: A photograph does not have a mask, or has one of another size, or a mask has a
             number that is not of a class; the message lists the files.
     """
-    check_photographs(folder, options, _LAYOUT)
+    paths = photographs_in(folder, masks, options, _LAYOUT)
     listed_names = _listed_names((masks if masks.is_dir() else masks.parent) / NAMES)
     names = _names_of(task)
     of_numbers = listed_names or tuple(name for name in names if name not in BACKGROUND)
     drawings = drawings_in(folder, masks, of_numbers)
     layout = drawings.layout if drawings else _LAYOUT
-    paths = photographs_in(folder, masks, options, layout)
     sources = drawings.find(paths) if drawings else beside(paths, folder, masks, SUFFIX)
     suffix = drawings.suffix if drawings else SUFFIX
     check_complete(paths, sources, (folder, masks), suffix, "mask", layout)
@@ -126,10 +123,9 @@ def load_masks(
     colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
     meaning = Segmentation(names, size, colors)
     counts = np.array([mask.counts[: meaning.size] for mask in known], np.float64)
-    places = places_of_splits(paths, folder, meaning, counts, val_fraction, seed, options)
-    of_each = [mask.source for mask in known]
+    of_each, part = [mask.source for mask in known], (val_fraction, seed)
     return splits_of_maps(
-        MaskSplit, folder, (paths, checked), of_each, meaning, counts, places, options
+        MaskSplit, folder, (paths, checked), of_each, meaning, counts, part, options
     )
 
 
@@ -192,8 +188,9 @@ def _checked_masks(
     """Read every mask once, and refuse all that do not fit in one error."""
 
     def look(path: Path) -> _Mask:
+        size_of_photograph = size_of(path, max_pixels)
         mask, palette = read_mask(sources[path], max_pixels)
-        check_map_size(mask.shape, path, max_pixels)
+        check_map_size(mask.shape, size_of_photograph)
         wrong = mask[(mask != IGNORED) & ((mask < 0) | (mask >= (size or IGNORED)))]
         if wrong.size:
             most = "254" if size is None else f"{size - 1}"
