@@ -132,7 +132,7 @@ class TrainOptions:
     )
     loss: str | None = in_recipe(
         "loss in place of the recipe's or the task's: softmax, sigmoid; binary_crossentropy, "
-        "asymmetric, zlpr; squared_error, huber, quantile; cumulative_crossentropy",
+        "asymmetric, zlpr; squared_error, huber, quantile; cumulative_crossentropy; silog",
         None,
     )
     balance: str | None = in_recipe(
