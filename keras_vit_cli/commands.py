@@ -39,6 +39,7 @@ from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.plan_command import plan
 from keras_vit_cli.predict.predict_command import predict
+from keras_vit_cli.pretrain.pretrain_command import pretrain
 from keras_vit_cli.printing import (
     print_next,
     print_next_of_model,
@@ -74,6 +75,7 @@ def run(options: dict[str, Any]) -> int:
     """Runs one command, from the options that `parse` returns."""
     commands: dict[str, Callable[[Any], int | None]] = {
         "train": _train,
+        "pretrain": pretrain,
         "calibrate": calibrate,
         "predict": predict,
         "evaluate": evaluate,
@@ -95,7 +97,7 @@ def run(options: dict[str, Any]) -> int:
     }
     name = options.pop("command")
     # The server ends by itself, and what a run leaves is removed when it is resumed.
-    ends_at_once = name in ("serve", "train")
+    ends_at_once = name in ("serve", "train", "pretrain")
     with short_warnings(name), nullcontext() if ends_at_once else ended_by_sigterm():
         return commands[name](COMMANDS[name].options(**options)) or 0
 

@@ -9,7 +9,7 @@ from keras_vit_cli.exit_status import exit_status
 from keras_vit_cli.quiet import without_noise
 
 # Commands that read their data by tf.data, unless `--reader grain` asks for another.
-DATA_COMMANDS = ("train", "evaluate", "augment")
+DATA_COMMANDS = ("train", "pretrain", "evaluate", "augment")
 
 
 def main() -> int:

@@ -10,8 +10,10 @@ photographs ── embed ──► FeatureIndex ──┬──► find_similar 
 """
 
 from keras_vit.curation.choice import (
+    FeatureComparison,
     FeatureScores,
     RidgeAnswers,
+    compare_features,
     judge_features,
     neighbors_answers,
     ridge_answers,
@@ -45,6 +47,7 @@ __all__ = [
     "Clusters",
     "DamagedIndexError",
     "Duplicates",
+    "FeatureComparison",
     "FeatureIndex",
     "FeatureScores",
     "ImageMeasures",
@@ -54,6 +57,7 @@ __all__ = [
     "PhotoMeasures",
     "RidgeAnswers",
     "SearchResult",
+    "compare_features",
     "confident_errors",
     "embed",
     "find_clusters",

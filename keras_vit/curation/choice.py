@@ -2,7 +2,8 @@
 
     features, targets ──┬──► neighbors_answers   the nearest neighbors vote
                         └──► ridge_answers       a linear probe, in closed form
-                                    └──► judge_features: scores with intervals, by the task
+                                    ├──► judge_features: scores with intervals, by the task
+                                    └──► compare_features: of two sets of features, the difference
 
 Both leave one image out at a time, exactly and without a second fit, so that no image is held out
 and nothing is drawn: the same features have the same scores.
@@ -71,6 +72,30 @@ class FeatureScores:
     examples: int
 
 
+@dataclass(frozen=True)
+class FeatureComparison:
+    """What two sets of features know of the same labels.
+
+    Attributes:
+        before: The scores of the first.
+        after: The scores of the second.
+        knn: By how much the second's nearest neighbors score more, by `before.measure`, with the
+            95 % interval of the paired difference.
+        probe: By how much its linear probe does.
+    """
+
+    before: FeatureScores
+    after: FeatureScores
+    knn: Score
+    probe: Score
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether one of the differences is certainly above 0, and neither is certainly below."""
+        changes = (self.knn, self.probe)
+        return any(c.low > 0 for c in changes) and not any(c.high < 0 for c in changes)
+
+
 def judge_features(
     features: FeatureIndex | np.ndarray,
     targets: Any,
@@ -106,21 +131,87 @@ def judge_features(
     >>> scores.probe[scores.measure].value
     1.0
     """
+    return _judge(features, targets, task.fitted(targets), slice(None), k, resamples)[0]
+
+
+def compare_features(
+    before: FeatureIndex | np.ndarray,
+    after: FeatureIndex | np.ndarray,
+    targets: Any,
+    task: Task,
+    scored: Any = None,
+    k: int = VOTERS,
+) -> FeatureComparison:
+    """Scores two sets of features of the same images, and by how much the second one scores more.
+
+    Each image is answered by all others; the intervals of the differences are paired.
+
+    Args:
+        before: Features, as for `judge_features`.
+        after: Others of the same images, in the same order, of any dimension.
+        targets: As for `judge_features`, like `task` and `k`.
+        scored: The places of the images whose answers are scored, such as those that neither of the
+            two was trained on; the others vote. None for all.
+
+    Raises:
+        ValueError: See `judge_features`; or `scored` are not the places of two images or more.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.curation import compare_features
+    >>> from keras_vit.tasks import Classification
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(60) % 2
+    >>> noise = rng.normal(size=(60, 4))
+    >>> changed = compare_features(
+    ...     noise, noise + 5 * np.eye(4)[labels], labels, Classification(("cat", "dog")))
+    >>> changed.is_gain, changed.after.probe["accuracy"].value
+    (True, 1.0)
+    """
     task = task.fitted(targets)
-    checked = task.check_targets(targets)
-    right = _as_answers(task, checked)
-    rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, BLOCK)])
-    answers = {
-        "knn": neighbors_answers(rows, right, k),
-        "probe": (ridge := ridge_answers(rows, right)).answers,
-    }
+    count = len(task.check_targets(targets))
+    places = np.arange(count) if scored is None else np.unique(np.asarray(scored))
+    if places.dtype.kind not in "iu" or len(places) < 2 or places[0] < 0 or places[-1] >= count:
+        raise ValueError(
+            f"scored={scored!r} must be the places of at least two of {count:,} images: integers "
+            f"from 0 to {count - 1}, or None for all."
+        )
+    (first, *answers), (second, *others) = (
+        _judge(each, targets, task, places, k) for each in (before, after)
+    )
+    right = np.asarray(targets)[places]
+    knn, probe = (
+        task.score_changes(right, *pair)[first.measure]
+        for pair in zip(answers, others, strict=True)
+    )
+    return FeatureComparison(first, second, knn, probe)
+
+
+def _judge(
+    features: FeatureIndex | np.ndarray,
+    targets: Any,
+    task: Task,
+    places: Any,
+    k: int,
+    resamples: int = 1000,
+) -> tuple[FeatureScores, np.ndarray, np.ndarray]:
+    """Return the scores at these places, and what k-NN and the probe answer there."""
     # Ridge regression answers what `check_targets` returns: numbers are scaled there.
-    scores = {
-        name: task.scores(targets, task.to_targets(each), resamples)
-        for name, each in answers.items()
-    }
-    measure = task.main_score(targets)
-    return FeatureScores(measure, scores["knn"], scores["probe"], ridge.penalty, len(rows))
+    right, at_places = _as_answers(task, task.check_targets(targets)), np.asarray(targets)[places]
+    rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, BLOCK)])
+    ridge = ridge_answers(rows, right)
+    knn, probe = (
+        task.to_targets(each[places]) for each in (neighbors_answers(rows, right, k), ridge.answers)
+    )
+    scores = FeatureScores(
+        task.main_score(at_places),
+        task.scores(at_places, knn, resamples),
+        task.scores(at_places, probe, resamples),
+        ridge.penalty,
+        len(at_places),
+    )
+    return scores, knn, probe
 
 
 def neighbors_answers(

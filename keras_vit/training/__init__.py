@@ -9,6 +9,7 @@ from keras_vit.training.fitting import fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.parameter_groups import ParameterGroup, freeze, layerwise_decay
+from keras_vit.training.pretraining import pretrain
 from keras_vit.training.resume import ResumableRun
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.training.schedules import WarmupDecay
@@ -28,6 +29,7 @@ __all__ = [
     "layerwise_decay",
     "merged",
     "model_stock",
+    "pretrain",
     "recipes",
     "sharpness_aware",
 ]

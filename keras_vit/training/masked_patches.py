@@ -3,7 +3,9 @@
     images ──► patch embeddings ──► half of them corrupted ──► encoder ──► head ──► 512 colors
        └─────► mean color of the corrupted patches, three bits per channel ─────► labels
 
-It needs no labels, and trains the model's own layers: for transfer, fine-tune the model itself.
+It needs no labels, and trains the model's own layers: for transfer, fine-tune the model itself. It
+is for millions of images: on thousands it gains nothing that can be seen, and `pretrain` is for
+those.
 """
 
 from typing import Any, Self

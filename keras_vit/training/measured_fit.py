@@ -91,7 +91,7 @@ def prepare(
     most = None
     if budget is not None:
         check_above_zero(budget=budget)
-        most = _passes_within(model, recipe, budget, Path(folder) / "plan.json")
+        most = passes_within(model, recipe, budget, Path(folder) / "plan.json")
     plan = plan_tuning(len(train), recipe, most, can_fold=held_out is None)
     if plan is None or plan.folds or held_out is not None:
         return Prepared(plan, splits, held_out)
@@ -106,8 +106,18 @@ def prepare(
     return Prepared(plan, rest, without_copies(held, remaining), refits=True)
 
 
-def _passes_within(model: Any, recipe: Recipe, seconds: float, file: Path) -> float:
-    """Return how many images a time lets through training; once measured, the same again."""
+def passes_within(
+    model: Any, recipe: Recipe, seconds: float, file: Path, step_cost: float = STEP_COST
+) -> float:
+    """Return how many images a time lets through training; once measured, the same again.
+
+    Args:
+        model: Whose pass forward is timed.
+        recipe: With the batch and, where the model takes any, the size of the images.
+        seconds: The time.
+        file: Keeps what was measured.
+        step_cost: Of a training step beside the pass forward of its images.
+    """
     if file.is_file():
         return float(json.loads(file.read_text("utf-8"))["passes"])
     shape = (recipe.batch_size, *(side or recipe.image_size for side in model.input_shape[1:]))
@@ -115,7 +125,7 @@ def _passes_within(model: Any, recipe: Recipe, seconds: float, file: Path) -> fl
     for _ in range(2):  # the first one compiles
         started = time.monotonic()
         model.predict_on_batch(images)
-    per_image = STEP_COST * (time.monotonic() - started) / len(images)
+    per_image = step_cost * (time.monotonic() - started) / len(images)
     passes = max(seconds - SECONDS_PER_FIT, 1e-3) / per_image
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps({"seconds": seconds, "passes": passes}))

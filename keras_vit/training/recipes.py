@@ -507,6 +507,29 @@ RECIPES["masked_patches"] = Recipe(
     clip_norm=None,
 )
 
+RECIPES["diet_cp"] = Recipe(
+    source="DIET-CP (2509.06990): continued pre-training, where every image is a class, for "
+    "keras_vit.training.pretrain; the crop is ours.",
+    hardware="Two CPU cores: about an hour with ViT-S/16 and 1,000 images.",
+    model=size_arguments("ViT-Ti/16"),
+    image_size=224,
+    batch_size=32,
+    epochs=150,
+    learning_rate=1e-4,
+    label_smoothing=0.3,
+    clip_norm=None,
+    scaling="sqrt",
+    augmentation=Augmentation(min_area=0.3),
+)
+RECIPES["diet"] = replace(
+    RECIPES["diet_cp"],
+    source="DIET (2302.10260): the same without released weights; batch and crop are ours.",
+    hardware="Hours on two CPU cores; released weights are far better wherever there are some.",
+    epochs=1000,
+    learning_rate=1e-3,
+    label_smoothing=0.8,
+)
+
 # ViT paper, table 4: steps, warm-up, learning rate and the learning rates to try. Warm-up and
 # learning rate are those of big_vision's configs/transfer.py, where it has the task (for B/32).
 FINETUNE = {

@@ -20,12 +20,14 @@ from keras_vit_cli.options.list import LIST
 from keras_vit_cli.options.option import Command
 from keras_vit_cli.options.plan import PLAN
 from keras_vit_cli.options.predict import PREDICT
+from keras_vit_cli.options.pretrain import PRETRAIN
 from keras_vit_cli.options.search import SEARCH
 from keras_vit_cli.options.serve import SERVE
 from keras_vit_cli.options.train import TRAIN
 
 COMMANDS: dict[str, Command] = {
     "train": TRAIN,
+    "pretrain": PRETRAIN,
     "calibrate": CALIBRATE,
     "predict": PREDICT,
     "evaluate": EVALUATE,

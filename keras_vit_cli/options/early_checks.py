@@ -56,7 +56,13 @@ EXISTING = {
     "decisions": DECISIONS,
 }
 # Of these commands it is something else: a name, or what is written.
-OTHERWISE = {("train", "model"), ("plan", "model"), ("list", "weights"), ("audit", "index")}
+OTHERWISE = {
+    ("train", "model"),
+    ("plan", "model"),
+    ("pretrain", "model"),
+    ("list", "weights"),
+    ("audit", "index"),
+}
 
 # The packages that a command imports at its end, or one of its options, and the extra that has
 # them. The backend and what reads the data are looked for where they are chosen.
@@ -96,7 +102,7 @@ def _paths(options: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in options.items():
         if name in EXISTING and (options["command"], name) not in OTHERWISE:
             for each in value if isinstance(value, tuple) else (value,):
-                if each is not None:
+                if each is not None and (options["command"], str(each)) != ("pretrain", "none"):
                     yield name, str(each)
 
 

@@ -24,10 +24,15 @@ from keras_vit_cli.train.job import Job
 MAIN_SCORES = ("mean_average_precision", "quadratic_kappa", "r2", "accuracy")
 
 
-def begin(job: Job, folder: Path, print_fn: Callable[[str], None]) -> None:
+def begin(job: Any, folder: Path, print_fn: Callable[[str], None]) -> None:
     """Records the options of a new run, or compares them with those of the run to resume.
 
     Checkpoints have them, too, but the first one comes after a while.
+
+    Args:
+        job: A dataclass of options with an `identity` and an `out`, such as a `Job`.
+        folder: Of the run, while it is not finished.
+        print_fn: Prints a line.
     """
     path = folder / "config.json"
     if not path.is_file():

@@ -30,6 +30,7 @@ evaluate no/such/model --data no/such/folder; calibrate no/such/model --data no/
 inspect no/such/model photo.jpg --out out; export no/such/model --out out; serve no/such/model
 embed no/such/folder --model no/such/model --out index; search no/such/index photo.jpg
 cluster no/such/index --out clusters.html; audit no/such/index --out audit
+pretrain no/such/folder --weights no/such/model.keras --out out
 choose no/such/folder --among no/such/model --out choice
 augment --data no/such/folder --out sheet.png
 """
@@ -37,7 +38,7 @@ REQUIRED = dict(row.strip().split(" ", 1) for row in re.split("[;\n]", WORDS.str
 NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
 ROWS = """
-batch-size 0 1.5 65537; cache 0 4097 448px; checkpoint-every -0.5 1e6
+batch-size 0 1.5 65537; blocks 0 1001; cache 0 4097 448px; checkpoint-every -0.5 1e6
 clusters 1 10001; coverage 0 1 95; depth-scale 0 1e6; devices 0 100000; epochs 0 0.5 1000000000000
 examples 0 101
 fewshot 0; held-out 1 -0.1 1.5; knn 0; image-size 0 100000 224x224; augment:images 0 101
@@ -115,7 +116,7 @@ USAGE = [
     ("evaluate m --data d --cache-dir c", "no effect without --probe"),
     ("augment --data digits --out folder", "argument --out: 'folder'"),
     ("augment --data digits --out sheet.txt", "argument --out: 'sheet.txt'"),
-    *(("trian", reason) for reason in ("invalid choice: 'trian'", "Did you mean 'train'?")),
+    *(("trian", reason) for reason in ("invalid choice: 'trian'", "Did you mean 'train'")),
     ("train", "required: --data"),
     ("train --data x --sam\x1b[2J", "--sam\\x1b[2J"),
     ("train --data x --two\nlines", "unrecognized arguments: --two\\nlines"),

@@ -5,7 +5,13 @@ import pytest
 from sklearn.linear_model import Ridge, RidgeClassifierCV, RidgeCV
 from sklearn.neighbors import KNeighborsClassifier
 
-from keras_vit.curation import choice, judge_features, neighbors_answers, ridge_answers
+from keras_vit.curation import (
+    choice,
+    compare_features,
+    judge_features,
+    neighbors_answers,
+    ridge_answers,
+)
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 
 PENALTIES = (0.01, 0.3, 10.0, 300.0)
@@ -91,3 +97,42 @@ def test_features_are_judged_by_the_scores_of_their_task() -> None:
     scores = judge_features(features, labels, Ordinal(("low", "mid", "high")), resamples=50)
     assert scores.measure == "quadratic_kappa"
     assert 0 < scores.probe[scores.measure].value < 1
+
+
+def test_two_sets_of_features_are_compared_where_they_are_scored() -> None:
+    """The answers of a fit to all other rows, of the scored rows alone; scikit-learn's k-NN."""
+    features, labels = examples()
+    noise = np.random.default_rng(1).normal(size=(60, 5))
+    task, scored = Classification(("a", "b", "c")), np.arange(60)[::2]
+    ours = compare_features(noise, features, labels, task, scored, k=7)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    peer = KNeighborsClassifier(
+        7,
+        metric="cosine",
+        algorithm="brute",
+        weights=lambda distances: np.exp((1 - distances) / 0.07),
+    )
+    right = {"knn": [], "probe": []}
+    for i in scored:
+        others = np.arange(60) != i
+        fitted = Ridge(ours.after.penalty).fit(unit[others], np.eye(3)[labels[others]])
+        right["probe"].append(fitted.predict(unit[[i]]).argmax() == labels[i])
+        knn = peer.fit(features[others], labels[others])
+        right["knn"].append(knn.predict(features[[i]])[0] == labels[i])
+    assert ours.after.examples == 30
+    for name, expected in right.items():
+        after = getattr(ours.after, name)["accuracy"].value
+        np.testing.assert_allclose(after, np.mean(expected))
+        before = getattr(ours.before, name)["accuracy"].value
+        change = getattr(ours, name)
+        np.testing.assert_allclose(change.value, after - before, atol=1e-12)
+        assert change.low <= change.value <= change.high
+    whole = compare_features(noise, noise, labels, task)
+    assert whole.before == judge_features(noise, labels, task)
+    assert (whole.knn.value, whole.is_gain) == (0, False)
+    back = compare_features(features, noise, labels, task, scored, k=7)
+    assert ours.is_gain
+    assert not back.is_gain
+    for wrong in ([0], [0, 60], [-1, 2], [0.5, 1.5]):
+        with pytest.raises(ValueError, match="must be the places of at least two of 60"):
+            compare_features(noise, features, labels, task, wrong)

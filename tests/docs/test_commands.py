@@ -20,7 +20,10 @@ from tests.docs.blocks import commands, pages
 pytestmark = pytest.mark.backends("jax")  # which has all three kinds of distribution
 PER_CLASS = 52  # `--held-out 0.1` of the training images has to be at least 20
 FILES = {"FILE": "model.safetensors", "FLOWERS": "photos"}  # what a reader fills in
-LESS = {"train": ["--epochs", "1", "--batch-size", "32"]}  # of the same work
+LESS = {
+    "train": ["--epochs", "1", "--batch-size", "32"],
+    "pretrain": ["--epochs", "1"],
+}  # of the same work
 
 Lines = tuple[tuple[str, ...], ...]
 

@@ -22,7 +22,7 @@ from keras_vit.data.decode.decoder import DECODERS, Crop
 from keras_vit.data.decode.image_files import unreadable_reason
 from keras_vit.data.random_numbers import generator
 from keras_vit.tasks import Task
-from keras_vit.tasks.classification import as_task
+from keras_vit.tasks.classification import Classification, as_task
 
 GRAY = 127  # what replaces an image that cannot be decoded
 DIGEST_DIGITS = 32  # hexadecimal ones of an image's SHA-256: 128 bits, as no two images share
@@ -213,6 +213,13 @@ class IndexedSplit(Split):
         # A class without an image here may be none of them.
         table = np.array([place.get(name, -1) for name in self.class_names], np.int32)
         changed._labels, changed.task = table[self._labels], as_task(names)
+        return changed
+
+    def as_instances(self) -> Self:
+        """Return the same images, each of them a class of its own: labels are 0, 1, 2 and so on."""
+        changed = self._copy()
+        changed._labels, changed.sampling_rates = np.arange(len(self), dtype=np.int32), None
+        changed.task, changed.per_pixel = Classification(size=len(self)), False
         return changed
 
     def _copy(self) -> Self:

@@ -1,0 +1,1 @@
+"""`keras-vit pretrain`: what images without labels do for weights, measured on those with some."""
