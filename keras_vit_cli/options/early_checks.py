@@ -56,14 +56,16 @@ EXISTING = {
     "decisions": DECISIONS,
 }
 # Of these commands it is something else: a name, or what is written.
-OTHERWISE = {("train", "model"), ("plan", "model"), ("list", "weights"), ("audit", "index")}
+OTHERWISE = {("train", "model"), ("plan", "model"), ("list", "weights")} | {
+    (command, "index") for command in ("audit", "label")
+}
 
 # The packages that a command imports at its end, or one of its options, and the extra that has
 # them. The backend and what reads the data are looked for where they are chosen.
 PLOTS, SEARCH = (("matplotlib",), "plots"), (("sklearn",), "search")
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     **dict.fromkeys(("train", "choose", "inspect", "augment"), PLOTS),
-    **dict.fromkeys(("audit", "cluster"), SEARCH),
+    **dict.fromkeys(("audit", "cluster", "label"), SEARCH),
     "serve": (("uvicorn", "starlette", "python_multipart", "prometheus_client"), "serve"),
 }
 BY_SUFFIX: dict[str, tuple[tuple[str, ...], str]] = {

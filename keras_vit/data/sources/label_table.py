@@ -176,29 +176,101 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     >>> read_file_table(folder / "photos.csv")
     [('a.jpg', 'daisy', None)]
     """
-    table, images = read_table(path), ImageFolder(path.parent, suffixes_of(FileOptions().read_by))
+    read = _read_files(path, path.parent)
+    splits: Sequence[str | None] = [None] * len(read.names)
+    if read.columns.split:
+        splits = _read_splits(read.table, read.columns, read.bad)
+    _report_bad(read.table, read.bad, "error")
+    return list(zip(read.names, read.labels, splits, strict=True))
+
+
+class LabeledFiles(NamedTuple):
+    """A table of labels, one per image, as `read_labeled_files` returns it.
+
+    Attributes:
+        columns: The names of all columns.
+        file: The one of files.
+        label: The one of labels.
+        names: The image of each row, relative to the folder.
+        labels: Its label; None where the cell is empty.
+        cells: Those of each row, in the order of `columns`.
+    """
+
+    columns: tuple[str, ...]
+    file: str
+    label: str
+    names: list[str]
+    labels: list[str | None]
+    cells: list[tuple[str, ...]]
+
+
+def read_labeled_files(path: Path, folder: Path) -> LabeledFiles:
+    """Return the rows of a table with a label per image, or with an empty cell in its place.
+
+    Args:
+        path: A table with a column of files and, beside `split` and `group`, one of labels.
+        folder: Which the files are relative to.
+
+    Raises:
+        ValueError: There is not one column of files and one of labels; a file is not there, or has
+            two labels.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.jpg").write_bytes(b"...")
+    >>> _ = (folder / "labels.csv").write_text("file,label\\na.jpg,daisy\\n")
+    >>> read_labeled_files(folder / "labels.csv", folder).labels
+    ['daisy']
+    """
+    read = _read_files(path, folder)
+    table, labels = read.table, read.columns.labels
+    if len(labels) != 1:
+        raise ValueError(
+            f"{printable(path)} has {counted(len(labels), 'column')} of labels beside its files "
+            f"({_list(table)}): give a table with one, of the class of each image."
+        )
+    first: dict[str, str | None] = {}
+    for row, (name, label) in enumerate(zip(read.names, read.labels, strict=True)):
+        if label is None and table.columns[labels[0]][row]:
+            read.bad.setdefault(row, f"{shown(table.columns[labels[0]][row])} is not one class")
+        elif row not in read.bad and first.setdefault(name, label) != label:
+            read.bad[row] = f"{shown(name)} has another label before"
+    _report_bad(table, read.bad, "error")
+    columns = [[str(cell) for cell in cells] for cells in table.columns.values()]
+    cells = list(zip(*columns, strict=True))
+    return LabeledFiles(
+        tuple(table.columns), read.columns.file, labels[0], read.names, read.labels, cells
+    )
+
+
+class _Files(NamedTuple):
+    """A table of files with their labels, and the reasons of the rows that cannot be used."""
+
+    table: Table
+    columns: _Columns
+    names: list[str]
+    labels: list[str | None]
+    bad: dict[int, str]
+
+
+def _read_files(path: Path, folder: Path) -> _Files:
+    table, images = read_table(path), ImageFolder(folder, suffixes_of(FileOptions().read_by))
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
     names = [name for name in table.columns if name not in (split, group)]
     file = _guess_file_column(table, images, names)
     _check_header(table, images, file)
     labels, indices = _label_columns(table, [name for name in names if name != file])
-    columns = _Columns(file, labels, split, None, indices)
-    bad = dict(table.broken)
+    columns, bad = _Columns(file, labels, split, None, indices), dict(table.broken)
     files, _ = images.find_all(table.columns[file], file, bad)
-    splits = _read_splits(table, columns, bad) if split else [None] * len(files)
     cells: Sequence[Cell] = [""] * len(files)
     if len(labels) == 1:
         cells = read_cells(labels[0], table.columns[labels[0]], (), table.places, bad)
-    _report_bad(table, bad, "error")
-    return [
-        (
-            file.relative_to(path.parent).as_posix(),
-            cell if isinstance(cell, str) and cell else None,
-            part,
-        )
-        for file, cell, part in zip(files, cells, splits, strict=True)
-    ]
+    known = [cell if isinstance(cell, str) and cell else None for cell in cells]
+    of_folder = [each.relative_to(folder).as_posix() for each in files]
+    return _Files(table, columns, of_folder, known, bad)
 
 
 def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) -> _Columns:
