@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._base.errors import check_non_negative, check_positive, check_rate, counted
 from keras_vit.curation.clusters import MOST_FITTED, find_clusters
 from keras_vit.curation.feature_index import FeatureIndex
-from keras_vit.curation.nearest import BLOCK, unit_rows
+from keras_vit.curation.nearest import BLOCK, rows_of, unit_rows
 from keras_vit.evaluation.linear_heads import RIDGE, Head, fit_head, left_out, stratified_folds
 
 # The constants of the paper: dropouts per image, and the part of the features that each drops.
@@ -105,14 +105,14 @@ def next_to_label(
     random = np.random.default_rng(seed)
     if len(unlabeled) > MOST_FITTED:
         unlabeled = np.sort(random.permutation(unlabeled)[:MOST_FITTED])
-    rows = unit_rows(_rows_of(features, unlabeled))
+    rows = unit_rows(rows_of(features, unlabeled))
     different = np.sort(np.unique(rows, axis=0, return_index=True)[1])  # of copies, the first
     unlabeled, rows = unlabeled[different], rows[different]
     labeled = np.flatnonzero(known >= 0)
     predicted, flips = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
     has_probe = len(np.unique(known[labeled])) >= FEWEST
     if has_probe:
-        probe = fit_probe(unit_rows(_rows_of(features, labeled)), known[labeled])
+        probe = fit_probe(unit_rows(rows_of(features, labeled)), known[labeled])
         predicted, flips = _flips(probe, rows, dropouts, rate, random)
     chosen = _spread(rows, np.flatnonzero(flips), count, seed)
     if len(chosen) < count:
@@ -133,11 +133,6 @@ def _check_labels(features: FeatureIndex | np.ndarray, labels: Any) -> np.ndarra
             "class is not known."
         )
     return known
-
-
-def _rows_of(features: FeatureIndex | np.ndarray, rows: np.ndarray) -> np.ndarray:
-    array = features.features if isinstance(features, FeatureIndex) else np.asarray(features)
-    return np.asarray(array[rows], np.float32)
 
 
 def fit_probe(x: np.ndarray, labels: np.ndarray) -> Head:

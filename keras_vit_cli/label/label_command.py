@@ -27,7 +27,7 @@ class Labels(NamedTuple):
     """What is labeled, and the table that it is in.
 
     Attributes:
-        table: The rows with a label alone; without `--labels`, none.
+        table: Its cells are of rows with a label alone.
         classes: Names of the classes.
         known: int `(n,)`, the class of each image of the index, -1 without one. An image has the
             label of another file with the same bytes.
@@ -96,13 +96,9 @@ def _read_labels(options: LabelOptions, index: FeatureIndex) -> Labels:
         table = LabeledFiles(("file", "label"), "file", "label", [], [], [])
         return Labels(table, tuple(names), np.full(len(index), -1))
     table = read_labeled_files(options.labels, index.photos)
-    rows = [row for row, label in enumerate(table.labels) if label is not None]
-    table = table._replace(
-        names=[table.names[row] for row in rows],
-        labels=[table.labels[row] for row in rows],
-        cells=[table.cells[row] for row in rows],
-    )
     labeled = {n: label for n, label in zip(table.names, table.labels, strict=True) if label}
+    cells = [row for row, label in zip(table.cells, table.labels, strict=True) if label]
+    table = table._replace(cells=cells)
     classes = tuple(dict.fromkeys([*names, *sorted(set(labeled.values()))]))
     number = {name: i for i, name in enumerate(classes)}
     digests = dict(zip(index.files, index.sums, strict=True))
@@ -112,13 +108,9 @@ def _read_labels(options: LabelOptions, index: FeatureIndex) -> Labels:
 
 def _usable(index: FeatureIndex) -> np.ndarray:
     """Return the rows that may be trained on, and whose name a table can have."""
-    return np.array(
-        [
-            row
-            for row, (name, split) in enumerate(zip(index.files, index.splits, strict=True))
-            if split in (None, "train") and name == name_of(name).strip()
-        ],
-        np.int64,
+    pairs = zip(index.files, index.splits, strict=True)
+    return np.flatnonzero(
+        [part in (None, "train") and name == name_of(name).strip() for name, part in pairs]
     )
 
 

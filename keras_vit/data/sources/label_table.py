@@ -176,16 +176,16 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     >>> read_file_table(folder / "photos.csv")
     [('a.jpg', 'daisy', None)]
     """
-    read = _read_files(path, path.parent)
-    splits: Sequence[str | None] = [None] * len(read.names)
-    if read.columns.split:
-        splits = _read_splits(read.table, read.columns, read.bad)
-    _report_bad(read.table, read.bad, "error")
-    return list(zip(read.names, read.labels, splits, strict=True))
+    table, columns, names, labels, bad = _read_files(path, path.parent)
+    splits: Sequence[str | None] = [None] * len(names)
+    if columns.split:
+        splits = _read_splits(table, columns, bad)
+    _report_bad(table, bad, "error")
+    return list(zip(names, labels, splits, strict=True))
 
 
 class LabeledFiles(NamedTuple):
-    """A table of labels, one per image, as `read_labeled_files` returns it.
+    """A table of one label per image.
 
     Attributes:
         columns: The names of all columns.
@@ -205,57 +205,34 @@ class LabeledFiles(NamedTuple):
 
 
 def read_labeled_files(path: Path, folder: Path) -> LabeledFiles:
-    """Return the rows of a table with a label per image, or with an empty cell in its place.
-
-    Args:
-        path: A table with a column of files and, beside `split` and `group`, one of labels.
-        folder: Which the files are relative to.
+    """Return the rows of a table of files in `folder` with a label, or an empty cell, per image.
 
     Raises:
-        ValueError: There is not one column of files and one of labels; a file is not there, or has
-            two labels.
-
-    Example:
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.jpg").write_bytes(b"...")
-    >>> _ = (folder / "labels.csv").write_text("file,label\\na.jpg,daisy\\n")
-    >>> read_labeled_files(folder / "labels.csv", folder).labels
-    ['daisy']
+        ValueError: There is not one column of files and one of labels beside `split` and `group`; a
+            file is not there, or has two labels.
     """
-    read = _read_files(path, folder)
-    table, labels = read.table, read.columns.labels
-    if len(labels) != 1:
+    table, columns, names, labels, bad = _read_files(path, folder)
+    if len(columns.labels) != 1:
         raise ValueError(
-            f"{printable(path)} has {counted(len(labels), 'column')} of labels beside its files "
-            f"({_list(table)}): give a table with one, of the class of each image."
+            f"{printable(path)} has {counted(len(columns.labels), 'column')} of labels beside its "
+            f"files ({_list(table)}): give a table with one, of the class of each image."
         )
-    first: dict[str, str | None] = {}
-    for row, (name, label) in enumerate(zip(read.names, read.labels, strict=True)):
-        if label is None and table.columns[labels[0]][row]:
-            read.bad.setdefault(row, f"{shown(table.columns[labels[0]][row])} is not one class")
-        elif row not in read.bad and first.setdefault(name, label) != label:
-            read.bad[row] = f"{shown(name)} has another label before"
-    _report_bad(table, read.bad, "error")
-    columns = [[str(cell) for cell in cells] for cells in table.columns.values()]
-    cells = list(zip(*columns, strict=True))
-    return LabeledFiles(
-        tuple(table.columns), read.columns.file, labels[0], read.names, read.labels, cells
-    )
+    label_cells, first = table.columns[columns.labels[0]], dict[str, str | None]()
+    for row, (name, label) in enumerate(zip(names, labels, strict=True)):
+        if label is None and label_cells[row]:
+            bad.setdefault(row, f"{shown(label_cells[row])} is not one class")
+        elif row not in bad and first.setdefault(name, label) != label:
+            bad[row] = f"{shown(name)} has another label before"
+    _report_bad(table, bad, "error")
+    texts = ([str(cell) for cell in cells] for cells in table.columns.values())
+    rows = list(zip(*texts, strict=True))
+    return LabeledFiles(tuple(table.columns), columns.file, columns.labels[0], names, labels, rows)
 
 
-class _Files(NamedTuple):
-    """A table of files with their labels, and the reasons of the rows that cannot be used."""
-
-    table: Table
-    columns: _Columns
-    names: list[str]
-    labels: list[str | None]
-    bad: dict[int, str]
-
-
-def _read_files(path: Path, folder: Path) -> _Files:
+def _read_files(
+    path: Path, folder: Path
+) -> tuple[Table, _Columns, list[str], list[str | None], dict[int, str]]:
+    """Return a table, its columns, files and labels, and the reasons of rows not to be used."""
     table, images = read_table(path), ImageFolder(folder, suffixes_of(FileOptions().read_by))
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
@@ -269,8 +246,7 @@ def _read_files(path: Path, folder: Path) -> _Files:
     if len(labels) == 1:
         cells = read_cells(labels[0], table.columns[labels[0]], (), table.places, bad)
     known = [cell if isinstance(cell, str) and cell else None for cell in cells]
-    of_folder = [each.relative_to(folder).as_posix() for each in files]
-    return _Files(table, columns, of_folder, known, bad)
+    return table, columns, [each.relative_to(folder).as_posix() for each in files], known, bad
 
 
 def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) -> _Columns:
