@@ -38,9 +38,9 @@ def local_weights(folder: Path | None = None) -> dict[str, int]:
     if not sizes:
         where = " and ".join(printable(place) for place in places)
         raise FileNotFoundError(
-            f"weights='auto' chooses among weights on this machine, and there are none in {where}: "
-            "give weights=MODEL:TAG, which is downloaded, or weights=auto:FOLDER with files or "
-            "folders of models in it."
+            f"--weights auto chooses among weights on this machine, and there are none in {where}: "
+            "give --weights MODEL:TAG, which is downloaded, or --weights auto:FOLDER, a folder "
+            "with files or folders of models."
         )
     return dict(sorted(sizes.items(), key=lambda item: item[1]))
 

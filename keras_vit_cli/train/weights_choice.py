@@ -74,8 +74,8 @@ def choose_weights(
         print_fn(f"{number} of {len(among)}, {time.monotonic() - began:.0f} s: {line}")
     if not choices:
         raise ValueError(
-            f"weights={job.weights!r}: none of {names} can be used; the first: "
-            f"{printable(next(iter(left_out.values())))} Give weights=MODEL:TAG, or a file."
+            f"--weights {printable(job.weights)}: none of {names} can be used. The first: "
+            f"{printable(next(iter(left_out.values())))} Give --weights MODEL:TAG, or a file."
         )
     choices.sort(key=lambda choice: -choice.probe.value)
     print_table(table_of(choices))

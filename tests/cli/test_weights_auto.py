@@ -20,9 +20,10 @@ SIZES = {"patch_size": 4, "hidden_dim": 16, "num_heads": 2, "input_shape": (8, 8
 TRAIN = "train --data photos --out run --image-size 8 --freeze-backbone --weights"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_export")
 def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None:
-    photos = color_photos(here / "photos", 10, ".png")
+    color_photos(here / "photos", 10, ".png")
     for depth in (1, 2):
         keras.utils.set_random_seed(depth)
         model = keras_vit.VisionTransformer(**SIZES, depth=depth)
@@ -45,15 +46,14 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
     # The run knows these images.
     Path("runs").mkdir()
     Path("run").rename("runs/first")
-    error = command(f"{TRAIN} auto:runs", status=2)
+    error = command(f"{TRAIN} auto:runs --overwrite", status=2)
     assert "none of 1 file or folder of weights can be used" in error
-    assert "No image" in error or "it was made with images like these" in error
+    assert "give images that it has not seen" in error
     for words, reason in (
         ("auto:photos", "there are none in photos: give --weights"),
         ("auto:zoo --model ViT-Ti/16", "leave --model out"),
     ):
-        assert reason in command(f"{TRAIN} {words}", status=2)
-    assert photos.is_dir()
+        assert reason in command(f"{TRAIN} {words} --overwrite", status=2)
 
 
 def test_downloads_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
