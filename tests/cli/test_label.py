@@ -46,14 +46,15 @@ def data_of(page: Path) -> dict[str, Any]:
     return shown
 
 
-def write_labels(file: str, rows: dict[str, str], header: str = "file,label") -> None:
+def write_labels(file: str, rows: dict[str, str]) -> None:
     with Path(file).open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([header.split(","), *rows.items()])
+        csv.writer(stream).writerows([("file", "label"), *rows.items()])
 
 
 def test_the_page_and_the_table_have_names_of_any_kind() -> None:
     rows = rows_of("all/label.csv")
-    assert {row["file"] for row in rows} == {*data_names(Path("all/label.html"))}
+    shown = data_of(Path("all/label.html"))
+    assert {row["file"] for row in rows} == {each["name"] for each in shown["photos"].values()}
     assert f"red/{NAME}" in {row["file"] for row in rows}
     # Files with the same bytes are one image.
     assert len(rows) == 16
@@ -63,11 +64,7 @@ def test_the_page_and_the_table_have_names_of_any_kind() -> None:
     sources = {str(each["src"]).partition(",")[0] for each in elements.all("img")}
     assert sources == {"data:image/jpeg;base64"}
     assert all(str(each["href"]).startswith("../photos/") for each in elements.all("a"))
-    assert data_of(Path("all/label.html"))["classes"] == ["green", "=red"]
-
-
-def data_names(page: Path) -> list[str]:
-    return [photo["name"] for photo in data_of(page)["photos"].values()]
+    assert shown["classes"] == ["green", "=red"]
 
 
 def test_a_second_call_goes_on(command: Command) -> None:
@@ -100,9 +97,8 @@ def test_a_second_call_goes_on(command: Command) -> None:
 
 def test_what_is_refused(command: Command) -> None:
     write_labels("wrong.csv", {"red/0.png": "red", "nowhere.png": "red"})
-    write_labels("two.csv", {"red/0.png": "red"}, "file,label")
-    complete = {f"{p.parent.name}/{p.name}": p.parent.name for p in Path("photos").glob("*/*.png")}
-    write_labels("complete.csv", complete)
+    files = (path.relative_to("photos").as_posix() for path in Path("photos").glob("*/*.png"))
+    write_labels("complete.csv", {name: name.partition("/")[0] for name in files})
     for words, reason in (
         (f"{LABEL} --labels wrong.csv --out no", "nowhere.png' is not a file in photos"),
         (f"{LABEL} --labels complete.csv --out no", "All 17 images have a label"),
