@@ -86,8 +86,8 @@ def next_to_label(
     >>> features = np.array([[9, 1], [9, 2], [1, 9], [2, 9], [9, 1.5]])
     >>> sorted(next_to_label(features, count=2).rows.tolist())
     [2, 4]
-    >>> next_to_label(features, [-1, -1, 0, -1, 1], count=2).rows.tolist()
-    [0, 3]
+    >>> sorted(next_to_label(features, [-1, -1, 0, -1, 1], count=3).rows.tolist())
+    [0, 1, 3]
     """
     check_positive(count=count, dropouts=dropouts)
     check_non_negative(seed=seed)
