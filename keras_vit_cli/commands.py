@@ -27,6 +27,7 @@ from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
 from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
@@ -86,6 +87,7 @@ def run(options: dict[str, Any]) -> int:
         "cluster": cluster,
         "choose": choose,
         "audit": audit,
+        "label": label,
         "export": _export,
         "check": _check,
         "serve": _serve,

@@ -11,11 +11,13 @@ import numpy as np
 from rich.progress import TextColumn
 
 from keras_vit import load
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import path_from
+from keras_vit._base.manifest import read_manifest
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
+from keras_vit.curation.feature_index import KIND
 from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit.evaluation.unseen_images import seen_images_of
 from keras_vit_cli.options.embed import EmbedOptions
@@ -74,6 +76,34 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
         f"read now{rate}{failed}"
     )
     return index
+
+
+def is_index(path: Path) -> bool:
+    """Return whether a path is the folder of an index."""
+    manifest = read_manifest(path) if path.is_dir() else None
+    return manifest is not None and manifest.kind == KIND
+
+
+def index_from(photos: Path, model: Path | None, index: Path | None, out: Path) -> FeatureIndex:
+    """Return the index that is given, or that of images, made beside `out` or brought up to date.
+
+    Raises:
+        ValueError: There are images without a model, or an index with one.
+    """
+    if is_index(photos):
+        if model is not None or index is not None:
+            raise ValueError(
+                f"{printable(photos)} is an index already: leave --model and --index out, or give "
+                "the images."
+            )
+        return FeatureIndex.open(photos)
+    if model is None:
+        raise ValueError(
+            f"{printable(photos)} is not an index of features: give the --model that sees the "
+            "images, such as the folder of a training run."
+        )
+    place = index or out.with_name(f"{out.absolute().name}_index")
+    return write_index(EmbedOptions(photos=photos, model=model, out=place))
 
 
 def print_made_with(model: str, known: int | None) -> None:

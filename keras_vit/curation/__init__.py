@@ -5,7 +5,8 @@ photographs ── embed ──► FeatureIndex ──┬──► find_similar 
                                         ├──► find_clusters      groups of similar ones
                                         ├──► judge_features     what they know of labels
                                         ├──► find_label_errors  labels that are probably wrong
-                                        ├──► outlier_distances  from all others
+                                        ├──► next_to_label      which images to label next
+                        ├──► outlier_distances  from all others
                         measure_photos ─┴──► find_duplicates    photographs that stand twice
 """
 
@@ -39,6 +40,7 @@ from keras_vit.curation.label_errors import (
     neighbor_probabilities,
     probe_probabilities,
 )
+from keras_vit.curation.labelling import ToLabel, next_to_label
 from keras_vit.curation.nearest import Nearest, nearest_neighbors
 from keras_vit.curation.perceptual_hash import perceptual_hash
 from keras_vit.curation.photo_search import SearchResult, find_similar
@@ -57,6 +59,7 @@ __all__ = [
     "PhotoMeasures",
     "RidgeAnswers",
     "SearchResult",
+    "ToLabel",
     "compare_features",
     "confident_errors",
     "embed",
@@ -73,6 +76,7 @@ __all__ = [
     "nearest_neighbors",
     "neighbor_probabilities",
     "neighbors_answers",
+    "next_to_label",
     "outlier_distances",
     "perceptual_hash",
     "probe_probabilities",

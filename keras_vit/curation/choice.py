@@ -102,6 +102,7 @@ def judge_features(
     task: Task,
     k: int = VOTERS,
     resamples: int = 1000,
+    groups: Any = None,
 ) -> FeatureScores:
     """Scores of the nearest neighbors and of a linear probe, each image answered by all others.
 
@@ -114,6 +115,8 @@ def judge_features(
         k: How many nearest neighbors vote, by exp(cosine / 0.07); fewer where there are fewer
             images.
         resamples: Of the bootstrap that intervals are from; that of an accuracy is Wilson's.
+        groups: One per row, such as the patient of each image, whose rows do not answer each other;
+            None where there are none. Intervals do not know of them.
 
     Raises:
         ValueError: Rows and targets do not match, there are fewer than three, a target is not
@@ -131,7 +134,7 @@ def judge_features(
     >>> scores.probe[scores.measure].value
     1.0
     """
-    return _judge(features, targets, task.fitted(targets), slice(None), k, resamples)[0]
+    return _judge(features, targets, task.fitted(targets), slice(None), k, resamples, groups)[0]
 
 
 def compare_features(
@@ -195,15 +198,15 @@ def _judge(
     places: Any,
     k: int,
     resamples: int = 1000,
+    groups: Any = None,
 ) -> tuple[FeatureScores, np.ndarray, np.ndarray]:
     """Return the scores at these places, and what k-NN and the probe answer there."""
     # Ridge regression answers what `check_targets` returns: numbers are scaled there.
     right, at_places = _as_answers(task, task.check_targets(targets)), np.asarray(targets)[places]
     rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, BLOCK)])
-    ridge = ridge_answers(rows, right)
-    knn, probe = (
-        task.to_targets(each[places]) for each in (neighbors_answers(rows, right, k), ridge.answers)
-    )
+    ridge = ridge_answers(rows, right, groups=groups)
+    votes = neighbors_answers(rows, right, k, groups=groups)
+    knn, probe = (task.to_targets(each[places]) for each in (votes, ridge.answers))
     scores = FeatureScores(
         task.main_score(at_places),
         task.scores(at_places, knn, resamples),
@@ -219,6 +222,7 @@ def neighbors_answers(
     answers: Any,
     k: int = VOTERS,
     temperature: float = TEMPERATURE,
+    groups: Any = None,
 ) -> np.ndarray:
     """Average the answers of each row's nearest other rows, weighted by exp(cosine / temperature).
 
@@ -228,9 +232,10 @@ def neighbors_answers(
         k: Rows that vote, by cosine; fewer where there are fewer.
         temperature: A small value lets the nearest ones decide; with `float("inf")` all votes
             weigh the same.
+        groups: One per row; rows of one group do not vote for each other. None without groups.
 
     Returns:
-        float64 `(n, outputs)`.
+        float64 `(n, outputs)`; where nobody may vote, the mean of all answers.
 
     Raises:
         ValueError: See `ridge_answers`; or the temperature is not above 0.
@@ -246,11 +251,22 @@ def neighbors_answers(
     right = _check_pairs(features, answers)
     if not temperature > 0:
         raise ValueError(f"temperature={temperature!r} must be greater than 0, such as 0.07.")
-    return weighted_votes(nearest_neighbors(features, k=k), right, temperature)
+    if groups is None:
+        return weighted_votes(nearest_neighbors(features, k=k), right, temperature)
+    group = _check_groups(groups, len(right))
+    near = nearest_neighbors(features, k=k + int(np.bincount(group).max()) - 1)
+    excluded = group[near.rows] == group[:, None]
+    excluded |= (~excluded).cumsum(axis=1) > k  # the nearest k of other groups vote
+    votes = weighted_votes(near, right, temperature, excluded)
+    votes[excluded.all(axis=1)] = right.mean(axis=0)
+    return votes
 
 
 def ridge_answers(
-    features: FeatureIndex | np.ndarray, answers: Any, penalties: Sequence[float] | None = None
+    features: FeatureIndex | np.ndarray,
+    answers: Any,
+    penalties: Sequence[float] | None = None,
+    groups: Any = None,
 ) -> RidgeAnswers:
     """Return the answer for each row of a ridge regression on all other rows, for the best penalty.
 
@@ -265,6 +281,9 @@ def ridge_answers(
         answers: What is right for each row, `(n, outputs)`.
         penalties: L2 penalties to compare by the left-out squared error, scikit-learn's `alpha`;
             None for 13 from 0.0001 to 100 times the features' mean variance times n.
+        groups: One per row; a row is answered by the rows of other groups, whose left-out residuals
+            are those of its own group times the inverse of 1 - H[F, F]. All rows are in memory
+            then. None without groups.
 
     Raises:
         ValueError: Rows and answers do not match, there are fewer than three, a number is not
@@ -295,8 +314,19 @@ def ridge_answers(
     grid = _check_penalties(penalties, values)
     moments = vectors.T @ moments
 
-    def left_out(penalty: float) -> Iterator[tuple[slice, np.ndarray]]:
+    group = None if groups is None else _check_groups(groups, count)
+    parts = [] if group is None else [np.flatnonzero(group == g) for g in range(group.max() + 1)]
+    rotated_rows = [block @ vectors for _, block in _centered(features, center)] if parts else []
+    whole = np.concatenate(rotated_rows) if parts else None
+
+    def left_out(penalty: float) -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
         shrunk = 1 / (values + penalty)
+        if whole is not None:
+            residual = right - mean - whole @ (shrunk[:, None] * moments)
+            for rows in parts:
+                hat = 1 / count + (whole[rows] * shrunk) @ whole[rows].T
+                yield rows, right[rows] - np.linalg.solve(np.eye(len(rows)) - hat, residual[rows])
+            return
         for start, block in _centered(features, center):
             place = slice(start, start + len(block))
             rotated = block @ vectors
@@ -312,7 +342,10 @@ def ridge_answers(
         ]
     )
     best = float(grid[int(errors.argmin())])
-    return RidgeAnswers(np.concatenate([rows for _, rows in left_out(best)]), best, errors, grid)
+    unseen = np.zeros_like(right)
+    for place, rows in left_out(best):
+        unseen[place] = rows
+    return RidgeAnswers(unseen, best, errors, grid)
 
 
 def _check_penalties(penalties: Sequence[float] | None, values: np.ndarray) -> np.ndarray:
@@ -325,6 +358,17 @@ def _check_penalties(penalties: Sequence[float] | None, values: np.ndarray) -> n
             f"penalties={penalties!r} must be one or more numbers above 0, such as [0.1, 1, 10]."
         )
     return grid
+
+
+def _check_groups(groups: Any, count: int) -> np.ndarray:
+    """Return the number of each row's group, from 0."""
+    names, group = np.unique(np.asarray(groups), return_inverse=True)
+    if group.shape != (count,) or len(names) < 2:
+        raise ValueError(
+            f"Groups of shape {np.shape(groups)}, {len(names)} of them, do not fit {count:,} rows: "
+            "give one per row, and two groups at least."
+        )
+    return group
 
 
 def _check_pairs(features: FeatureIndex | np.ndarray, answers: Any) -> np.ndarray:

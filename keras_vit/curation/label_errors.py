@@ -27,6 +27,7 @@ from keras_vit.curation.nearest import (
     TEMPERATURE,
     VOTERS,
     nearest_neighbors,
+    rows_of,
     weighted_votes,
 )
 from keras_vit.data._imports import require
@@ -279,8 +280,8 @@ def probe_probabilities(
     parts = [np.sort(random.permutation(part)[:MOST_FITTED]) for part in parts]
     tuned = fold[labels >= 0].min()  # others may have groups without a label alone
     first = np.flatnonzero((labels >= 0) & (fold == tuned))[:MOST_FITTED]
-    x, y = _rows_of(features, first), labels[first]
-    train_x, train_y = _rows_of(features, parts[tuned]), labels[parts[tuned]]
+    x, y = rows_of(features, first), labels[first]
+    train_x, train_y = rows_of(features, parts[tuned]), labels[parts[tuned]]
     losses = [
         log_loss(
             y, _predict(_fit(train_x, train_y, strength), x, classes), labels=np.arange(classes)
@@ -291,11 +292,11 @@ def probe_probabilities(
     probabilities = np.zeros((len(labels), classes))
     unknown = np.flatnonzero(labels < 0)
     for number, part in enumerate(parts):
-        probe = _fit(_rows_of(features, part), labels[part], strength)
+        probe = _fit(rows_of(features, part), labels[part], strength)
         for rows in _in_blocks(np.flatnonzero((labels >= 0) & (fold == number))):
-            probabilities[rows] = _predict(probe, _rows_of(features, rows), classes)
+            probabilities[rows] = _predict(probe, rows_of(features, rows), classes)
         for rows in _in_blocks(unknown):
-            probabilities[rows] += _predict(probe, _rows_of(features, rows), classes) / folds
+            probabilities[rows] += _predict(probe, rows_of(features, rows), classes) / folds
     return probabilities
 
 
@@ -384,11 +385,6 @@ def _folds(labels: np.ndarray, groups: Any, folds: int, random: np.random.Genera
     fold = np.empty(len(first), int)
     fold[order] = np.arange(len(first)) % folds
     return fold[group.reshape(-1)]
-
-
-def _rows_of(features: FeatureIndex | np.ndarray, rows: np.ndarray) -> np.ndarray:
-    array = features.features if isinstance(features, FeatureIndex) else np.asarray(features)
-    return np.asarray(array[rows], np.float32)
 
 
 def _in_blocks(rows: np.ndarray) -> list[np.ndarray]:

@@ -133,6 +133,12 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return np.divide(rows, lengths, out=rows, where=lengths > 0)
 
 
+def rows_of(features: FeatureIndex | np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return some rows, float32."""
+    array = features.features if isinstance(features, FeatureIndex) else np.asarray(features)
+    return np.asarray(array[rows], np.float32)
+
+
 def feature_blocks(features: FeatureIndex | np.ndarray, size: int) -> Iterator[np.ndarray]:
     """Return all rows in order, so many at a time."""
     if isinstance(features, FeatureIndex):

@@ -5,17 +5,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex
-from keras_vit.curation.feature_index import KIND
 from keras_vit_cli.audit.audit_page import PAGE, write_audit_page
 from keras_vit_cli.audit.decisions import (
     LISTINGS,
@@ -26,9 +23,8 @@ from keras_vit_cli.audit.decisions import (
     write_lists,
 )
 from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
-from keras_vit_cli.embed_command import print_made_with, write_index
+from keras_vit_cli.embed_command import index_from, is_index, print_made_with
 from keras_vit_cli.options.audit import AuditOptions
-from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_table, print_text, progress_bar
 from keras_vit_cli.search.result_table import write_csv
 
@@ -45,17 +41,17 @@ def audit(options: AuditOptions) -> int:
         ValueError: There is no model, or a decision cannot be read.
     """
     out = options.out
-    is_index = _is_index(options.photos)
-    is_folder = options.photos.is_dir() and not is_index
+    has_index = is_index(options.photos)
+    is_folder = options.photos.is_dir() and not has_index
     output = OutputFolder(
         out,
         "audit",
         results=(PAGE, RESULTS, TABLE, *LISTINGS),
-        protected=[options.photos] if is_folder or is_index else [],
+        protected=[options.photos] if is_folder or has_index else [],
     )
     output.check(overwrite=options.overwrite)
-    index = _index(options, is_index)
-    if is_index and options.decisions is None:
+    index = _index(options, has_index)
+    if has_index and options.decisions is None:
         print_made_with(index.info["model"], index.info.get("made_with"))
     changes = find_changes(index)
     decisions = {}
@@ -93,39 +89,21 @@ def audit(options: AuditOptions) -> int:
         print_next("train", "--data", index.photos, "--labels", out / TABLE)
         return 0
     print_text(f"next: open {shlex.quote(str(out / PAGE))} in a browser, decide, and")
-    source = options.photos if is_index else index.folder
+    source = options.photos if has_index else index.folder
     print_next("audit", source, "--decisions", "decisions.csv", "--out", "cleaned")
     return 1 if results.unreadable else 0
 
 
-def _is_index(path: Path) -> bool:
-    manifest = read_manifest(path) if path.is_dir() else None
-    return manifest is not None and manifest.kind == KIND
-
-
-def _index(options: AuditOptions, is_index: bool) -> FeatureIndex:
+def _index(options: AuditOptions, has_index: bool) -> FeatureIndex:
     photos = options.photos
-    if is_index:
-        if options.model is not None or options.index is not None:
-            raise ValueError(
-                f"{printable(photos)} is an index already: leave --model and --index out, or give "
-                "the images."
-            )
-        return FeatureIndex.open(photos)
-    if options.decisions is not None:
+    if options.decisions is not None and not has_index:
         if options.index is None:
             raise ValueError(
                 f"{printable(photos)} is not an index of features: decisions are applied to the "
                 "index that the page was made of, as keras-vit audit printed it."
             )
         return FeatureIndex.open(options.index)
-    place = options.index or options.out.with_name(f"{options.out.absolute().name}_index")
-    if options.model is None:
-        raise ValueError(
-            f"{printable(photos)} is not an index of features: give the --model that sees the "
-            "images, such as the folder of a training run."
-        )
-    return write_index(EmbedOptions(photos=photos, model=options.model, out=place))
+    return index_from(photos, options.model, options.index, options.out)
 
 
 def _print_findings(results: Audit) -> None:

@@ -19,6 +19,7 @@ from keras_vit._base.errors import counted, listed, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex, index_of, judge_features
 from keras_vit.curation.photo_encoder import Encoder
+from keras_vit.data import Split
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.evaluation.unseen_images import seen_images_of, table_arguments, without_used
@@ -53,12 +54,14 @@ class Labeled:
         task: What they mean.
         source: What is embedded: the whole folder, whose index other calls can use and add to, or
             the files that were drawn.
+        groups: The group of each file, such as its patient; None where there are none.
     """
 
     files: list[str]
     targets: np.ndarray
     task: Task
     source: Path | list[Path]
+    groups: np.ndarray | None
 
 
 class Candidate(NamedTuple):
@@ -84,8 +87,8 @@ def choose(options: ChooseOptions) -> int:
     choices: list[Choice] = []
     unreadable: dict[str, str] = {}
     for weights in options.among:
-        for candidate in _candidates(weights, options):
-            choice, failed = _judge(candidate, labeled, options)
+        for candidate in candidates_of(weights, options):
+            choice, failed = judge(candidate, labeled, options)
             choices.append(choice)
             unreadable |= failed
             print_text(f"{choice}")
@@ -109,7 +112,7 @@ def _check_candidates(options: ChooseOptions) -> Mapping[str, SeenImages]:
     """Raises an error for what does not suit a model; returns the records of those with one."""
     pooled, seen = False, {}
     for weights in options.among:
-        for _, model, layer, pooling in _candidates(weights, options):
+        for _, model, layer, pooling in candidates_of(weights, options):
             Encoder(model, layer, pooling, options.batch_size)
             pooled |= pooling is not None
         record = seen_images_of(model, weights)
@@ -145,22 +148,29 @@ def _labeled_images(options: ChooseOptions, seen: Mapping[str, SeenImages]) -> L
         of_all, made = reduce(SeenImages.__or__, seen.values()), listed(list(seen))
         split, line = without_used(split, of_all, made, options.photos)
         print_text(f"{printable(made)} on {options.photos}: {line}")
+    return labeled_files(split, len(split) < len(splits.train), options)
+
+
+def labeled_files(split: Split, is_part: bool, options: ChooseOptions) -> Labeled:
+    """Return the images of a split, or as many drawn ones as `options.images`; print which.
+
+    `is_part`: The folder may have others, which are not to be embedded.
+    """
     task, files = split.task, list(map(Path, split.files or ()))
-    targets = task.to_targets(split.labels())
-    source: Path | list[Path] = options.photos
-    if len(files) < len(splits.train):
-        source = files
+    targets, groups = task.to_targets(split.labels()), getattr(split, "groups", None)
+    source: Path | list[Path] = files if is_part else options.photos
     shown = f"{len(files):,} training images of {options.photos}"
     if len(files) > options.images:
         sample = np.flatnonzero(task.split(targets, options.images / len(files)))
         shown = f"{len(sample):,} of {shown}"
         files, targets = [files[i] for i in sample], targets[sample]
+        groups = None if groups is None else groups[sample]
         source = files
     print_text(f"{shown}: {task.kind} of {counted(task.size, task.nouns[0], task.nouns[1])}")
-    return Labeled([os.path.abspath(file) for file in files], targets, task, source)
+    return Labeled([os.path.abspath(file) for file in files], targets, task, source, groups)
 
 
-def _candidates(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
+def candidates_of(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
     model = load(weights)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
@@ -178,7 +188,7 @@ def _candidates(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
                 yield Candidate(weights, sized, layer, pooling)
 
 
-def _judge(
+def judge(
     candidate: Candidate, labeled: Labeled, options: ChooseOptions
 ) -> tuple[Choice, Mapping[str, str]]:
     """Return what the features of a candidate know and cost, and the images that cannot be read."""
@@ -198,13 +208,14 @@ def _judge(
         labeled.targets[known],
         labeled.task,
         options.neighbors,
+        groups=None if labeled.groups is None else labeled.groups[known],
     )
     cost = cost_of(model, options.batch_size)
-    labeled_files = set(labeled.files)
+    names = set(labeled.files)
     failed = {
         file: reason
         for file, reason in index.unreadable.items()
-        if os.path.join(index.photos, file) in labeled_files
+        if os.path.join(index.photos, file) in names
     }
     choice = Choice(
         weights,

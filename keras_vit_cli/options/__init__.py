@@ -16,6 +16,7 @@ from keras_vit_cli.options.embed import EMBED
 from keras_vit_cli.options.evaluate import EVALUATE
 from keras_vit_cli.options.export import EXPORT
 from keras_vit_cli.options.inspect import INSPECT
+from keras_vit_cli.options.label import LABEL
 from keras_vit_cli.options.list import LIST
 from keras_vit_cli.options.option import Command
 from keras_vit_cli.options.plan import PLAN
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "cluster": CLUSTER,
     "choose": CHOOSE,
     "audit": AUDIT,
+    "label": LABEL,
     "export": EXPORT,
     "check": CHECK,
     "serve": SERVE,

@@ -62,6 +62,7 @@ OTHERWISE = {
     ("pretrain", "model"),
     ("list", "weights"),
     ("audit", "index"),
+    ("label", "index"),
 }
 
 # The packages that a command imports at its end, or one of its options, and the extra that has
@@ -69,7 +70,7 @@ OTHERWISE = {
 PLOTS, SEARCH = (("matplotlib",), "plots"), (("sklearn",), "search")
 PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     **dict.fromkeys(("train", "choose", "inspect", "augment"), PLOTS),
-    **dict.fromkeys(("audit", "cluster"), SEARCH),
+    **dict.fromkeys(("audit", "cluster", "label"), SEARCH),
     "serve": (("uvicorn", "starlette", "python_multipart", "prometheus_client"), "serve"),
 }
 BY_SUFFIX: dict[str, tuple[tuple[str, ...], str]] = {

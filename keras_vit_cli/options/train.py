@@ -77,7 +77,9 @@ class TrainOptions:
     )
     weights: str | None = in_model(
         "start from a weights file, or from the released weights MODEL:TAG; without --model "
-        "the file also sets the architecture",
+        "the file also sets the architecture; or auto: of the weights on this machine (downloaded "
+        "ones and the Hugging Face hub's cache; auto:FOLDER: those in a folder), the ones whose "
+        "frozen features know most of the labels; prints the table",
         None,
     )
     image_size: int | None = in_model(

@@ -125,6 +125,7 @@ def report_page(
     others = [plot for plot in plots if plot not in WORST]
     sections = {
         "What was trained": _trained(results.report.task, facts, job),
+        "Weights compared": _weights(facts.get("weights", {})),
         "Results": _scores(results, job, facts),
         "Plots": "\n\n".join(map(_plot, others)),
         "Worst mistakes": "\n\n".join(map(_plot, worst)),
@@ -192,6 +193,29 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
         title = f"{counted(len(bad), 'file')} could not be decoded and {were} skipped:"
         parts += [title, "\n".join(lines)]
     return "\n\n".join(parts)
+
+
+def _weights(facts: Mapping[str, Any]) -> str:
+    """Return the table of `--weights auto`, the best probe first."""
+    if not facts:
+        return ""
+    rows = [
+        (
+            inline(short_path(row["weights"])) + " (chosen)" * (row["weights"] == facts["chosen"]),
+            f"{row['parameters']:,}",
+            f"{row['knn']:.4f}",
+            f"{row['probe']:.4f} ({row['low']:.4f} to {row['high']:.4f})",
+            f"{row['images_per_second']}",
+        )
+        for row in facts["compared"]
+    ]
+    measure = facts["measure"].replace("_", " ")
+    heading = ("weights", "parameters", "k-NN", "linear probe", "images/s")
+    text = (
+        f"By {measure} on frozen features of {counted(facts['images'], 'training image')}, each "
+        f"answered by the others. Chosen: {inline(facts['reason'])}."
+    )
+    return f"{text}\n\n{table(heading, rows, 'lrrrr')}"
 
 
 def _scores(results: Results, job: Mapping[str, Any], facts: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ RUN_FILES = (
     *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
     *("precision_recall.png", "numbers.png", "grades.png", "iou.png", "overlays.png"),
 )
-SCRATCH_FILES = ("checkpoints/*",)
+CHOSEN = "weights.json"  # by --weights auto, so that a resumed run does not choose again
+SCRATCH_FILES = ("checkpoints/*", CHOSEN)
 
 
 @dataclass(frozen=True)

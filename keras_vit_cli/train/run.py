@@ -71,6 +71,7 @@ from keras_vit_cli.train.job_recipe import (
     suited_recipe,
 )
 from keras_vit_cli.train.record import begin, config_of, note_of_probe, stored_report
+from keras_vit_cli.train.weights_choice import choose_weights, is_auto
 
 NO_SAVED_MODEL = (
     "note: there will be no SavedModel, which TensorFlow writes, and it is not installed: {}, or "
@@ -224,6 +225,11 @@ class Run:
             self.print(f"task {self.splits.task.kind}: {reason}")
         if self.splits.report.unreadable or self.splits.report.ignored:
             self.print(in_options(f"left out: {self.splits.report}", "train"))
+        if is_auto(self.job.weights):
+            weights, self.facts["weights"] = choose_weights(
+                self.job, self.splits, self.recipe.image_size, self.folder, self.print
+            )
+            self.job = replace(self.job, weights=weights)
         name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
         mirrors = not self.splits.task.keeps_in_mirror
         if mirrors and (note := note_of_mirroring(self.job, self.recipe)):

@@ -31,6 +31,7 @@ inspect no/such/model photo.jpg --out out; export no/such/model --out out; serve
 embed no/such/folder --model no/such/model --out index; search no/such/index photo.jpg
 cluster no/such/index --out clusters.html; audit no/such/index --out audit
 pretrain no/such/folder --weights no/such/model.keras --out out
+label no/such/index --out label
 choose no/such/folder --among no/such/model --out choice
 augment --data no/such/folder --out sheet.png
 """
@@ -39,10 +40,10 @@ NEVER = ("nan", "inf", "-1", "1e400", "many", "")
 # Options that are numbers, and what they refuse besides `NEVER`: of all commands, or of one.
 ROWS = """
 batch-size 0 1.5 65537; blocks 0 1001; cache 0 4097 448px; checkpoint-every -0.5 1e6
-clusters 1 10001; coverage 0 1 95; depth-scale 0 1e6; devices 0 100000; epochs 0 0.5 1000000000000
-examples 0 101
-fewshot 0; held-out 1 -0.1 1.5; knn 0; image-size 0 100000 224x224; augment:images 0 101
-choose:images 9 10.5; learning-rate 0 -1e-3 100; lora 0 100000; max-bytes 0
+clusters 1 10001; count 0 10001; coverage 0 1 95; depth-scale 0 1e6; devices 0 100000
+epochs 0 0.5 1000000000000; examples 0 101; fewshot 0; held-out 1 -0.1 1.5; knn 0
+image-size 0 100000 224x224; augment:images 0 101; choose:images 9 10.5
+learning-rate 0 -1e-3 100; lora 0 100000; max-bytes 0
 max-images 0; max-pixels 0; most 0 10001; neighbors 0 100001; num-classes 1.0
 patience 0; port 65536; queue 0; seeds 0; seed 0.5 4294967296; sizes 0 4097; steps 0 -3; top 0
 search:top 0 1001; token-merging 0 4097; val-fraction 0 1 1.5; versions 0 101

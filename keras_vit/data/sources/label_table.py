@@ -176,29 +176,77 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     >>> read_file_table(folder / "photos.csv")
     [('a.jpg', 'daisy', None)]
     """
-    table, images = read_table(path), ImageFolder(path.parent, suffixes_of(FileOptions().read_by))
+    table, columns, names, labels, bad = _read_files(path, path.parent)
+    splits: Sequence[str | None] = [None] * len(names)
+    if columns.split:
+        splits = _read_splits(table, columns, bad)
+    _report_bad(table, bad, "error")
+    return list(zip(names, labels, splits, strict=True))
+
+
+class LabeledFiles(NamedTuple):
+    """A table of one label per image.
+
+    Attributes:
+        columns: The names of all columns.
+        file: The one of files.
+        label: The one of labels.
+        names: The image of each row, relative to the folder.
+        labels: Its label; None where the cell is empty.
+        cells: Those of each row, in the order of `columns`.
+    """
+
+    columns: tuple[str, ...]
+    file: str
+    label: str
+    names: list[str]
+    labels: list[str | None]
+    cells: list[tuple[str, ...]]
+
+
+def read_labeled_files(path: Path, folder: Path) -> LabeledFiles:
+    """Return the rows of a table of files in `folder` with a label, or an empty cell, per image.
+
+    Raises:
+        ValueError: There is not one column of files and one of labels beside `split` and `group`; a
+            file is not there, or has two labels.
+    """
+    table, columns, names, labels, bad = _read_files(path, folder)
+    if len(columns.labels) != 1:
+        raise ValueError(
+            f"{printable(path)} has {counted(len(columns.labels), 'column')} of labels beside its "
+            f"files ({_list(table)}): give a table with one, of the class of each image."
+        )
+    label_cells, first = table.columns[columns.labels[0]], dict[str, str | None]()
+    for row, (name, label) in enumerate(zip(names, labels, strict=True)):
+        if label is None and label_cells[row]:
+            bad.setdefault(row, f"{shown(label_cells[row])} is not one class")
+        elif row not in bad and first.setdefault(name, label) != label:
+            bad[row] = f"{shown(name)} has another label before"
+    _report_bad(table, bad, "error")
+    texts = ([str(cell) for cell in cells] for cells in table.columns.values())
+    rows = list(zip(*texts, strict=True))
+    return LabeledFiles(tuple(table.columns), columns.file, columns.labels[0], names, labels, rows)
+
+
+def _read_files(
+    path: Path, folder: Path
+) -> tuple[Table, _Columns, list[str], list[str | None], dict[int, str]]:
+    """Return a table, its columns, files and labels, and the reasons of rows not to be used."""
+    table, images = read_table(path), ImageFolder(folder, suffixes_of(FileOptions().read_by))
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
     names = [name for name in table.columns if name not in (split, group)]
     file = _guess_file_column(table, images, names)
     _check_header(table, images, file)
     labels, indices = _label_columns(table, [name for name in names if name != file])
-    columns = _Columns(file, labels, split, None, indices)
-    bad = dict(table.broken)
+    columns, bad = _Columns(file, labels, split, None, indices), dict(table.broken)
     files, _ = images.find_all(table.columns[file], file, bad)
-    splits = _read_splits(table, columns, bad) if split else [None] * len(files)
     cells: Sequence[Cell] = [""] * len(files)
     if len(labels) == 1:
         cells = read_cells(labels[0], table.columns[labels[0]], (), table.places, bad)
-    _report_bad(table, bad, "error")
-    return [
-        (
-            file.relative_to(path.parent).as_posix(),
-            cell if isinstance(cell, str) and cell else None,
-            part,
-        )
-        for file, cell, part in zip(files, cells, splits, strict=True)
-    ]
+    known = [cell if isinstance(cell, str) and cell else None for cell in cells]
+    return table, columns, [each.relative_to(folder).as_posix() for each in files], known, bad
 
 
 def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) -> _Columns:

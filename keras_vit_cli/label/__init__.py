@@ -1,0 +1,1 @@
+"""`keras-vit label`: which images to label next, and a page to label them on."""

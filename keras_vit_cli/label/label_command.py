@@ -1,0 +1,140 @@
+"""`keras-vit label`: the images to label next, on a page and in a table that train reads.
+
+index, labels ──► next_to_label ──► label.html   labels by key, and labels.csv from it
+                               └──► label.csv    the same images, with an empty cell each
+"""
+
+import shlex
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_vit._base.errors import counted, printable
+from keras_vit._base.output_folder import OutputFolder
+from keras_vit.curation import FeatureIndex, ToLabel, next_to_label
+from keras_vit.data.sources.label_table import LabeledFiles, read_labeled_files
+from keras_vit.evaluation.answer_row import name_of
+from keras_vit_cli.embed_command import index_from, is_index
+from keras_vit_cli.label.label_page import PAGE, write_label_page
+from keras_vit_cli.options.label import LabelOptions
+from keras_vit_cli.printing import print_next, print_text
+from keras_vit_cli.search.result_table import write_csv
+
+TABLE, DOWNLOAD = "label.csv", "labels.csv"
+
+
+class Labels(NamedTuple):
+    """What is labeled, and the table that it is in.
+
+    Attributes:
+        table: Its cells are of rows with a label alone.
+        classes: Names of the classes.
+        known: int `(n,)`, the class of each image of the index, -1 without one. An image has the
+            label of another file with the same bytes.
+    """
+
+    table: LabeledFiles
+    classes: tuple[str, ...]
+    known: np.ndarray
+
+
+def label(options: LabelOptions) -> int:
+    """Writes the page and the table; the exit status is 1 where files are unreadable.
+
+    Raises:
+        DamagedIndexError, IndexMismatchError: See `keras_vit.curation.embed`.
+        FileExistsError: See `OutputFolder.check`.
+        ImportError: scikit-learn is not installed.
+        ValueError: There is no model, a table cannot be used, or every image has a label.
+    """
+    photos = [options.photos] if options.photos.is_dir() else []
+    output = OutputFolder(options.out, "label", results=(PAGE, TABLE), protected=photos)
+    output.check(overwrite=options.overwrite)
+    has_index = is_index(options.photos)
+    index = index_from(options.photos, options.model, options.index, options.out)
+    labels = _read_labels(options, index)
+    usable = _usable(index)
+    if not len(usable):
+        raise ValueError(
+            f"No image of {printable(index.photos)} can be labeled for training: each is in a "
+            "validation or test split, or has a name that a table cannot have."
+        )
+    chosen = next_to_label(
+        index if len(usable) == len(index) else index.features[usable],
+        labels.known[usable],
+        options.count,
+        seed=options.seed,
+    )
+    rows = usable[chosen.rows].tolist()
+    cells = [_cells(labels.table, index.files[row]) for row in rows]
+    predicted = [labels.classes[number] if number >= 0 else "" for number in chosen.predicted]
+    with output.opened(overwrite=options.overwrite) as workspace:
+        write_csv(workspace / TABLE, labels.table.columns, [*labels.table.cells, *cells])
+        write_label_page(
+            workspace / PAGE,
+            output.place,
+            index,
+            dict(zip(rows, zip(cells, predicted, strict=True), strict=True)),
+            labels.table,
+            labels.classes,
+            _reason(chosen),
+        )
+        output.finish()
+    output.publish(print_text)
+    _print(options, index, labels, f"{counted(len(rows), 'image')} to label: {_reason(chosen)}")
+    if others := len(index) - len(usable):
+        images = counted(others, "image")
+        print_text(f"left out: {images} of other splits, or with names that a table cannot have")
+    return 1 if index.unreadable and not has_index else 0
+
+
+def _read_labels(options: LabelOptions, index: FeatureIndex) -> Labels:
+    names = list(dict.fromkeys(name.strip() for name in options.classes))
+    if "" in names:
+        raise ValueError("--classes has an empty name: give names such as cat dog.")
+    if options.labels is None:
+        table = LabeledFiles(("file", "label"), "file", "label", [], [], [])
+        return Labels(table, tuple(names), np.full(len(index), -1))
+    table = read_labeled_files(options.labels, index.photos)
+    labeled = {n: label for n, label in zip(table.names, table.labels, strict=True) if label}
+    cells = [row for row, label in zip(table.cells, table.labels, strict=True) if label]
+    table = table._replace(cells=cells)
+    classes = tuple(dict.fromkeys([*names, *sorted(set(labeled.values()))]))
+    number = {name: i for i, name in enumerate(classes)}
+    digests = dict(zip(index.files, index.sums, strict=True))
+    of_digest = {digests[n]: number[c] for n, c in labeled.items() if n in digests}
+    return Labels(table, classes, np.array([of_digest.get(each, -1) for each in index.sums]))
+
+
+def _usable(index: FeatureIndex) -> np.ndarray:
+    """Return the rows that may be trained on, and whose name a table can have."""
+    pairs = zip(index.files, index.splits, strict=True)
+    return np.flatnonzero(
+        [part in (None, "train") and name == name_of(name).strip() for name, part in pairs]
+    )
+
+
+def _cells(table: LabeledFiles, name: str) -> tuple[str, ...]:
+    """Return a row of the table for an image without a label."""
+    values = {table.file: name, **{c: "train" for c in table.columns if c.lower() == "split"}}
+    return tuple(values.get(column, "") for column in table.columns)
+
+
+def _reason(chosen: ToLabel) -> str:
+    images = f"{counted(chosen.considered, 'image')} without a label"
+    if chosen.flipped is None:
+        return f"of {images}, the nearest to the center of each cluster of alike ones"
+    return f"of {images}, {chosen.flipped:,} change their class when features are left out"
+
+
+def _print(options: LabelOptions, index: FeatureIndex, labels: Labels, line: str) -> None:
+    print_text(f"{line}\nwritten to {options.out}: {PAGE}, {TABLE}")
+    if options.labels is None and index.class_names:
+        print_text("note: names of folders are not taken for labels here: --labels has those")
+    page = shlex.quote(str(options.out / PAGE))
+    print_text(f"next: open {page} in a browser, label, download {DOWNLOAD}, and")
+    print_next("train", "--data", index.photos, "--labels", DOWNLOAD)
+    source = ("--model", options.model) if options.model is not None else ()
+    place = ("--index", options.index or index.folder) if options.model is not None else ()
+    again = f"{options.out}_2"
+    print_next("label", options.photos, *source, *place, "--labels", DOWNLOAD, "--out", again)

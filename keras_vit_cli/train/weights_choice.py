@@ -1,0 +1,134 @@
+"""`keras-vit train --weights auto`: the weights whose frozen features know most of the labels.
+
+training images ──► for each of the local weights: index ──► k-NN and ridge, as keras-vit choose
+                                                             └──► the smallest of the best
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit import data
+from keras_vit._base.errors import counted, printable
+from keras_vit._base.files import write_text
+from keras_vit.evaluation.unseen_images import seen_images_of, without_used
+from keras_vit.ops import process_count
+from keras_vit_cli.choose.choice_files import Choice, table_of
+from keras_vit_cli.choose.choose_command import Labeled, candidates_of, judge, labeled_files
+from keras_vit_cli.choose.local_weights import local_weights
+from keras_vit_cli.options.choose import ChooseOptions
+from keras_vit_cli.printing import print_table
+from keras_vit_cli.train.job import CHOSEN, Job
+
+AUTO = "auto"
+MOST_IMAGES = 2000  # that weights are compared on
+MOST_SECONDS = 1200.0  # after which no further weights are begun
+_INTERVAL = 2 * 1.96  # standard errors in a 95 % interval
+
+
+def is_auto(weights: str | None) -> bool:
+    """Return whether weights are to be chosen."""
+    return weights == AUTO or (weights or "").startswith(f"{AUTO}:")
+
+
+def choose_weights(
+    job: Job, splits: data.Splits, image_size: int, folder: Path, print_fn: Callable[[str], None]
+) -> tuple[str, dict[str, Any]]:
+    """Return the chosen weights, and the table for the report; a run that is resumed has both.
+
+    Raises:
+        FileNotFoundError: There are no weights on this machine.
+        ValueError: The images or labels cannot be compared so, or none of the weights can be read.
+    """
+    if (file := folder / CHOSEN).is_file():
+        facts: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return facts["chosen"], facts
+    _check(job, splits)
+    assert job.weights is not None
+    place = job.weights.partition(":")[2]
+    among = tuple(local_weights(Path(place) if place else None))
+    options = ChooseOptions(
+        photos=Path(job.data),
+        among=among,
+        sizes=(image_size,),
+        images=MOST_IMAGES,
+        max_pixels=job.max_pixels,
+        out=job.out,
+    )
+    names = counted(len(among), "file or folder of weights", "files and folders of weights")
+    print_fn(f"weights auto: {names} on this machine, the smallest first")
+    # Whether the folder has other images than these, nobody knows here.
+    labeled = labeled_files(splits.train, True, options)
+    choices, left_out, began = [], {}, time.monotonic()
+    for number, weights in enumerate(among, 1):
+        try:
+            if time.monotonic() - began > MOST_SECONDS:
+                raise ValueError(f"not compared, as {MOST_SECONDS:.0f} seconds were over")
+            choices.append(_compare(weights, labeled, splits.train, options))
+            line = str(choices[-1])
+        except (OSError, ValueError) as error:  # of something else, or of images it has seen
+            left_out[weights] = " ".join(str(error).split())
+            line = f"{weights} left out: {left_out[weights]}"
+        print_fn(f"{number} of {len(among)}, {time.monotonic() - began:.0f} s: {line}")
+    if not choices:
+        raise ValueError(
+            f"--weights {printable(job.weights)}: none of {names} can be used. The first: "
+            f"{printable(next(iter(left_out.values())))} Give --weights MODEL:TAG, or a file."
+        )
+    choices.sort(key=lambda choice: -choice.probe.value)
+    print_table(table_of(choices))
+    chosen = best_within_error(choices)
+    reason = "the best linear probe"
+    if chosen.probe.value < choices[0].probe.value:
+        reason = f"the smallest within one standard error of the best probe, {choices[0].name}'s"
+    print_fn(f"weights {chosen.weights}: {reason}")
+    facts = {
+        **{"chosen": chosen.weights, "reason": reason, "left_out": left_out},
+        **{"measure": chosen.scores.measure, "images": chosen.scores.examples},
+        "compared": [
+            {
+                **{"weights": each.weights, "parameters": each.parameters},
+                **{"knn": each.knn.value, "images_per_second": round(each.images_per_second, 1)},
+                **{"probe": each.probe.value, "low": each.probe.low, "high": each.probe.high},
+            }
+            for each in choices
+        ],
+    }
+    write_text(file, json.dumps(facts))
+    return chosen.weights, facts
+
+
+def best_within_error(choices: Sequence[Choice]) -> Choice:
+    """Return the smallest model whose probe is within one standard error of the best one's."""
+    best = max(choices, key=lambda choice: choice.probe.value).probe
+    least = best.value - (best.high - best.low) / _INTERVAL
+    near = [choice for choice in choices if choice.probe.value >= least]
+    return min(near, key=lambda choice: (choice.parameters, -choice.probe.value))
+
+
+def _check(job: Job, splits: data.Splits) -> None:
+    train = splits.train
+    reasons = {
+        "give the weights, or leave --model out": job.model is not None,
+        "it compares images in files, and these are records or arrays": train.files is None,
+        "it compares photographs, and these are read by --bands": train.bands is not None,
+        "it compares one answer per image, and these labels are masks": splits.task.per_pixel,
+        "it compares in one process, and there are several": process_count() > 1,
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise ValueError(
+                f"--weights {job.weights}: {reason}. Give --weights FILE or MODEL:TAG."
+            )
+
+
+def _compare(weights: str, labeled: Labeled, train: data.Split, options: ChooseOptions) -> Choice:
+    (candidate,) = candidates_of(weights, options)
+    seen = seen_images_of(candidate.model, weights)
+    if seen is not None:
+        unseen, line = without_used(train, seen, weights, options.photos)
+        if len(unseen) < len(train) or not seen.is_listed:
+            raise ValueError(f"it was made with images like these ({line}), so that it knows them")
+    return judge(candidate, labeled, options)[0]

@@ -1,0 +1,157 @@
+"""`keras-vit label`: from images to a page and a table of labels that train reads."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keras_vit
+from keras_vit import data
+from keras_vit_cli import commands as cli
+from tests.browser import assert_fits_and_can_be_read, opened
+from tests.cli.conftest import Command
+from tests.cli.helpers import COLORS, color_photos, rows_of, sums
+from tests.curation.photos import tiny_model
+from tests.inspection.pages import NAME, Elements
+
+pytestmark = pytest.mark.usefixtures("inside")
+LABEL = "label photos --model model.keras --index index --count 6"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("label")
+    photos = color_photos(folder / "photos", 8, ".png")
+    (photos / "red/5.png").rename(photos / "red" / NAME)
+    (photos / "red/copy.png").write_bytes((photos / "red/1.png").read_bytes())
+    keras_vit.save_weights(tiny_model(), folder / "model.keras")
+    before = sums(photos)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        words = [*LABEL.split(), "--count", "17", "--out", "all", "--classes", "green", "=red"]
+        assert cli.main(words) == 0
+    assert sums(photos) == before
+    return folder
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    text = page.read_text("utf-8")
+    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.S)
+    assert match is not None
+    shown: dict[str, Any] = json.loads(match[1])
+    return shown
+
+
+def write_labels(file: str, rows: dict[str, str]) -> None:
+    with Path(file).open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("file", "label"), *rows.items()])
+
+
+def test_the_page_and_the_table_have_names_of_any_kind() -> None:
+    rows = rows_of("all/label.csv")
+    shown = data_of(Path("all/label.html"))
+    assert {row["file"] for row in rows} == {each["name"] for each in shown["photos"].values()}
+    assert f"red/{NAME}" in {row["file"] for row in rows}
+    # Files with the same bytes are one image.
+    assert len(rows) == 16
+    assert {row["label"] for row in rows} == {""}
+    elements = Elements(Path("all/label.html").read_text("utf-8"))
+    assert not elements.all("b")  # of a file's name
+    sources = {str(each["src"]).partition(",")[0] for each in elements.all("img")}
+    assert sources == {"data:image/jpeg;base64"}
+    assert all(str(each["href"]).startswith("../photos/") for each in elements.all("a"))
+    assert shown["classes"] == ["green", "=red"]
+
+
+def test_a_second_call_goes_on(command: Command) -> None:
+    first = {f"{color}/{i}.png": color for color in COLORS for i in (0, 1)}
+    write_labels("labels.csv", {**first, "green/2.png": ""})
+    printed = command(f"{LABEL} --labels labels.csv --out next")
+    # Without a label: 17 less four and a copy of one of these.
+    assert re.search(r"6 images to label: of 12 images without a label, \d+ change", printed)
+    assert "next: keras-vit train --data photos --labels labels.csv" in printed
+    assert (
+        "label photos --model model.keras --index index --labels labels.csv --out next_2" in printed
+    )
+    rows = rows_of("next/label.csv")
+    assert {row["file"]: row["label"] for row in rows[:4]} == first
+    chosen = {row["file"] for row in rows[4:]}
+    assert len(chosen) == 6
+    assert not chosen & {*first, "red/copy.png"}
+    shown = data_of(Path("next/label.html"))
+    assert {photo["predicted"] for photo in shown["photos"].values()} <= {*COLORS}
+    assert "predicted: " in Path("next/label.html").read_text("utf-8")
+    with pytest.raises(ValueError, match="label"):
+        data.load("photos", labels="next/label.csv", verify=False)
+    # Half filled in by hand is as good; other columns stay, and new rows are to train on.
+    text = "file,label,split\n" + "".join(f"{f},{c},val\n" for f, c in first.items())
+    Path("splits.csv").write_text(text)
+    command(f"{LABEL} --labels splits.csv --out splits")
+    rows = rows_of("splits/label.csv")
+    assert [row["split"] for row in rows] == ["val"] * 4 + ["train"] * 6
+
+
+def test_what_is_refused(command: Command) -> None:
+    write_labels("wrong.csv", {"red/0.png": "red", "nowhere.png": "red"})
+    files = (path.relative_to("photos").as_posix() for path in Path("photos").glob("*/*.png"))
+    write_labels("complete.csv", {name: name.partition("/")[0] for name in files})
+    for words, reason in (
+        (f"{LABEL} --labels wrong.csv --out no", "nowhere.png' is not a file in photos"),
+        (f"{LABEL} --labels complete.csv --out no", "All 17 images have a label"),
+        (f"{LABEL} --labels nowhere.csv --out no", "nowhere.csv"),
+        (f"{LABEL} --count 0 --out no", "Give an integer from 1 to"),
+        (f"{LABEL} --out all", "all"),
+        (f"{LABEL} --out photos/label", "which is read"),
+        ("label photos --out no", "give the --model"),
+        ("label index --model model.keras --out no", "is an index already"),
+    ):
+        assert reason in command(words, status=2), words
+        assert not Path("no").exists()
+
+
+# The page in Chromium
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    first = {f"{color}/{i}.png": color for color in COLORS for i in (0, 1)}
+    write_labels("labels.csv", first)
+    words = [*LABEL.split(), "--labels", "labels.csv", "--out", "page", "--overwrite"]
+    assert cli.main(words) == 0
+    place = Path("page/label.html").absolute()
+    with opened(browser, place, 1440, ("file", "data", "blob")) as page:
+        yield page
+
+
+def test_labels_are_downloaded_and_trained_on(page: Any, tmp_path: Path) -> None:
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert_fits_and_can_be_read(page, width)
+    labels = page.locator(".photo output")
+    assert page.is_disabled("#download")
+    page.keyboard.press("1")  # green, and on to the next one
+    page.keyboard.press("Enter")  # what is predicted
+    page.keyboard.press("2")
+    page.keyboard.press("Backspace")  # undo
+    assert labels.all_text_contents()[0] == "green"
+    assert labels.all_text_contents()[1] in COLORS
+    assert labels.all_text_contents()[2] == ""
+    page.fill("#name", '=new "one"')
+    page.press("#name", "Enter")
+    page.keyboard.press("3")  # the key of the new class
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("0")
+    assert labels.all_text_contents()[2:] == ['=new "one"', "", "", ""]
+    assert page.text_content("#count") == "3 of 6 labeled"
+    page.reload()  # the browser has kept them
+    assert page.text_content("#count") == "3 of 6 labeled"
+    with page.expect_download() as waiting:
+        page.click("#download")
+    waiting.value.save_as(tmp_path / "labels.csv")
+    splits = data.load("photos", labels=tmp_path / "labels.csv", verify=False)
+    assert sum(map(len, splits.splits.values())) == 7
+    assert set(splits.class_names) == {*COLORS, '=new "one"'}
