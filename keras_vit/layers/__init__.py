@@ -3,6 +3,12 @@
 from keras_vit.layers.attention import AttentionConfig, MultiHeadSelfAttention
 from keras_vit.layers.conv_stem import ConvStemStage
 from keras_vit.layers.convolution import StandardizedConv2D
+from keras_vit.layers.dense_prediction import (
+    FeatureFusion,
+    PixelUpsample,
+    Reassemble,
+    ResidualConvUnit,
+)
 from keras_vit.layers.encoder import MLP, BlockConfig, EncoderBlock, LayerScale
 from keras_vit.layers.map_resize import MapResize
 from keras_vit.layers.merging import MergingEncoderBlock, UnmergeTokens
@@ -28,6 +34,7 @@ __all__ = [
     "ClassToken",
     "ConvStemStage",
     "EncoderBlock",
+    "FeatureFusion",
     "GridPositionBias",
     "LayerScale",
     "MapResize",
@@ -38,10 +45,13 @@ __all__ = [
     "PatchDropout",
     "PatchEmbedding",
     "Patches",
+    "PixelUpsample",
     "PositionEmbedding",
+    "Reassemble",
     "RegisterTokens",
     "RelativePositionBias",
     "ResNetStem",
+    "ResidualConvUnit",
     "ResidualUnit",
     "RotaryPositions",
     "StandardizedConv2D",

@@ -24,6 +24,7 @@ from keras_vit.layers.conv_stem import conv_stages
 from keras_vit.layers.encoder import BlockConfig
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.residual import VERSIONS
+from keras_vit.models.dpt import DPTHead
 from keras_vit.models.geometry import (
     ImageShape,
     Size,
@@ -98,6 +99,8 @@ class ModelConfig:
     task: Task | str | Mapping[str, Any] | None = None
     # Who says what the outputs mean: the "user", or the "head" alone, as `tasks.of_head` reads it.
     task_from: ClassVar[str] = "user"
+    # A family whose encoder has blocks makes it an argument: see `ViTConfig`.
+    map_head: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
         check_non_negative(num_classes=self.num_classes)
@@ -123,6 +126,8 @@ class ModelConfig:
     def _set_task(self) -> None:
         """Brings `task` and `num_classes` in line."""
         size, task = self.num_classes, self.task
+        if task is None and self.map_head is not None:
+            return  # maps of any meaning
         if task is None:
             head = tasks.of_head(size, self.classifier_activation) if self.is_pooled else None
             self._set(task=head, task_from="head")
@@ -139,23 +144,38 @@ class ModelConfig:
 
     def _check_head(self) -> None:
         if self.head == "row":
+            if self.map_head is not None:
+                raise ValueError(
+                    "map_head is for an answer to every pixel, and the task, "
+                    f"{self.task.kind if isinstance(self.task, Task) else None}, is of one row per "
+                    'image: give map_head=None, or a task of maps, such as "segmentation".'
+                )
             return
-        assert isinstance(self.task, Task)
+        kind = self.task.kind if isinstance(self.task, Task) else "a head for every pixel"
         if None in self.image_size:
             raise ValueError(
-                f"input_shape={self.input_shape!r} is of any size, and {self.task.kind} returns a "
+                f"input_shape={self.input_shape!r} is of any size, and {kind} returns a "
                 "map of the size of the images: give it in numbers, such as (224, 224, 3)."
             )
         if self.classifier_activation is not None:
             raise ValueError(
                 f"classifier_activation={self.classifier_activation!r} is for one row per image, "
-                f"and {self.task.kind} takes logits: leave it out."
+                f"and {kind} takes logits: leave it out."
             )
 
     @property
     def head(self) -> str:
+        """What outputs are for: the `head` of the task, `"row"` per image or `"map"` of pixels."""
+        if isinstance(self.task, Task):
+            return self.task.head
+        return "row" if self.map_head is None else "map"
+
+    @property
+    def head_kind(self) -> str:
         """How outputs follow from features: a key of `keras_vit.models.head.HEADS`."""
-        return self.task.head if isinstance(self.task, Task) else "row"
+        if self.head == "row":
+            return "row"
+        return "dpt" if isinstance(self.map_head, DPTHead) else "linear"
 
     @property
     def is_pooled(self) -> bool:
@@ -219,6 +239,11 @@ class ViTConfig(BlockConfig, ModelConfig):
             inference (ToMe's `r`, such as 8 for ViT-Ti/16): one integer, or one per block; 0 is the
             plain model. Attention maps and grid features are restored to all patches.
         patch_dropout: Fraction of the patches dropped from every training step (PatchDropout).
+        map_head: How a task of every pixel, such as segmentation, is answered: None or `"linear"`
+            for a batch norm and a linear layer on each patch (DINOv3's); `"dpt"` for the DPT
+            head, which fuses the maps of four blocks; or its options, a
+            `keras_vit.models.dpt.DPTHead` or a dictionary of its arguments. Without a task, the
+            model then returns maps of `num_classes` channels, such as relative depth.
     """
 
     patch_size: int | tuple[int, int] = 16
@@ -240,8 +265,11 @@ class ViTConfig(BlockConfig, ModelConfig):
     norm_after_pooling: bool = False
     token_merging: int | Sequence[int] = 0
     patch_dropout: float = 0.0
+    map_head: Any = None  # type: ignore[misc]  # an argument of this family alone
 
     def __post_init__(self) -> None:
+        if self.map_head not in (None, "linear"):
+            self._set(map_head=DPTHead.of(self.map_head))
         ModelConfig.__post_init__(self)
         if self.mlp_dim is None:
             self._set(mlp_dim=4 * self.hidden_dim)
@@ -264,6 +292,49 @@ class ViTConfig(BlockConfig, ModelConfig):
             token_merging=merging if isinstance(merging, int) else self.merging,
             class_token=self.has_class_token,
         )
+        if isinstance(self.map_head, DPTHead):
+            self._set_dpt_head(self.map_head)
+
+    def _set_dpt_head(self, head: DPTHead) -> None:
+        """Brings the options of the DPT head in line with the encoder."""
+        self._set(map_head=head.resolved(self.hidden_dim, self.depth, self.num_classes))
+        patch, stride = (
+            as_pair(self.patch_size, "patch_size"),
+            feature_stride(self.resnet, self.conv_stem),
+        )
+        cells = [(side, cell * stride) for side, cell in zip(self.image_size, patch, strict=True)]
+        if any(side % cell for side, cell in cells if side is not None):
+            fits = tuple(max(round((side or cell) / cell), 1) * cell for side, cell in cells)
+            raise ValueError(
+                f"Images of {self.image_size} pixels are not whole patches of "
+                f"{tuple(cell for _, cell in cells)}, which the DPT head needs: give {fits}."
+            )
+        if self.task is not None and head.activation != "linear":
+            raise ValueError(
+                f"activation={head.activation!r} of the DPT head is for maps without a task, and "
+                "the task takes its outputs as they are: leave it out."
+            )
+        if any(self.merging):
+            raise ValueError(
+                f"token_merging={self.token_merging!r} leaves blocks without a map for map_head="
+                '"dpt": leave it out, or give map_head="linear".'
+            )
+        if head.readout == "project" and not self.has_class_token:
+            raise ValueError(
+                'readout="project" of the DPT head joins the class token to every patch, and the '
+                'model does not have one: give class_token=True, or readout="ignore".'
+            )
+        if head.normalized and self.norm_after_pooling:
+            raise ValueError(
+                "norm_after_pooling=True leaves the encoder without a norm for the DPT head: give "
+                'map_head={"normalized": False}.'
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        head = self.map_head
+        return super().get_config() | {
+            "map_head": head.get_config() if isinstance(head, DPTHead) else head
+        }
 
     def _check_ranges(self) -> None:
         check_positive(hidden_dim=self.hidden_dim, depth=self.depth)
@@ -388,6 +459,7 @@ class ViTAttributes(_Arguments):
     class_token: bool
     position_grid: tuple[int, int]
     token_merging: int | tuple[int, ...]
+    map_head: str | DPTHead | None  # type: ignore[misc]  # as above
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,25 +1,29 @@
 """From the features of an image to outputs: a row of the table `HEADS` for each kind of head."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import keras
 
 from keras_vit.layers import MapResize
-from keras_vit.models.config import ModelConfig
+from keras_vit.models import dpt
+from keras_vit.models.config import ModelConfig, ViTConfig
 from keras_vit.models.layer_state import map_names
 
 Features = Mapping[str, Any]
 
 # What computes outputs: DeiT's second head reads the distillation token.
 DENSE_HEADS = ("head", "head_distillation")
-# And all layers that belong to a head, which a new one does not take over.
-HEAD_LAYERS = (*DENSE_HEADS, "head_norm", "head_resize")
+# What a new head does not take over; a new one of the same kind takes the DPT's neck.
+OUTPUT_LAYERS = (*DENSE_HEADS, "head_norm", "head_resize", "head_conv_0", "head_conv_1")
+# And all layers that belong to a head.
+HEAD_LAYERS = (*OUTPUT_LAYERS, *dpt.NECK_LAYERS)
 
 
 def classify(features: Features, config: ModelConfig) -> Any:
     """Return the outputs: of features by name, by the head that the task asks for."""
-    return HEADS[config.head](features, config)
+    return HEADS[config.head_kind](features, config)
 
 
 def row_head(features: Features, config: ModelConfig) -> Any:
@@ -38,7 +42,7 @@ def row_head(features: Features, config: ModelConfig) -> Any:
     return _dense(pooled, config, "head", config.classifier_activation)
 
 
-def map_head(features: Features, config: ModelConfig) -> Any:
+def linear_head(features: Features, config: ModelConfig) -> Any:
     """Return outputs for every pixel, `(n, height, width, outputs)`: a linear head on the grid.
 
     Features at the places of the patches, normalized over the batch, a linear layer that begins at
@@ -55,18 +59,42 @@ def map_head(features: Features, config: ModelConfig) -> Any:
     return resize(outputs)
 
 
-# By `Task.head`: (features by name, configuration) -> outputs.
-HEADS: dict[str, Callable[[Features, ModelConfig], Any]] = {"row": row_head, "map": map_head}
+def dpt_head(features: Features, config: ModelConfig) -> Any:
+    """Return outputs for every pixel, `(n, height, width, outputs)`, from four blocks: see `dpt`.
+
+    The layer before the outputs begins at zero, unless what follows it does not have a gradient
+    there.
+    """
+    assert isinstance(config, ViTConfig)
+    assert isinstance(config.map_head, dpt.DPTHead)
+    maps = dpt.neck(features, config, config.map_head)
+    initializer = "glorot_uniform" if config.map_head.activation == "relu" else "zeros"
+    linear = partial(_dense, config=config, name="head", initializer=initializer)
+    return dpt.last_layers(maps, config, config.map_head, linear)
 
 
-def _dense(features: Any, config: ModelConfig, name: str, activation: str | None = None) -> Any:
+# By `ModelConfig.head_kind`: (features by name, configuration) -> outputs.
+HEADS: dict[str, Callable[[Features, ModelConfig], Any]] = {
+    "row": row_head,
+    "linear": linear_head,
+    "dpt": dpt_head,
+}
+
+
+def _dense(
+    features: Any,
+    config: ModelConfig,
+    name: str,
+    activation: str | None = None,
+    initializer: str = "zeros",
+) -> Any:
     if config.num_classes == 0:
         name = "features" if name == "head" else f"features_{name}"
         return keras.layers.Activation("linear", dtype="float32", name=name)(features)
     return keras.layers.Dense(
         config.num_classes,
         activation=activation,
-        kernel_initializer="zeros",
+        kernel_initializer=initializer,
         dtype=config.dtype if map_names(config.dtype, name) else "float32",
         name=name,
     )(features)

@@ -25,8 +25,9 @@ from keras_vit.data.seen_images import SeenImages
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
 from keras_vit.models.config import ModelConfig
+from keras_vit.models.dpt import head_of_other_outputs
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
-from keras_vit.models.head import HEAD_LAYERS
+from keras_vit.models.head import HEAD_LAYERS, OUTPUT_LAYERS
 from keras_vit.models.layer_state import (
     copy_weights,
     layers_beside,
@@ -288,6 +289,11 @@ class ImageModel(CompiledModel):
                 f"{self.name} takes {self.channels} channels: give one band for each."
             )
         self._eval_transform = transform
+
+    @property
+    def head_kind(self) -> str:
+        """How outputs follow from features: `"row"`, and of every pixel `"linear"` or `"dpt"`."""
+        return self._config.head_kind
 
     @property
     def _convolves(self) -> bool:
@@ -599,7 +605,8 @@ class ImageModel(CompiledModel):
     ) -> Self:
         """Return a copy with the same backbone and a new, zero-initialized head.
 
-        Frozen layers stay frozen, but the new head is trainable.
+        Frozen layers stay frozen, but the new head is trainable. Of a DPT head for another task of
+        every pixel, the maps of four blocks are fused as before, and the layers after that are new.
 
         Args:
             num_classes: Number of classes of the new head; 0 for features. None for what the task
@@ -634,8 +641,13 @@ class ImageModel(CompiledModel):
             "dtype": self._policy_config(new_head=True),
             **dict.fromkeys(("novelty", "task_from", "targets_seen")),  # of other training images
         }
+        if config.get("map_head") is not None:
+            changes["map_head"] = head_of_other_outputs(config["map_head"], task)
         self._check_overrides(overrides)
-        return self._copy_with({**changes, **overrides}, fresh=HEAD_LAYERS)
+        names = {layer.name for layer in self.layers}
+        neck = names.intersection(HEAD_LAYERS) - set(OUTPUT_LAYERS)
+        fresh = set(HEAD_LAYERS) - (set() if "map_head" in overrides else neck)
+        return self._copy_with({**changes, **overrides}, fresh)
 
     def copy(self, **overrides: Any) -> Self:
         """Return a copy that is not compiled: without optimizer state, a third of the file.

@@ -54,9 +54,14 @@ def vision_transformer(images: Any, config: ViTConfig) -> Features:
     x |= encoded.features
     x |= read_out(encoded, config)  # encoder_norm (n, t, d), pooled (n, d): y
     x["pre_logits"] = pre_logits(x["pooled"], config)  # (n, representation_size or d)
-    if config.head == "map":
+    if config.head_kind == "linear":
         x["grid"] = on_grid(x["encoder_norm"], x["patches"], encoded, config)
+    elif config.head_kind == "dpt":
+        x |= block_grids(x, encoded, config)
     x["logits"] = classify(x, config)  # (n, classes), or (n, height, width, classes)
+    if config.head_kind == "dpt" and not config.map_head.normalized:
+        for name in ("encoder_norm", "pooled", "pre_logits"):
+            del x[name]  # outputs do not depend on this norm, so that files do not fill it
     return x
 
 
@@ -137,11 +142,13 @@ class Encoded(NamedTuple):
         features: The output of every block by name: `block_0` and so on, and where patches are
             merged `block_0_token_index`.
         tokens: The last block's, `(n, t, d)`.
+        norm: The encoder's last norm, a layer; None where it stands after the pooling.
         token_index: `(index,)` after token merging (see `MergingEncoderBlock`), else ().
     """
 
     features: Features
     tokens: Any
+    norm: Any = None
     token_index: tuple[Any, ...] = ()
 
 
@@ -164,7 +171,8 @@ def encode(tokens: Any, patches: Any, config: ViTConfig) -> Encoded:
         features[f"block_{i}"] = tokens
         if index:
             features[f"block_{i}_token_index"] = index[0]
-    return Encoded(features, tokens, index)
+    norm = None if config.norm_after_pooling else layer_norm(config, "encoder_norm")
+    return Encoded(features, tokens, norm, index)
 
 
 def positions_in_attention(tokens: Any, patches: Any, config: ViTConfig) -> Features:
@@ -205,7 +213,7 @@ def read_out(encoded: Encoded, config: ViTConfig) -> Features:
             "encoder_norm": encoded.tokens,
             "pooled": layer_norm(config, "pooling_norm")(pooled),
         }
-    tokens = layer_norm(config, "encoder_norm")(encoded.tokens)
+    tokens = encoded.norm(encoded.tokens)
     x = {"encoder_norm": tokens, "pooled": POOL[config.pooling](tokens, encoded, config)}
     if config.distilled:  # DeiT's second token
         second = TokenPooling(1, dtype=config.dtype, name="distillation_pooling")
@@ -259,6 +267,25 @@ def on_grid(tokens: Any, patches: Any, encoded: Encoded, config: ViTConfig) -> A
         tokens = UnmergeTokens(dtype=config.dtype, name="grid_unmerged")(tokens, index)
     options = {"data_format": "channels_last", "dtype": config.dtype, "name": "grid"}
     return TokensToGrid(config.num_prefix_tokens, **options)(tokens, patches)
+
+
+def block_grids(x: Features, encoded: Encoded, config: ViTConfig) -> Features:
+    """Return the patches of four blocks at their places, `grid_0` to `grid_3`, for the DPT head.
+
+    And `grid_0_token` and so on, their class tokens, where it reads them.
+    """
+    head, grids = config.map_head, {}
+    for i, block in enumerate(head.blocks):
+        tokens = x[f"block_{block}"]
+        if head.normalized:
+            is_last = block == config.depth - 1
+            tokens = x["encoder_norm"] if is_last else encoded.norm(tokens)
+        options = {"data_format": "channels_last", "dtype": config.dtype, "name": f"grid_{i}"}
+        grids[f"grid_{i}"] = TokensToGrid(config.num_prefix_tokens, **options)(tokens, x["patches"])
+        if head.readout == "project":
+            first = TokenPooling(dtype=config.dtype, name=f"grid_{i}_token")
+            grids[f"grid_{i}_token"] = first(tokens)
+    return grids
 
 
 POOL = {

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit._base.errors import check_positive
-from keras_vit.models.head import DENSE_HEADS, HEAD_LAYERS
+from keras_vit.models.head import HEAD_LAYERS
 
 # Every matrix product of an encoder block; the paper adapts those of the attention alone.
 ADAPTED = ("query_key_value", "output", "dense_0", "dense_1")
@@ -52,7 +52,7 @@ def enable_lora(model: Any, rank: int) -> int:
             f"{model.name} does not have an encoder block for LoRA to adapt (a Dense layer named "
             f"{', '.join(ADAPTED)}). Train it in full, or freeze its backbone."
         )
-    heads = [layer for layer in model.layers if layer.name in DENSE_HEADS]
+    heads = [layer for layer in model.layers if layer.name in HEAD_LAYERS]
     of_heads = {id(variable) for head in heads for variable in head.trainable_variables}
     for variable in model.trainable_variables:
         variable.trainable = id(variable) in of_heads

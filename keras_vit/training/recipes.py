@@ -348,6 +348,22 @@ RECIPES = {
         augmentation=Augmentation(min_area=0.25),
         frozen=True,
     ),
+    "dpt_pixels": Recipe(
+        source="The DPT head (Ranftl et al. 2021) on frozen features, by the recipe linear_pixels "
+        "at a fifth of its learning rate: convolutions begin at random, a linear layer at zero.",
+        hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 100 photographs.",
+        model=size_arguments("ViT-Ti/16"),
+        image_size=224,
+        epochs=40,
+        batch_size=16,
+        learning_rate=1e-3,
+        warmup=0.04,
+        weight_decay=1e-3,
+        label_smoothing=0.0,
+        scaling="sqrt",
+        augmentation=Augmentation(min_area=0.25),
+        frozen=True,
+    ),
     "finetune_measured": Recipe(
         source="FewTrans (2026, 2603.00478): full fine-tuning at low learning rates, 200 times as "
         "high for the head, and no choice between them; here from the best head on frozen "

@@ -20,11 +20,8 @@ from keras_vit.weights.resampling import resample_channels, resample_grid, resam
 from keras_vit.weights.tables.layout import Checkpoint, Tensors
 
 Grid = tuple[int, int]
-HEAD_NORM = "head_norm/scale"
-HEAD = (
-    *("head/kernel", "head/bias", "head_distillation/kernel", "head_distillation/bias"),
-    *(HEAD_NORM, "head_norm/bias", "head_norm/mean", "head_norm/variance"),
-)
+HEAD_NORM, HEAD_CONV = "head_norm/scale", "head_conv_1/kernel"
+HEAD_PARTS = ("head", "head_distillation", "head_norm", "head_conv_0", "head_conv_1")
 STEM = "stem/conv/kernel"
 POSITIONS, PATCHES, CLASS_TOKEN = "position_embedding", "patch_embedding/kernel", "class_token"
 RELATIVE_TABLE = "relative_table"
@@ -63,12 +60,14 @@ def adapt(
     zeros = _zeros(checkpoint, expected)
     for name, shape in expected.items():
         tensor = remaining.pop(name, None)
-        if name in allowed or (name in HEAD and (tensor is None or new_head)):
+        in_head = name.split("/")[0] in HEAD_PARTS
+        is_new = tensor is None or (new_head and in_head)
+        if name in allowed or (is_new and (in_head or name.startswith("dpt/"))):
             reason = "as the caller asked" if name in allowed else new_head
             entries.append(Entry("fresh", name, None, shape, reason or "not in the file"))
             if tensor is not None:
                 ignore(tensor, reason)
-            if name in HEAD and new_head:
+            if in_head and new_head and "conv" not in name:  # zeros in front of ReLU stay zeros
                 is_one = name in (HEAD_NORM, "head_norm/variance")
                 adapted[name] = _constant(name, shape, int(is_one))
         elif tensor is None and name in zeros:
@@ -171,7 +170,10 @@ def _excluded_by_options(
         "pre_logits": "the model does not have a representation_size",
         "pooling": f"the model pools by {pooling!r}",
         "head": "the model has num_classes=0",
-        "head_norm": "the model answers one row per image",
+        "head_norm": "the model does not have a norm in its head",
+        "dpt": "the model does not have a DPT head",
+        "encoder_norm": "the DPT head reads tokens in front of this norm",
+        **dict.fromkeys(HEAD_PARTS[-2:], "the model does not have this layer in its head"),
         "head_distillation": "the model has num_classes=0, or distilled=False",
         "distillation_token": "the model has distilled=False",
     }
@@ -179,7 +181,8 @@ def _excluded_by_options(
     return {
         name: reasons[group]
         for name in tensors
-        if (group := name.split("/")[0]) in reasons and group not in groups
+        if (group := name.split("/")[0]) in reasons
+        and (group not in groups or (group in HEAD_PARTS and name not in expected))
     }
 
 
@@ -192,6 +195,8 @@ def _why_new_head(tensors: Tensors, expected: dict[str, TensorShape]) -> str:
         "pre_logits/kernel": "a pre-logits layer",
         "pooling/probe": "MAP",
         HEAD_NORM: "a norm of every patch",
+        "dpt/fusion_0/projection/kernel": "a DPT neck",
+        HEAD_CONV: "the convolutions of depth",
     }
     for name, part in parts.items():
         if (name in tensors) != (name in expected):

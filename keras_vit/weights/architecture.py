@@ -8,8 +8,10 @@ import re
 from math import isqrt
 from typing import Any
 
+from keras_vit.models.dpt import STAGES
 from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
 from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
+from keras_vit.tasks import Segmentation
 from keras_vit.weights.adaptation import (
     PATCHES,
     POSITIONS,
@@ -25,6 +27,7 @@ from keras_vit.weights.tables.layout import Checkpoint
 # Width -> heads, where no shape shows them: the variants, DeiT III's M, DINOv2's giant, So400m.
 NUM_HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
 HEAD_DIM = 64
+DPT = "dpt/reassemble_0/projection/kernel"
 
 
 class Shapes:
@@ -77,6 +80,11 @@ class Shapes:
     def num_classes(self) -> int:
         """Classes of the head; 0 for none."""
         return self.of("head/kernel", 2)[1] if "head/kernel" in self else 0
+
+    @property
+    def num_features(self) -> int:
+        """Features that the head takes; 0 without one."""
+        return self.of("head/kernel", 2)[0] if "head/kernel" in self else 0
 
 
 def bit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]:
@@ -156,6 +164,10 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     if table is not None:
         arguments["num_heads"] = shape(table, 2)[1]
     arguments |= checkpoint.stated
+    if DPT in shapes:
+        arguments["map_head"] = _dpt_head(shapes) | checkpoint.arguments.get("dpt", {})
+        if "head_norm/scale" in shapes and 1 < shapes.num_classes <= Segmentation.most:
+            arguments["task"] = Segmentation(size=shapes.num_classes)
     if is_gated:
         arguments["activation"] = "swiglu"
     size = checkpoint.arguments.get("image_size")
@@ -186,9 +198,24 @@ def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
     options: dict[str, Any] = {o.name: o.shown_by in shapes for o in OPTIONS if o.shown_by}
     if options["norm_after_pooling"]:
         options["pooling"] = "gap"
-    elif "head/kernel" in shapes and shapes.of("head/kernel", 2)[0] == 2 * hidden_dim:
+    elif DPT not in shapes and shapes.num_features == 2 * hidden_dim:
         options["pooling"] = "token_gap"
     return options
+
+
+def _dpt_head(shapes: Shapes) -> dict[str, Any]:
+    """Return the arguments of the DPT head that tensors show."""
+    widths = [shapes.of(f"dpt/reassemble_{i}/projection/kernel", 2)[1] for i in range(STAGES)]
+    for_classes = "head_norm/scale" in shapes
+    return {
+        "channels": widths,
+        "width": shapes.of("dpt/reassemble_0/convolution/kernel", 4)[3],
+        "readout": "project" if "dpt/reassemble_0/token_projection/kernel" in shapes else "ignore",
+        "batch_norm": "dpt/fusion_0/unit/norm_0/scale" in shapes,
+        "for_classes": for_classes,
+        "activation": "linear" if for_classes else "relu",
+        **({} if for_classes else {"depth_width": shapes.of("head_conv_1/kernel", 4)[3]}),
+    }
 
 
 def _positions(shapes: Shapes) -> str:

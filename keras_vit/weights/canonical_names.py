@@ -20,6 +20,15 @@ def _norm(layer: str, name: str = "") -> dict[str, tuple[str, ...]]:
     return {f"{layer}.gamma": (f"{name}/scale",), f"{layer}.beta": (f"{name}/bias",)}
 
 
+def _batch_norm(layer: str) -> dict[str, tuple[str, ...]]:
+    name = layer.replace(".", "/")
+    return {
+        **_norm(layer),
+        f"{layer}.moving_mean": (f"{name}/mean",),
+        f"{layer}.moving_variance": (f"{name}/variance",),
+    }
+
+
 # Attribute of a model's layer -> the canonical tensors that are concatenated in it.
 TOP = {
     **_dense("patch_embedding"),
@@ -42,9 +51,9 @@ TOP = {
     **_dense("pre_logits"),
     **_dense("head"),
     **_dense("head_distillation"),
-    **_norm("head_norm"),
-    "head_norm.moving_mean": ("head_norm/mean",),
-    "head_norm.moving_variance": ("head_norm/variance",),
+    **_batch_norm("head_norm"),
+    **_dense("head_conv_0"),
+    **_dense("head_conv_1"),
     "stem.conv.kernel": ("stem/conv/kernel",),
     **_norm("stem.norm_layer", "stem/norm"),
     **_norm("norm"),
@@ -75,6 +84,26 @@ BLOCK = {
 }
 
 
+REASSEMBLE = {
+    **_dense("token_projection"),
+    **_dense("projection"),
+    **_dense("resize"),
+    **_dense("convolution"),
+}
+FUSION = {
+    **_dense("projection"),
+    **{
+        part: name
+        for unit in ("skip_unit", "unit")
+        for i in (0, 1)
+        for part, name in (
+            *_dense(f"{unit}.conv_{i}").items(),
+            *_batch_norm(f"{unit}.norm_{i}").items(),
+        )
+    },
+}
+
+
 class Option(NamedTuple):
     """An option that a model takes from the file of its weights.
 
@@ -96,8 +125,9 @@ class Option(NamedTuple):
 
 DINOV2, REGISTERS = "huggingface_dinov2", "huggingface_dinov2_registers"
 DINOV3, BEIT = "huggingface_dinov3", "huggingface_beit"
-QKV = dict.fromkeys(("huggingface", DINOV2, REGISTERS), "qkv_bias")
-SCALES = dict.fromkeys((DINOV2, REGISTERS, DINOV3), "layerscale_value")
+DEPTH, DPT = "huggingface_depth_anything", "huggingface_dpt"
+QKV = dict.fromkeys(("huggingface", DINOV2, REGISTERS, DEPTH, DPT), "qkv_bias")
+SCALES = dict.fromkeys((DINOV2, REGISTERS, DINOV3, DEPTH), "layerscale_value")
 TIMM_SCALES = dict.fromkeys(("timm", "timm_dinov3"), "init_values")
 TIMM_REGISTERS = {"timm": "reg_tokens", "timm_dinov3": "num_reg_tokens"}
 NO_TYPE = type(None)
@@ -138,5 +168,7 @@ def stated(model: Any, layout: str) -> dict[str, Any]:
 REPEATED = (
     (re.compile(r"conv_stem_(\d+)"), "conv_stem/{}/", STAGE),
     (re.compile(r"block_(\d+)"), "block_{}/", BLOCK),
+    (re.compile(r"dpt_reassemble_(\d+)"), "dpt/reassemble_{}/", REASSEMBLE),
+    (re.compile(r"dpt_fusion_(\d+)"), "dpt/fusion_{}/", FUSION),
     (re.compile(r"stage_(\d+)_unit_(\d+)"), "stage_{}/unit_{}/", UNIT),
 )

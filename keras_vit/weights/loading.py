@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,9 @@ import keras
 from keras_vit import tasks
 from keras_vit._base.errors import check_arguments
 from keras_vit.models import ImageModel
+from keras_vit.models.dpt import NEW_OUTPUTS, head_of_other_outputs
 from keras_vit.models.geometry import feature_stride, patch_grid
+from keras_vit.tasks import Task
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.canonical_names import OPTIONS
@@ -63,7 +65,8 @@ def load(
         layout, fresh, file_grid, sha256: As for `load_weights`.
         max_parameters: The most parameters that the model may have; None for as many as the file
             holds.
-        **overrides: Arguments of the model: `num_classes=5` gives a new zero head,
+        **overrides: Arguments of the model: `num_classes=5` gives a new zero head, a row of classes
+            per image unless `task` is of every pixel,
             `input_shape=(384, 512, 3)` resampled positions, `pooling=None` all tokens of a ViT.
 
     Returns:
@@ -216,6 +219,8 @@ def _arguments(
                 claimed["position_grid"] = (1, 1)
             elif "input_shape" in overrides:
                 claimed["input_shape"] = overrides["input_shape"]
+            if claimed.get("map_head") is not None:  # which needs whole patches
+                claimed["input_shape"] = (*arguments["patch_size"], 3)
         shapes = [tensor.shape for tensor in checkpoint.tensors.values()]
         model, values = STORED_FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
         check_claims(path, model, claimed, values, len(shapes), max_parameters)
@@ -224,11 +229,26 @@ def _arguments(
         arguments.pop("position_grid", None)  # follows from the shape
     if {"num_classes", "task", "pooling", "classifier_activation"} & {*overrides}:
         arguments["task"] = None  # that of the file's head
+    if isinstance(overrides.get("task"), Task | Mapping):
+        arguments["num_classes"] = tasks.get(overrides["task"]).outputs
     if overrides.get("pooling") == "token":
         arguments["class_token"] = True
     elif "pooling" in overrides:  # a second head is on a second token
         arguments.pop("distilled", None)
-    return {**arguments, **overrides}
+    return {**arguments, **overrides, **_map_head(arguments.get("map_head"), overrides)}
+
+
+def _map_head(of_file: Any, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return the `map_head` that the file's becomes; of a DPT head, the neck stays."""
+    is_given, asked = "map_head" in overrides, overrides.get("map_head")
+    is_dpt = isinstance(of_file, Mapping)
+    if of_file is None or (is_given and not (is_dpt and asked == "dpt")):
+        return {}
+    if not {"num_classes", "task"} & {*overrides}:
+        return {"map_head": of_file}
+    if is_given:
+        return {"map_head": {**of_file, **NEW_OUTPUTS}}
+    return {"map_head": head_of_other_outputs(of_file, overrides.get("task"))}
 
 
 def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], path: Path) -> None:

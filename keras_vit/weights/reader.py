@@ -126,7 +126,8 @@ def load_checkpoint(
     if "head/kernel" in report.loaded:
         _take_task(model, checkpoint, path)
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
-    if model.eval_transform == EvalTransform():
+    is_of_maps = model.head_kind != "row" and "head/kernel" in report.loaded
+    if is_of_maps or model.eval_transform == EvalTransform():
         model.eval_transform = eval_transform
     seen = checkpoint.arguments.get("seen_images")
     model.seen_images = seen if model.seen_images is None else model.seen_images | seen

@@ -32,6 +32,7 @@ from keras_vit_cli.options.shared import (
 )
 
 DISTILLATIONS = ("soft", "hard")  # as in keras_vit.training.Distillation
+HEADS = ("linear", "dpt")  # as in keras_vit.models.head
 CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 
@@ -81,6 +82,13 @@ class TrainOptions:
         "ones and the Hugging Face hub's cache; auto:FOLDER: those in a folder), the ones whose "
         "frozen features know most of the labels; prints the table",
         None,
+    )
+    map_head: str | None = in_model(
+        "how a model answers every pixel, with --labels of masks: a linear layer on each patch, or "
+        "the DPT head, which fuses the maps of four blocks (default: linear, or that of --weights)",
+        None,
+        choices=HEADS,
+        name="--head",
     )
     image_size: int | None = in_model(
         "resize images to this height and width (default: those in the model's name, the "

@@ -31,6 +31,8 @@ def build(
         "input_shape": (size, size, channels),
         "dtype": job.precision,
     }
+    if job.map_head is not None:
+        arguments["map_head"] = job.map_head
     if rasters is not None:
         arguments["normalization"] = data.band_statistics(rasters)
     if job.model is not None:

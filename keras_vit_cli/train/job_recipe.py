@@ -34,7 +34,12 @@ SEEN, LEAST_EPOCHS = 6000, 6
 # Images per class before they are counted: only the options are checked then.
 MANY = 1e9
 
-PIXELS = "linear_pixels"  # of a task of pixels, with pretrained weights
+# Of a task of pixels, with pretrained weights: by the head.
+PIXELS = {
+    None: ("linear_pixels", "the head"),
+    "linear": ("linear_pixels", "a linear head"),
+    "dpt": ("dpt_pixels", "a DPT head"),
+}
 
 # The options that take the place of a recipe's.
 RECIPE_OPTIONS = (
@@ -120,15 +125,16 @@ def suited_recipe(
     """Return the recipe for these images and its name; print why if it was chosen for them."""
     images_per_class = len(splits.train) / splits.num_classes
     name, reason = recipe_name(job, images_per_class)
-    if splits.task.per_pixel and job.freeze_backbone and job.recipe not in (None, AUTO, PIXELS):
+    pixels, head = PIXELS[job.map_head]
+    if splits.task.per_pixel and job.freeze_backbone and job.recipe not in (None, AUTO, pixels):
         raise ValueError(
-            f"freeze_backbone trains a head of pixels by the recipe {PIXELS}, and recipe="
+            f"freeze_backbone trains a head of pixels by the recipe {pixels}, and recipe="
             f"{job.recipe!r} is another one: leave out one of the two."
         )
     is_open = job.weights and reason and job.recipe != MEASURED
     if splits.task.per_pixel and (job.freeze_backbone or is_open) and job.lora is None:
-        print_fn(f"recipe {PIXELS}: a linear head is trained on the features of every patch")
-        return PIXELS, recipe_of(job, name=PIXELS)
+        print_fn(f"recipe {pixels}: {head} is trained on the features of every patch")
+        return pixels, recipe_of(job, name=pixels)
     if reason is None:
         return name, recipe
     if job.weights is not None and not name.startswith("digits"):

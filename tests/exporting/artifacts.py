@@ -12,7 +12,7 @@ import pytest
 import keras_vit
 from keras_vit import data
 from keras_vit.exporting import FORMATS, Contract, ExportedModel, load_exported
-from keras_vit.tasks import Classification, Task
+from keras_vit.tasks import Classification, Segmentation, Task
 from tests.bank import outputs, pixels
 from tests.models.test_common import KINDS, build
 from tests.models.test_task import TASKS, vit
@@ -43,6 +43,7 @@ EVERY_KIND: dict[str, tuple[str, dict[str, Any]]] = {
 MODELS: dict[str, Callable[[], Any]] = {
     **{kind: partial(build, base, **own) for kind, (base, own) in EVERY_KIND.items()},
     **{kind: partial(vit, task=task) for kind, task in TASKS.items()},
+    "dpt": lambda: build("token", task=Segmentation(size=5), map_head={"width": 6}),
     "large": lambda: build("token", hidden_dim=256, mlp_dim=1024),
     "any size": lambda: build("token", depth=1, input_shape=(None, None, 3), position_grid=(4, 4)),
 }

@@ -18,7 +18,16 @@ from keras_vit.models.config import POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.ops import process_on
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.exporting.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, case, contract, pairs
+from tests.exporting.artifacts import (
+    EVERY_KIND,
+    MODELS,
+    PATHS,
+    Artifacts,
+    case,
+    contract,
+    formats,
+    pairs,
+)
 from tests.models.test_common import KINDS, build
 
 # Of each position and each pooling one, in the format that its backend writes in this process. To
@@ -77,6 +86,12 @@ def test_writes_in_this_process(format: str, kind: str, tmp_path: Path) -> None:
 def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts) -> None:
     run = artifacts.file(kind, format).predict_on_batch
     assert_agrees(run, artifacts.model(kind).copy(dtype="float32"))
+
+
+@formats(of=("onnx",))  # once by hand: SavedModel, LiteRT and OpenVINO
+def test_goes_through_with_a_dpt_head(format: str, artifacts: Artifacts) -> None:
+    run = artifacts.file("dpt", format).predict_on_batch
+    assert_agrees(run, artifacts.model("dpt"))
 
 
 def test_others_are_refused_at_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from keras_vit.layers._dense import Dense
 from keras_vit.layers._dropout import Dropout
 
 TOKENS, IMAGES, FIRST = (2, 17, 32), (2, 32, 24, 3), (2, 3, 32, 24)
+MAPS, READOUT = (2, 4, 5, 3), {"readout": "project"}
 PATCHES, QUERIES, ANGLES = (2, 4, 4, 5), (2, 17, 4, 8), (2, 17, 8)
 TOKEN_INDEX = np.stack([np.arange(34), np.arange(34)[::-1]]).astype("int32") // 2
 
@@ -88,6 +89,14 @@ CASES: dict[str, Case] = {
     ),
     "stochastic_depth": case(layers.StochasticDepth, rate=0.5, seed=3, rescale=False),
     "map_resize": case(layers.MapResize, (2, 4, 5, 3), size=(6, 7), align_corners=True),
+    "pixel_upsample": case(layers.PixelUpsample, MAPS, factor=2),
+    "reassemble": case(
+        layers.Reassemble, MAPS, {"token": (2, 3)}, channels=6, factor=0.5, width=4, **READOUT
+    ),
+    "residual_conv_unit": case(layers.ResidualConvUnit, MAPS, batch_norm=True),
+    "feature_fusion": case(
+        layers.FeatureFusion, MAPS, {"shallow": MAPS}, size=(6, 7), batch_norm=True
+    ),
     "token_pooling": case(layers.TokenPooling, index=1),
     "tokens_to_grid": case(layers.TokensToGrid, (2, 18, 32), ON_GRID, **PREFIX, **IS_FIRST),
     "unmerge_tokens": case(layers.UnmergeTokens, more=MERGED),

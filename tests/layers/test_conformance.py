@@ -45,18 +45,27 @@ GRID: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 18, 32), (1, 12, 32))}
 GRID |= {"patches": ((None, None, None, 5), (3, 4, 4, 5), (1, 5, 2, 5))}
 MERGED: dict[str, Any] = {"tokens": (ANY_TOKENS, (2, 17, 32), (1, 10, 32))}
 MERGED |= {"token_index": ((None, None), TOKEN_INDEX, TOKEN_INDEX[:1, :20])}
+OF_MAPS: dict[str, Any] = {"maps": ((None, None, None, 3), (3, 4, 5, 3), (1, 6, 3, 3))}
 MERGE = ("attention_pooling", "mean_pooling", "merging_block")
 SHAPES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("conv_stem_stage", "resnet_stem", "standardized_conv"), LAST),
     **dict.fromkeys(("patch_embedding", "patches"), FIRST),
     **dict.fromkeys(("position_embedding", "tokens_to_grid"), GRID),
     **dict.fromkeys((*MERGE, "unmerge_tokens"), MERGED),
+    **dict.fromkeys(("pixel_upsample", "residual_conv_unit"), OF_MAPS),
+    "reassemble": {"grid": OF_MAPS["maps"], "token": ((None, 3), (3, 3), (1, 3))},
     "residual_unit": {"images": ((None, None, None, 64), (3, 7, 6, 64), (1, 4, 9, 64))},
     "relative_position_bias": {"queries": ((None, None, 4, 8), (3, 17, 4, 8), (1, 9, 4, 8))},
 }
 # MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number, and maps
 # are resized by matrices made once.
-OF_FIXED_LENGTH = ("map_resize", "mixer_block", "rotary_block", "rotary_attention")
+OF_FIXED_LENGTH = (
+    "feature_fusion",
+    "map_resize",
+    "mixer_block",
+    "rotary_block",
+    "rotary_attention",
+)
 TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))}
 
 

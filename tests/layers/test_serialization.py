@@ -39,7 +39,8 @@ def functional(layer: Any, inputs: dict[str, np.ndarray], filled: bool = True) -
     }
     model, random = keras.Model(tensors, layer(**tensors)), np.random.default_rng(2)
     for weight in layer.weights if filled else []:
-        weight.assign(0.3 * random.normal(size=weight.shape))
+        values = 0.3 * random.normal(size=weight.shape)
+        weight.assign(abs(values) if weight.path.endswith("variance") else values)
     return model
 
 

@@ -48,6 +48,7 @@ FEATURES = {"pooled": "pre_logits"}  # what enters the head: of ViTModel, after 
 # Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
 EVERYWHERE = (
     *("hf_clip", "hf_siglip", "hf_dinov2_swiglu", "hf_dinov3", "hf_deit_teacher", "hf_vit_mae"),
+    *("hf_depth_anything", "hf_depth_anything_resampled", "hf_dpt_classes"),
     *("hf_beit", "hf_vit", "timm_dinov2_reg4", "timm_deit3", "timm_eva02_tiny", "timm_eva02_base"),
 )
 
@@ -147,7 +148,9 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
 
 def bare(name: str) -> str:
     """Without the prefix that a model has inside one with a head."""
-    return re.sub(r"^(vit|deit|beit|dinov2|dinov2_with_registers|vision_model)\.", "", name)
+    return re.sub(
+        r"^(vit|deit|beit|dinov2|dinov2_with_registers|vision_model|backbone|dpt)\.", "", name
+    )
 
 
 @pytest.mark.parametrize("name", WITH_GRADIENTS)
@@ -165,8 +168,11 @@ def test_the_package_opens_our_folder(name: str, tmp_path: Path) -> None:
         network = getattr(transformers, config["architectures"][0])
         theirs, info = network.from_pretrained(ours, output_loading_info=True)
         assert not info["unexpected_keys"]
-        assert all("mask_token" in key or "pooler" in key for key in info["missing_keys"]), info
+        assert all(
+            re.search("mask_token|pooler|layers.0.residual_layer1", key)
+            for key in info["missing_keys"]
+        ), info
     of_tokens = ("last_hidden_state",) if case["output"] == "encoder_norm" else ()
-    names = (*of_tokens, "logits", "image_embeds", "pooler_output")
+    names = (*of_tokens, "logits", "image_embeds", "predicted_depth", "pooler_output")
     found = of_torch(theirs.eval(), weights.images(case), *names)
     np.testing.assert_allclose(found, expected[case["output"]], atol=1e-5)

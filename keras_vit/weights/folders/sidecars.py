@@ -15,6 +15,7 @@ from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import TensorShape
 from keras_vit.weights.preparation import of_huggingface, of_timm
+from keras_vit.weights.tables.huggingface_dpt import encoder_config, read_dpt
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -25,6 +26,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
 }
+DPT_TYPES = ("depth_anything", "dpt")
 PROBLEM_TYPES = {str(task.problem_type): task for task in (Multilabel, Regression)}
 POOLING = {"token": "token", "avg": "gap", "map": "map"}
 
@@ -50,11 +52,13 @@ def read_sidecar_configs(
         (kernel[:2], kernel[-1]) if len(kernel) == 4 and all(kernel) else ((1, 1), 0)
     )
     config = _json(path.with_name("config.json"))
+    stated_of_dpt = read_dpt(config) if config.get("model_type") in DPT_TYPES else {}
     if isinstance(config.get("vision_config"), dict):  # of CLIP and SigLIP with both towers
         config = config["vision_config"]
+    config = encoder_config(config)
     processor = _json(path.with_name("preprocessor_config.json"))
     if config.get("hidden_size") == hidden_dim:  # transformers, and of this very model
-        arguments = _huggingface_arguments(config)
+        arguments = _huggingface_arguments(config) | stated_of_dpt
         preparation = of_huggingface(processor) if processor else None
         normalization = _huggingface_normalization(processor)
         package, names = "huggingface", config.get("id2label")

@@ -7,6 +7,7 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.checkpoint_error import CheckpointError
+from keras_vit.weights.tables.huggingface_dpt import depth_anything_config, dpt_config
 
 Config = dict[str, Any]
 ANY = ("any",)
@@ -82,6 +83,17 @@ def _siglip(model: VisionTransformer, config: Config) -> Config:
 def _dinov2(model: VisionTransformer, config: Config) -> Config:
     name = "Dinov2WithRegisters" if model.num_registers else "Dinov2"
     _check_pooling(model, f"{name}ForImageClassification", "token_gap")
+    return _dinov2_encoder(model, config) | {
+        "architectures": [f"{name}{'ForImageClassification' if model.num_classes else 'Model'}"],
+    }
+
+
+def _depth_anything(model: VisionTransformer, config: Config) -> Config:
+    encoder = _dinov2_encoder(model, config)
+    return depth_anything_config(model, {k: v for k, v in encoder.items() if k not in TOWER[:2]})
+
+
+def _dinov2_encoder(model: VisionTransformer, config: Config) -> Config:
     is_gated = model.activation == "swiglu"
     ratios = range(1, 33)
     ratio = next((r for r in ratios if _dinov2_width(model, r, is_gated) == model.mlp_dim), None)
@@ -92,7 +104,6 @@ def _dinov2(model: VisionTransformer, config: Config) -> Config:
         )
     del config["intermediate_size"]
     return config | {
-        "architectures": [f"{name}{'ForImageClassification' if model.num_classes else 'Model'}"],
         "model_type": "dinov2_with_registers" if model.num_registers else "dinov2",
         "hidden_act": "gelu" if is_gated else config["hidden_act"],
         "mlp_ratio": ratio,
@@ -169,4 +180,6 @@ HUGGINGFACE_MODELS: dict[str, Callable[[Any, Config], Config]] = {
     "huggingface_dinov2_registers": _dinov2,
     "huggingface_dinov3": _dinov3,
     "huggingface_beit": _beit,
+    "huggingface_depth_anything": _depth_anything,
+    "huggingface_dpt": dpt_config,
 }

@@ -59,7 +59,26 @@ def resampled(like: str, how: str, call: Spec | None = None, **arguments: Any) -
     return {**spec, "like": like, "resampled": {"from": [16, 16], "how": how}}
 
 
+def depth_anything(encoder: Spec | None = None, **options: Any) -> Spec:
+    """Depth Anything, whose image size is that of the encoder inside."""
+    inside: Spec = {"model_type": "dinov2", "hidden_size": 24, "num_attention_heads": 3}
+    inside |= {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "image_size": 16}
+    inside |= {"patch_size": 4, "reshape_hidden_states": False, **(encoder or {})}
+    neck: Spec = {"neck_hidden_sizes": [3, 6, 12, 24], "fusion_hidden_size": 8}
+    neck |= {"reassemble_hidden_size": inside["hidden_size"], "head_hidden_size": 6}
+    spec = {"package": "transformers", "class": "DepthAnythingForDepthEstimation", "call": {}}
+    size, patch = inside["image_size"], {"patch_size": inside["patch_size"]}
+    arguments = {"backbone_config": inside, **neck, **patch, **options}
+    return {**spec, "arguments": arguments, "images": [2, size, size, 3]}
+
+
+DPT: Spec = {"num_hidden_layers": 4, "image_size": 32, "patch_size": 16, "fusion_hidden_size": 8}
+DPT |= {"intermediate_size": 48, "backbone_out_indices": [0, 1, 2, 3]}
+DPT |= {"neck_hidden_sizes": [3, 6, 12, 24]}
+DPT_CLASSES: Spec = {"use_batch_norm_in_fusion_residual": True, "num_labels": 5}
+DPT_CLASSES |= {"readout_type": "ignore"}
 PLAIN: dict[str, Spec] = {
+    "hf_depth_anything": depth_anything(),
     "hf_clip": hugging_face("CLIPVisionModelWithProjection", MLP, projection_dim=16),
     "hf_siglip": hugging_face("SiglipVisionModel", MLP),
     "hf_dinov2": hugging_face("Dinov2Model"),
@@ -85,6 +104,14 @@ PLAIN: dict[str, Spec] = {
 }
 # Heads of their own, odd sizes, and other settings of the family.
 OTHER: dict[str, Spec] = {
+    "hf_depth_anything_metric": depth_anything(
+        {"hidden_size": 40, "num_attention_heads": 5, "num_hidden_layers": 6}
+        | {"out_indices": [2, 3, 5, 6], "apply_layernorm": False},
+        depth_estimation_type="metric",
+        max_depth=20,
+    ),
+    "hf_dpt": hugging_face("DPTForDepthEstimation", DPT),
+    "hf_dpt_classes": hugging_face("DPTForSemanticSegmentation", DPT | DPT_CLASSES),
     "hf_dinov2_classifier": hugging_face("Dinov2ForImageClassification", num_labels=5),
     "hf_deit": hugging_face("DeiTForImageClassification", FIVE),
     "hf_clip_odd": hugging_face(
@@ -179,7 +206,11 @@ RESAMPLED: dict[str, Spec] = {
     },
     **{
         f"{name}_resampled": resampled(name, BICUBIC)
-        for name in ("hf_dinov2", "hf_dinov2_classifier", "hf_beit_absolute")
+        for name in ("hf_depth_anything", "hf_dinov2", "hf_dinov2_classifier", "hf_beit_absolute")
+    },
+    "hf_dpt_resampled": {
+        **resampled("hf_dpt", BICUBIC.replace("bicubic", "bilinear")),
+        "images": [2, 96, 96, 3],
     },
     "hf_dinov2_registers_resampled": resampled(
         "hf_dinov2_registers", BICUBIC.replace("antialias=False", "antialias=True")

@@ -19,6 +19,7 @@ from tests.golden.peers import weights
 from tests.golden.peers.cases import CASES
 
 Arrays = dict[str, np.ndarray]
+COUNTERS = "num_batches_tracked"  # of batch norms: integers, which nothing reads
 FIXED = ("position_embeddings", "decoder_pos_embed")  # of ViTMAE: sines and cosines
 
 # Where a class keeps its blocks, the norm over all tokens after them, and its heads.
@@ -32,6 +33,9 @@ PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
         *("dinov2_with_registers.encoder.layer", "dinov2_with_registers.layernorm"),
         ("classifier",),
     ),
+    "DepthAnythingForDepthEstimation": ("backbone.encoder.layer", "backbone.layernorm", ()),
+    "DPTForDepthEstimation": ("dpt.encoder.layer", None, ()),
+    "DPTForSemanticSegmentation": ("dpt.encoder.layer", None, ()),
     "DINOv3ViTModel": ("model.layer", "norm", ()),
     "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
     "DeiTForImageClassificationWithTeacher": (
@@ -56,7 +60,7 @@ def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, An
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
         file = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
-        fixed = FIXED if model.config.model_type == "vit_mae" else ()
+        fixed = (COUNTERS, *(FIXED if model.config.model_type == "vit_mae" else ()))
         for name in file:
             if not name.endswith(fixed):
                 file[name] = weights.tensor(name, file[name].shape, spec["seed"])
@@ -124,7 +128,7 @@ def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -
     out = encoder(images, **call)
     for hook in hooks:
         hook.remove()
-    found = {name: seen[name] for name in watched if name not in heads}
+    found = {name: seen[name] for name in watched if name in seen and name not in heads}
     if len(heads) == 2:
         found |= {"logits_class": seen[heads[0]], "logits_distillation": seen[heads[1]]}
     elif heads:
@@ -133,6 +137,10 @@ def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -
         return found | ({"logits": out} if model.num_classes else {})
     if heads:
         return found | {"logits": out.image_embeds if "image_embeds" in out else out.logits}
+    if "predicted_depth" in out:
+        return found | {"logits": out.predicted_depth}
+    if type(model).__name__ == "DPTForSemanticSegmentation":
+        return found | {"logits": out.logits.permute(0, 2, 3, 1)}
     pooled = getattr(out, "pooler_output", None)
     return found | ({} if pooled is None else {"pooled": pooled})
 

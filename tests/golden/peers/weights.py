@@ -43,6 +43,8 @@ def tensor(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     kind = name.removesuffix(".weight").rsplit(".", 1)[-1]
     if kind in SCALES:
         values = 0.5 + 0.2 * values
+    elif kind == "running_var":
+        values = 0.5 + np.abs(values)
     elif kind in TABLES:
         values = 0.5 * values
     elif len(shape) >= 2:
