@@ -26,10 +26,19 @@ def rows_of(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for key, name in _NAMES.items():
         score = comparison[key]
         values = [score[time][0] for time in ("before", "after")]
-        changes = [f"{100 * v:+.1f}" if is_part else f"{v:+.3f}" for v in score["difference"]]
-        shown = [f"{v:.1%}" if is_part else f"{v:.3f}" for v in values]
+        changes = [_shown(v, is_part, "+") for v in score["difference"]]
+        shown = [_shown(v, is_part) for v in values]
         rows.append((name, *shown, changes[0], f"{changes[1]} to {changes[2]}"))
     return rows
+
+
+def _shown(value: float | None, is_part: bool, sign: str = "") -> str:
+    """Return a score, or with a sign a difference; a dash for what is not defined."""
+    if value is None:
+        return "-"
+    if not is_part:
+        return f"{value:{sign}.3f}"
+    return f"{100 * value:{sign}.1f}" if sign else f"{value:.1%}"
 
 
 def conclusion(facts: Mapping[str, Any]) -> str:
@@ -40,8 +49,9 @@ def conclusion(facts: Mapping[str, Any]) -> str:
         clause = "kept the trained weights, and nothing says that they are better than"
         return f"no labels: {clause} {first}"
     differences = {name: comparison[key]["difference"] for key, name in _NAMES.items()}
-    gains = " and ".join(name for name, change in differences.items() if change[1] > 0)
-    losses = " and ".join(name for name, change in differences.items() if change[2] < 0)
+    # What is not defined is neither.
+    gains = " and ".join(n for n, change in differences.items() if (change[1] or 0) > 0)
+    losses = " and ".join(n for n, change in differences.items() if (change[2] or 0) < 0)
     parts = [f"a {what} of {of}" for what, of in (("gain", gains), ("loss", losses)) if of]
     result = "the trained weights" if facts["kept"] == "after" else first
     is_asked = facts["kept"] == "after" and (losses or not gains)
