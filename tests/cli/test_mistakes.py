@@ -18,7 +18,7 @@ from tests.data.image_fixtures import plain, write
 pytestmark = pytest.mark.usefixtures("inside")
 # The words, and what the message holds: what was wrong | what is accepted | the fix.
 MISTAKES = """
-trian --data photos -> 'trian' | choose from | Did you mean 'train'?
+trian --data photos -> 'trian' | choose from | Did you mean 'train' or
 train --data photos --epocs 3 -> --epocs | keras-vit train --help | Did you mean --epochs?
 train --data photos --lr 0.1 -> --lr | keras-vit train --help | Did you mean --learning-rate?
 train -> required: --data | --data | keras-vit train --help

@@ -37,7 +37,7 @@ NAMES = ("dark", "light")
 # What each command loads a model by, and what it does with the images that it scores it on.
 LOADS = [(evaluate_command, "open_classifier")]
 LOADS += [(module, "load") for module in (calibrate_command, choose_command, commands)]
-SCORES = [(calibrate_command, "predict_split"), (choose_command, "_judge"), (commands, "compare")]
+SCORES = [(calibrate_command, "predict_split"), (choose_command, "judge"), (commands, "compare")]
 SCORES += [(evaluate_command, "own_results"), (evaluate_command, "transfer_rows")]
 WHOLE = "evaluate model.keras --data", "calibrate model.keras --out other.keras --data"
 WHOLE += ("evaluate model.keras --split all --data", "export model.keras --out exported --data")
