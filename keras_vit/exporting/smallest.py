@@ -114,7 +114,7 @@ def export_smallest(
     >>> model = keras_vit.VisionTransformer(num_classes=10, patch_size=4, hidden_dim=16, depth=1,
     ...                                     num_heads=2, input_shape=(8, 8, 1))
     >>> digits = keras_vit.data.load("digits").val
-    >>> made = export_smallest(model, tempfile.mkdtemp() + "/m.onnx", split=digits)
+    >>> made = export_smallest(model, tempfile.mkdtemp() + "/m.tflite", split=digits)
     >>> [trial.name for trial in made.trials]
     ['int8', 'float16', 'float32']
     """

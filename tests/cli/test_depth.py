@@ -13,7 +13,7 @@ from tests.cli.conftest import Command, command, here, small_recipe  # noqa: F40
 from tests.tasks.test_depth import depth_folders
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # as from masks, but for the files
 @pytest.mark.usefixtures("here", "small_recipe")
 def test_from_maps_of_depth_to_maps(command: Command) -> None:  # noqa: F811
     depth_folders(Path.cwd(), 12, (40, 48))
