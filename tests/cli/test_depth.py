@@ -9,13 +9,13 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
-from tests.cli.conftest import Command, command, here, small_recipe  # noqa: F401
+from tests.cli.conftest import Command
 from tests.tasks.test_depth import depth_folders
 
 
 @pytest.mark.slow  # as from masks, but for the files
 @pytest.mark.usefixtures("here", "small_recipe")
-def test_from_maps_of_depth_to_maps(command: Command) -> None:  # noqa: F811
+def test_from_maps_of_depth_to_maps(command: Command) -> None:
     depth_folders(Path.cwd(), 12, (40, 48))
     for file in Path("maps").iterdir():
         depth = np.asarray(Image.open(file)) if file.suffix == ".tiff" else np.load(file)[..., 0]
