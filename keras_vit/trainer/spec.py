@@ -1,4 +1,7 @@
-"""`Spec`: what a model takes and answers, as far as data, losses and metrics are checked."""
+"""`Spec`: what a model takes and answers, as far as data, losses and metrics are checked.
+
+Unnecessary from Keras: none yet. A `keras.Model` knows shapes, and not what its numbers mean.
+"""
 
 from __future__ import annotations
 
