@@ -24,7 +24,8 @@ from keras_vit_cli.report.run_plots import save_figure
 
 SHOWN = 12  # images of a contact sheet; the page and the record list twice as many
 MOST_NAMES = 200  # rows of the table of names
-NOT_TRAINING = ("out", "overwrite", "resume", "data", "labels")
+# What is not a setting, or is one of the folder.
+NOT_TRAINING = ("out", "overwrite", "resume", "data", "labels", "source", "hardware")
 
 
 def write_comparison(
