@@ -52,7 +52,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, stand_ins.small_models(patch):
         patch.chdir(folder)
         _run(("train", "--data", "photos", "--model", "ViT-Ti/16", "--out", "runs/photos"))
-        for name in ("seed0", "seed1", "seed2", "flowers_0", "flowers_1", "flowers_2", "teacher"):
+        names = ("seed0", "seed1", "seed2", "flowers_0", "flowers_1", "flowers_2", "teacher")
+        for name in (*names, "before", "after"):
             shutil.copytree("runs/photos", f"runs/{name}")
         for name, layout in (("ViT-B_16.npz", "google"), ("model.safetensors", "timm")):
             keras_vit.save_weights(keras_vit.ViTB16(num_classes=5), name, layout=layout)
