@@ -172,7 +172,7 @@ class ModelConfig:
 
     @property
     def head_kind(self) -> str:
-        """How outputs follow from features: a key of `keras_vit.models.head.HEADS`."""
+        """How outputs follow from features, a key of `keras_vit.models.head.HEADS`."""
         if self.head == "row":
             return "row"
         return "dpt" if isinstance(self.map_head, DPTHead) else "linear"

@@ -292,7 +292,7 @@ class ImageModel(CompiledModel):
 
     @property
     def head_kind(self) -> str:
-        """How outputs follow from features: `"row"`, and of every pixel `"linear"` or `"dpt"`."""
+        """How outputs follow from features, `"row"`, or of every pixel `"linear"` or `"dpt"`."""
         return self._config.head_kind
 
     @property
