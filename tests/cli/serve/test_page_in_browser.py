@@ -50,7 +50,7 @@ def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
     bar = rows.first.locator(".bar").bounding_box()["width"]
     assert bar == pytest.approx(track * shown[0] / 100, abs=1)
     assert '<b>"rose"</b>\\x1b[31m' in rows.locator(".class").all_text_contents()
-    photo, canvas = (page.locator(f".photo {tag}").bounding_box() for tag in ("img", "canvas"))
+    photo, canvas = (page.locator(name).bounding_box() for name in ("#image", "#overlay"))
     assert canvas == pytest.approx(photo, abs=1)
     shades = page.evaluate(
         "[...at('overlay').getContext('2d').getImageData(0, 0, 3, 4).data]"
