@@ -109,8 +109,8 @@ class Report:
         return {
             "task": self.task.get_config(),
             "examples": self.examples,
-            "scores": {name: _numbers(score) for name, score in self.scores.items()},
-            "constant": {name: _numbers(score) for name, score in self.constant.items()},
+            "scores": {name: score.to_list() for name, score in self.scores.items()},
+            "constant": {name: score.to_list() for name, score in self.constant.items()},
             "constant_of": self.constant_of,
             "names": {title: column.tolist() for title, column in self.names.items()},
             "facts": dict(self.facts),
@@ -258,7 +258,3 @@ def _pairs(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """Return label, prediction and count of each pair that occurs, in order."""
     both, counts = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_counts=True)
     return np.column_stack([both, counts]).astype(np.int64)
-
-
-def _numbers(score: Sequence[float]) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in score]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from keras_vit import tasks
 from keras_vit._base.errors import check_positive
@@ -17,6 +19,8 @@ from keras_vit.tasks import Task
 
 # Under this name the text stands in the file's metadata.
 KEY = "keras_vit"
+# And in an archive or a folder in a file of this name.
+DESCRIPTION = f"{KEY}.json"
 # The input, by the name that every format gives it.
 IMAGES = "images"
 # A second signature, where a format has several: float32, so that prepared photographs, whose
@@ -127,3 +131,15 @@ class Contract:
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error
+
+
+def append(path: Path, contract: Contract) -> None:
+    """Writes a contract into a zip archive behind a file's own bytes."""
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(DESCRIPTION, contract.to_text())
+
+
+def read_appended(path: Path) -> Contract:
+    """Return the contract in a zip archive behind a file's own bytes."""
+    with zipfile.ZipFile(path) as archive:
+        return Contract.from_text(archive.read(DESCRIPTION))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.exporting.contract import KEY, Contract
+from keras_vit.exporting.contract import Contract, append, read_appended
 from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
-
-# As of a LiteRT file, in a zip archive behind the program's bytes, which its header counts.
-DESCRIPTION = f"{KEY}.json"
 
 
 def write(
@@ -49,17 +45,12 @@ def write(
         program = torch.export.export(Answers(), (example,))
         lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
         path.write_bytes(lowered.to_executorch().buffer)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(DESCRIPTION, contract.to_text())
+    append(path, contract)
 
 
-def read_contract(path: Path) -> Contract:
-    """Return the contract behind the program's bytes."""
-    with zipfile.ZipFile(path) as archive:
-        return Contract.from_text(archive.read(DESCRIPTION))
-
-
-# The proof stands behind the contract, and its sum is of all before it.
+# As of a LiteRT file, in a zip archive behind the program's bytes, which its header counts. The
+# proof stands behind the contract, and its sum is of all before it.
+read_contract = read_appended
 add_proof, read_proof = add_to_zip, read_from_zip
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.exporting.contract import IMAGES, PIXELS, Contract, append, read_appended
 from keras_vit.exporting.graph import pixels_to_answers, save_signatures
 from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 
 # As TensorFlow's own metadata, they stand in a zip archive behind the model's bytes.
-DESCRIPTION, LABELS = f"{KEY}.json", "labels.txt"
+LABELS = "labels.txt"
 
 
 def write(
@@ -41,19 +41,14 @@ def write(
         if contract.quantize == "float16":  # weights alone: it computes in float32
             converter.target_spec.supported_types = [tf.float16]
         path.write_bytes(converter.convert())
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(DESCRIPTION, contract.to_text())
-        if contract.task and contract.task.names:
-            labels = "\n".join(" ".join(name.split()) for name in contract.task.names)
+    append(path, contract)
+    if contract.task and contract.task.names:
+        labels = "\n".join(" ".join(name.split()) for name in contract.task.names)
+        with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(LABELS, labels.encode("utf-8", "replace"))
 
 
-def read_contract(path: Path) -> Contract:
-    """Return the contract behind the model's bytes."""
-    with zipfile.ZipFile(path) as archive:
-        return Contract.from_text(archive.read(DESCRIPTION))
-
-
+read_contract = read_appended
 # The proof stands behind the contract, and its sum is of all before it.
 add_proof, read_proof = add_to_zip, read_from_zip
 

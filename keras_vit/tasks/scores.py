@@ -19,6 +19,10 @@ class Score(NamedTuple):
     low: float
     high: float
 
+    def to_list(self) -> list[float | None]:
+        """Return what JSON has of it: None in place of a number that is not defined."""
+        return [float(value) if np.isfinite(value) else None for value in self]
+
 
 # From weights of the examples `(examples,)` to the values of some scores.
 WeightedScores = Callable[[np.ndarray], Sequence[float]]

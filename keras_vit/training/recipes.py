@@ -257,6 +257,18 @@ class Recipe:
 _SMALL_VIT = {"depth": 4, "num_heads": 4, "position_embedding": "sincos2d", "stochastic_depth": 0.1}
 
 # What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
+_FROZEN_PIXELS: dict[str, Any] = {
+    "model": size_arguments("ViT-Ti/16"),
+    "image_size": 224,
+    "epochs": 40,
+    "batch_size": 16,
+    "warmup": 0.04,
+    "weight_decay": 1e-3,
+    "label_smoothing": 0.0,
+    "scaling": "sqrt",
+    "augmentation": Augmentation(min_area=0.25),
+    "frozen": True,
+}
 _PRETRAINING: dict[str, Any] = {
     "image_size": 224,
     "batch_size": 4096,
@@ -336,33 +348,15 @@ RECIPES = {
         source="A linear head on the frozen features of every patch, as DINOv3 is evaluated "
         "(Siméoni et al. 2025, section 6.1.2), at five times its learning rate, fewer steps.",
         hardware="Two CPU cores: about five minutes with ViT-Ti/16 and 100 photographs.",
-        model=size_arguments("ViT-Ti/16"),
-        image_size=224,
-        epochs=40,
-        batch_size=16,
         learning_rate=5e-3,
-        warmup=0.04,
-        weight_decay=1e-3,
-        label_smoothing=0.0,
-        scaling="sqrt",
-        augmentation=Augmentation(min_area=0.25),
-        frozen=True,
+        **_FROZEN_PIXELS,
     ),
     "dpt_pixels": Recipe(
         source="The DPT head (Ranftl et al. 2021) on frozen features, by the recipe linear_pixels "
         "at a fifth of its learning rate: convolutions begin at random, a linear layer at zero.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 100 photographs.",
-        model=size_arguments("ViT-Ti/16"),
-        image_size=224,
-        epochs=40,
-        batch_size=16,
         learning_rate=1e-3,
-        warmup=0.04,
-        weight_decay=1e-3,
-        label_smoothing=0.0,
-        scaling="sqrt",
-        augmentation=Augmentation(min_area=0.25),
-        frozen=True,
+        **_FROZEN_PIXELS,
     ),
     "finetune_measured": Recipe(
         source="FewTrans (2026, 2603.00478): full fine-tuning at low learning rates, 200 times as "

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rich.table import Table
@@ -67,22 +68,12 @@ def _check_one_task(classifiers: list[Any], paths: tuple[str, ...]) -> None:
 
 def _images(classifiers: list[Any], options: CompareOptions) -> Scored:
     """Return the labeled images that may be scored of the first model, and of all the others."""
-    path = options.models[0]
-    scored = scored_images(
-        classifiers[0], _Asked(**{**vars(options), "model": path}), split_name=options.split
-    )
+    of_first = SimpleNamespace(**vars(options), model=options.models[0])
+    scored = scored_images(classifiers[0], of_first, split_name=options.split)
     lines, split = [f"A: {scored.line}"], scored.split
-    for letter, path, classifier in zip(LETTERS, options.models, classifiers, strict=False):
-        if letter == "A":
-            continue
+    others = zip(LETTERS[1:], options.models[1:], classifiers[1:], strict=False)
+    for letter, path, classifier in others:
         seen = seen_images_of(classifier, path)
         split, line = without_used(split, seen, path, scored.source, (VALIDATED, NEW))
         lines.append(f"{letter}: {line}")
     return replace(scored, split=split, line="\n".join(lines))
-
-
-class _Asked:
-    """The options that `scored_images` reads, of one of several models."""
-
-    def __init__(self, **options: Any) -> None:
-        self.__dict__.update(options)

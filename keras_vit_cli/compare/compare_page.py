@@ -86,9 +86,7 @@ def _page(
     parts += _sections("## What was set otherwise in training", _settings(records, letters))
     if "curves.png" in plots:
         parts += ["## Training", "![curves](curves.png)"]
-    for i, letter in enumerate(letters):
-        if not i:
-            continue
+    for i, letter in enumerate(letters[1:], 1):
         parts += [f"## Images on which A and {letter} differ", inline(compared.right_alone(i))]
         if f"differ_{letter}.png" in plots:
             parts.append(f"![differ {letter}](differ_{letter}.png)")
@@ -221,17 +219,13 @@ def _content(
         "images": len(images.split),
         "scored": images.line,
         "scores": {
-            name: {a: _numbers(score) for a, score in zip(letters, scores, strict=True)}
+            name: {a: score.to_list() for a, score in zip(letters, scores, strict=True)}
             for name, scores in compared.scores.items()
         },
         "changes": {
-            letter: {name: _numbers(change) for name, change in changes.items()}
+            letter: {name: change.to_list() for name, change in changes.items()}
             for letter, changes in zip(letters[1:], compared.changes, strict=True)
         },
         "verdicts": compared.verdicts,
         "differing": rows,
     }
-
-
-def _numbers(score: Sequence[float]) -> list[float | None]:
-    return [value if value == value else None for value in score]

@@ -69,7 +69,7 @@ class Compared:
         return order[differ[order]]
 
     def right_alone(self, which: int) -> str:
-        """Say for how many images one of two models alone names the truth; "" of other answers."""
+        """Say for how many images one of two models alone names the truth, or how many differ."""
         first, other = self.outcomes[0].tally, self.outcomes[which].tally
         places = self.differing(which)
         images = counted(len(self.outcomes[0]), "image")

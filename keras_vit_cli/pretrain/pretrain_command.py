@@ -6,7 +6,6 @@ images ──┬──► not labeled, or labeled and to train on ──► pret
 """
 
 import json
-import math
 import os
 import time
 import warnings
@@ -36,7 +35,6 @@ from keras_vit.evaluation.prediction import check_takes_pixels
 from keras_vit.evaluation.unseen_images import seen_images_of, table_arguments, without_used
 from keras_vit.models import ImageModel
 from keras_vit.tasks import Classification
-from keras_vit.tasks.scores import Score
 from keras_vit.training import pretrain as train_on_instances
 from keras_vit.training import recipes
 from keras_vit.training.apart import note_images, without_copies
@@ -317,15 +315,10 @@ def _as_json(comparison: FeatureComparison) -> dict[str, Any]:
     before, after = comparison.before, comparison.after
     scores = {
         name: {
-            "before": _numbers(getattr(before, name)[before.measure]),
-            "after": _numbers(getattr(after, name)[before.measure]),
-            "difference": _numbers(getattr(comparison, name)),
+            "before": getattr(before, name)[before.measure].to_list(),
+            "after": getattr(after, name)[before.measure].to_list(),
+            "difference": getattr(comparison, name).to_list(),
         }
         for name in ("knn", "probe")
     }
     return {"measure": before.measure, "scored": before.examples, **scores}
-
-
-def _numbers(score: Score) -> list[float | None]:
-    """Return a score as JSON has it, which has nothing for one that is not defined but null."""
-    return [None if math.isnan(value) else value for value in score]
