@@ -12,7 +12,6 @@ from importlib.util import find_spec
 # and those that decode images, of files whose reason a command gives itself.
 NOISE = (
     r"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit"
-    r"|\[cpuinfo_utils\.cpp:\d+\] "  # ExecuTorch's, on every machine that is not a phone
     r"|_?TIFF\w*: |\w+Decode\w*: |tempfile\.tif: |JPEGLib: "
     r"|libpng (warning|error): |Corrupt JPEG data|Premature end of JPEG file"
 )

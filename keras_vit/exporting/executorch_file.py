@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,10 @@ def write(
             "model.with_token_merging(0)."
         )
     import torch
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+
+    with _quiet():
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.exir import to_edge_transform_and_lower
 
     class Answers(torch.nn.Module):
         # As in `torch_file`: the graph holds the weights as constants.
@@ -40,8 +45,7 @@ def write(
             return tuple(named[name] for name in contract.outputs)
 
     example = torch.zeros((1, *contract.image_size, contract.channels))
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes of torch that its own compiler uses
+    with torch.no_grad(), _quiet():
         program = torch.export.export(Answers(), (example,))
         lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
         path.write_bytes(lowered.to_executorch().buffer)
@@ -54,16 +58,31 @@ read_contract = read_appended
 add_proof, read_proof = add_to_zip, read_from_zip
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what ExecuTorch prints of processors and libraries that are not here; errors stay."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")  # of classes of torch that its own compiler uses
+            yield
+    finally:
+        logging.disable(before)
+
+
 def runner(
     path: Path, outputs: Sequence[str], dtype: str = "uint8"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Return a function from pixels of a dtype to the named outputs."""
     import torch
-    from executorch.runtime import Runtime, Verification
 
     names = read_contract(path).outputs
-    program = Runtime.get().load_program(path, verification=Verification.InternalConsistency)
-    method = program.load_method("forward")
+    with _quiet():
+        from executorch.runtime import Runtime, Verification
+
+        program = Runtime.get().load_program(path, verification=Verification.InternalConsistency)
+        method = program.load_method("forward")
     size = tuple(method.metadata.input_tensor_meta(0).sizes())[1:]
 
     def run(images: np.ndarray) -> list[np.ndarray]:
