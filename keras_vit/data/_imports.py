@@ -18,8 +18,8 @@ class _LazyModule:
         self._package, self._install = name, install
 
     def __getattr__(self, attribute: str) -> Any:
-        # Inspection (doctest, copy, help) asks for dunder names; it must not start an import.
-        if attribute.startswith("__"):
+        # Inspection (pytest, copy, help) asks for private names; it must not start an import.
+        if attribute.startswith("_"):
             raise AttributeError(attribute)
         return getattr(require(self._package, self._install), attribute)
 
