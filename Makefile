@@ -11,10 +11,12 @@ VERSION ?= dev
 digits: .venv/train
 	.venv/bin/python examples/digits.py --out runs/digits --overwrite
 
-# A file's tests stay in one process: what they share, such as a trained run, is made once. What is
-# compiled is kept, also where the environment says otherwise: each of twenty processes would take
-# seconds to compile the package and the tests.
-PYTEST_RUN = PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -q --numprocesses auto --dist loadfile \
+# What is compiled is kept, also where the environment says otherwise: each of some twenty processes
+# would take seconds to compile the package and the tests.
+export PYTHONDONTWRITEBYTECODE :=
+
+# A file's tests stay in one process: what they share, such as a trained run, is made once.
+PYTEST_RUN = .venv/bin/python -m pytest -q --numprocesses auto --dist loadfile \
 	--no-loadscope-reorder --durations 25 --durations-min 1 $(PYTEST)
 BACKENDS = tensorflow jax torch
 
