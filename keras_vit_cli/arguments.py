@@ -127,10 +127,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Prints the defaults that are values: `None` and `False` mean nothing to a reader."""
+    """Prints the defaults that are values: `None`, `False` and `()` mean nothing to a reader."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False:
+        if action.default is None or action.default is False or action.default == ():
             return action.help
         return super()._get_help_string(action)
 

@@ -14,6 +14,7 @@ from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex, ToLabel, next_to_label
 from keras_vit.data.sources.label_table import LabeledFiles, read_labeled_files
 from keras_vit.evaluation.answer_row import name_of
+from keras_vit.evaluation.unseen_images import run_options
 from keras_vit_cli.embed_command import index_from, is_index
 from keras_vit_cli.label.label_page import PAGE, write_label_page
 from keras_vit_cli.options.label import LabelOptions
@@ -133,8 +134,12 @@ def _print(options: LabelOptions, index: FeatureIndex, labels: Labels, line: str
         print_text("note: names of folders are not taken for labels here: --labels has those")
     page = shlex.quote(str(options.out / PAGE))
     print_text(f"next: open {page} in a browser, label, download {DOWNLOAD}, and")
-    print_next("train", "--data", index.photos, "--labels", DOWNLOAD)
-    source = ("--model", options.model) if options.model is not None else ()
-    place = ("--index", options.index or index.folder) if options.model is not None else ()
-    again = f"{options.out}_2"
-    print_next("label", options.photos, *source, *place, "--labels", DOWNLOAD, "--out", again)
+    weights: tuple[object, ...] = ()
+    again: tuple[object, ...] = ()
+    if options.model is not None:
+        # A run's weights have learned from the labels of before: its first ones start anew.
+        weights = ("--weights", run_options(options.model).get("weights") or options.model)
+        again = ("--model", options.model, "--index", options.index or index.folder)
+    print_next("train", "--data", index.photos, "--labels", DOWNLOAD, *weights)
+    out = f"{options.out}_2"
+    print_next("label", options.photos, *again, "--labels", DOWNLOAD, "--out", out)
