@@ -21,7 +21,7 @@ from tests.training.common import StopAt
 
 skip_graph_optimization()
 
-EPOCHS, STEPS, BATCH = 9, 7, 4  # 7 is not a multiple of the 3 accumulated batches
+EPOCHS, STEPS, BATCH = 5, 7, 4  # 7 is not a multiple of the 3 accumulated batches
 IMAGES = np.random.default_rng(0).integers(0, 256, (STEPS * BATCH, 16, 16, 3)).astype("float32")
 LABELS = np.eye(4, dtype="float32")[np.arange(STEPS * BATCH) % 4]
 
