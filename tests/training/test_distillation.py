@@ -37,7 +37,7 @@ from keras_vit_cli.train.job import Job
 from tests.backend import reloaded, rows
 from tests.bank import outputs as predict
 from tests.bank import pixels
-from tests.training.common import JIT, Killed, StopAt, array, assert_equal
+from tests.training.common import JIT, QUICK, Killed, StopAt, array, assert_equal
 
 CLASSES, RATE = 4, 0.5
 SIZES: dict[str, Any] = {"patch_size": 8, "depth": 1, "num_heads": 2, "num_classes": CLASSES}
@@ -66,10 +66,10 @@ def of_task(task: Task, width: int) -> Vit:
     return Vit(**sizes, task=task, input_shape=(32, 32, 3))
 
 
-def compiled(task: Any, optimizer: Any = None, jit_compile: bool = JIT) -> Any:
+def compiled(task: Any, optimizer: Any = None, **options: Any) -> Any:
     optimizer = keras.optimizers.SGD(RATE) if optimizer is None else optimizer
-    metrics = [LabelAccuracy()]
-    task.compile(optimizer, SoftmaxCrossentropy(), metrics=metrics, jit_compile=jit_compile)
+    options = {"metrics": [LabelAccuracy()], "jit_compile": JIT, **options}
+    task.compile(optimizer, SoftmaxCrossentropy(), **options)
     return task
 
 
@@ -166,7 +166,7 @@ def test_the_teacher_computes_as_at_inference(ours: str, theirs: str) -> None:
     keras.config.set_dtype_policy(ours)
     student = vit(0, input_shape=(16, 16, 3), dropout=0.5)
     teacher = teacher_of(dropout=0.5, dtype=theirs)
-    task = compiled(Distillation(student, teacher))
+    task = compiled(Distillation(student, teacher), **QUICK)
     first, second = (task(IMAGES, training=True) for _ in range(2))
     expected = without_gradient(predict, teacher, IMAGES)  # a gradient rounds attention otherwise
     for outputs in (first, second):
@@ -232,6 +232,7 @@ def test_channels_first_and_a_keras_teacher() -> None:
     assert_equal(teacher, before)  # the averages of batch normalization, too
 
 
+@pytest.mark.thorough  # test_golden_training.py has a step by XLA
 @pytest.mark.backends("tensorflow")  # torch and JAX do not differ
 def test_xla_compiles_the_step() -> None:
     losses = []
@@ -246,7 +247,7 @@ def test_files_and_configurations(tmp_path: Path) -> None:
     student, teacher = vit(0, distilled=True), teacher_of()
     student.class_names = teacher.class_names = tuple("abcd")
     teacher.trainable = False
-    task = compiled(Distillation(student, teacher, "soft", 0.9, 2.0), "adam")
+    task = compiled(Distillation(student, teacher, "soft", 0.9, 2.0), "adam", **QUICK)
     task.train_on_batch(IMAGES, LABELS)
     loaded = reloaded(task, tmp_path)
     assert isinstance(loaded, Distillation)

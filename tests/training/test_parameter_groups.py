@@ -12,7 +12,7 @@ from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, find_groups, freeze
 from tests.backend import reloaded
 from tests.bank import TINY, fresh, outputs, pixels, small, tiny
-from tests.training.common import JIT, array, refused
+from tests.training.common import QUICK, array, refused
 
 
 def test_the_first_row_that_fits_the_whole_path_counts() -> None:
@@ -54,7 +54,7 @@ def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) 
     assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
     assert not model.get_layer("block_0").trainable
     assert model.get_layer("block_1").trainable
-    model.compile(MomentumSGD(0.1, weight_decay=0.1, groups=table), "mse", jit_compile=JIT)
+    model.compile(MomentumSGD(0.1, weight_decay=0.1, groups=table), "mse", **QUICK)
     images, labels = pixels(4, 32, 32, 3), np.eye(5)[:4]
     for _ in range(2):
         before = {variable.path: np.array(variable) for variable in model.variables}
@@ -109,7 +109,7 @@ def test_only_updates_and_head_are_trained_and_the_merged_model_is_plain(tmp_pat
     again = outputs(model.feature_model("pre_logits"), images)
     np.testing.assert_allclose(again, features, atol=1e-6)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=JIT)
+    model.compile(keras.optimizers.Adam(0.01), loss, **QUICK)
     losses = model.fit(images, labels, epochs=8, batch_size=12, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     for variable in model.variables:

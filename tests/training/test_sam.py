@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.training.sam import gsam_rho, sharpness_aware
-from tests.training.common import BACKEND, assert_equal
+from tests.training.common import BACKEND, JIT, assert_equal
 from tests.training.test_optimizers import X, Y, clipped, gradients, regression, weights
 
 
@@ -73,7 +73,8 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
         norm = keras.layers.BatchNormalization(momentum=0.5)
         layers = [norm, keras.layers.Dropout(0.5, seed=5), keras.layers.Dense(3)]
         model = keras.Sequential([keras.Input((4,)), *layers])
-        model.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"])
+        options = {"metrics": ["mae"], "jit_compile": JIT}
+        model.compile(keras.optimizers.SGD(0.5), "mse", **options)
         sharpness_aware(model, rho)
         model.fit(X, Y, 8, epochs=2, shuffle=False, verbose=0)
         return model
