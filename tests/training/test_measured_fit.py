@@ -182,7 +182,7 @@ def test_many_images_hold_some_out(tmp_path: Path) -> None:
 
 def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
     words = ["train", "--data", str(folder), "--weights", str(weights), "--out", str(out)]
-    words += ["--recipe", "measured", "--image-size", "32", "--batch-size", "16", "--epochs", "2"]
+    words += ["--recipe", "measured", "--image-size", "32", "--batch-size", "16", "--epochs", "1"]
     return [*words, *options]
 
 
