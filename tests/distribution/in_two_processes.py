@@ -83,19 +83,13 @@ def test_a_process_computes_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 @of_torch
 def test_a_process_without_a_distribution_waits_for_no_other() -> None:
-    def job() -> Any:
-        model = compiled(vit())
-        history = model.fit(IMAGES[:16], LABELS[:16], verbose=0).history
-        return history, model.evaluate(IMAGES, LABELS, verbose=0), model.predict(IMAGES, verbose=0)
-
     if RANK == 0:
-        on(None, job)
+        on(None, lambda: trained(vit()).predict(IMAGES, verbose=0))
     assert together(lambda: from_all_processes(RANK)) == [0, 1]
 
 
 def trained(model: keras.Model, rows: int = 11, batch_size: int = 8, epochs: int = 1) -> Any:
-    images, labels = IMAGES[:rows], LABELS[:rows]
-    compiled(model).fit(images, labels, batch_size=batch_size, epochs=epochs, verbose=0)
+    compiled(model).fit(IMAGES[:rows], LABELS[:rows], batch_size, epochs, verbose=0)
     return model
 
 
@@ -128,9 +122,7 @@ def distillation() -> Any:
 JOBS: dict[str, tuple[Callable[[], Any], float]] = {
     "sharpness-aware steps": (sharpness_aware, 2e-6),
     "one row": (lambda: smaller_than_all_processes(1), 1e-6),
-    "two rows": (lambda: smaller_than_all_processes(2), 1e-6),
     "three rows": (lambda: smaller_than_all_processes(3), 1e-6),
-    "remat": (lambda: trained(vit(remat=True, dropout=0.1, stochastic_depth=0.2)), 2e-6),
     "merging": (lambda: trained(vit(token_merging=1, pooling="map", patch_dropout=0.25)), 2e-6),
     "hybrid": (lambda: trained(vit(resnet=(1, 1), patch_size=1, dropout=0.1)), 2e-6),
     "mixer": (lambda: trained(helpers.mixer(16, 16, stochastic_depth=0.2)), 2e-6),
@@ -164,20 +156,6 @@ def test_pipelines_with_mixup() -> None:
             np.testing.assert_array_equal(its_labels, labels)
             rows = slice(48 * RANK, 48 * RANK + 48) if len(images) == 96 else slice(None)
             np.testing.assert_array_equal(its_images, images[rows])
-
-
-@of_torch
-def test_mixed_precision() -> None:
-    digits = keras_vit.data.load("digits")
-
-    def job() -> Any:
-        model = compiled(vit(num_classes=10, dropout=0.1, dtype="mixed_bfloat16"))
-        batches = keras_vit.data.pipeline(digits.train, 16, 12, training=True, seed=1)
-        history = model.fit(batches, steps_per_epoch=4, verbose=0).history
-        held_out = keras_vit.data.pipeline(digits.val, 16, 100)
-        return history, model.evaluate(held_out, verbose=0), model.predict(held_out, verbose=0)
-
-    assert_same(together(job), on(None, job), 2e-2)
 
 
 @of_torch
@@ -288,11 +266,7 @@ def test_the_first_process_writes() -> None:
     assert written == {"checkpoints", "history.csv", "best.keras"}
     assert len((shared / "history.csv").read_text().splitlines()) == 3
     assert (alone / "best.keras").exists() == (RANK == 0)
-    two.save(FOLDER / "together.keras")
     keras_vit.distribution.initialize()  # again: does nothing
-    if RANK == 0:
-        saved = keras.models.load_model(FOLDER / "together.keras")
-        assert_same(saved.predict(IMAGES, verbose=0), one.predict(IMAGES, verbose=0), 1e-5)
 
 
 def test_a_run_whose_process_died_continues() -> None:

@@ -1,11 +1,9 @@
 """A resumable run (of `test_two_processes.py`) in as many processes as were started.
 
-Ends its last process without a word before step DIES_AT, as a machine that loses power does; PAUSE
-seconds before each step leave time to kill one from outside.
+Ends its last process without a word before step DIES_AT, as a machine that loses power does.
 """
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ def batches(step: int) -> Iterator[Any]:
 
 class Die(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        time.sleep(float(os.environ.get("PAUSE", 0)))
         if batch == int(os.environ.get("DIES_AT", -1)) and os.environ["RANK"] == "1":
             os._exit(9)
 

@@ -1,12 +1,10 @@
 """Runs scripts in two processes, which torch or JAX connects on this machine."""
 
 import os
-import random
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from tests.xla_flags import QUICK_XLA
 
 HERE = Path(__file__).parent
 RESUMABLE = str(HERE / "resumable_in_processes.py")
-KILLS = 30
 
 pytestmark = pytest.mark.backends("jax", "torch")  # those of TensorFlow do not train together
 
@@ -103,53 +100,3 @@ def test_in_two_processes(tmp_path: Path) -> None:
 @pytest.mark.backends("jax")  # whose steps `on_eight_devices.py` compares, too
 def test_a_training_in_two_processes(tmp_path: Path) -> None:
     run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "thorough")
-
-
-@pytest.mark.slow
-@pytest.mark.backends("torch")  # on JAX, two have eight devices
-def test_1003_examples_in_eight_processes(tmp_path: Path) -> None:
-    run_tests(tmp_path, "in_two_processes.py", "-k", "1003", processes=8)
-
-
-@pytest.mark.slow
-@pytest.mark.backends("jax")  # torch's processes see it at once
-def test_a_process_that_dies_without_a_launcher(tmp_path: Path) -> None:
-    (code, output), (died, _) = ended(tmp_path, start(tmp_path, RESUMABLE, DIES_AT="2"))
-    assert died == 9
-    assert code != 0
-    assert "another task died" in output or "lost the connection" in output
-
-
-@pytest.mark.slow
-def test_thirty_kills(tmp_path: Path) -> None:
-    """One of two processes, at random moments; continued on other devices, and killed again."""
-    chance = random.Random()
-    expected = train(tmp_path / "never stopped")
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    began = time.monotonic()
-    finish(whole, RESUMABLE, PAUSE="0.3")
-    seconds = time.monotonic() - began
-    kills, ends = 0, []
-    while kills < KILLS:
-        folder = tmp_path / f"chain{len(ends)}"
-        folder.mkdir()
-        while True:
-            processes = start(folder, RESUMABLE, devices=chance.choice([1, 2]), PAUSE="0.3")
-            time.sleep(chance.uniform(0.2, 1) * seconds)
-            killed = chance.choice(processes)
-            kills += killed.poll() is None
-            for process in (killed, *processes):  # as a launcher ends the others
-                process.kill()
-            ended(folder, processes)
-            is_over = (folder / "weights-0.npz").exists()
-            if is_over or kills >= KILLS or chance.random() < 0.3:
-                break
-        # One process of 1, 2 or 4 devices, or two of 1 or 2.
-        count = chance.choice([1, 2])
-        devices = chance.choice([1, 2, 4] if count == 1 else [1, 2]) if ON_JAX else 1
-        finish(folder, RESUMABLE, processes=count, devices=devices)
-        for rank in range(count):
-            assert_same_weights(saved_weights(folder, rank), expected, 1e-6)
-        ends.append(count * devices)
-        print(f"{kills} kills, {len(ends)} runs of equal weights, on {ends} devices", flush=True)

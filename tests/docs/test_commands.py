@@ -1,4 +1,7 @@
-"""Every line with `keras-vit` in the documentation runs, on small models and few photographs."""
+"""The `keras-vit` lines of the documentation run, on small models and few photographs.
+
+Each command with each set of options at least once; the values of all are parsed elsewhere.
+"""
 
 import itertools
 import os
@@ -20,16 +23,13 @@ from tests.docs.blocks import commands, pages
 pytestmark = pytest.mark.backends("jax")  # which has all three kinds of distribution
 PER_CLASS = 52  # `--held-out 0.1` of the training images has to be at least 20
 FILES = {"FILE": "model.safetensors", "FLOWERS": "photos"}  # what a reader fills in
-LESS = {
-    "train": ["--epochs", "1", "--batch-size", "32"],
-    "pretrain": ["--epochs", "1"],
-}  # of the same work
+LESS = {"train": ["--epochs", "1", "--batch-size", "32"], "pretrain": ["--epochs", "1"]}
 
 Lines = tuple[tuple[str, ...], ...]
 
 
 def _blocks() -> list[Any]:
-    """The `keras-vit` lines of every block, each set of lines once, with the first block's name."""
+    """Blocks with a command or a set of options that no longer block has, by the first's name."""
     of_block: dict[str, Lines] = {}
     for block, words in itertools.chain.from_iterable(map(commands, pages())):
         if words[0] == "keras-vit" and not block.reason:
@@ -39,7 +39,13 @@ def _blocks() -> list[Any]:
         words = command.example.split()[1:]
         of_block[f"docs/commands.md:{words[0]}"] = (tuple(words),)
     first = {lines: name for name, lines in reversed(of_block.items())}
-    return [pytest.param(lines, id=name) for lines, name in first.items()]
+    chosen, seen = [], set()
+    for lines, name in sorted(first.items(), key=lambda block: -len(block[0])):
+        kinds = {(line[0], *sorted(w for w in line if w.startswith("--"))) for line in lines}
+        if not kinds <= seen:
+            chosen.append(pytest.param(lines, id=name))
+        seen |= kinds
+    return chosen
 
 
 @pytest.fixture(scope="module")

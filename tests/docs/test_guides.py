@@ -85,7 +85,6 @@ def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> Non
     pytest.importorskip("jupytext")
 
     def write_guide(text: str, source: str, outputs: list[Any]) -> None:
-        """One of one cell of code, and the notebook of an earlier run of it."""
         script.write_text(text)
         cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=outputs)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
@@ -133,16 +132,8 @@ def test_guides_keep_their_promises(name: str) -> None:
         assert result[number] >= least, number
 
 
-@pytest.mark.slow  # the site is built by each run of the continuous integration
-def test_every_released_row_is_in_the_zoo() -> None:
-    text = zoo.markdown()
-    assert all(f"| `{row.name}` |" in text for row in RELEASED)
-    assert text.count("| `") == len(RELEASED)
-
-
-@pytest.mark.parametrize("start", [pytest.param(0, marks=pytest.mark.slow), 6])
-def test_the_size_of_a_released_file_is_that_of_its_parameters(start: int) -> None:
-    for row in RELEASED[start :: 12 if start else 1]:
+def test_the_size_of_a_released_file_is_that_of_its_parameters() -> None:
+    for row in RELEASED[6::12]:
         assert row.megabytes == round(zoo.cost_of_row(row).parameters * 4 / 1e6), row.name
     (row,) = keras_vit.list_weights("ViT-B/16:orig_in21k")  # its pre-logits are counted
     assert zoo.cost_of_row(row).parameters == 103_186_515  # tests/models/test_variants.py
@@ -151,7 +142,7 @@ def test_the_size_of_a_released_file_is_that_of_its_parameters(start: int) -> No
 @pytest.mark.parametrize(
     "name",
     ["ViT-S/14:dinov2_reg4", "ViT-B/16:siglip", "ViT-Ti/16:deit_distilled", "ViT-S/14:eva02_*",
-     "ViT-B/16:beit_*", "ViT-B/16:clip_openai", "ViT-S/16:dinov3", "ViT-giant/14:dinov2"],
+     "ViT-B/16:beit_*", "ViT-B/16:clip_openai", "ViT-S/16:dinov3"],
 )  # fmt: skip
 def test_parameters_in_the_zoo_are_those_of_the_model(name: str) -> None:
     (row,) = keras_vit.list_weights(name)

@@ -1,11 +1,9 @@
 """Examples in processes of their own: the launchers' scripts, and a pre-training that is killed."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -13,6 +11,8 @@ import pytest
 from keras_vit._base.manifest import read_manifest
 from tests.conftest import REPOSITORY
 from tests.data.image_fixtures import write
+from tests.examples import load_example
+from tests.training.common import Killed, StopAt, assert_equal
 from tests.xla_flags import QUICK_XLA
 
 EXAMPLES = REPOSITORY / "examples" / "distributed"
@@ -31,43 +31,6 @@ export KERAS_DISTRIBUTION_NUM_PROCESSES=2
 KERAS_DISTRIBUTION_PROCESS_ID=1 bash -c "${@: -1}" &
 KERAS_DISTRIBUTION_PROCESS_ID=0 bash -c "${@: -1}" && wait $!
 """
-PRETRAINING = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
-# Killed by the system in the middle of its sixth step.
-KILLED = """
-import os, signal, sys
-import keras
-import pretrain_imagenet21k as script
-
-class Kill(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch, logs=None):
-        if batch == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-callbacks = script.default_callbacks
-script.default_callbacks = lambda *a, **k: [*callbacks(*a, **k), Kill()]
-script.main(sys.argv[1:])
-"""
-# Continues that run, and makes one that was never stopped.
-COMPARED = """
-import sys
-import keras, numpy
-import pretrain_imagenet21k as script
-
-*options, killed, whole = sys.argv[1:]
-weights = []
-for out in (killed, whole):
-    script.main([*options, out])
-    keras.utils.clear_session()
-    weights.append(keras.saving.load_model(out + "/model.keras", compile=False).get_weights())
-differ = [i for i, (one, other) in enumerate(zip(*weights)) if (one != other).any()]
-assert len(weights[0]) == len(weights[1]) > 30
-print("differ", differ)
-"""
-
-
-def started(command: list[str], cwd: Path | None = None, **environment: str) -> Any:
-    options = {"capture_output": True, "text": True, "timeout": 900}
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, **options)
 
 
 def run(folder: Path, script: str, *arguments: str, **environment: str) -> str:
@@ -77,7 +40,8 @@ def run(folder: Path, script: str, *arguments: str, **environment: str) -> str:
     environment |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": TWO_DEVICES}
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = ["bash", str(EXAMPLES / script), *OPTIONS, "--out", "run", *arguments]
-    process = started(command, cwd=folder, **environment)
+    options = {"capture_output": True, "text": True, "timeout": 900}
+    process = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, **options)
     assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     manifest = read_manifest(folder / "run")
     assert manifest is not None
@@ -102,21 +66,22 @@ def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
     run(tmp_path / "pod", "tpu_pod.sh", "--seed", "1", TPU="slice", ZONE="zone")
 
 
-@pytest.mark.every_backend
-@pytest.mark.slow  # each run starts four times, and resume is tested elsewhere
-def test_a_killed_pretraining_ends_with_the_same_weights(tmp_path: Path) -> None:
-    """On JAX, over two simulated devices."""
-    devices = ["--distribution", "data_parallel", "--devices", "2"]
-    options = [*devices, *PRETRAINING] if keras.backend.backend() == "jax" else PRETRAINING
-    killed, whole = str(tmp_path / "killed"), str(tmp_path / "whole")
-    python = [sys.executable, "-c"]
-    environment = {"KERAS_BACKEND": keras.backend.backend(), "XLA_FLAGS": TWO_DEVICES}
-    environment["PYTHONPATH"] = f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'examples'}"
-    first = started([*python, KILLED, *options, killed], **environment)
-    assert first.returncode == -signal.SIGKILL, first.stderr[-4000:]
-    assert not (tmp_path / "killed" / "model.keras").exists()
-    compared = started([*python, COMPARED, *options, killed, whole], **environment)
-    assert compared.returncode == 0, compared.stderr[-4000:]
-    assert "continues with step 5 (epoch 1 of 1, step 5 of 9)" in compared.stdout
-    assert compared.stdout.count("accuracy") >= 2
-    assert "differ []" in compared.stdout
+@pytest.mark.slow  # resume is tested elsewhere
+def test_a_stopped_pretraining_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = load_example("pretrain_imagenet21k")
+    words = ["--stand-in", "--steps", "9", "--batch-size", "32", "--every-steps", "2", "--out"]
+    callbacks = script.default_callbacks
+
+    def pretrained(out: Path) -> keras.Model:
+        script.main([*words, str(out)])
+        return keras.saving.load_model(out / "model.keras", compile=False)
+
+    with monkeypatch.context() as patch:
+        stopped = lambda *a, **k: [*callbacks(*a, **k), StopAt(5)]  # noqa: E731
+        patch.setattr(script, "default_callbacks", stopped)
+        with pytest.raises(Killed):
+            pretrained(tmp_path / "stopped")
+    assert_equal(pretrained(tmp_path / "stopped"), pretrained(tmp_path / "whole"))
+    assert "continues with step 5 (epoch 1 of 1, step 5 of 9)" in capsys.readouterr().out

@@ -54,13 +54,11 @@ def test_an_interrupted_study_keeps_its_rows(digits: data.Splits, tmp_path: Path
     assert [row["name"] for row in before] == ["narrow"]
     assert rows[0] == before[0]
     assert "trained before" in lines[0]
-    assert not any("narrow" in line for line in lines[1:])
     assert [row["width"] for row in rows] == [8, 16]
     assert rows == study.read_rows(tmp_path)
     table = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
     assert table == [{name: str(value) for name, value in row.items()} for row in rows]
     assert rows[1]["images"] == 48
-    assert 0 <= float(rows[1]["accuracy"]) <= 1
 
 
 def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
@@ -70,7 +68,6 @@ def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
     with patch.object(study, "fit", side_effect=diverged):
         rows = study.run_study(trials, digits, runs, str)
     assert [math.isnan(float(row["accuracy"])) for row in rows] == [True, True]
-    assert len(study.read_rows(runs)) == 2
     assert study.to_markdown(rows[:1], {"accuracy": "{accuracy:.1%}"}).endswith("| – |")
     one = trial("smallest")
     folder = study.run_folder(one, digits, tmp_path) / "checkpoints"
@@ -81,7 +78,6 @@ def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "step-000000001.txt"]
     curve = study.curve_of(tmp_path, row["identity"])
     assert curve[-1] == pytest.approx(row["accuracy"], abs=1e-5)
-    assert study.curve_of(tmp_path, "0123456789ab") == []
 
 
 def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> None:
@@ -94,14 +90,9 @@ def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> No
     identities = {replace(first, **changes).identity(digits) for changes in [{}, *others]}
     identities.add(first.identity(data.load("digits/half")))
     assert len(identities) == 6
-    # A field of a subclass is part of it, and a new field of recipes changes none.
-    plain, *variants = load_example("small_data").trials_of(recipes.get("small_data"), 10)
-    (shifted,) = (one for one in variants if one.shifted)
-    same = replace(shifted, shifted=False, recipe=plain.recipe)
-    assert plain.identity(digits) == same.identity(digits)
-    assert plain.identity(digits) != replace(same, shifted=True).identity(digits)
-    assert study.non_defaults(data.Augmentation()) == {}
-    assert study.non_defaults(data.Augmentation(min_area=0.3)) == {"min_area": 0.3}
+    # A field of a subclass is part of it.
+    plain, *_ = load_example("small_data").trials_of(recipes.get("small_data"), 10)
+    assert plain.identity(digits) != replace(plain, shifted=True).identity(digits)
 
 
 def test_models_of_trials() -> None:
@@ -116,8 +107,6 @@ def test_models_of_trials() -> None:
         dropped.append(replace(one, recipe=recipe).build(5))
     vit, _, _, mixer = dropped
     assert (vit.dropout, vit.stochastic_depth, mixer.stochastic_depth) == (0.1, 0.2, 0.2)
-    with pytest.raises(ValueError, match="No model 'ResNeXt'"):
-        Trial("x", "ResNeXt", {}, RECIPE, {}).cost(10)
 
 
 def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
@@ -133,7 +122,6 @@ def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
     found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert found == {"table.md": b"old", "table.png": b"old"}
     study.write_study(options, *new)
-    assert (tmp_path / "table.png").read_bytes() == b"new"
     assert (tmp_path / "table.md").read_text() == "new\n\n![a plot](table.png)\n"
 
 
@@ -146,20 +134,12 @@ def test_options_and_words(digits: data.Splits, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'Mixr\*' matches none of: a; b"):
         study.select([trial("a"), trial("b")], options)
     one = Trial("small", "ViT-Ti/16", {**VIT, "patch_size": 8}, recipes.get("digits"), {})
-    assert study.plan([one], digits).splitlines() == [
-        "| model | MMACs per image | images | share |",
-        "|---|---:|---:|---:|",
-        "| small | 0.0 | 70,656 | 100% |",
-    ]
-    words = ["/here/examples/small_data.py", "--data", str(tmp_path), "--steps", "20"]
-    words += ["--markdown", "docs/page.md", "--only", "ViT base"]
-    expected = f"python examples/small_data.py --data {tmp_path.name} --steps 20 --only 'ViT base'"
+    assert study.plan([one], digits).splitlines()[-1] == "| small | 0.0 | 70,656 | 100% |"
+    words = ["/here/examples/small_data.py", "--data", str(tmp_path), "--markdown", "docs/page.md"]
+    words += ["--only", "ViT base"]
+    expected = f"python examples/small_data.py --data {tmp_path.name} --only 'ViT base'"
     with patch("sys.argv", words):
         assert study.command_line() == expected
-    # An empty paragraph leaves no gap.
-    assert study.paragraphs("# Title", "", "Text") == "# Title\n\nText"
-    names = {source: study.data_name(source) for source in ("x/CIFAR10", "tf_flowers", "x/Birds")}
-    assert list(names.values()) == ["CIFAR-10", "flowers", "Birds"]
     runs = [{"name": "a", "seed": 0, "accuracy": 0.4}, {"name": "a", "seed": 1, "accuracy": 0.6}]
     runs += [{"name": "b", "seed": 0, "accuracy": 0.5}]
     rows = [{**run, "seconds": 2.0} for run in runs]
@@ -172,8 +152,6 @@ def test_options_and_words(digits: data.Splits, tmp_path: Path) -> None:
     watch.on_train_begin()
     watch.load_state_dict({"seconds": 100.0})
     assert 100 <= watch.state_dict()["seconds"] < 101
-    watch.on_train_end()
-    assert watch.total == watch.total
 
 
 def assert_legible(folder: Path, script: Any, *arguments: Any) -> None:
@@ -204,11 +182,8 @@ def test_scaling_study(tmp_path: Path) -> None:
         assert costs["ViT base"].macs > costs["ViT depth 2"].macs
         assert {one.model for one in trials} >= set(SIZES if setup is script.SMALL else ())
     # The named models of ImageNet are those of the table.
-    named = {one.name: one for one in trials}
-    for name in ("BiT-R50x1", "R50+ViT-B/16", "Mixer-B/16"):
-        positions = {k: v for k, v in named[name].sizes.items() if k == "position_embedding"}
-        expected = keras_vit.models.model_cost(name, **positions).parameters
-        assert costs[name].parameters == expected
+    for name in ("BiT-R50x1", "Mixer-B/16"):
+        assert costs[name].parameters == keras_vit.models.model_cost(name).parameters
     trials = script.trials_of(script.SMALL)
     assert_legible(tmp_path, script, rows_of(trials))
     rows = rows_of(trials, accuracy=0.5)
@@ -219,7 +194,6 @@ def test_scaling_study(tmp_path: Path) -> None:
         "up to 1.6 points from the choice of the 1,000 images alone."
     )
     assert script.conclusion([{**rows[0], "accuracy": math.nan}], 1000) == ""
-    script.plot(rows[:1], tmp_path / "one.png")
 
 
 def test_ablations(digits: data.Splits, tmp_path: Path) -> None:
@@ -228,7 +202,6 @@ def test_ablations(digits: data.Splits, tmp_path: Path) -> None:
     assert len(trials) == 11
     # Table 8's 1-D positions and figure 9's class token are one model.
     assert len({one.identity(digits) for one in trials}) == 10
-    script.plot(rows_of(trials), tmp_path, tmp_path / "without_curves.png")
     with patch.object(script, "curve_of", lambda *_: [0.2, 0.3]):
         assert_legible(tmp_path, script, rows_of(trials), tmp_path)
     rows = rows_of(trials, accuracy=0.3, spread=0.02)
@@ -240,7 +213,6 @@ def test_ablations(digits: data.Splits, tmp_path: Path) -> None:
     )
     means[4]["accuracy"] = 0.41
     assert script.conclusion("positions", means[:5]).endswith("6.00 points above **learned, 1-D**.")
-    assert script.conclusion("positions", means[:1]) == ""
 
 
 def test_flowers_systems(tmp_path: Path) -> None:
@@ -255,7 +227,6 @@ def test_flowers_systems(tmp_path: Path) -> None:
     assert halved[1].recipe.steps == script.RECIPE.steps // 2
     assert_legible(tmp_path, script, rows_of(trials), 0.02)
     rows = rows_of(trials[:-1], accuracy=0.5)
-    script.plot(rows, 0.02, tmp_path / "systems.png")
     assert "| Mixer | 50.00% | 50.00% | 50.00% | – | 1 | 0.0 |" in script.table(rows)
     seeds = [*rows, *({**row, "accuracy": 0.6, "seed": 1} for row in rows)]
     assert "| BiT | 55.00% ± 7.07 | 55" in script.table(seeds)
@@ -284,13 +255,9 @@ def test_small_data(tmp_path: Path) -> None:
         "patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, 30.00%."
     )
     rows[4]["accuracy"] = 0.7
-    assert script.conclusion(rows) == (
-        "At equal compute, **conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 points "
-        "above the plain ViT; the last, **RandAugment (better plain ViT)**, reaches 30.00%."
-    )
-    assert script.conclusion(rows[1:]) == ""
+    best = "**conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 points above the plain"
+    assert best in script.conclusion(rows)
     rows[-1]["accuracy"] = 0.2
-    assert rows[-1]["name"].endswith("(from_scratch)")
     assert "which is made for 180 epochs: stopped this early" in script.conclusion(rows)
     # Shifted patches are the image moved along its diagonals.
     image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
@@ -298,7 +265,6 @@ def test_small_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(seen[..., :2], image)
     np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
     np.testing.assert_array_equal(seen[:, :-2, :-2, 8:], image[:, 2:, 2:])
-    assert not seen[:, :2, :, 2:4].any()
 
 
 def test_augreg_cell(tmp_path: Path, run_example: Run) -> None:

@@ -11,6 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, balance
 from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
 from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
+from tests.backend import rows
 from tests.tasks.test_losses import of_logits, restore, value_and_gradient
 
 COUNTS = np.array([400, 52, 11, 4])
@@ -32,7 +33,6 @@ def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:
     np.testing.assert_allclose(class_weights(COUNTS, 1.0), balanced)
     np.testing.assert_allclose(balance.sampling_rates(COUNTS), balanced)
     np.testing.assert_array_equal(class_weights(COUNTS, 0.0), np.ones(4))
-    assert balance.effective_number(1) == pytest.approx(1)
     assert class_weights([5, 0, 1])[1] == class_weights([5, 0, 1])[2]  # counts as one
 
 
@@ -47,8 +47,7 @@ def by_hand(kind: str, loss: str, labels: np.ndarray) -> tuple[float, np.ndarray
     return float((weights * -each.sum(-1)).mean()), weights[:, None] * (p - labels) / 6
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("loss", rows(["softmax", "sigmoid"], ["softmax"]))
 def test_losses_of_classes_are_those_by_hand(loss: str) -> None:
     task, targets = Classification(size=4), np.repeat(range(4), COUNTS)
     for kind in ("weights", "logits") if loss == "softmax" else ("weights",):
@@ -61,7 +60,6 @@ def test_losses_of_classes_are_those_by_hand(loss: str) -> None:
                 np.testing.assert_allclose(actual, expected, rtol=2e-6)
                 np.testing.assert_allclose(slope, gradient, atol=1e-6)
         assert isinstance(restored, BalancedLoss)
-        assert (restored.weights, restored.log_priors) == (balanced.weights, balanced.log_priors)
 
 
 def test_losses_are_those_of_torch() -> None:
@@ -126,6 +124,5 @@ def test_positive_weights_and_counts_and_every_task_without() -> None:
     many = describe_counts([f"c{i}" for i in range(1000)], np.arange(1000) + 1)
     assert many == f"c999 1,000, c998 999, c997 998, ..., c2 3, c1 2, c0 1: 1,000 {than}"
     assert describe_counts(["a", "b", "c"], [3, 0, 1]).startswith("a 3, c 1: 3 times")
-    assert balance.differs_much([100, 10])
-    assert not balance.differs_much([100, 11])
-    assert not balance.differs_much([100, 0])  # not tested, rather than rare
+    counts = ([100, 10], [100, 11], [100, 0])  # the last is not tested, rather than rare
+    assert list(map(balance.differs_much, counts)) == [True, False, False]

@@ -15,6 +15,7 @@ from sklearn.metrics import mean_pinball_loss
 from keras_vit.tasks import TASKS, Multilabel, Task, get, losses
 from tests.backend import rows
 from tests.bank import TINY, fresh, outputs, pixels
+from tests.training.common import JIT, QUICK
 
 # Of rows: tests/tasks/test_segmentation.py and test_depth.py train what answers pixels.
 OF_ROWS = {kind: task for kind, task in TASKS.items() if not task.per_pixel}
@@ -49,9 +50,6 @@ def test_values_of_the_sigmoid_and_the_quantile_loss() -> None:
     logits = keras.ops.convert_to_tensor([[90.0, -90.0], [-90.0, 90.0]], "bfloat16")
     loss = losses.SigmoidCrossentropy(reduction=None)(np.eye(2), logits)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(loss), [0, 0], atol=1e-6)
-    loss = losses.SigmoidCrossentropy(label_smoothing=0.2, reduction=None)
-    smooth = keras.ops.convert_to_numpy(loss(np.eye(2), np.zeros((2, 2))))
-    np.testing.assert_allclose(smooth, 2 * np.log(2), rtol=1e-6)
     smooth = losses.SigmoidCrossentropy(0.2)(np.array([[1.0, 0.0]]), np.array([[3.0, 3.0]]))
     expected = 2 * np.log1p(np.exp(3)) - 3 * (0.9 + 0.1)
     np.testing.assert_allclose(float(smooth), expected, rtol=1e-5)
@@ -203,7 +201,8 @@ def test_fit(kind: str, loss: str) -> None:
     bias = keras.initializers.Constant(task.initial_bias(targets))
     head = keras.layers.Dense(task.outputs, kernel_initializer="zeros", bias_initializer=bias)
     model = keras.Sequential([keras.Input((8,)), head])
-    model.compile(keras.optimizers.Adam(0.1), task.loss(loss), metrics=task.metrics())
+    options = {"metrics": task.metrics(), "jit_compile": JIT}
+    model.compile(keras.optimizers.Adam(0.1), task.loss(loss), **options)
     mean = task.scores(targets, task.answers(outputs(model, x)), 0)
     history = model.fit(x, task.check_targets(targets), batch_size=64, epochs=10, verbose=0).history
     scores = task.scores(targets, task.answers(outputs(model, x)), 0)
@@ -214,14 +213,9 @@ def test_fit(kind: str, loss: str) -> None:
     if not isinstance(task, Multilabel):  # whose metric counts all labels alike
         metrics = model.evaluate(x, task.check_targets(targets), verbose=0, return_dict=True)
         assert metrics[name] == pytest.approx(scores[main].value, rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", OF_ROWS)
-def test_a_model_of_this_package_takes_every_task(kind: str) -> None:
-    """Without a warning of its checks of losses and labels."""
-    task, _, targets = task_and_data(kind)
-    model, images = fresh(**TINY | {"num_classes": task.outputs}), pixels(8, 16, 16, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        model.compile("sgd", task.loss(), metrics=task.metrics())
-        model.fit(images.astype("float32"), task.check_targets(targets)[:8], verbose=0)
+    if loss == next(iter(task.losses)):  # the checks of this package do not warn
+        ours, images = fresh(**TINY | {"num_classes": task.outputs}), pixels(8, 16, 16, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            ours.compile("sgd", task.loss(), metrics=task.metrics(), **QUICK)
+            ours.fit(images.astype("float32"), task.check_targets(targets)[:8], verbose=0)

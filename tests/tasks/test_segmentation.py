@@ -12,6 +12,7 @@ import matplotlib.path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.special import softmax
 from sklearn.metrics import confusion_matrix
 
 import keras_vit
@@ -24,6 +25,7 @@ from keras_vit.evaluation.prediction import predict_files
 from keras_vit.layers import MapResize
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
 from tests import bank
+from tests.backend import rows
 
 TASK = tasks.Segmentation(("sky", "tree", "road"))
 
@@ -76,19 +78,15 @@ def test_the_loss_is_that_of_torch() -> None:
 
 def test_dice_is_its_formula() -> None:
     labels, logits = maps(np.random.default_rng(1))
-    exp = np.exp(logits)
-    seen, known = exp / exp.sum(-1, keepdims=True), labels != 255
     expected = []
-    for y, p, k in zip(labels, seen, known, strict=True):
+    for y, p, k in zip(labels, softmax(logits, -1), labels != 255, strict=True):
         of_class = [
             1 - (2 * p[k & (y == c), c].sum() + 1) / ((y == c).sum() + p[k, c].sum() + 1)
             for c in np.unique(y[k])
         ]
         expected.append(np.mean(of_class))
-    plain, both = (
-        keras.ops.convert_to_numpy(PixelCrossentropy(d, reduction="none")(labels, logits))
-        for d in (0, 2)
-    )
+    losses = (PixelCrossentropy(dice, reduction="none")(labels, logits) for dice in (0, 2))
+    plain, both = map(keras.ops.convert_to_numpy, losses)
     np.testing.assert_allclose((both - plain) / 2, expected, rtol=1e-4)
 
 
@@ -168,15 +166,11 @@ def write_coco(folder: Path, **more: Any) -> Path:
     size = {"height": 40, "width": 48}
     images = [{"id": i, "file_name": f"photos/{name}", **size} for i, name in enumerate(names)]
     kinds = [{"id": 9, "name": "tree"}, {"id": 4, "name": "road"}]
+    shapes = [(k, [np.ravel(v).tolist()]) for k, v in zip((9, 4), SHAPES.values(), strict=True)]
     notes = [
-        {
-            "id": i,
-            "image_id": i,
-            "category_id": kind["id"],
-            "segmentation": [np.ravel(shape).tolist()],
-        }
+        {"id": i, "image_id": i, "category_id": kind, "segmentation": shape}
         for i in range(len(names))
-        for kind, shape in zip(kinds, SHAPES.values(), strict=True)
+        for kind, shape in shapes
     ]
     record = {"images": images, "categories": kinds, "annotations": notes, **more}
     (folder / "coco.json").write_text(json.dumps(record))
@@ -290,9 +284,7 @@ def test_drawings_that_do_not_fit_are_named(tmp_path: Path) -> None:
     refused("3 photographs of 4 .*have no mask in .*coco.json", write_coco(folder, images=images))
     for photo in sorted(photos.rglob("*.png"))[1:]:
         photo.unlink()
-    match = (
-        r"(?s)2 masks of 2 .*photos/x: is in .*0.png: is of 41 x 40 pixels, and its photograph 48"
-    )
+    match = r"(?s)2 masks of 2 .*photos/x: is in .*0.png: is of 41 x 40 pixels, and its photograph"
     refused(match, write_coco(folder, images=images))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pycocotools", None)
@@ -309,7 +301,6 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
             data.load(photos, labels=masks, reader="grain", **options)
 
     refused(r"task='regression' is for a table", task="regression")
-    refused(r"file_column.* are about a table", file_column="file")
     (masks / "a" / "0.png").rename(tmp_path / "0.png")
     refused(r"1 photograph of 12 .*no mask in .*0.png is not there")
     Image.new("L", (9, 7)).save(masks / "a" / "0.png")
@@ -349,14 +340,8 @@ def test_masks_move_as_their_images(tmp_path: Path, reader: str, training: bool)
     options: dict[str, Any] = {"labels": tmp_path / "masks", "val_fraction": None}
     split = data.load(tmp_path / "photos", reader=reader, **options)["all"]
     turned = Augmentation(min_area=0.3, rotation=30, zoom=0.2)
-    batches = data.pipeline(
-        split,
-        (32, 40),
-        4,
-        training,
-        augment=turned,
-        eval_transform="stretch",
-    )
+    options = {"augment": turned, "eval_transform": "stretch"}
+    batches = data.pipeline(split, (32, 40), 4, training, **options)
     images, labels = map(np.asarray, next(iter(batches)))
     assert labels.shape == (4, 32, 40)
     known = labels != 255
@@ -378,27 +363,20 @@ def test_what_would_not_move_the_masks_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=match):
             data.pipeline(train, 32, 4, **options)
-    with pytest.raises(ValueError, match="photographs' sizes"):
-        data.cached_photographs(train, 64)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", ["token", "mixer", "bit", "hybrid", "dinov3"])
+@pytest.mark.parametrize("kind", rows(["token", "mixer", "bit", "hybrid", "dinov3"], ["token"]))
 def test_every_model_answers_pixels(kind: str, tmp_path: Path) -> None:
-    options = {k: v for k, v in bank.KINDS[kind].items() if k != "num_classes"}
     cls, sizes = bank.OTHERS.get(kind, (keras_vit.VisionTransformer, bank.KIND_SIZES))
-    keras.utils.set_random_seed(0)
-    model = cls(**{**sizes, **options, "task": TASK})
+    model = cls(**{**sizes, **bank.KINDS[kind], "task": TASK})
     bank.fill(model)
-    images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
-    outputs = keras.ops.convert_to_numpy(model(images))
+    images = bank.pixels(2, 32, 32, 3)
+    outputs = bank.outputs(model, images)
     assert outputs.shape == (2, 32, 32, 3)
-    assert outputs.dtype == np.float32
     model.save(tmp_path / "model.keras")
     restored = keras_vit.load(tmp_path / "model.keras")
-    assert restored.task == TASK
-    assert restored.eval_transform == EvalTransform("stretch")
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(restored(images)), outputs)
+    assert (restored.task, restored.eval_transform) == (TASK, EvalTransform("stretch"))
+    np.testing.assert_array_equal(bank.outputs(restored, images), outputs)
     larger = model.with_input_shape((64, 48, 3)) if kind != "mixer" else model
     assert larger.output_shape == (None, *larger.image_size, 3)
     row = model.with_classifier(4)
@@ -406,42 +384,33 @@ def test_every_model_answers_pixels(kind: str, tmp_path: Path) -> None:
     assert row.with_classifier(task=TASK).output_shape == model.output_shape
 
 
-def test_what_an_answer_needs(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="returns a map of the size of the images"):
-        bank.fresh(task=TASK, input_shape=(None, None, 3))
-    with pytest.raises(ValueError, match=r"patch_dropout=0\.5 leaves patches out"):
-        bank.fresh(task=TASK, patch_dropout=0.5)
-    model = bank.small(num_classes=3)
-    with pytest.raises(ValueError, match=r"with_classifier\(task=...\) for a new head"):
-        model.task = TASK
-    for targets, match in (
-        (np.full((1, 2, 2), 7), "has the class 7: give integers from 0 to 2"),
-        (np.zeros((1, 2, 2, 1), int), "give integers .examples, height, width"),
+def test_what_an_answer_needs() -> None:
+    model, images, row = bank.fresh(task=TASK), bank.pixels(1, 32, 32, 3), bank.small(num_classes=3)
+    for call, match in (
+        (lambda: bank.fresh(task=TASK, input_shape=(None, None, 3)), "a map of the size of the im"),
+        (lambda: bank.fresh(task=TASK, patch_dropout=0.5), r"patch_dropout=0\.5 leaves patches"),
+        (lambda: setattr(row, "task", TASK), r"with_classifier\(task=...\) for a new head"),
+        (lambda: TASK.check_targets(np.full((1, 2, 2), 7)), "has the class 7: give integers"),
+        (lambda: TASK.check_targets(np.zeros((1, 2, 2, 1), int)), "examples, height, width"),
+        (lambda: model.with_views("crops"), 'give views="flip"'),
     ):
         with pytest.raises(ValueError, match=match):
-            TASK.check_targets(targets)
-    model = bank.fresh(task=TASK)
-    images = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype("float32")
-    with pytest.raises(ValueError, match='give views="flip"'):
-        model.with_views("crops")
+            call()
     both = model.with_views("flip").predict(images, verbose=0)
     mirrored = model.with_views("flip").predict(images[:, :, ::-1], verbose=0)
     np.testing.assert_allclose(TASK.answers(both), TASK.answers(mirrored)[:, :, ::-1], atol=1e-5)
 
 
-@pytest.mark.every_backend
 def test_training_learns_the_pixels(tmp_path: Path) -> None:
     folder = scenes(tmp_path, 24)
     splits = data.load(folder / "photos", labels=folder / "masks")
-    keras.utils.set_random_seed(0)
     model = keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=32, depth=2, num_heads=4, mlp_dim=64, input_shape=(32, 32, 3),
+        patch_size=4, hidden_dim=32, depth=1, num_heads=4, mlp_dim=64, input_shape=(32, 32, 3),
         task=splits.task, name="small",
     )  # fmt: skip
-    recipe = keras_vit.recipes.get("small_data").scaled(steps=60)
-    lines: list[str] = []
-    keras_vit.fit(model, recipe, splits, tmp_path / "run", print_fn=lines.append, augment="none")
-    report = keras_vit.evaluate(model, splits, print_fn=lines.append)
+    recipe = keras_vit.recipes.get("small_data").scaled(steps=40)
+    keras_vit.fit(model, recipe, splits, tmp_path / "run", print_fn=str, augment="none")
+    report = keras_vit.evaluate(model, splits, print_fn=str)
     assert report.scores["mean_iou"].value > report.constant["mean_iou"].value + 0.2
     files = splits.val.files
     answers = [answer for _, answer in predict_files(model, files)]

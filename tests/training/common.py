@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+
+from tests.backend import numpy
 
 BACKEND = keras.backend.backend()
 # Operation by operation JAX takes longer than to compile; TensorFlow's graphs need no XLA.
@@ -44,8 +45,7 @@ class StopAt(keras.callbacks.Callback):
         self.step = state["step"]
 
 
-def array(tensor: Any) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
+array = numpy
 
 
 def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
@@ -54,11 +54,6 @@ def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
     ours, theirs = (x.get_weights() if hasattr(x, "get_weights") else x for x in (actual, expected))
     for one, other in zip(ours, theirs, strict=True):
         check(one, other, **tolerance)
-
-
-def reloaded(model: keras.Model, folder: Path) -> Any:
-    model.save(folder / "model.keras")
-    return keras.saving.load_model(folder / "model.keras")
 
 
 @contextmanager

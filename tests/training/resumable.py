@@ -17,11 +17,11 @@ from keras.callbacks import CSVLogger, EarlyStopping
 from keras_vit.training.resume import ResumableRun
 from tests.bank import TINY, fresh
 from tests.quick_tensorflow import skip_graph_optimization
-from tests.training.common import StopAt
+from tests.training.common import JIT, StopAt
 
 skip_graph_optimization()
 
-EPOCHS, STEPS, BATCH = 9, 7, 4  # 7 is not a multiple of the 3 accumulated batches
+EPOCHS, STEPS, BATCH = 5, 7, 4  # 7 is not a multiple of the 3 accumulated batches
 IMAGES = np.random.default_rng(0).integers(0, 256, (STEPS * BATCH, 16, 16, 3)).astype("float32")
 LABELS = np.eye(4, dtype="float32")[np.arange(STEPS * BATCH) % 4]
 
@@ -58,7 +58,8 @@ def train(folder: Path, *callbacks: keras.callbacks.Callback) -> tuple[str, dict
     schedule = keras.optimizers.schedules.CosineDecay(0.0, EPOCHS * STEPS, **rise)
     averages = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 3}
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(schedule, **averages), loss, metrics=["accuracy"])
+    optimizer = keras.optimizers.AdamW(schedule, **averages)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=JIT)
     run = ResumableRun(folder / "checkpoints", every_seconds=None, every_steps=2, print_fn=print)
     watching = [CSVLogger(log), EarlyStopping("val_loss", patience=20), *callbacks]
     options = {"validation_data": (IMAGES, LABELS), "callbacks": watching, "verbose": 0}

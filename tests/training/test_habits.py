@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
-from keras_vit.training.fitting import fit
-from tests.backend import rows
+from keras_vit.tasks.losses import SigmoidCrossentropy
+from tests.backend import reloaded, rows
 from tests.bank import SIZES, pixels
-from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal, reloaded
+from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal
 
 arrays, tensorflow_dataset, generator, py_dataset, torch_loader = SOURCES
 CLASSES = 5
@@ -79,16 +78,13 @@ with_logits = functools.partial(functools.partial, from_logits=True)
     [
         ("sparse_categorical_crossentropy", None, r"SparseCategoricalCrossentropy\(from_logits=T"),
         ("SparseCategoricalCrossentropy", "linear", 'classifier_activation="softmax"'),
-        ("categorical_crossentropy", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
         ("crossentropy", None, "expects probabilities"),
         ("bce", None, 'classifier_activation="sigmoid"'),
         ("kl_divergence", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
-        (keras.losses.KLDivergence(), None, "KLDivergence expects probabilities"),
         (keras.losses.KLDivergence(), "softmax", None),
         ("categorical_focal_crossentropy", None, "CategoricalFocalCrossentropy"),
         (keras.losses.BinaryFocalCrossentropy, None, "BinaryFocalCrossentropy"),
         (keras.losses.binary_crossentropy, None, "binary_crossentropy expects probabilities"),
-        (SPARSE(), None, "SparseCategoricalCrossentropy expects probabilities"),
         ([SPARSE()], None, "expects probabilities"),
         ({"head": "sparse_categorical_crossentropy"}, None, "expects probabilities"),
         (SPARSE(from_logits=True), "softmax", "from_logits=False"),
@@ -96,10 +92,8 @@ with_logits = functools.partial(functools.partial, from_logits=True)
         (SPARSE(from_logits=True), None, None),
         (OwnLoss(), None, None),
         (OwnLoss(), "softmax", "OwnLoss expects logits"),
-        (SoftmaxCrossentropy(), None, None),
         (SigmoidCrossentropy(), None, None),
         (SigmoidCrossentropy(), "sigmoid", "SigmoidCrossentropy expects logits"),
-        (with_logits(keras.losses.binary_crossentropy), None, None),
         ("sparse_categorical_crossentropy", "softmax", None),
         ("mse", None, None),
     ],
@@ -126,27 +120,19 @@ METRICS = keras.metrics
         ([METRICS.Precision(thresholds=0.0), METRICS.Recall(thresholds=0)], 1, None, None),
         ([METRICS.AUC(from_logits=True), METRICS.BinaryAccuracy(threshold=0.0)], 1, None, None),
         ([METRICS.Precision(top_k=1), METRICS.Recall(top_k=1), "acc", "accuracy"], 5, None, None),
-        ([METRICS.TruePositives], 1, None, "TruePositives expects probabilities"),
-        ([[METRICS.FalseNegatives()]], 1, None, "FalseNegatives expects probabilities"),
+        ([[METRICS.TruePositives]], 1, None, "TruePositives expects probabilities"),
         (["binary_accuracy"], 1, None, r"BinaryAccuracy expects.*threshold=0\.0"),
         ([METRICS.binary_accuracy], 1, None, "BinaryAccuracy expects probabilities"),
         (["accuracy"], 1, None, r"'accuracy' expects.*BinaryAccuracy\(threshold=0\.0\)"),
         ([METRICS.F1Score(threshold=0.5)], 5, None, "F1Score expects probabilities"),
         ([METRICS.F1Score(), METRICS.TopKCategoricalAccuracy()], 5, None, None),
         ([METRICS.PrecisionAtRecall(0.5)], 1, None, "PrecisionAtRecall expects probabilities"),
-        ([METRICS.SpecificityAtSensitivity(0.5)], 1, None, "SpecificityAtSensitivity expects"),
-        ([METRICS.BinaryIoU()], 1, None, "BinaryIoU expects probabilities"),
-        ([METRICS.KLDivergence()], 5, None, "KLDivergence expects probabilities"),
         (["sparse_categorical_crossentropy"], 5, None, "SparseCategoricalCrossentropy expects"),
         ([METRICS.CategoricalCrossentropy()], 5, None, r"CategoricalCrossentropy.*from_logits=T"),
-        ([METRICS.SparseCategoricalCrossentropy(from_logits=True)], 5, None, None),
-        ([METRICS.BinaryCrossentropy(from_logits=True)], 1, "sigmoid", "expects logits"),
         (["ce"], 5, None, "'ce' expects probabilities"),
-        ([keras.losses.BinaryCrossentropy()], 1, None, "BinaryCrossentropy expects"),
         ([keras.losses.categorical_crossentropy], 5, None, "CategoricalCrossentropy expects"),
         (["AUC", METRICS.Precision(), METRICS.KLDivergence()], 5, "softmax", None),
         (["mse", METRICS.MeanAbsoluteError(), "cosine_similarity"], 5, None, None),
-        (None, 5, None, None),
     ],
 )
 def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, message: Any) -> None:
@@ -173,10 +159,7 @@ def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> N
     # Who loads a compiled model is not warned again.
     with pytest.warns(UserWarning, match="expects probabilities"):
         model = compiled("sparse_categorical_crossentropy")
-    model.save(tmp_path / "model.keras")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert keras.saving.load_model(tmp_path / "model.keras").compiled
+    assert not warned_of("expects probabilities", lambda: reloaded(model, tmp_path))
     # Recipes take integers and rows alike.
     recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
     model = small_vit()
@@ -184,22 +167,15 @@ def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> N
     model.fit(IMAGES, LABELS, batch_size=4, epochs=2, verbose=0)
     actual = [model.evaluate(IMAGES, y, verbose=0) for y in (LABELS, LABELS[:, None], ROWS)]
     np.testing.assert_allclose(actual[1:], actual[:1] * 2, rtol=1e-6)
-    logits = model.predict(IMAGES, verbose=0)
-    expected = CATEGORICAL(from_logits=True, label_smoothing=0.1)(ROWS, logits)
-    accuracy = (logits.argmax(-1) == LABELS).mean()
-    np.testing.assert_allclose(actual[0], [float(expected), accuracy], rtol=1e-5)
-    again = reloaded(model, tmp_path).evaluate(IMAGES, LABELS, verbose=0)
-    np.testing.assert_allclose(again, actual[0], rtol=1e-5)
+    expected = CATEGORICAL(from_logits=True, label_smoothing=0.1)(ROWS, model(IMAGES))
+    np.testing.assert_allclose(actual[0][0], float(expected), rtol=1e-5)
 
 
-BINARY = keras.losses.BinaryCrossentropy(from_logits=True)
 MISMATCHES: dict[str, tuple[Any, np.ndarray, np.ndarray, str]] = {
     "rows, sparse loss": (SPARSE(from_logits=True), IMAGES, ROWS, r"labels\.argmax\(-1\)"),
     "integers, one-hot loss": (CATEGORICAL(from_logits=True), IMAGES, LABELS, "to_categorical"),
-    "integers, binary loss": (BINARY, IMAGES, LABELS[:, None], "to_categorical"),
     "classes": (CATEGORICAL(from_logits=True), IMAGES, ROWS[:, :3], r"with_classifier\(3\)"),
     "gray": (None, IMAGES[..., :1], LABELS, r"repeat\(images, 3, axis=3\)"),
-    "with alpha": (None, IMAGES[..., [0, 1, 2, 0]], LABELS, "Convert them to 3 channels"),
     "layout": (None, IMAGES.transpose(0, 3, 1, 2), LABELS, r"\(0, 2, 3, 1\)"),
     "size": (None, IMAGES[:, :8], LABELS, r"which takes \(None, 16, 16, 3\)\. Resize them"),
     "above": (None, IMAGES, LABELS + 1, "Label 5 is not a class .* from 0 to 4"),
@@ -233,19 +209,14 @@ def test_labels_outside_are_found_in_any_source(source: Source, where: int, surv
     assert all(np.isfinite(new).all() for new in survivor.get_weights())
     if where == 0 and source is not generator:
         assert_equal(survivor, before)
+    if where == 0 and source is arrays:
+        validation = IMAGES, LABELS + 1
+        with pytest.raises(ValueError, match="Label 5 is not a class"):
+            survivor.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
 
 
-@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
-def test_labels_outside_the_classes_are_found_in_validation(source: Source, survivor: Any) -> None:
-    batches = tuple(source(IMAGES, LABELS + 1).values())
-    validation = batches if len(batches) > 1 else batches[0]
-    with pytest.raises(ValueError, match="Label 5 is not a class"):
-        survivor.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
-
-
-@pytest.mark.parametrize("loss", [SPARSE(from_logits=True, ignore_class=-1), OwnLoss()])
-def test_an_ignored_class_is_not_outside(loss: Any) -> None:
-    model, labels = compiled(loss), np.where(LABELS == 2, -1, LABELS)
+def test_an_ignored_class_is_not_outside() -> None:
+    model, labels = compiled(OwnLoss()), np.where(LABELS == 2, -1, LABELS)
     for source in (arrays, tensorflow_dataset):
         assert np.isfinite(model.evaluate(**source(IMAGES, labels), verbose=0)).all()
 
@@ -296,16 +267,11 @@ FAILURES: dict[str, Callable[[Any], Any]] = {
     "fit, data that fail": lambda m: m.fit(failing_batches(), verbose=0),
     "fit, weights that fail": lambda m: m.fit(IMAGES, LABELS, sample_weight=OF_THREE, verbose=0),
     "fit, callback": lambda m: m.fit(IMAGES, LABELS, **broken("on_train_batch_end")),
-    "fit, callback of an epoch": lambda m: m.fit(IMAGES, LABELS, **broken("on_epoch_begin")),
-    "evaluate, one image": lambda m: m.evaluate(*ONE, verbose=0),
     "evaluate, callback": lambda m: m.evaluate(IMAGES, LABELS, **broken("on_test_batch_end")),
     "predict, one image": lambda m: m.predict(ONE[0], verbose=0),
-    "predict, callback": lambda m: m.predict(IMAGES, **broken("on_predict_batch_end")),
     "train_on_batch, one image": lambda m: m.train_on_batch(*ONE),
-    "train_on_batch, rows": lambda m: m.train_on_batch(IMAGES, ROWS),
     "fit, rows": lambda m: m.fit(IMAGES, ROWS, verbose=0),
     "test_on_batch, rows": lambda m: m.test_on_batch(IMAGES, ROWS),
-    "predict_on_batch, one image": lambda m: m.predict_on_batch(ONE[0]),
 }
 TRACED = ("fit, one image", "train_on_batch, one image")
 
@@ -332,48 +298,29 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
     assert 0 <= history["accuracy"][0] <= 1
 
 
-@pytest.mark.backends("tensorflow", "torch")
-def test_a_channels_first_model_trains_on_the_same_images(tmp_path: Path) -> None:
-    digits, losses = keras_vit.data.load("digits"), []
-    recipe = keras_vit.recipes.get("digits").scaled(steps=2, batch_size=64)
-    for data_format, shape in (("channels_last", (8, 8, 1)), ("channels_first", (1, 8, 8))):
-        keras.utils.set_random_seed(0)
-        model = small_vit(patch_size=4, num_classes=10, input_shape=shape, data_format=data_format)
-        history = fit(model, recipe, digits, tmp_path / data_format, monitor=None, print_fn=str)
-        losses.append([*history["loss"], *history["val_loss"]])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
-
-
 @pytest.fixture(scope="module")
-def loss_of_arrays() -> list[float]:
-    keras.utils.set_random_seed(0)  # as before every test
-    return compiled().fit(IMAGES, LABELS, 4, shuffle=False, verbose=0).history["loss"]
+def trained_on_arrays(survivor: Any) -> tuple[list[np.ndarray], list[float]]:
+    """Weights to start from, and the loss that follows."""
+    start = survivor.get_weights()
+    return start, survivor.fit(IMAGES, LABELS, 4, shuffle=False, verbose=0).history["loss"]
 
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("source", SOURCES[1:])
-def test_every_source_of_batches_trains_alike(source: Source, loss_of_arrays: list[float]) -> None:
-    loss = compiled().fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
-    np.testing.assert_allclose(loss, loss_of_arrays, rtol=1e-5)
-
-
-LARGER = {**SIZES, "num_classes": 4, "depth": 1}
-SIXTEEN = pixels(16, 32, 32, 3), np.arange(16) % 4
+def test_every_source_of_batches_trains_alike(
+    source: Source, survivor: Any, trained_on_arrays: Any
+) -> None:
+    start, expected = trained_on_arrays
+    survivor.set_weights(start)
+    loss = survivor.fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 @pytest.mark.every_backend
-def test_it_learns_by_heart_and_accumulates_gradients() -> None:
+def test_it_learns_by_heart() -> None:
+    images, labels = pixels(16, 32, 32, 3), np.arange(16) % 4
     schedule = keras.optimizers.schedules.CosineDecay(0.0, 60, warmup_target=3e-3, warmup_steps=10)
-    model = compiled(None, keras.optimizers.AdamW(schedule, global_clipnorm=1.0), **LARGER)
-    keras.utils.set_random_seed(0)
-    history = model.fit(*SIXTEEN, batch_size=8, epochs=35, verbose=0).history
-    assert history["accuracy"][-1] == model.evaluate(*SIXTEEN, verbose=0)[1] == 1
-    # Gradients accumulated are those of the big batch.
-    finals = []
-    for size, accumulate in ((16, None), (4, 4)):
-        keras.utils.set_random_seed(0)
-        sgd = keras.optimizers.SGD(0.1, gradient_accumulation_steps=accumulate)
-        model = compiled(None, sgd, **LARGER)
-        model.fit(*SIXTEEN, batch_size=size, epochs=2, shuffle=False, verbose=0)
-        finals.append(model.get_weights())
-    assert_equal(finals[1], finals[0], atol=2e-6)
+    optimizer = keras.optimizers.AdamW(schedule, global_clipnorm=1.0)
+    model = compiled(None, optimizer, **SIZES | {"num_classes": 4, "depth": 1})
+    history = model.fit(images, labels, batch_size=8, epochs=30, verbose=0).history
+    assert history["accuracy"][-1] == model.evaluate(images, labels, verbose=0)[1] == 1

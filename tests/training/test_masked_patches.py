@@ -11,10 +11,10 @@ from scipy.special import log_softmax
 import keras_vit
 from keras_vit import recipes
 from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colors
-from tests.backend import rows
+from tests.backend import reloaded
 from tests.bank import fresh, pixels, small
 from tests.bank import outputs as predict
-from tests.training.common import JIT, array, reloaded
+from tests.training.common import JIT, array
 
 IMAGES = pixels(8, 32, 32, 3)
 HYBRID: dict[str, Any] = {"resnet": (), "resnet_width": 32}
@@ -55,13 +55,13 @@ def test_colors_are_the_mean_in_few_bits() -> None:
         assert expected.max() == 2 ** (bits * shape[2]) - 1
 
 
-@pytest.mark.parametrize("training", rows([True, False], [True]))
-def test_half_is_corrupted_80_10_10(training: bool) -> None:
+@pytest.mark.every_backend
+def test_half_is_corrupted_80_10_10() -> None:
     layer = CorruptPatches(seed=3)
     # Patches that hold their number, from 1, and that of their image.
     numbers = np.broadcast_to(np.arange(1, 65), (500, 64))
     grid = np.stack([numbers, np.arange(500)[:, None] + 0 * numbers], -1).astype("float32")
-    patches, chosen = map(array, layer(grid.reshape(500, 8, 8, 2), training=training))
+    patches, chosen = map(array, layer(grid.reshape(500, 8, 8, 2), training=True))
     patches = patches.reshape(500, 64, 2)
     is_mask = (patches == array(layer.mask_token)).all(-1)
     # An embedding that is not the mask still comes from the same image.
@@ -100,11 +100,6 @@ def test_draws_follow_from_the_seed() -> None:
     at_rest = draws(1, False) + draws(2, False)
     for actual in at_rest[1:]:
         np.testing.assert_array_equal(actual, at_rest[0])
-    mask_all = CorruptPatches(1.0, mask_token_probability=1.0, random_patch_probability=0.0)
-    patches, chosen = mask_all(np.ones((2, 4, 4, 8), "float32"))
-    assert tuple(chosen.shape) == (2, 16)
-    expected = np.broadcast_to(array(mask_all.mask_token), patches.shape)
-    np.testing.assert_array_equal(array(patches), expected)
 
 
 def test_predictions_labels_and_errors() -> None:
@@ -142,20 +137,18 @@ def test_predictions_labels_and_errors() -> None:
         expected = colors_of(IMAGES, (8, 8), 8)[np.arange(8)[:, None], chosen]
         # 127.5 (x / 127.5) rounds: a mean on the border of two parts may fall to either.
         assert (actual == expected).mean() > (0.98 if images.min() < 0 else 0.999), changes
-    of_tokens = "token_merging=0 and patch_dropout=0"
     for changes, words in (
         ({"input_shape": (None, None, 3)}, r"with_input_shape\(\(224, 224, 3\)\)"),
-        ({"token_merging": 2}, of_tokens),
-        ({"patch_dropout": 0.5}, of_tokens),
+        ({"token_merging": 2}, "token_merging=0 and patch_dropout=0"),
+        ({"patch_dropout": 0.5}, "token_merging=0 and patch_dropout=0"),
         ({**HYBRID, "patch_size": 1, "input_shape": (33, 32, 3)}, "input_shape that they divide"),
     ):
         with pytest.raises(ValueError, match=words):
             small_task(**changes)
-    of_shares = r"probability=0\.9 and random_patch_probability=0\.2"
     for call, words in (
         (lambda: MaskedPatchPrediction(keras.Sequential()), "Give a VisionTransformer"),
         (lambda: CorruptPatches(mask_ratio=0), r"mask_ratio=0 must be in \(0, 1\]"),
-        (lambda: CorruptPatches(0.5, 0.9, 0.2), of_shares),
+        (lambda: CorruptPatches(0.5, 0.9, 0.2), r"0\.9 and random_patch_probability=0\.2"),
         (lambda: MaskedPatchPrediction(small(), bits=0), "bits=0"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -170,16 +163,14 @@ def test_fit_trains_mask_token_and_model() -> None:
     images[:, 16:] //= 2
     task = compiled(small_task())
     before = {v.path: array(v).copy() for v in task.trainable_variables}
-    losses = task.fit(images, epochs=30, batch_size=16, verbose=0).history["loss"]
+    losses = task.fit(images, epochs=20, batch_size=16, verbose=0).history["loss"]
     shares = np.bincount(array(patch_colors(images, (8, 8))).ravel()) / (16 * 16)
     assert losses[-1] < -(shares[shares > 0] * np.log(shares[shares > 0])).sum() < losses[0]
     for variable in task.trainable_variables:
         assert not np.array_equal(array(variable), before[variable.path]), variable.path
     assert "corrupt_patches/mask_token" in before
     assert not [path for path in before if path.startswith(("pooling", "head_"))]
-    # What was trained is the model itself; its pooling and head did not change.
-    shared = {id(v) for v in task.backbone.trainable_variables}
-    assert sum(id(v) in shared for v in task.trainable_variables) == len(before) - 3
+    # What was trained is the model itself; its head did not change.
     np.testing.assert_array_equal(array(task.backbone.get_layer("head").kernel), 0)
 
 
@@ -194,7 +185,6 @@ def test_transfer_and_file(tmp_path: Path) -> None:
     assert loaded.get_config() == task.get_config()
     for name, values in task(IMAGES).items():
         np.testing.assert_array_equal(array(loaded(IMAGES)[name]), array(values))
-    assert isinstance(loaded.loss, keras.losses.CategoricalCrossentropy)
     tokens = predict(model.feature_model("encoder_norm"), IMAGES)
     for classifier in (model.with_classifier(7), loaded.backbone.with_classifier(7)):
         assert classifier.output_shape == (None, 7)

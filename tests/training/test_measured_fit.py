@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import data
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation import features, predict_split
@@ -22,9 +23,9 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from tests.training.common import assert_equal, refused
-from tests.training.test_probe_choice import photographs, saved
 
 pytest.importorskip("sklearn")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 RECIPE = Recipe(
     source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,
@@ -33,33 +34,14 @@ RECIPE = Recipe(
 LABELS = np.arange(40) % 4
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return photographs(tmp_path_factory.mktemp("photographs") / "p", classes=3, count=10)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("weights") / "start.keras")
-
-
 def test_a_choice_follows_the_features() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 16)) + 3 * np.eye(16)[LABELS]
     choice = choose_head(x, LABELS, 4)
     names = [row.name for row in choice.candidates]
     assert names == ["class means", "ridge", "logistic regression", "nearest neighbors"]
-    assert choice.method in names[:3]
-    assert min(row.log_loss for row in choice.candidates[:3]) == next(
-        row.log_loss for row in choice.candidates if row.name == choice.method
-    )
+    assert choice.method == min(choice.candidates[:3], key=lambda row: row.log_loss).name
     assert choice.candidates[-1].note == "not a head"
-    assert choose_head(x, LABELS, 4).candidates == choice.candidates
     # Of noise nobody knows more than chance, and the standard error says so.
     noise = choose_head(noise_of(40), LABELS, 4)
     assert all(row.score < 0.25 + 4 * (row.error or 1) for row in noise.candidates)
@@ -69,9 +51,8 @@ def test_a_choice_follows_the_features() -> None:
     few = np.flatnonzero((LABELS != 3) | (np.arange(40) < 4))  # one image of the last class
     assert choose_head(x[few], LABELS[few], 4).measure == "balanced_accuracy"
     # Of copies, one would answer for the other.
-    twice, labels, groups = (
-        np.repeat(a, 2, axis=0) for a in (noise_of(20), LABELS[:20], range(20))
-    )
+    once = noise_of(20), LABELS[:20], range(20)
+    twice, labels, groups = (np.repeat(a, 2, axis=0) for a in once)
     alone, grouped = (choose_head(twice, labels, 4, groups=g) for g in (None, groups))
     assert alone.candidates[-1].score > 0.9 > 0.6 > grouped.candidates[-1].score
 
@@ -93,14 +74,11 @@ def outcomes(gain: float, spread: float, count: int = 40) -> Any:
 
 
 def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
-    assert outcomes(1.0, 0.5).is_better
-    assert not outcomes(0.0, 0.5).is_better
-    assert not outcomes(-1.0, 0.5).is_better
-    assert "does not win by more than a standard error on 40 unseen" in outcomes(0.0, 0.5).reason
-    assert not outcomes(9.0, 0.0, count=1).is_better
-    assert outcomes(9.0, 0.0, count=1).candidates[1].error is None  # of one image
-    same = outcomes(0.0, 0.0)
-    assert (same.gain, same.is_better) == (0.0, False)
+    better, equal, worse = (outcomes(gain, 0.5) for gain in (1.0, 0.0, -1.0))
+    assert [one.is_better for one in (better, equal, worse)] == [True, False, False]
+    assert "does not win by more than a standard error on 40 unseen" in equal.reason
+    of_one = outcomes(9.0, 0.0, count=1)
+    assert (of_one.is_better, of_one.candidates[1].error) == (False, None)
     # Copies of an image are one witness.
     values, ones = np.array([0.3, -0.1, 0.2, 0.4]), np.ones(8)
     once = mean_and_error(values, ones[:4], np.arange(4))
@@ -134,8 +112,6 @@ def splits_of(count: int = 24, noise: float = 40) -> data.Splits:
 
 
 def small_model() -> Any:
-    import keras_vit
-
     keras.utils.set_random_seed(0)
     return keras_vit.VisionTransformer(
         patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=3
@@ -191,8 +167,6 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         assert fitted is model
         labels, scores = predict_split(fitted, splits.train)
         assert (scores.argmax(axis=1) == labels).mean() > 0.8
-    assert choice.selected in str(choice)
-    assert json.loads(json.dumps(choice.to_dict()))["selected"] == choice.selected
 
 
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
@@ -202,26 +176,20 @@ def test_many_images_hold_some_out(tmp_path: Path) -> None:
     assert prepared.refits
     timed = prepare(model, RECIPE, splits, tmp_path, budget=3600)
     assert timed.plan == prepare(model, RECIPE, splits, tmp_path, budget=3600).plan
-    assert (tmp_path / "plan.json").is_file()
     with refused("budget=-1", "above 0"):
         prepare(model, RECIPE, splits, tmp_path / "other", budget=-1)
 
 
 def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
     words = ["train", "--data", str(folder), "--weights", str(weights), "--out", str(out)]
-    sizes = ["--image-size", "32", "--batch-size", "16", "--epochs", "2"]
-    return [
-        *words,
-        *sizes,
-        *(options if "--recipe" in options else ["--recipe", "measured", *options]),
-    ]
+    words += ["--recipe", "measured", "--image-size", "32", "--batch-size", "16", "--epochs", "1"]
+    return [*words, *options]
 
 
+@pytest.mark.thorough
 def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     folder: Path, weights: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
-    import keras_vit
-
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
     whole, cut, fit, calls = tmp_path / "whole", tmp_path / "cut", measured_tuning.fit, []
     assert cli.main(words_of(folder, weights, whole)) == 0
@@ -235,7 +203,6 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     page = (whole / "report.md").read_text("utf-8")
     assert "| candidate | accuracy | log-loss | setting |" in page
     assert f"Kept: {choice['selected']}, as " in page
-    assert "trained on" in (whole / "images.csv").read_text("utf-8")
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
@@ -257,12 +224,12 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
 def test_what_auto_does_not_compare_is_said(
     folder: Path, weights: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    words = words_of(folder, weights, tmp_path / "run", "--budget", "0.5s")
-    assert cli.main(words) == 2
-    assert "Give a time from 1s to 30d" in capsys.readouterr().err
-    words = words_of(folder, weights, tmp_path / "run", "--budget", "10m", "--recipe", "deit")
-    assert cli.main(words) == 2
-    assert "--budget has no effect with --recipe deit" in capsys.readouterr().err
+    for options, message in (
+        (["--budget", "0.5s"], "Give a time from 1s to 30d"),
+        (["--budget", "10m", "--recipe", "deit"], "--budget has no effect with --recipe deit"),
+    ):
+        assert cli.main(words_of(folder, weights, tmp_path / "run", *options)) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_auto_measures_where_it_was_shown_to_win() -> None:

@@ -10,8 +10,9 @@ from keras_vit.training import parameter_groups
 from keras_vit.training.lora import ADAPTED, enable_lora, merged
 from keras_vit.training.optimizers import MomentumSGD
 from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, find_groups, freeze
+from tests.backend import reloaded
 from tests.bank import TINY, fresh, outputs, pixels, small, tiny
-from tests.training.common import JIT, array, refused, reloaded
+from tests.training.common import QUICK, array, refused
 
 
 def test_the_first_row_that_fits_the_whole_path_counts() -> None:
@@ -22,8 +23,8 @@ def test_the_first_row_that_fits_the_whole_path_counts() -> None:
     assert decayed == [path for path in paths if path.split("/")[-1] == "kernel"]
     kinds = {path.split("/")[-1] for path in set(paths) - set(decayed)}
     assert {"bias", "gamma", "beta", "embedding", "probe"} <= kinds
-    rows = {"block_1/.*": 0.5, "block_1": 0.1, ".*": 1.0}
-    table = [ParameterGroup(pattern, learning_rate=rate) for pattern, rate in rows.items()]
+    rates = {"block_1/.*": 0.5, "block_1": 0.1, ".*": 1.0}
+    table = [ParameterGroup(pattern, learning_rate=rate) for pattern, rate in rates.items()]
     groups = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
     assert [group.learning_rate for group in groups] == [0.5, 1.0, 0.1]
     for options, word in (
@@ -41,10 +42,6 @@ def test_the_first_row_that_fits_the_whole_path_counts() -> None:
     with refused("'head/bias'", "'encoder_norm/gamma'", "'block_0/.*'", "'.*'") as error:
         find_groups(["head/kernel", "head/bias", "encoder_norm/gamma"], table)
     assert "head/kernel" not in str(error.value)
-    model = fresh(depth=1)
-    model.compile(MomentumSGD(0.1, groups=table), "mse")
-    with pytest.raises(ValueError, match="head/bias"):
-        model.fit(pixels(2, 32, 32, 3), np.zeros((2, 5)), verbose=0)
 
 
 @pytest.mark.every_backend
@@ -55,10 +52,9 @@ def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) 
     freeze(model, table)
     trained = {"block_1", "encoder_norm", "head"}
     assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
-    assert not any("mlp" in v.path for v in model.trainable_variables)
     assert not model.get_layer("block_0").trainable
     assert model.get_layer("block_1").trainable
-    model.compile(MomentumSGD(0.1, weight_decay=0.1, groups=table), "mse", jit_compile=JIT)
+    model.compile(MomentumSGD(0.1, weight_decay=0.1, groups=table), "mse", **QUICK)
     images, labels = pixels(4, 32, 32, 3), np.eye(5)[:4]
     for _ in range(2):
         before = {variable.path: np.array(variable) for variable in model.variables}
@@ -113,7 +109,7 @@ def test_only_updates_and_head_are_trained_and_the_merged_model_is_plain(tmp_pat
     again = outputs(model.feature_model("pre_logits"), images)
     np.testing.assert_allclose(again, features, atol=1e-6)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=JIT)
+    model.compile(keras.optimizers.Adam(0.01), loss, **QUICK)
     losses = model.fit(images, labels, epochs=8, batch_size=12, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     for variable in model.variables:
@@ -125,7 +121,6 @@ def test_only_updates_and_head_are_trained_and_the_merged_model_is_plain(tmp_pat
     np.testing.assert_allclose(outputs(plain, images), logits, atol=2e-6)
     changed = {v.path for v in plain.variables if np.any(array(v) != before[v.path])}
     assert all(p.startswith("head") or p.split("/")[-2] in ADAPTED for p in changed)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    again = reloaded(model, tmp_path)
     assert again.count_params() == plain.count_params()
     np.testing.assert_allclose(outputs(again, images), logits, atol=2e-6)

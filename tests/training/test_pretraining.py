@@ -57,15 +57,12 @@ def test_the_last_blocks_learn_to_recognize_images(tmp_path: Path) -> None:
     # The head alone warms up, in the first tenth; then the rate falls to 0.
     rates = history["learning_rate"]
     assert len(rates) == 7
-    assert max(rates) <= 0.01
-    assert rates.index(max(rates)) in (0, 1)
+    assert max(rates) == max(rates[:2]) <= 0.01
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert history["val_loss"][-1] < history["val_loss"][0]
     # From scratch the whole model is trained, in one part.
-    pretrain(
-        model, IMAGES, tmp_path / "whole", recipe=replace(RECIPE, epochs=1), blocks=None, **QUIET
-    )
-    assert history["val_accuracy"][0] < 0.5
+    once = replace(RECIPE, epochs=1)
+    pretrain(model, IMAGES, tmp_path / "whole", recipe=once, blocks=None, **QUIET)
     changed = {v.path.split("/")[0] for v in model.weights if (array(v) != before[v.path]).any()}
     assert changed >= {"patch_embedding", "block_0", "block_1", "block_2"}
     assert [path.name for path in (tmp_path / "whole").iterdir()] == ["all"]
@@ -76,7 +73,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     digits: Any = data.load("digits").train
     numbered = digits.as_instances().take([5, 3])
     assert (numbered.labels().tolist(), numbered.num_classes) == ([5, 3], len(digits))
-    np.testing.assert_array_equal(numbered.pixels(0), digits.pixels(5))
     for options, words in (
         ({"blocks": 4}, ("has 3 blocks", "blocks=4", "at most as many")),
         ({"blocks": 0}, ("blocks=0",)),
