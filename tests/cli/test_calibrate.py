@@ -81,6 +81,7 @@ def test_numbers_have_intervals_and_others_are_refused(command: Command) -> None
         tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
 
 
+@pytest.mark.thorough  # the images are kept apart in test_scored_images.py
 def test_train_with_a_coverage(command: Command) -> None:
     save("model.keras")
     out = Path("run")
