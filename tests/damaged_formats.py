@@ -202,12 +202,7 @@ FORMATS: dict[str, Format] = {
     "csv": table("t.csv", lambda: ["\n".join(map(",".join, (NAMES, *ROWS))).encode()]),
     "jsonl": table("t.jsonl", lambda: ["\n".join(LINES).encode()]),
     "parquet": table("t.parquet", lambda: [*parquet()]),
-    "index": Format(
-        index_parts,
-        read_index,
-        (DamagedIndexError,),
-        write_index,
-    ),
+    "index": Format(index_parts, read_index, (DamagedIndexError,), write_index),
     "decisions": one(
         "d.csv", decisions, lambda path: read_decisions(path, whole_index()), ValueError
     ),

@@ -1,21 +1,17 @@
 """The benchmarks take turns, count, skip what is missing, and fail when they should."""
 
-import importlib.util
 import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 
-from benchmarks import _against, _page, _quick, _report, compare, costs, merging, performance, tpu
-from benchmarks._contestants import SYSTEMS
-from benchmarks._rounds import Result, _Process
+from benchmarks import _against, _page, _quick, _report, compare, costs, performance, tpu
+from benchmarks._rounds import Result
 from benchmarks._work import Work
 from tests.data.image_fixtures import write
-from tests.examples import plotted
 
 
 def result(name: str, seconds: list[float], **changes: Any) -> Result:
@@ -36,9 +32,6 @@ def test_contestants_are_named() -> None:
     for wrong in ("timm2", "timm/jax"):
         with pytest.raises(SystemExit, match="Known: "):
             compare.parse_contestant(wrong)
-    # Every variant has a backend.
-    works = [Work(name, v, "training") for name, s in SYSTEMS.items() for v in s.variants]
-    assert {work.backend for work in works} == {"tensorflow", "jax", "torch"}
 
 
 def test_code_of_a_commit_is_compared_in_turns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,21 +48,6 @@ def test_code_of_a_commit_is_compared_in_turns(capsys: pytest.CaptureFixture[str
         assert tree == ""
     with pytest.raises(SystemExit, match="not a commit"), _against.tree_of("no such commit"):
         pass
-
-
-def test_a_contestant_that_has_died_is_a_result(tmp_path: Path) -> None:
-    """One that is not known, and one of a folder, whose modules are looked for before ours."""
-    worker = b"raise SystemExit('of the tree')"
-    write(tmp_path, {"benchmarks/__init__.py": b"", "benchmarks/_worker.py": worker})
-    of_tree = Work("keras_vit", "jax", "training", tree=str(tmp_path))
-    unknown = Work("nobody", "jax", "training")
-    for work, words in ((unknown, "KeyError: 'nobody'"), (of_tree, "of the tree")):
-        with open(tmp_path / "log", "w+") as log:
-            process = _Process(work, log)
-            process.process.wait()
-            process.send("1.0")
-            assert process.receive() == {"failed": words}
-            process.close()
 
 
 def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() -> None:
@@ -90,8 +68,6 @@ def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() ->
     assert _report.option_pairs([plain, half, result("timm/eager", [1.0])]) == [(half, plain)]
     words = "is 2.00 x keras_vit/jax (2.00 to 2.00); 1.00 x its memory, 1.00 x its start"
     assert words in _report.table("training", [plain, half])
-    deeper = Work(**{"task": "training", **compare.parse_contestant("keras_vit/jax:depth=3")[0]})
-    assert deeper.sizes() == {**Work("keras_vit", "jax", "training").sizes(), "depth": 3}
     # A rate is compared with the limit of its dtype.
     names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
     results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
@@ -110,36 +86,6 @@ def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() ->
     ]
     # Without a limit, no column of dashes.
     assert "of limit" not in _report.table("training", results[:2])
-
-
-def test_plots_are_legible_on_a_phone(tmp_path: Path) -> None:
-    """Narrow, with large letters, panels below each other, and a legend that covers nothing."""
-    pytest.importorskip("matplotlib")
-    results = [
-        result(f"keras_vit/{backend}:dtype={dtype};dropout=0.1", [1.0, 2.0])
-        for backend in ("tensorflow", "jax", "torch")
-        for dtype in ("float32", "bfloat16")
-    ]
-    results.append(result("limit/jax", [0.2, 0.3]))
-    panels = {"training": results, "inference": results}
-    compared = plotted(_report.plot, panels, tmp_path / "compare.png")
-    row = {"accuracy": 0.96, "dtype": "float32"}
-    rates = ((0, 1.0), (10, 1.4), (12, 1.42))
-    rows = [{**row, "merged": r, "images_per_second": [rate]} for r, rate in rates]
-    rows.append({**rows[0], "dtype": "mixed_bfloat16", "images_per_second": [1.6]})
-    merged = plotted(merging.plot, rows, tmp_path / "merging.png")
-    for figure in (compared, merged):
-        (legend,) = figure.legends
-        box = legend.get_window_extent()
-        assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
-        for axes in figure.axes:
-            boxes = [text.get_window_extent() for text in axes.texts]
-            assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-            assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
-    first, second = compared.axes
-    assert first.get_position().y0 > second.get_position().y1
-    assert "float32 and bfloat16, dropout 0.1" in first.get_title("left")
-    assert [text.get_text() for text in merged.axes[0].texts] == ["0", "10", "12"]
 
 
 def counted(contestant: str, gib: float, model: str = "ViT-B/16", task: str = "training") -> Any:
@@ -249,30 +195,3 @@ def test_a_step_is_divided_among_its_operators(tmp_path: Path, capsys: Any) -> N
     assert "optimizer" in found["training"]
     assert "optimizer" not in found["inference"]
     assert "%  GELU" in capsys.readouterr().out
-
-
-@pytest.mark.every_backend
-@pytest.mark.slow
-def test_the_command(tmp_path: Path, capfd: Any) -> None:
-    backend = keras.backend.backend()
-    sizes = ["--model", "tiny", "--image-size", "32", "--batch-size", "2"]
-    turns = ["--rounds", "2", "--seconds", "0.01", "--out", str(tmp_path)]
-    who = [f"keras_vit/{backend}:token_merging=1", f"limit/{backend}", "flax"]
-    assert compare.main([*sizes, *turns, "--contestants", *who]) == 0
-    found = json.loads((tmp_path / "compare.json").read_text())
-    for task in ("inference", "training"):
-        ours, limit, flax = found["tasks"][task]
-        assert len(ours["images_per_second"]) == len(limit["images_per_second"]) == 2
-        assert ours["memory"]["peak_bytes"] > 2**26
-        assert (flax["skipped"] is None) == (importlib.util.find_spec("flax") is not None)
-    assert (tmp_path / "compare.png").exists()
-    assert "of limit" in capfd.readouterr().out
-    # Alone, each is started anew for its turn.
-    own = ["--tasks", "inference", "--alone", "--contestants", f"keras_vit/{backend}"]
-    assert compare.main([*sizes, *turns, *own]) == 0
-    (ours,) = json.loads((tmp_path / "compare.json").read_text())["tasks"]["inference"]
-    assert len(ours["starts"]) == len(ours["seconds"]) == 2
-    # What cannot be built is told by its last line, and ours fails the run.
-    broken = [f"keras_vit/{backend}:tokn_merging=1"]
-    assert compare.main([*sizes, *turns, "--tasks", "inference", "--contestants", *broken]) == 1
-    assert "tokn_merging" in capfd.readouterr().out

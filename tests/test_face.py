@@ -11,8 +11,10 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data, tasks
+from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.formats import format_of_path
+from keras_vit_cli import commands
 from tests import bank
-from tests.cli.conftest import Command, command, here  # noqa: F401
 from tests.cli.helpers import color_photos
 
 OLD = "average_views compile_model export_model from_checkpoint load_model CheckpointError MixerB16"
@@ -30,7 +32,6 @@ def test_names_of_before_warn_with_those_of_now() -> None:
         keras_vit.lod  # noqa: B018
 
 
-@pytest.mark.every_backend
 def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     splits, lines = data.load("digits"), []
     model = bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1), task=splits.task)
@@ -59,24 +60,22 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
         keras_vit.predict(model, "nowhere")
 
 
-@pytest.mark.usefixtures("here")
-def test_predict_answers_as_the_command(command: Command) -> None:  # noqa: F811
+def test_predict_answers_as_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     model = bank.tiny(num_classes=3, task=tasks.Classification(("a", "b", "c")))
     model.save("model.keras")
     photos = color_photos(Path("photos"), 4)
     Path("table.csv").write_text("file,other\n" + f"{next(photos.rglob('*.jpg'))},1\n")
-    command("predict model.keras photos --top 2 --out rows.jsonl")
+    words = "predict model.keras photos --top 2 --out rows.jsonl"
+    assert commands.main(words.split()) == 0
     expected = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     files = [row["file"] for row in expected]
     for given in ("photos", files):
         rows = keras_vit.predict("model.keras", given, top=2)
-        assert [row["file"] for row in rows] == files
-        assert [row["predictions"][0]["class"] for row in rows] == [
-            row["predictions"][0]["class"] for row in expected
-        ]
-    assert (
-        len(keras_vit.predict(model, "table.csv")) == len(keras_vit.predict(model, files[0])) == 1
-    )
+        for row, answer in zip(rows, expected, strict=True):
+            assert row["file"] == answer["file"]
+            assert row["predictions"][0]["class"] == answer["predictions"][0]["class"]
+    assert [len(keras_vit.predict(model, one)) for one in ("table.csv", files[0])] == [1, 1]
     (row,) = keras_vit.predict(model, ["nowhere.jpg"])
     assert row["error"] == "No such file or directory"
     images = np.full((2, *model.input_shape[1:]), 100, "uint8")
@@ -119,6 +118,9 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
     fitted = model()
     keras_vit.fit(fitted, recipe, splits, tmp_path / "a", print_fn=lines.append)
     assert fitted.class_names == tuple("0123456789")
+    seen = keras_vit.load(tmp_path / "a/best.keras").seen_images
+    assert set(seen.uses(splits.val.digests())) <= {"validated on", "trained on"}
+    assert set(seen.uses(splits.train.digests())) == {"trained on"}
     of_arrays = model()
     pixels, labels = splits.train.as_arrays()
     keras_vit.fit(of_arrays, recipe, (pixels, labels), tmp_path / "b", print_fn=lines.append)
@@ -133,5 +135,6 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
 def test_export_goes_by_the_suffix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'onnx', and format='tf_saved_model': leave the format"):
         keras_vit.export(bank.tiny(num_classes=3), tmp_path / "m.onnx", "tf_saved_model")
-    keras_vit.export(bank.tiny(num_classes=3), path := tmp_path / "m.pt2")
-    assert keras_vit.exporting.load_exported(path).contract.format == "torch"
+    for name, row in FORMATS.items():
+        if row.suffix is not None:
+            assert format_of_path(tmp_path / f"m{row.suffix}", None) == name

@@ -15,7 +15,6 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_files import write_report
-from tests import bank
 from tests.cli.helpers import save_tiny
 from tests.evaluation.outcomes import results_of_classes
 from tests.hostile import NAMES
@@ -78,29 +77,21 @@ def results_of(names: tuple[str, ...], split: data.Split | None = None) -> Resul
     return results_of_classes(names, LABELS, LOGITS, split)
 
 
-def config_of(name: str) -> dict[str, Any]:
-    return {"command": shlex.join(["keras-vit", "train", "--data", name])}
-
-
-def run_of(name: str) -> Path:
-    return Path("runs") / name.replace("/", "")
-
-
-def page(names: tuple[str, ...]) -> str:
-    """A page with the names wherever it has one of a user's."""
-    pages = []
-    for name in names:
-        facts = {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name}
-        job = dict.fromkeys(("data", "labels", "weights", "teacher"), name)
-        config = {**config_of(name), "job": job, "recipe": {"source": name}}
-        pages.append(report_page(name, results_of(names), facts, config, run=run_of(name)))
-    return "\n".join(pages)
+def page(name: str, names: tuple[str, ...]) -> str:
+    """A page with the name wherever it has one of a user's."""
+    facts = {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name}
+    job = dict.fromkeys(("data", "labels", "weights", "teacher"), name)
+    command = shlex.join(["keras-vit", "train", "--data", name])
+    config = {"command": command, "job": job, "recipe": {"source": name}}
+    run = Path("runs") / name.replace("/", "")
+    return report_page(name, results_of(names), facts, config, run=run)
 
 
 def test_the_page() -> None:
     markdown_it = pytest.importorskip("markdown_it")
     reader = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    shown, plain = (Elements(reader.render(page(names))) for names in (NAMES, PLAIN))
+    texts = ("\n".join(page(name, names) for name in names) for names in (NAMES, PLAIN))
+    shown, plain = map(Elements, map(reader.render, texts))
     assert [tag for tag, _ in shown.elements] == [tag for tag, _ in plain.elements]
     for name in NAMES:
         # Title, data, labels, part, weights, teacher, file and reason, recipe and its source, and
@@ -110,12 +101,12 @@ def test_the_page() -> None:
 
 def test_commands_of_the_page_can_be_pasted() -> None:
     for name in NAMES:
-        text = report_page("m", results_of(PLAIN), {}, config_of(name), run=run_of(name))
-        train, predict = (line for line in text.splitlines() if line.startswith("keras-vit "))
+        lines = page(name, PLAIN).splitlines()
+        train, predict = (line for line in lines if line.startswith("keras-vit "))
         assert shlex.split(train) == ["keras-vit", "train", "--data", printable(name)]
         folder = f"runs/{printable(name.replace('/', ''))}"
         assert shlex.split(predict) == ["keras-vit", "predict", folder, "photo.jpg"]
-        (line,) = (line for line in text.splitlines() if line.startswith("model = "))
+        (line,) = (line for line in lines if line.startswith("model = "))
         compile(line, "page", "exec")
 
 
@@ -134,18 +125,3 @@ def test_the_folder_of_a_run_and_a_plot_of_augmented_images(tmp_path: Path) -> N
     path = tmp_path / "plot.png"
     data.plot_augmentations(split, path, 8, augment="none", images=len(LABELS), versions=1)
     assert path.stat().st_size > 1000
-
-
-def test_what_is_not_finite(tmp_path: Path, photographs: list[Path], capsys: Any) -> None:
-    model, file = bank.tiny(filled=False, input_shape=(8, 8, 3)), str(tmp_path / "m.keras")
-    head = model.get_layer("head")
-    for value, status in ((float("nan"), 2), (3e38, 1)):  # this is finite, its logits are not
-        head.kernel.assign(np.full(head.kernel.shape, value))
-        model.save(file)
-        assert cli.main(["predict", file, str(photographs[2])]) == status
-        printed, error = capsys.readouterr()
-        assert "%" not in printed
-        assert file in error
-        scores = bank.outputs(model, np.zeros((2, 8, 8, 3)))
-        with pytest.raises(ValueError, match="not finite"):
-            classification_report([0, 1], scores, ("a", "b"))

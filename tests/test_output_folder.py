@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from keras_vit._base.manifest import MANIFEST, own_files, read_manifest, write_manifest
 from keras_vit._base.output_folder import OutputFolder
-from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import RUN_FILES, SCRATCH_FILES, Job
 from keras_vit_cli.train.run import train
 from tests import processes
@@ -207,13 +205,6 @@ def test_nothing_foreign_is_ever_gone(case: str, mode: str, home: Path) -> None:
             assert after.get(path) == text or text in texts, f"{path} is gone"
 
 
-def test_the_first_manifest_is_written_once(output: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = mock.Mock(side_effect=write_manifest)
-    monkeypatch.setattr("keras_vit._base.output_folder.write_manifest", written)
-    with output.opened() as folder:
-        assert [call.args[0] for call in written.call_args_list] == [folder]
-
-
 def test_other_peoples_files_stay_where_they_were(out: Path, output: OutputFolder) -> None:
     former_run(out)
     texts = {"notes.txt": "mine", "saved_models/x/1/warmup.txt": "mine, too"}
@@ -230,8 +221,10 @@ def test_other_peoples_files_stay_where_they_were(out: Path, output: OutputFolde
     assert not (out / "report.md").exists()
 
 
-def test_a_model_exported_again_belongs_to_the_run(out: Path, output: OutputFolder) -> None:
-    """Its manifest counts; a further version, exported by the user, stays."""
+def test_a_model_exported_again_belongs_to_the_run(
+    out: Path, output: OutputFolder, capsys: Any
+) -> None:
+    """Its manifest counts; a further version, exported by the user, stays, and an edited file."""
     exported = out / "saved_models/a/1"
     with output.opened() as folder:
         write(folder / "saved_models/a/1/saved_model.pb", "graph")
@@ -245,10 +238,7 @@ def test_a_model_exported_again_belongs_to_the_run(out: Path, output: OutputFold
     assert {path.name for path in out.parent.iterdir()} == {"a"}
     assert not exported.exists()
     assert (out / "saved_models/a/2/saved_model.pb").read_text() == "version 2"
-
-
-def test_an_edited_file_is_kept_aside(out: Path, output: OutputFolder, capsys: Any) -> None:
-    write(former_run(out) / "model.keras", "edited")
+    write(out / "model.keras", "edited")
     run_once(output, overwrite=True)
     assert (out.parent / "a.previous/model.keras").read_text() == "edited"
     assert "a.previous keeps files of the former" in capsys.readouterr().out
@@ -327,34 +317,35 @@ def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder, monkey
     assert "mine" in contents(out.parent).values()
 
 
+OTHER = """
+import sys, time, pathlib
+from keras_vit_cli.train.job import Job
+for mode in ({}, {'overwrite': True}, {'resume': True}):
+    try:
+        with Job('digits', pathlib.Path(sys.argv[1])).output.opened(**mode):
+            print('in', flush=True)
+            time.sleep(float(sys.argv[2]))
+    except (BlockingIOError, FileExistsError) as error:
+        print(error)
+"""
+
+
 def test_a_second_process_is_told_so(out: Path, output: OutputFolder, run_python: Any) -> None:
-    other = (
-        "import sys, pathlib; from keras_vit_cli.train.job import Job\n"
-        "for mode in ({}, {'overwrite': True}, {'resume': True}):\n"
-        "    try:\n"
-        "        with Job('digits', pathlib.Path(sys.argv[1])).output.opened(**mode): print('in')\n"
-        "    except (BlockingIOError, FileExistsError) as error: print(error)\n"
-    )
     with output.opened() as folder:
         write(folder / "checkpoints/step-000000001.safetensors", "state")
-        refusals = run_python(other, None, str(out)).splitlines()
+        refusals = run_python(OTHER, None, str(out), "0").splitlines()
         assert len(refusals) == 3
         for refusal in refusals:
             assert f"Another process is writing {folder}" in refusal
         assert (folder / "checkpoints/step-000000001.safetensors").exists()
     # This process has let go of it without finishing, as one that was killed.
-    refusal, *others = run_python(other, None, str(out)).splitlines()
+    refusal, *others = run_python(OTHER, None, str(out), "0").splitlines()
     assert "Continue it with resume=True" in refusal
     assert others == ["in", "in"]
 
 
 def test_a_killed_process_holds_no_lock(out: Path, output: OutputFolder, tmp_path: Path) -> None:
-    code = (
-        "import sys, time, pathlib; from keras_vit_cli.train.job import Job\n"
-        "with Job('digits', pathlib.Path(sys.argv[1])).output.opened():\n"
-        "    print('in', flush=True); time.sleep(600)\n"
-    )
-    other = processes.start(code, str(out), printed=tmp_path / "printed")
+    other = processes.start(OTHER, str(out), "600", printed=tmp_path / "printed")
     while other.output() != "in\n":
         assert other.poll() is None, other.output()
         time.sleep(0.01)
@@ -406,14 +397,3 @@ def test_a_failed_attempt_leaves_what_can_go_on(files: str, stays: bool, tmp_pat
     assert output.workspace.exists() == stays
     for name in files.split() if stays else ():
         assert (output.workspace / name).exists() == (name != "model.keras")
-
-
-def test_a_failed_download(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("keras.utils.get_file", mock.Mock(side_effect=OSError("no network")))
-    monkeypatch.setattr("keras_vit.weights.cache._published_sum", lambda url: ("auto", None))
-    run = tmp_path / "runs" / "a"
-    command = ["train", "--data", "digits", "--model", "ViT-Ti/16", "--out", str(run)]
-    assert cli.main([*command, "--weights", "augreg_in21k"]) == 2
-    assert "cannot be downloaded" in capsys.readouterr().err
-    assert not list(run.parent.glob("*"))

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import keras
@@ -58,6 +59,7 @@ OF_ONE_BACKEND |= {name: "torch" for name, (where, _) in PRIVATE.items() if wher
 IMPORTED = "keras.src.trainers.data_adapters.get_data_adapter"
 
 
+@cache
 def objects_of_keras() -> list[Any]:
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
@@ -130,41 +132,25 @@ def others_private(used: set[str], ours: set[str]) -> set[str]:
     return imports | (private & private_names()) | (private - ours)
 
 
-def test_the_finder_sees_names_in_strings() -> None:
-    code = """
-class Ours:
-    def _mine(self): self._kept = 1
-x._attribute; getattr(x, "_string"); vars(x)["_item"] = 1; ours._mine(); ours._kept
-patch("keras.src.layers.Layer._patched"); f(_keyword=1); f"{x}_text"; "two _words"
-"""
-    tree = ast.parse(code)
-    private = others_private({*names_in_code(tree)}, {*names_defined(tree)})
-    assert private == {"_attribute", "_string", "_item", "_patched", "_keyword"}
-
-
-def where_it_exists(name: str) -> Any:
-    backend = OF_ONE_BACKEND.get(name)
-    mark = pytest.mark.backends(backend) if backend else pytest.mark.every_backend
-    return pytest.param(name, marks=mark)
-
-
-@pytest.mark.parametrize("name", [where_it_exists(name) for name in PRIVATE])
-def test_it_exists(name: str) -> None:
-    where, _ = PRIVATE[name]
+def exists(name: str, where: str) -> bool:
     if where == "keras":
-        assert name in private_names()
-    elif where == "keras.Model.fit":
-        assert f"{name}=True" in inspect.getsource(keras.Model.fit)
-    elif where == "torch":
-        torch = importlib.import_module("torch")
-        owners = (torch.nn.Module(), torch.autograd.Variable, torch.ops.aten)
-        assert any(hasattr(owner, name) for owner in owners)
-    else:
-        assert hasattr(importlib.import_module(where), name)
+        return name in private_names()
+    if where == "keras.Model.fit":
+        return f"{name}=True" in inspect.getsource(keras.Model.fit)
+    module = importlib.import_module(where)
+    if where != "torch":
+        return hasattr(module, name)
+    owners = (module.nn.Module(), module.autograd.Variable, module.ops.aten)
+    return any(hasattr(owner, name) for owner in owners)
 
 
 @pytest.mark.every_backend
-def test_what_our_steps_rely_on() -> None:
+def test_they_exist_and_do_what_our_steps_rely_on() -> None:
+    here = keras.backend.backend()
+    rows = [
+        (name, row[0]) for name, row in PRIVATE.items() if OF_ONE_BACKEND.get(name, here) == here
+    ]
+    assert [name for name, where in rows if not exists(name, where)] == []
     # `trainer/device_batches.py` wraps an adapter of data, which can be given as data.
     module, _, name = IMPORTED.rpartition(".")
     get_data_adapter = getattr(importlib.import_module(module), name)

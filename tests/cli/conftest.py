@@ -10,6 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.training import recipes
 from keras_vit_cli import commands
+from tests.quick_tensorflow import without_graphs
 
 
 class Command:
@@ -30,6 +31,12 @@ class Command:
         lines = [line for line in self.error.splitlines() if not line.startswith("  ")]
         assert lines[-1].startswith("keras-vit: ")  # and further lines of it are indented
         return self.error
+
+
+@pytest.fixture(autouse=True)
+def _without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what a module shares, as the training of `test_cli.py`."""
+    without_graphs(monkeypatch)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from PIL import Image
 from keras_vit._base.manifest import read_manifest, sha256
 from keras_vit.tasks import Classification
 from tests import bank
+from tests.inspection.pages import Elements
 
 COLORS = ("green", "red")
 TRAIN = "train --data photos --out run --batch-size 8 --image-size 16 --learning-rate 0.001"
@@ -62,3 +65,27 @@ def save_tiny(file: str | Path, **changes: Any) -> Path:
 def rows_of(file: str | Path) -> list[dict[str, str]]:
     with Path(file).open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines, strict=True))
+
+
+def write_rows(file: str | Path, *rows: Iterable[str]) -> None:
+    with Path(file).open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, quoting=csv.QUOTE_ALL).writerows(rows)
+
+
+def elements_of(file: str | Path) -> Elements:
+    """A page's elements: its images are in it, its links are to `photos`, its names are texts."""
+    elements = Elements(Path(file).read_text("utf-8"))
+    sources = {str(each["src"]).partition(",")[0] for each in elements.all("img")}
+    assert sources == {"data:image/jpeg;base64"}
+    links = [str(each["href"]) for each in elements.all("a")]
+    assert all(link.startswith("../photos/") and "<" not in link for link in links)
+    assert not elements.all("b")  # of a file's name
+    return elements
+
+
+def page_data(file: str | Path) -> dict[str, Any]:
+    """What the script of a page reads."""
+    page = Path(file).read_text("utf-8")
+    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    assert match is not None
+    return json.loads(match[1])

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -23,9 +22,9 @@ from keras_vit_cli.audit.findings import COLUMNS, audit_photos
 from keras_vit_cli.search.result_table import write_csv
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of, sums
+from tests.cli.helpers import elements_of, page_data, rows_of, sums, write_rows
 from tests.curation.photos import blurred, grainy, in_memory, index_of, picture, tiny_model
-from tests.inspection.pages import NAME, Elements
+from tests.inspection.pages import NAME
 
 pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
@@ -69,8 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decide(*rows: tuple[str, str, str]) -> None:
-    with Path("decisions.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("file", "decision", "label"), *rows])
+    write_rows("decisions.csv", lists.COLUMNS, *rows)
 
 
 def test_tables_and_page_have_what_was_planted() -> None:
@@ -94,17 +92,9 @@ def test_tables_and_page_have_what_was_planted() -> None:
     lines = {name: Path(f"audit/{name}.txt").read_text().splitlines() for name in ("train", "val")}
     splits = {file: split for split, files in lines.items() for file in files}
     assert splits == {file: row["split"] for file, row in kept.items()}
-    page = Path("audit/index.html").read_text("utf-8")
-    elements = Elements(page)
+    elements, shown = elements_of("audit/index.html"), page_data("audit/index.html")
     for title in ("Labels that may be wrong", "The same image with two labels", "Dark"):
         assert title in elements.text
-    sources = {str(each["src"]).partition(",")[0] for each in elements.all("img")}
-    assert sources == {"data:image/jpeg;base64"}
-    assert all(str(each["href"]).startswith("../photos/") for each in elements.all("a"))
-    assert not elements.all("b")  # of a file's name
-    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
-    assert match is not None
-    shown = json.loads(match[1])
     assert shown["classes"] == ["green", "red"]
     names = {photo["name"]: photo.get("suggestion") for photo in shown["photos"].values()}
     assert names["green/wrong.png"] == "red"
@@ -137,6 +127,7 @@ def test_decisions_make_lists_that_train_reads(command: Command) -> None:
 
 def test_decisions_and_words_that_are_errors(command: Command) -> None:
     index = FeatureIndex.open("audit_index")
+    call = "audit audit_index --decisions decisions.csv --out not_written"
     for row, words in (
         (("nowhere.png", "drop", ""), "'nowhere.png' is not a file of the index"),
         (("red/1.png", "remove", ""), "decision='remove'"),
@@ -144,16 +135,11 @@ def test_decisions_and_words_that_are_errors(command: Command) -> None:
         (("x" * 200_000, "drop", ""), "larger than field limit"),
     ):
         decide(row)
-        call = "audit audit_index --decisions decisions.csv --out not_written"
         assert words in command(call, status=2)
         assert "decisions.csv, line 2" in command.error
         assert not Path("not_written").exists()
-    other = FeatureIndex.open("audit_index").sums[0]
-    with Path("decisions.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(
-            [(*lists.COLUMNS, lists.DIGEST), ("red/2.png", "drop", "", other)]
-        )
-    call = "audit audit_index --decisions decisions.csv --out not_written"
+    other = ("red/2.png", "drop", "", index.sums[0])
+    write_rows("decisions.csv", (*lists.COLUMNS, lists.DIGEST), other)
     assert "line 2: 'red/2.png' in audit_index is another image" in command(call, status=2)
     decide(("red/1.png", "drop", ""), ("red/1.png", "keep", ""))
     with pytest.raises(ValueError, match="another decision before"):
@@ -196,14 +182,9 @@ def test_a_relabeled_copy_does_not_take_the_place_of_one_that_is_evaluated_on() 
         labels=np.array([0, 1, 1]),
         class_names=("cat", "dog"),
     )
-    relabeled = {0: lists.Decision("relabel", "dog")}
-    assert lists.clean(index, relabeled).rows == {1: "dog", 2: "dog"}
-    both = {**relabeled, 2: lists.Decision("keep")}
-    assert lists.clean(index, {**both, 0: lists.Decision("keep")}).rows == {
-        0: "cat",
-        1: "dog",
-        2: "dog",
-    }
+    assert lists.clean(index, {0: lists.Decision("relabel", "dog")}).rows == {1: "dog", 2: "dog"}
+    both = dict.fromkeys((0, 2), lists.Decision("keep"))
+    assert lists.clean(index, both).rows == {0: "cat", 1: "dog", 2: "dog"}
 
 
 def test_a_class_of_one_scene_and_blank_pages(tmp_path: Path) -> None:
@@ -241,16 +222,6 @@ def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
     again = read_file_table(Path(shutil.copy(tmp_path / "cleaned.csv", photos)))
     assert [name for name, *_ in again] == ["0.png", "1.png", "=2.png"]
     assert not (tmp_path / "train.txt").exists()
-    # A dropped copy leaves the other.
-    copies = tmp_path / "copies"
-    copies.mkdir()
-    for name in ("a", "b", "c"):
-        picture(0).save(copies / f"{name}.png")
-    index = index_of(copies)
-    assert list(lists.clean(index, {0: lists.Decision("drop")}).rows) == [1]
-    assert list(lists.clean(index, {1: lists.Decision("keep")}).rows) == [1]
-    both = {0: lists.Decision("keep"), 2: lists.Decision("keep")}
-    assert list(lists.clean(index, both).rows) == [0, 2]
 
 
 # The page in Chromium: decisions by key and button, and its layout

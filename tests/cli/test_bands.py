@@ -33,6 +33,7 @@ def tiles(tmp_path: Path) -> Path:
     return tmp_path / "tiles"
 
 
+@pytest.mark.thorough  # tests/data/test_rasters.py has what differs
 def test_from_training_to_the_exported_file(
     tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:

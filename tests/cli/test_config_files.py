@@ -9,7 +9,6 @@ import pytest
 
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
-from keras_vit_cli.options.train import TrainOptions
 
 TOML = """
 data = "photos"
@@ -34,14 +33,12 @@ def test_options_come_from_a_file_or_errors_name_it(tmp_path: Path, monkeypatch:
     words = "--data photos --epochs 3 --augment randaugment --sam --seed 7 --held-out 0.25"
     words += " --checkpoint-every 0 --distill hard --teacher runs/teacher"
     assert options == parse(["train", *words.split()])
-    TrainOptions(**{name: value for name, value in options.items() if name != "command"})
     # Also over an option that they exclude.
     for words in (["--steps", "50"], ["--ste", "50"], ["--steps=50"]):
         options = parse(["train", f"--config={written(tmp_path, TOML)}", *words])
         assert (options["steps"], options["epochs"]) == (50, None)
     for text, reason in (
         ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
-        ("color = 3", "run.toml has the unknown option 'color'."),
         ("epochs = 0", "run.toml: argument --epochs: '0' is not accepted. Give an integer from 1"),
         ("epochs = true", "run.toml: epochs takes one value, and is true."),
         ("epochs = [1, 2]", "run.toml: epochs takes one value, and is [1, 2]."),
@@ -82,13 +79,6 @@ def test_what_is_printed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file = written(tmp_path, json.dumps(config), "config.json")
     options = parse(["train", "--config", file, "--out", "runs/b"])
     assert options == parse(["train", "--data", "digits", "--epochs", "2", "--out", "runs/b"])
-
-
-def test_yaml_and_json_hold_the_same(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    values = {"data": "photos", "epochs": 3, "sam": True, "held_out": 0.1, "model": None}
-    lines = "data: photos\nepochs: 3\nsam: true\nheld_out: 0.1\nmodel:\n"
-    texts = {"run.json": json.dumps(values), "run.yaml": lines}
-    files = (written(tmp_path, text, name) for name, text in texts.items())
-    of_json, of_yaml = (parse(["train", "--config", file]) for file in files)
-    assert of_json == of_yaml
+    file = written(tmp_path, "data: digits\nepochs: 2\nout: runs/b\nmodel:\n", "run.yaml")
+    assert parse(["train", "--config", file]) == options

@@ -17,7 +17,7 @@ from keras_vit_cli.search.search_command import sections_of
 from tests import bank
 from tests.browser import opened
 from tests.cli.conftest import Command
-from tests.cli.helpers import COLORS, color_photos, rows_of
+from tests.cli.helpers import COLORS, color_photos, elements_of, rows_of
 from tests.curation.photos import index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
@@ -44,9 +44,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) -> None:
-    assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
+    printed = command(EMBED, status=1)
+    assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in printed
+    assert "left out: 1 file that is not an image (.txt 1)" in printed
     assert "red/broken.jpg cannot be read" in command.error
-    assert "left out: 1 file that is not an image (.txt 1)" in command(EMBED, status=1)
     assert FeatureIndex.open("index").info["source"] == "../model.keras"
     nowhere = EMBED.replace("photos", "nowhere")
     assert "no folder or table at nowhere" in command(nowhere, status=2)
@@ -54,8 +55,6 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
     # Its features are there; another one's need the model, and that of the index.
     assert "red/1.png" in command("search index photos/red/1.png --top 2")
-    error = command("search photos photos/red/1.png", status=2)
-    assert "photos is not an index of features" in error
     other = tiny_model()
     bank.fill(other, seed=1)
     keras_vit.save_weights(other, tmp_path / "other.keras")
@@ -95,12 +94,9 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     assert [row["label"] for row in rows] == ["red"] * 5 + ["green"] * 5
     assert (rows[5]["file"], rows[5]["rank"]) == ("green/0.png", "1")
     assert float(rows[5]["similarity"]) == pytest.approx(1, abs=1e-4)
-    elements = Elements(Path("pages/similar.html").read_text("utf-8"))
-    sources = [str(each["src"]).partition(",")[0] for each in elements.all("img")]
-    assert sources == ["data:image/jpeg;base64"] * (2 + 10)
+    elements = elements_of("pages/similar.html")
+    assert len(elements.all("img")) == 2 + 10
     assert not elements.all("script")
-    links = [str(each["href"]) for each in elements.all("a")]
-    assert all(link.startswith("../photos/") and "<" not in link for link in links)
     command("search index --out named.html", f"photos/red/{NAME}")
     elements = Elements(Path("named.html").read_text("utf-8"))
     assert NAME in elements.text

@@ -1,4 +1,4 @@
-"""Masks from a folder to a run, its report, its predictions as images, and its export."""
+"""Masks from a folder to a run, its report, and its predictions as images."""
 
 import json
 from pathlib import Path
@@ -9,36 +9,32 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
-from tests.cli.conftest import Command, command, here, small_recipe  # noqa: F401
+from tests.cli.conftest import Command
 from tests.tasks.test_segmentation import scenes
 
 
-@pytest.mark.usefixtures("here", "small_recipe")
-def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
+@pytest.mark.usefixtures("here", "small_recipe", "no_export")  # tests/exporting has one
+def test_from_masks_to_maps(command: Command) -> None:
     scenes(Path.cwd(), 16)
     with Image.open("masks/a/0.png") as first:  # the colors of all
         palette = Image.fromarray(np.asarray(first), "P")
     palette.putpalette([0, 0, 200, 0, 200, 0, 90, 90, 90] + 759 * [0])
     palette.save("masks/a/0.png")
-    small = "--recipe from_scratch_tiny --image-size 32 --steps 8"
+    small = "--recipe from_scratch_tiny --image-size 32 --steps 4"
     command(f"train --data photos --labels masks {small} --out run")
     report = json.loads(Path("run/report.json").read_text())
     assert report["report"]["task"]["names"] == ["sky", "tree", "road"]
     assert {"mean_iou", "pixel_accuracy"} == report["report"]["scores"].keys()
-    for name in ("report.md", "iou.png", "overlays.png", "saved_models/run/1/saved_model.pb"):
+    for name in ("report.md", "iou.png", "overlays.png"):
         assert Path("run", name).exists()
-    assert "mean_iou" in command("evaluate run")
-    command("evaluate run --data photos --labels masks --split all")
+    assert "mean_iou" in command("evaluate run --data photos --labels masks --split all")
     command("predict run photos --out rows.csv --maps maps --top 2")
     assert Path("rows.csv").read_text().startswith('"file","error","class_1","part_1","class_2"')
     files = sorted(Path("maps").rglob("*.png"))
     assert len(files) == 16
-    exported = keras_vit.exporting.load_exported("run/saved_models/run/1")
     model = keras_vit.load("run")
     splits = data.load("photos", labels="masks", val_fraction=None)["all"]
     _, ours = keras_vit.evaluation.predict_split(model, splits)
-    _, theirs = keras_vit.evaluation.predict_split(exported, splits)
-    np.testing.assert_allclose(model.task.answers(ours), theirs, atol=1e-4)
     with Image.open(f"maps/{splits.files[0]}") as answer:
         image, colors = np.asarray(answer), answer.getpalette()
     assert image.shape == (40, 48)
@@ -51,18 +47,12 @@ def test_from_masks_to_maps(command: Command) -> None:  # noqa: F811
     assert "sky" in page
     assert "Answers to every pixel" in page
     assert Path("inspection/pixels.png").exists()
-    for wrong, message in (
-        ("predict run photos --maps maps", "is not an empty folder"),
-        ("train --data photos --labels masks --coverage 0.9 --out b", "segmentation has neither"),
-        ("train --data photos --labels masks --held-out 0.2 --out b", "--held-out 0.2 keeps"),
-        (
-            "train --data photos --labels masks --weights run --freeze-backbone --out b "
-            "--recipe finetune_small",
-            "--freeze-backbone trains a head of pixels by the recipe linear_pixels, and --recipe",
-        ),
-        (
-            "train --data photos --labels masks --weights run --recipe measured --out b",
-            "--recipe measured compares ways of training: that is for one class per image",
-        ),
+    assert "is not an empty folder" in command("predict run photos --maps maps", status=2)
+    for words, message in (
+        ("--coverage 0.9", "segmentation has neither"),
+        ("--held-out 0.2", "--held-out 0.2 keeps"),
+        ("--weights run --freeze-backbone --recipe finetune_small", "by the recipe linear_pixels"),
+        ("--weights run --recipe measured", "that is for one class per image"),
     ):
+        wrong = f"train --data photos --labels masks --out b {words}"
         assert message in command(wrong, status=2)

@@ -37,10 +37,8 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
     facts = json.loads(Path("run/report.json").read_text("utf-8"))["weights"]
     assert facts["chosen"] in ("zoo/1", "zoo/2")
     assert {row["weights"] for row in facts["compared"]} == {"zoo/1", "zoo/2"}
-    assert (
-        json.loads(Path("run/config.json").read_text("utf-8"))["job"]["weights"]
-        == (facts["chosen"])
-    )
+    job = json.loads(Path("run/config.json").read_text("utf-8"))["job"]
+    assert job["weights"] == facts["chosen"]
     assert "## Weights compared" in Path("run/report.md").read_text("utf-8")
     assert not Path("run/weights.json").exists()
     # The run knows these images.

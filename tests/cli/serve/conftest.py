@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.serve.helpers import IN_THREADS, SERVE, SLOW, Server, save, tiny_model
+from tests.cli.serve.helpers import IN_THREADS, SERVE, Server, save, tiny_model
 
 MAX_BYTES, MAX_IMAGES = 400_000, 10
 Start = Callable[..., Server]
@@ -45,8 +45,3 @@ def start_server(tmp_path: Path) -> Iterator[Start]:
     for server in servers:
         if not server.has_ended:
             server.process.kill()
-
-
-@pytest.fixture
-def slow(file: Path, start_server: Start) -> Server:
-    return start_server(file, 1, code=SLOW)
