@@ -2,10 +2,12 @@
 
 import dataclasses
 import errno
+import itertools
 import os
 import random
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -166,3 +168,34 @@ def test_some_faults(command: str, start: Path, folder: Path, capsys: Any) -> No
 def test_every_fault(command: str, part: int, start: Path, folder: Path) -> None:
     limits = map(limit_of, SIZES[part::PARTS])
     survives(command, start, folder, lambda n: [*map(at_write, range(part, n, PARTS)), *limits])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "train-cached", "train-cached-grain", "export"])
+def test_a_full_disk(command: str, start: Path, folder: Path) -> None:
+    """A disk that is really full, at many sizes: native code writes there, too."""
+    disk = folder / "disk"
+    disk.mkdir()
+    first, more = COMMANDS[command]
+    sizes = itertools.chain(range(40, 1000, 120), range(1000, 4000, 400))
+    for kilobytes in sizes:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", disk]
+        if subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("mounting is not allowed here")
+        try:
+            work = disk / "work"
+            work.mkdir()
+            os.chdir(work)
+            for name in ("photos", "model.keras"):
+                (work / name).symlink_to(start / name)
+            status = cli.main(first.split())
+            assert status in (0, 2), kilobytes
+            if status == 2:
+                subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
+                resume = (work / "run.partial" / "SHA256SUMS").exists()
+                again = f"{first} {more}" if resume or command == "export" else first
+                assert cli.main(again.split()) == 0
+            assert isinstance(result(work, command), list)
+        finally:
+            os.chdir(start)
+            subprocess.run(["umount", disk], check=True)

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from keras_vit._base.manifest import MANIFEST, own_files, read_manifest, write_manifest
 from keras_vit._base.output_folder import OutputFolder
+from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import RUN_FILES, SCRATCH_FILES, Job
 from keras_vit_cli.train.run import train
 from tests import processes
@@ -397,3 +399,14 @@ def test_a_failed_attempt_leaves_what_can_go_on(files: str, stays: bool, tmp_pat
     assert output.workspace.exists() == stays
     for name in files.split() if stays else ():
         assert (output.workspace / name).exists() == (name != "model.keras")
+
+
+def test_a_failed_download(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("keras.utils.get_file", mock.Mock(side_effect=OSError("no network")))
+    monkeypatch.setattr("keras_vit.weights.cache._published_sum", lambda url: ("auto", None))
+    run = tmp_path / "runs" / "a"
+    command = ["train", "--data", "digits", "--model", "ViT-Ti/16", "--out", str(run)]
+    assert cli.main([*command, "--weights", "augreg_in21k"]) == 2
+    assert "cannot be downloaded" in capsys.readouterr().err
+    assert not list(run.parent.glob("*"))

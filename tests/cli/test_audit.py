@@ -222,6 +222,16 @@ def test_photographs_without_labels_and_splits(tmp_path: Path) -> None:
     again = read_file_table(Path(shutil.copy(tmp_path / "cleaned.csv", photos)))
     assert [name for name, *_ in again] == ["0.png", "1.png", "=2.png"]
     assert not (tmp_path / "train.txt").exists()
+    # A dropped copy leaves the other.
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for name in ("a", "b", "c"):
+        picture(0).save(copies / f"{name}.png")
+    index = index_of(copies)
+    assert list(lists.clean(index, {0: lists.Decision("drop")}).rows) == [1]
+    assert list(lists.clean(index, {1: lists.Decision("keep")}).rows) == [1]
+    both = {0: lists.Decision("keep"), 2: lists.Decision("keep")}
+    assert list(lists.clean(index, both).rows) == [0, 2]
 
 
 # The page in Chromium: decisions by key and button, and its layout

@@ -1,0 +1,84 @@
+"""How many functions of ours a reader passes to the loss, and from a file to a variable."""
+
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit_cli import commands as cli
+from keras_vit_cli.arguments import parse
+from tests import bank
+
+OURS = str(Path(__file__).parents[2] / "keras_vit")  # and keras_vit_cli
+APPLICATION = f"{OURS}_cli"
+# Of the first, two say who saw which image and how JPEG files are decoded.
+# Four of them say arguments of the library as options, and two ask what is to be measured.
+MOST_TO_THE_LOSS, MOST_TO_A_VARIABLE = 36, 14
+
+
+class AtTheLossError(Exception):
+    """Stops the training where its loss is computed."""
+
+
+def name(frame: FrameType) -> str:
+    """A function of ours, without the comprehensions in it; empty for those of others."""
+    file = frame.f_code.co_filename
+    function = frame.f_code.co_qualname.split(".<locals>.<")[0]
+    return f"{file.removeprefix(OURS)}:{function}" if file.startswith(OURS) else ""
+
+
+def waiting(frame: FrameType) -> dict[str, None]:
+    frames = [each for each, _ in traceback.walk_stack(frame)]
+    return dict.fromkeys(filter(None, map(name, reversed(frames))))
+
+
+def test_from_the_command_to_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the application that run, and those of the library that wait for the loss."""
+    pytest.importorskip("tensorflow")
+    walk: dict[str, None] = {}
+
+    def enter(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(APPLICATION):
+            walk[name(frame)] = None
+
+    def stop(*_: Any, **__: Any) -> None:
+        sys.setprofile(None)
+        walk.update(waiting(sys._getframe()))
+        raise AtTheLossError
+
+    monkeypatch.setattr(keras.losses.Loss, "__call__", stop)
+    options = parse(["train", "--data", "digits", "--out", str(tmp_path / "run"), "--steps", "2"])
+    sys.setprofile(enter)
+    try:
+        with pytest.raises(AtTheLossError):
+            cli.run(options)
+    finally:
+        sys.setprofile(None)
+    assert any("Run.fit" in function for function in walk)
+    assert len(walk) <= MOST_TO_THE_LOSS, "\n".join(walk)
+
+
+@pytest.mark.parametrize(("file", "layout"), [("x.safetensors", "timm"), ("x.npz", "google")])
+def test_from_a_file_to_a_variable(file: str, layout: str, tmp_path: Path) -> None:
+    """Those that return values of the file, and those that wait for them."""
+    model = bank.tiny()
+    keras_vit.save_weights(model, tmp_path / file, layout)
+    walk: dict[str, None] = {}
+
+    def leave(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "return" and isinstance(argument, np.ndarray) and name(frame):
+            walk.update(waiting(frame))
+
+    sys.setprofile(leave)
+    try:
+        keras_vit.load_weights(model, tmp_path / file)
+    finally:
+        sys.setprofile(None)
+    assert any("checked_float32" in function for function in walk)
+    assert len(walk) <= MOST_TO_A_VARIABLE, "\n".join(walk)
