@@ -14,7 +14,7 @@ from tests.docs.blocks import python_blocks
 FOLDER = REPOSITORY / "docs" / "inspection"
 
 
-@pytest.mark.every_backend
+@pytest.mark.backends("tensorflow", "torch")  # those of JAX run in tests/docs
 def test_the_blocks_of_the_page() -> None:
     names: dict = {}
     for block in python_blocks(FOLDER / "README.md"):
