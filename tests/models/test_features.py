@@ -88,7 +88,6 @@ def gradients(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
 
 
 def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np.ndarray) -> float:
-    """The derivative of the score along a direction, from finite differences."""
     moved = np.concatenate([value + step * direction for step in STEPS]).astype("float32")
     repeated = [np.repeat(numpy(x), len(STEPS), axis=0) for x in others]
     inputs = [ops.convert_to_tensor(x) for x in (moved, *repeated)]
@@ -113,18 +112,6 @@ def test_gradients_of_features_are_finite_differences(kind: str) -> None:
         for direction in (gradient / size, random / np.linalg.norm(random)):
             found = slope(rest, numpy(value), others, direction)
             assert abs(found - float((gradient * direction).sum())) < 0.005 * size, name
-
-
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", ["token", "clip", "merging_distilled"])
-def test_the_model_computes_what_its_graph_does(kind: str) -> None:
-    """A forward pass leaves out tokens that no logit depends on; nobody can see it."""
-    model = model_of(kind)
-    joint = keras.Model(model.inputs[0], [model.feature_model("encoder_norm").output, model.output])
-    tokens, expected = joint.predict(IMAGES, verbose=0)
-    assert tokens.shape == (1, model.num_prefix_tokens + 16 - sum(model._config.merging), 32)
-    for outputs in (numpy(model(IMAGES)), model.predict(IMAGES, verbose=0)):
-        np.testing.assert_allclose(outputs, expected, **NEAR)
 
 
 def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_alone() -> None:
@@ -162,7 +149,6 @@ def test_hooks_see_all_tokens(layer: str) -> None:
 
 
 def test_fewer_operations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What leaves the model are logits: its last block encodes the class token alone."""
     model, encoded = fresh_kind("token", depth=1), []
     mlp = model.get_layer("block_0").mlp
     call = mlp.call

@@ -3,16 +3,14 @@
 import re
 import warnings
 from itertools import product
-from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_vit.data import DataRangeWarning
-from keras_vit.trainer.pixel_ranges import NOT_PIXELS, check_label_rows, check_pixels
+from keras_vit.trainer.pixel_ranges import check_label_rows, check_pixels
 from tests.bank import pixels
-from tests.conftest import REPOSITORY
 
 PIXELS = pixels(8, 16, 16, 3).astype("float32")
 UNIT = PIXELS / 255
@@ -115,12 +113,3 @@ def test_rows_of_labels() -> None:
         assert len(caught) == 1
     with pytest.raises(ValueError, match=r"labels hold nan.*sample_weight"):
         check_label_rows(np.where(rows, np.nan, 0), "the loss")
-
-
-def test_the_page_has_the_table() -> None:
-    page = (REPOSITORY / "docs" / "pixels.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith("|")][2:]
-    for line, row in zip(lines, NOT_PIXELS, strict=True):
-        assert f"| {row.name.split(':')[0].split(' (')[0]}" in line
-        if row.high < inf == row.widest:
-            assert f"| {row.low}..{row.high} |" in line

@@ -1,17 +1,22 @@
-"""The named models have the published sizes."""
+"""The named models have the published sizes, and all models attributes of the declared types."""
 
 import inspect
-from typing import Any
+import types
+from dataclasses import fields
+from typing import Any, get_args, get_origin, get_type_hints
 
 import keras
 import pytest
 
 import keras_vit
+from keras_vit import VisionTransformer
+from keras_vit.models import BiTResNet, MLPMixer
 from keras_vit.models.families import family_of
+from keras_vit.models.image_model import OF_KERAS
 from tests.backend import numpy
 
-# 224 px, 1000 classes. Source: models_test.py of the official code, timm for g and G, big_vision's
-# modules for BiT and for the Mixers that vit_jax does not list.
+# 224 px, 1000 classes, compared in `test_cost.py`. Source: models_test.py of the official code,
+# timm for g and G, big_vision's modules for BiT and for the Mixers that vit_jax does not list.
 PARAMETERS = {
     "ViT-Ti/16": 5_717_416,
     "ViT-S/32": 22_878_952,
@@ -45,7 +50,7 @@ PARAMETERS = {
     "Mixer-H/14": 432_350_952,
 }
 COUNTS: list[tuple[str, dict[str, Any], int]] = [
-    *((name, {}, count) for name, count in PARAMETERS.items()),
+    ("ViT-Ti/16", {}, 5_717_416),
     # Another resolution moves the position embeddings only. Others: test_other_names.py.
     ("ViT-S/16", {"input_shape": (384, 384, 3)}, 22_196_584),
     ("BiT-R50x1", {"version": 1}, 25_557_032),  # big_vision's `bit`, whose units differ
@@ -62,7 +67,6 @@ COUNTS: list[tuple[str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("name", "arguments", "count"), COUNTS)
 def test_parameter_count(name: str, arguments: dict[str, Any], count: int) -> None:
-    """Of the built model: its variables have their shapes, but no memory and no values."""
     with keras.StatelessScope(initialize_variables=False):
         assert keras_vit.create(name, **arguments).count_params() == count
 
@@ -101,3 +105,35 @@ def test_initial_values_are_the_released_codes() -> None:
     assert numpy(layer("position_embedding").embedding).std() == pytest.approx(0.02, rel=0.02)
     for zero in (layer("class_token").embedding, head.kernel, head.bias, qkv.bias):
         assert not numpy(zero).any()
+
+
+SMALL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "input_shape": (32, 32, 3)}
+VIT = {**SMALL, "num_heads": 2}
+ALL_TOKENS = {**VIT, "pooling": None, "num_classes": 0, "layer_scale": 0.1}
+ATTRIBUTES = {
+    VisionTransformer: [VIT, ALL_TOKENS, {**VIT, "conv_stem": ((8, 2),), "token_merging": (4,)}],
+    MLPMixer: [SMALL],
+    BiTResNet: [{"depths": (1,), "width": 32, "input_shape": (32, 32, 3)}],
+}
+
+
+@pytest.mark.parametrize("cls", ATTRIBUTES)
+def test_every_argument_is_an_attribute_of_the_declared_type(cls: Any) -> None:
+    hints = {**get_type_hints(cls.config_class), **get_type_hints(cls)}
+    names = {field.name for field in fields(cls.config_class)} - {*OF_KERAS, "dtype"}
+    for arguments in ATTRIBUTES[cls]:
+        model = cls(**arguments)
+        for name in names:
+            value = getattr(model, name)
+            assert is_of(value, hints[name]), f"{name}={value!r} is not {hints[name]}"
+
+
+def is_of(value: Any, hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(is_of(value, part) for part in get_args(hint))
+    if get_origin(hint) is not tuple:
+        return isinstance(value, hint)
+    parts = get_args(hint)
+    parts = parts[:1] * len(value) if isinstance(value, tuple) and parts[-1:] == (...,) else parts
+    fits = isinstance(value, tuple) and len(value) == len(parts)
+    return fits and all(map(is_of, value, parts))

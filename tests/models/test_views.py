@@ -13,7 +13,7 @@ from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
 from keras_vit.models.views import VIEWS
-from tests.backend import numpy
+from tests.backend import numpy, rows
 from tests.bank import TINY, fill, fresh, outputs, pixels
 
 IMAGES = pixels(2, 32, 24, 3).astype("float32")
@@ -34,9 +34,10 @@ def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
     return [view for image in seen for view in (image, image[:, :, ::-1])]
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("views", ["flip", "crops"])
-@pytest.mark.parametrize("options", [{}, {"classifier_activation": "softmax"}])
+CASES = [("crops", {}), ("flip", {}), ("flip", {"classifier_activation": "softmax"})]
+
+
+@pytest.mark.parametrize(("views", "options"), rows(CASES, CASES[:1]))
 def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dict) -> None:
     model = build(**options)
     averaged, by_hand = model.with_views(views), views_by_hand(IMAGES, views)
