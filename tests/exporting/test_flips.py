@@ -24,7 +24,6 @@ def digits() -> Any:
 
 
 def digits_model(**options: Any) -> Any:
-    """Random, and decided: some of its answers are right."""
     sizes = {**bank.SIZES, "input_shape": (8, 8, 1), "patch_size": 4, "num_classes": 10}
     model = keras_vit.VisionTransformer(**sizes, task=DIGITS, **options)
     for i, variable in enumerate(model.get_layer("head").trainable_variables):
@@ -121,7 +120,6 @@ def test_bounds_are_checked_before_any_work(tmp_path: Path, digits: Any, capsys:
 def test_the_smallest_that_holds_the_bound(
     tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """All are in the table; where none holds, it is float32, and what is there stays until then."""
     model = digits_model()
     model.save(file := tmp_path / "m.keras")
     out = tmp_path / "m.onnx"

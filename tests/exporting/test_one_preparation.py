@@ -10,7 +10,6 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
-from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
@@ -62,7 +61,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def answers(classifier: Any, files: list[Path]) -> np.ndarray:
-    """Probabilities as `keras-vit predict` prints them, in the order of the classes."""
     return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
@@ -86,7 +84,6 @@ def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: 
 
 
 def test_bytes_and_splits(model: Any, files: list[Path], artifacts: Artifacts) -> None:
-    """By the graph of a SavedModel, and in an evaluation of a model and of a file."""
     tf, expected = pytest.importorskip("tensorflow"), answers(model, files)
     saved_model = tf.saved_model.load(str(artifacts.path("sensitive")))
     serve = saved_model.signatures["serving_default"]
@@ -115,16 +112,3 @@ def test_a_file_takes_bytes_and_looks_at_the_range(model: Any, artifacts: Artifa
     images[1, 2, 3] = np.nan
     with pytest.raises(ValueError, match="hold nan, first in image 1"):
         file.predict(images)
-
-
-def test_what_cannot_be_read() -> None:
-    """One set of words, in a graph as well."""
-    png = encode(IMAGE, "PNG")
-    with pytest.raises(BadImageError, match="the JPEG file is damaged or incomplete"):
-        prepare_contents(b"\xff\xd8\xff", 16)
-    with pytest.raises(BadImageError, match="32 x 24 pixels, more than max_pixels=9"):
-        prepare_contents(png, 16, max_pixels=9)
-    with pytest.raises(ValueError, match="mode='no' is not known"):
-        prepare_contents(png, 16, transform=data.EvalTransform("no"))
-    with pytest.raises(ValueError, match="must be 3"):
-        prepare_contents(png, 16, channels=2)

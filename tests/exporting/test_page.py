@@ -29,7 +29,6 @@ from keras_vit.inspection import attention_rollout
 from keras_vit.models.scoring import has_novelty
 from keras_vit.tasks import PredictionSets
 from keras_vit.weights import CheckpointError
-from keras_vit_cli import commands as cli
 from keras_vit_cli.predict.answer_files import Csv
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.report.page_card import card_of_run
@@ -53,7 +52,6 @@ def part_of(page: str, name: str) -> str:
 
 
 def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
-    """Contract, answers, attention; names stand nowhere as HTML; the policy knows the scripts."""
     model = artifacts.model("hostile", lambda: vit(task=tasks.Classification(HOSTILE)))
     card = {"<script>alert(2)</script>": "</script>"}
     path = keras_vit.export(model, tmp_path / "a<b>.html", card=card)
@@ -76,20 +74,6 @@ def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
     assert not re.findall(r"(src|href)=\"http", page)
 
 
-def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bank.tiny().save(tmp_path / "model.keras")
-    image, page = tmp_path / "image.png", tmp_path / "page.html"
-    IMAGE.save(image)
-    export = ["export", str(tmp_path / "model.keras"), "--out", str(page)]
-    for words, status, printed in (
-        (export, 2, "--format html"),
-        ([*export, "--format", "html"], 0, "keras-vit predict"),
-        (["predict", str(page), str(image)], 0, "%"),
-    ):
-        assert cli.main(words) == status
-        assert printed in "".join(capsys.readouterr())
-
-
 def test_damage_is_noticed(artifacts: Artifacts, tmp_path: Path) -> None:
     page = artifacts.path("classification", "html").read_text("utf-8")
     file = tmp_path / "page.html"
@@ -104,15 +88,6 @@ def test_damage_is_noticed(artifacts: Artifacts, tmp_path: Path) -> None:
             load_exported(file)
         with pytest.raises(FileExistsError, match="was not exported by this package"):
             keras_vit.export(artifacts.model("classification"), file, overwrite=True)
-
-
-def test_int8_rounds_weights_alone(artifacts: Artifacts, tmp_path: Path) -> None:
-    model = artifacts.model("large")
-    path = keras_vit.export(model, tmp_path / "page.html", quantize="int8")
-    assert path.stat().st_size < 0.4 * artifacts.path("large", "html").stat().st_size
-    expected = model.task.answers(bank.outputs(model, IMAGES))
-    difference = np.abs(load_exported(path).predict(IMAGES) - expected)
-    assert 0 < difference.max() < 0.02
 
 
 def test_what_a_page_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +257,6 @@ def page_of(real_engine: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_answers_of_a_page(width: int, page_of: Any, browser: Any, tmp_path: Path) -> None:
-    """Of files of every kind from file://, without a request; the downloads; what is unreadable."""
     model = sensitive_model()
     model.class_names = HOSTILE
     model.eval_transform = EvalTransform(decoder="pillow")
@@ -358,7 +332,6 @@ def test_prepares_as_in_evaluation(page_of: Any, browser: Any) -> None:
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_task_in_a_page(kind: str, page_of: Any, browser: Any, tmp_path: Path) -> None:
-    """With sets, intervals and a novelty, in color and gray."""
     model = vit(task=TASKS[kind])
     if kind == "classification":
         sets = PredictionSets("raps", 0.9, (0.05, 0.2, -0.05), 100, penalty=0.05)

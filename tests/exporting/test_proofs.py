@@ -48,7 +48,6 @@ def is_wrong(path: Path) -> bool:
 
 @formats("onnx")
 def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    """A whole file that was moved is right; any flipped bit and what is cut off are found."""
     model = artifacts.model("sensitive", sensitive_model)
     path = copied(artifacts.path("sensitive", format), tmp_path)
     result = check(path)
@@ -119,7 +118,6 @@ def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path:
     ("litert", "pixels"),  # whose operators are fewest
 )
 def test_every_task_is_proven(format: str, kind: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    """Also outputs without a task, of which some are kept, and bands, which read no files."""
     if kind == "bands":
         statistics = ((100.0,) * 4, (50.0,) * 4)
         sizes = {**bank.TINY, "input_shape": (16, 16, 4), "normalization": statistics}
@@ -144,23 +142,9 @@ def test_every_task_is_proven(format: str, kind: str, artifacts: Artifacts, tmp_
         assert rows.shape[1:] == (MOST_VALUES // 256, 256)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("format", ["onnx", "litert", "openvino", "html"])
-def test_quantized_files_have_wider_tolerances(
-    format: str, artifacts: Artifacts, tmp_path: Path
-) -> None:
-    path = artifacts.path("large", format, quantize="int8")
-    result, exact = check(path), check(artifacts.path("large", format))
-    assert result.ok, result
-    wide, narrow = (each.tolerance["probabilities"] for each in (result, exact))
-    assert narrow < 3e-4 < wide
-    assert "int8" in str(result)
-
-
 def test_the_command(
     artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 0, 1 and 2: of a file, a changed one, one of before, another program's, and none."""
     import onnx
 
     artifacts.model("sensitive", sensitive_model)

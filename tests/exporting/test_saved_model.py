@@ -18,7 +18,6 @@ from tests.exporting.artifacts import (
     Artifacts,
     evaluation_images,
     exported,
-    hundred_photographs,
     probabilities,
     softmax,
 )
@@ -50,7 +49,6 @@ for folder in sys.argv[1:]:
     shapes = {name: {k: v.shape.as_list() for k, v in a.items()} for name, a in empty.items()}
     json.dump(shapes, open(folder + "/shapes.json", "w"))
 """
-KINDS = ("token", "map", "mixer")
 NAMES = ["ant", "bee", "cat", "dog", "elk"]
 HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
 
@@ -80,7 +78,6 @@ def rounded(images: np.ndarray) -> np.ndarray:
 
 
 def photographs(folder: Path) -> list[Path]:
-    """Files of several shapes and kinds, one of them of a kind that is not in the graph."""
     random = np.random.default_rng(0)
     files = [folder / name for name in ("0.jpg", "1.png", "2.jpg", "3.png", "4.bmp")]
     for i, file in enumerate(files):
@@ -101,7 +98,7 @@ def unusual(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def served(artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `serve` returns for three kinds, for a model of any size, and for what is unusual."""
+    """What `serve` returns for a model, for one of any size, and for what is unusual."""
     folder = tmp_path_factory.mktemp("served")
     files, odd = photographs(folder), unusual(folder)
     square, other = (evaluation_images(files[:-1], size) for size in ((32, 32), (40, 24)))
@@ -110,16 +107,15 @@ def served(artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> di
     artifacts.model("one block", lambda: build("token", depth=1))
     hostile = artifacts.path("one block", class_names=HOSTILE_NAMES)
     limited = artifacts.path("one block", max_pixels=40 * 70 - 1)
-    paths = {kind: artifacts.path(kind, class_names=NAMES, top_k=3) for kind in KINDS}
-    kinds = {kind: (path, files, square) for kind, path in paths.items()}
+    token = artifacts.path("token", class_names=NAMES, top_k=3)
     users = {"hostile": (hostile, odd, other), "limited": (limited, odd, other)}
-    return serve(folder, **kinds, **users, any_size=(any_size, files, other))
+    sizes = {"token": (token, files, square), "any_size": (any_size, files, other)}
+    return serve(folder, **sizes, **users)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_serves_as_predict_does(kind: str, served: Any, artifacts: Artifacts) -> None:
-    answer, of_images, _, images = served[kind]
-    model = artifacts.model(kind)
+def test_serves_as_predict_does(served: Any, artifacts: Artifacts) -> None:
+    answer, of_images, _, images = served["token"]
+    model = artifacts.model("token")
     expected = softmax(model.predict(images, verbose=0))
     assert answer["valid"].tolist() == [True] * 4 + [False]
     np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
@@ -134,7 +130,6 @@ def test_serves_as_predict_does(kind: str, served: Any, artifacts: Artifacts) ->
 
 
 def test_serves_what_nobody_expects(served: dict[str, Any], artifacts: Artifacts) -> None:
-    """A model of any size, names and photographs of users, and a limit of pixels."""
     answer, *_, images = served["any_size"]
     expected = probabilities(artifacts.model("any size"), images)
     np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
@@ -148,20 +143,6 @@ def test_serves_what_nobody_expects(served: dict[str, Any], artifacts: Artifacts
     order = np.argsort(-first, kind="stable")
     assert answer["top_classes"][0].tolist() == [names[i] for i in order]
     assert served["limited"][0]["valid"].tolist() == [False] * 3
-
-
-@pytest.mark.slow
-def test_a_hundred_real_photographs(shared: Path, tmp_path: Path) -> None:
-    files = hundred_photographs(shared)
-    model = keras_vit.ViTTi16(num_classes=5, input_shape=(96, 96, 3), depth=4, dtype="float32")
-    bank.fill(model.get_layer("head"), scale=1)
-    path = keras_vit.export(model, tmp_path / "1")
-    images = evaluation_images(files, (96, 96))
-    found = serve(tmp_path, all=(path, files, images[:2]))["all"][0]["probabilities"]
-    expected = softmax(model.predict(images, verbose=0))
-    assert np.abs(found - expected).max() <= 1e-3
-    assert (found.argmax(1) == expected.argmax(1)).all()
-    assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
 def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_heads(of_file: Any, of_model: Any, is_fresh: Any, ignored: Any, tmp_pat
         assert_same_weights(model, small())
 
 
-@pytest.mark.parametrize("size", [(48, 48), (16, 16), (24, 64), (64, 16), (8, 40)])
+@pytest.mark.parametrize("size", [(24, 64), (64, 16), (8, 40)])
 @pytest.mark.parametrize("layout", ["google", "timm", "huggingface"])
 def test_positions_follow_the_rule_of_the_authors(layout: str, size: Any, tmp_path: Path) -> None:
     rule = {"google": "zoom", "timm": "bicubic_antialias", "huggingface": "bicubic"}[layout]
@@ -187,7 +187,6 @@ def test_what_differs_and_what_nothing_states_is_noted(tmp_path: Path) -> None:
 
 
 def test_what_comes_with_the_weights(tmp_path: Path) -> None:
-    """Names of classes, and what a model inherits that is given none of it."""
     model = fresh(num_classes=3)
     model.class_names = ("one", "two", "three")
     for file, layout in (("m.npz", "google"), ("m.safetensors", "timm")):

@@ -133,7 +133,6 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "message"), HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_files(changes: Any, message: str, pristine: Path, tmp_path: Path) -> None:
-    """Models larger than their tensors, classes that are not ours, archives made to harm."""
     check(file := rewritten(pristine, tmp_path / "m.keras", **changes), message)
     if message in (LARGER, UNREADABLE, DTYPE):
         refused(message, load_weights, small(), file)

@@ -15,7 +15,8 @@ from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights import load, load_weights
 from keras_vit.weights.class_names import class_names
 from keras_vit_cli import commands as cli
-from tests.bank import KINDS, fill, fresh, fresh_kind, outputs, pixels, small, small_kind
+from tests.bank import fill, fresh, fresh_kind, outputs, pixels, small, small_kind
+from tests.models.test_common import EVERY_LAYER
 from tests.weights.models import assert_same_weights, refused
 
 IMAGES = pixels(4, 32, 32, 3)
@@ -59,7 +60,6 @@ def test_saving_h5_says_what_it_leaves_out(tmp_path: Path) -> None:
 
 
 def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
-    """Written by the function, which does not ask the model; not one of ours, or around ours."""
     model = small()
     keras.saving.save_model(model, tmp_path / "m.h5")
     assert_same_weights(load(tmp_path / "m.h5"), model)
@@ -85,7 +85,6 @@ def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
     *({"patch_size": 16}, {"pooling": "gap"}, {"num_classes": 0}),
 ], ids=str)  # fmt: skip
 def test_weights_alone_adapt_as_whole_models_do(changes: dict[str, Any], tmp_path: Path) -> None:
-    """`.weights.h5` and `.keras` of one model: equal weights and equal reports."""
     model = fresh()
     model.compile("adam", LOSS)  # its state is in the file as well
     model.optimizer.build(model.trainable_variables)
@@ -101,9 +100,9 @@ def test_weights_alone_adapt_as_whole_models_do(changes: dict[str, Any], tmp_pat
     assert reports[0] == reports[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_in_h5(kind: str, tmp_path: Path) -> None:
-    """Whole, and weights alone, which a model of other classes takes."""
+# The others: their `.keras` files and weights alone in `tests/models/test_common.py`.
+@pytest.mark.parametrize("kind", [*EVERY_LAYER, "all_tokens", "eva02"])
+def test_every_layer_in_h5(kind: str, tmp_path: Path) -> None:
     changes = {} if kind == "all_tokens" else {"num_classes": 7}
     model, other = small_kind(kind), fresh_kind(kind, **changes)
     model.save(tmp_path / "m.h5")
@@ -138,7 +137,6 @@ MANY = tuple(f"a kind of thing, the {i}th of many, näme" for i in range(100_000
 
 
 def test_many_class_names(tmp_path: Path) -> None:
-    """What is written is read, or it is said at once that it would not be."""
     model = fresh(num_classes=len(MANY), hidden_dim=16, depth=1)
     model.class_names = MANY
     model.save(tmp_path / "m.keras")

@@ -16,8 +16,7 @@ from keras_vit._base.manifest import sha256
 from keras_vit.weights import load, load_weights, save_weights
 from keras_vit.weights.containers import shards
 from keras_vit.weights.containers.checkpoint_file import open_container
-from keras_vit_cli import commands as cli
-from tests.bank import SIZES, fresh, pixels, small
+from tests.bank import SIZES, fresh, small
 from tests.weights.models import assert_same_weights, compare_logits, refused, saved, their_vit
 
 SAFETENSORS = "model.safetensors.index.json"
@@ -45,7 +44,6 @@ def tensors_of(layout: str, folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """`small()` in three safetensors files."""
     (tmp_path / "vit").mkdir()
     return cut(tmp_path / "vit", tensors_of("timm", tmp_path), save_file, SAFETENSORS).parent
 
@@ -93,18 +91,6 @@ def test_what_transformers_writes(tmp_path: Path) -> None:
     model = load(tmp_path, include_preprocessing=False)
     assert (model.num_heads, model.norm_epsilon, model.num_classes) == (4, 1e-12, 3)
     compare_logits(model, theirs)
-
-
-def test_commands_take_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = folder.parent / "one.npz"
-    assert cli.main(["convert", str(folder), str(one), "--layout", "google"]) == 0
-    assert "loaded" in capsys.readouterr().out
-    assert_same_weights(load(one), small(activation="gelu"))
-    image, out = str(folder.parent / "a.png"), folder.parent / "page"
-    keras.utils.save_img(image, pixels(40, 40, 3))
-    assert cli.main(["inspect", str(folder / SAFETENSORS), image, "--out", str(out)]) == 0
-    assert (out / "index.html").is_file()
-    assert cli.main(["predict", str(folder), image]) == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="Linux shows open files")
