@@ -299,9 +299,12 @@ def test_convert_writes_folders_of_the_same_model(tmp_path: Path, capsys: Any) -
     model = model_with({"mode": "crop", "crop_fraction": 0.9})
     model.save(tmp_path / "model.keras")
     keras_file, vit, npz = (str(tmp_path / name) for name in ("model.keras", "vit", "m.npz"))
-    for source, target, layout in ((keras_file, vit, "timm"), (vit, npz, "google")):
+    for source, target, layout, printed in (
+        (keras_file, vit, "timm", "written to "),
+        (vit, npz, "google", "model.safetensors (timm): "),
+    ):
         assert cli.main(["convert", source, target, "--layout", layout]) == 0
-        assert "loaded" in capsys.readouterr().out
+        assert capsys.readouterr().out.startswith(printed)
         twin = load(target)
         assert_same_weights(twin, model)
         assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
