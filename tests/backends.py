@@ -40,8 +40,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/exporting/test_saved_model.py": BACKENDS,
     "tests/exporting/test_tasks.py": ("tensorflow",),
     "tests/inspection/test_documents.py": ("tensorflow",),
-    "tests/models/test_common.py::test_mixed_precision_trains[bit-": ("tensorflow", "jax"),
-    "tests/models/test_common.py::test_mixed_precision_trains[mixer-": ("tensorflow", "jax"),
     "tests/models/test_compiled.py::test_xla_compiles_long_calls[BiT": BACKENDS,
     "tests/models/test_compiled.py::test_xla_compiles_long_calls[Mixer": BACKENDS,
     "tests/models/test_threads.py": ("jax",),

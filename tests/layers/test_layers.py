@@ -175,23 +175,6 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
         np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
 
 
-def test_sincos_positions_are_big_visions() -> None:
-    layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
-    layer.build((None, 15, 16))
-    found = numpy(layer.positions(3, 5))
-    y, x = (axis.reshape(-1, 1) / 10_000 ** (np.arange(4) / 3) for axis in np.mgrid[:3, :5])
-    parts = [np.sin(x), np.cos(x), np.sin(y), np.cos(y)]
-    np.testing.assert_allclose(found[0], np.concatenate(parts, axis=1), atol=1e-6)
-
-
-def test_resampling_is_scipys_zoom() -> None:
-    ndimage, grid = pytest.importorskip("scipy.ndimage"), values(4, 4, 6)
-    for height, width in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
-        wanted = ndimage.zoom(grid, (height / 4, width / 4, 1), order=1)
-        found = numpy(layers.positions.resample_grid(grid, height, width))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
 @pytest.mark.backends("jax")
 def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operators for TPUs give a block's outputs and gradients."""

@@ -1,4 +1,4 @@
-"""Files that Keras writes, as users write and read them: `.h5`, `.weights.h5`, long class names."""
+"""Files that Keras writes, as users write and read them; and those of version 0.1."""
 
 import warnings
 from functools import partial
@@ -15,7 +15,9 @@ from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights import load, load_weights
 from keras_vit.weights.class_names import class_names
 from keras_vit_cli import commands as cli
+from tests.backend import at_once, numpy, rows
 from tests.bank import fill, fresh, fresh_kind, outputs, pixels, small, small_kind
+from tests.conftest import REPOSITORY
 from tests.models.test_common import EVERY_LAYER
 from tests.weights.models import assert_same_weights, refused
 
@@ -176,3 +178,25 @@ def test_files_over_the_limits(name: str, layout: str, tmp_path: Path, monkeypat
     message = r"more and smaller tensors.*save it as \.keras"
     refused(message, keras_vit.save_weights, small(), tmp_path / name, layout)
     assert not list(tmp_path.iterdir())
+
+
+FILES = REPOSITORY / "tests" / "golden" / "keras_files"
+EXPECTED = np.load(FILES / "logits.npz")
+
+
+OLDER = ("vit", "vit_merging", "hybrid", "mixer", "bit")
+
+
+@pytest.mark.parametrize("kind", rows(OLDER, ["vit_merging", "bit"]))
+def test_an_older_file_gives_the_same_logits(kind: str) -> None:
+    file = FILES / f"{kind}.keras"
+    loaded = keras.saving.load_model(file)
+    for model in (loaded, keras_vit.weights.load(file)):
+        logits = numpy(at_once(model)(EXPECTED["images"]))
+        # Recorded on JAX; between backends, the tolerance of the golden cases.
+        assert np.abs(logits - EXPECTED[kind]).max() <= 5e-6 * np.abs(EXPECTED[kind]).max()
+    assert loaded.class_names == ("ant", "bee", "cat", "dog", "elk")
+    assert loaded.get_config()["evaluation"] == {"mode": "stretch"}
+    frozen = {layer.path for layer in loaded._flatten_layers() if not layer.trainable}
+    expected = {"block_0/mlp", "block_1"} if kind == "vit" else set()
+    assert {path for path in frozen if path in ("block_0/mlp", "block_1")} == expected
