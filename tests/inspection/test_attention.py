@@ -12,7 +12,6 @@ from sklearn.decomposition import PCA
 from keras_vit import inspection, load
 from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
-from keras_vit.ops import has_fused_attention
 from tests.backend import numpy, rows
 from tests.golden_cases import golden_case
 from tests.inspection.models import KINDS, images_for, maps_of, model_of, untrained
@@ -102,8 +101,7 @@ def test_maps_equal_the_fused_kernel(kind: str) -> None:
         assert np.abs(heads @ kernel + bias - numpy(block.attention(normed))).max() < 1e-4
 
 
-@pytest.mark.backends("torch", "jax")
-@pytest.mark.skipif(not has_fused_attention(), reason="a GPU's on JAX")
+@pytest.mark.backends("torch")  # and on GPUs JAX
 def test_training_and_inference_use_the_fused_kernel(monkeypatch) -> None:
     model, images = untrained(), images_for("token")
     with monkeypatch.context() as patched:

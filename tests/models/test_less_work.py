@@ -72,7 +72,7 @@ def test_merging_nothing_is_the_plain_model_bit_by_bit() -> None:
     np.testing.assert_array_equal(answer(faster.with_token_merging(0), IMAGES), expected)
 
 
-@pytest.mark.parametrize("kind", rows(["token", "gap", "map", "all_tokens"], ["token"]))
+@pytest.mark.parametrize("kind", ["token", "gap", "map", "all_tokens"])
 def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
     """Every patch has an equal neighbor: answer, grid, and attention stay the plain model's."""
     plain = fresh_kind(kind, position_embedding="none")
@@ -189,29 +189,12 @@ def score(outputs: Any) -> Any:
 
 def gradients_by(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
     """Of the score by each feature, as users compute them; None where there is none."""
+    import torch
+
     joint = keras.Model(model.inputs[0], [*features.values(), model.output])
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        with tf.GradientTape() as tape:
-            *values, logits = joint(ONE_IMAGE)
-            total = score(logits)
-        found = tape.gradient(total, values)
-    elif keras.backend.backend() == "torch":
-        import torch
-
-        *values, logits = joint(ONE_IMAGE)
-        found = torch.autograd.grad(score(logits), values, allow_unused=True)
-    else:
-        import jax
-
-        found = []
-        for name, feature in features.items():
-            rest, others = rest_of(model, name, feature)
-            (value,) = values_of(model, [feature])
-            of_value = jax.grad(lambda x, rest, others: score(rest([x, *others])))
-            found.append(jax.jit(partial(of_value, rest=rest, others=others))(value))
-    arrays = [None if gradient is None else np.asarray(numpy(gradient)) for gradient in found]
+    *values, logits = joint(ONE_IMAGE)
+    found = torch.autograd.grad(score(logits), values, allow_unused=True)
+    arrays = [None if gradient is None else numpy(gradient) for gradient in found]
     return dict(zip(features, arrays, strict=True))
 
 
@@ -225,7 +208,8 @@ def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np
     return float((4 * half - whole) / 3)
 
 
-@pytest.mark.parametrize("kind", rows([*HEADED, *COMBINED], ["token"]))
+@pytest.mark.backends("torch")  # those of the others: tests/inspection/test_documents.py
+@pytest.mark.parametrize("kind", [*HEADED, *COMBINED])
 def test_gradients_of_features_are_finite_differences(kind: str) -> None:
     model = model_of(kind)
     features = float_features(model)

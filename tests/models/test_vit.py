@@ -137,7 +137,6 @@ def test_without_a_head_with_an_activation_and_with_stochastic_depth() -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])  # rises to the last block
 
 
-@pytest.mark.every_backend
 def test_dropout_is_off_outside_training_and_on_inside() -> None:
     quiet = built("token")
     expected = predict(quiet, IMAGES)

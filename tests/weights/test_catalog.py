@@ -84,13 +84,13 @@ def test_a_tag_is_fetched_once(row: Weights) -> None:
     assert {path.name for path in folder.iterdir()} == {"SHA256SUMS", "ViT-Ti_8.tiny_in1k.npz"}
 
 
-def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
+def test_bit_flips_are_all_noticed(row: Weights) -> None:
     file = cache.cached_file(row)
     whole = file.read_bytes()
     random = np.random.default_rng(0)
     model = fresh(num_classes=3)
     reads = [lambda: load_weights(model, row.tag), lambda: check_file(cache.cached_file(row))]
-    places = random.integers(0, len(whole), 1000)
+    places = random.integers(0, len(whole), 200)
     for i, flipped in enumerate(flips(whole, places, random)):
         file.write_bytes(flipped)
         refused("it is damaged or was replaced", reads[i >= 5])

@@ -36,7 +36,7 @@ FORMATS = ("m.npz", "m.safetensors", "m.keras", "m.weights.h5")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_every_flipped_bit_is_detected(name: str, count: int, tmp_path: Path) -> None:
     layout, changes = WRITTEN[name]
     model, file = small(**changes), tmp_path / name

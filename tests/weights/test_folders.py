@@ -129,22 +129,17 @@ def test_timm_builds_what_it_does_not_name(changes: Any, tmp_path: Path, photogr
     assert_agree("timm", model, tmp_path, photograph, 0.002)
 
 
-def test_a_pipeline_gives_our_classes(tmp_path: Path, photograph: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    save_weights(model := model_with(TRANSFORMS["stretch"][0]), tmp_path / "vit", "huggingface")
-    classify = transformers.pipeline("image-classification", str(tmp_path / "vit"), device="cpu")
-    expected = [NAMES[i] for i in np.argsort(-ours(model, photograph)[0])]
-    assert [row["label"] for row in classify(str(photograph), top_k=5)] == expected
-
-
 def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
     square, wide = their_vit(num_labels=5), their_vit(image_size=[16, 64])
     square.save_pretrained(tmp_path)
     torch.save(square.state_dict(), tmp_path / "m.bin")  # which has other names
+    square.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("model-*-of-*.safetensors"))) > 2
     wide.save_pretrained(tmp_path / "wide")
     for theirs, file, size, call in (
         (square, "model.safetensors", (32, 32), {}),
         (square, "m.bin", (32, 32), {}),
+        (square, "shards", (32, 32), {}),
         (square, "model.safetensors", (48, 40), {"interpolate_pos_encoding": True}),
         (wide, "wide", (16, 64), {}),
     ):
@@ -350,10 +345,11 @@ def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
             assert max(row.margins, default=0.0) < 0.05, row
 
 
-# Of labels, numbers and grades, transformers and timm answer what we answer.
+# Of classes, labels, numbers and grades, transformers and timm answer what we answer.
 
 SCALES = {"offset": (1.7, 70.0), "scale": (0.1, 12.0)}
 TASKS = {
+    "classes": Classification(("ash", "birch", "cedar")),
     "labels": Multilabel(("beach", "night", "people"), thresholds=(0.2, 0.5, 0.7)),
     "numbers": Regression(("height", "weight"), units=("m", "kg"), **SCALES),
     "number": Regression(("age",), offset=(40.0,), scale=(15.0,), margins=(9.0,)),
@@ -438,8 +434,9 @@ def test_timm_returns_numbers_in_their_units(model: Any, photograph: Path, tmp_p
     expected = answers(model, photograph) if is_numbers else outputs(model, images)
     np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
     usage = (tmp_path / "out" / "README.md").read_text()
-    assert ("softmax" in usage, "$" in usage) == (False, False)
-    assert ("sigmoid" in usage) != is_numbers
+    assert "$" not in usage
+    assert ("softmax" in usage) == isinstance(model.task, Classification)
+    assert ("sigmoid" in usage) == isinstance(model.task, Multilabel | Ordinal)
 
 
 @pytest.mark.parametrize(("problem", "kind"), [

@@ -22,11 +22,9 @@ from keras_vit_cli import commands as cli
 from tests.bank import SIZES, fresh, pixels, small
 from tests.weights.models import (
     assert_same_weights,
-    compare_logits,
     refused,
     saved,
     stripped,
-    their_vit,
 )
 
 SAFETENSORS = "model.safetensors.index.json"
@@ -92,15 +90,6 @@ def test_bin_shards(tmp_path: Path) -> None:
         assert_same_weights(load(file), small(activation="gelu"))
     torch.save(keras.Model, tmp_path / "pytorch_model-00002-of-00003.bin")  # a Python object
     refused("could run code", load, tmp_path)
-
-
-def test_what_transformers_writes(tmp_path: Path) -> None:
-    theirs = their_vit(num_labels=3)
-    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 2
-    model = load(tmp_path, include_preprocessing=False)
-    assert (model.num_heads, model.norm_epsilon, model.num_classes) == (4, 1e-12, 3)
-    compare_logits(model, theirs)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="Linux shows open files")
