@@ -11,7 +11,6 @@ from keras_vit import VisionTransformer
 from keras_vit._base.errors import DataRangeWarning
 from keras_vit.data import EvalTransform, Splits, load, pipeline
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.exporting import FORMATS
 from keras_vit.exporting.comparison import calibration_images, compare
 from tests import bank
 from tests.exporting.artifacts import exported, formats
@@ -48,7 +47,7 @@ def untrained() -> VisionTransformer:
     return model
 
 
-@formats("tf_saved_model", "torch", of=[name for name in FORMATS if name != "html"])
+@formats(of=("tf_saved_model", "onnx", "litert", "torch"))
 def test_exports_answer_raw_files(
     untrained: Any, splits: Splits, tmp_path: Path, format: str
 ) -> None:

@@ -139,7 +139,7 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
     assert difference.max() < 0.02 or format != "html"  # which rounds weights alone
 
 
-@pairs(FORMATS, ("token", "hybrid", "mixer", "merging"))
+@pairs(("onnx", "litert", "torch"), ("token", "hybrid", "merging"))
 def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: Artifacts) -> None:
     model, file = artifacts.model(kind), artifacts.file(kind, format)
     images = np.rint(evaluation_images(hundred_photographs(shared), (32, 32))).astype("uint8")

@@ -1,4 +1,4 @@
-"""Keras's own test of a layer, for every public layer, and images and batches of any size."""
+"""Keras's own test of a layer, for every public layer; of any size: tests/models/test_common.py."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from keras.src.testing import TestCase
 
 from keras_vit import layers
 from tests.backend import reloaded, rows
-from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, arrays
+from tests.layers.cases import CASES, IMAGES, TOKENS, arrays
 from tests.layers.test_layers import HEADS, numpy, values
 from tests.training.common import refused
 
@@ -45,57 +45,6 @@ def test_keras_conformance(name: str) -> None:
     TestCase().run_layer_test(cls, arguments, shape, dtype, **options)
 
 
-ANY_TOKENS = (None, None, 32)  # per argument a shape with None, and two that fit it
-LAST = {"images": ((None, None, None, 3), (3, 32, 24, 3), (1, 48, 40, 3))}
-FIRST = {"images": ((None, 3, None, None), (3, 3, 32, 24), (1, 3, 48, 40))}
-GRID: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 18, 32), (1, 12, 32))}
-GRID |= {"patches": ((None, None, None, 5), (3, 4, 4, 5), (1, 5, 2, 5))}
-MERGED: dict[str, Any] = {"tokens": (ANY_TOKENS, (2, 17, 32), (1, 10, 32))}
-MERGED |= {"token_index": ((None, None), TOKEN_INDEX, TOKEN_INDEX[:1, :20])}
-OF_MAPS: dict[str, Any] = {"maps": ((None, None, None, 3), (3, 4, 5, 3), (1, 6, 3, 3))}
-MERGE = ("attention_pooling", "mean_pooling", "merging_block")
-SHAPES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("conv_stem_stage", "resnet_stem", "standardized_conv"), LAST),
-    **dict.fromkeys(("patch_embedding", "patches"), FIRST),
-    **dict.fromkeys(("position_embedding", "tokens_to_grid"), GRID),
-    **dict.fromkeys((*MERGE, "unmerge_tokens"), MERGED),
-    **dict.fromkeys(("pixel_upsample", "residual_conv_unit"), OF_MAPS),
-    "reassemble": {"grid": OF_MAPS["maps"], "token": ((None, 3), (3, 3), (1, 3))},
-    "residual_unit": {"images": ((None, None, None, 64), (3, 7, 6, 64), (1, 4, 9, 64))},
-    "relative_position_bias": {"queries": ((None, None, 4, 8), (3, 17, 4, 8), (1, 9, 4, 8))},
-}
-# MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number, and maps
-# are resized by matrices made once.
-OF_FIXED_LENGTH = (
-    "feature_fusion",
-    "map_resize",
-    "mixer_block",
-    "rotary_block",
-    "rotary_attention",
-)
-TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))}
-
-
-@pytest.mark.backends("tensorflow")  # the others trace every size anew
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OF_FIXED_LENGTH])
-def test_batches_and_images_of_any_size(name: str) -> None:
-    cls, arguments, _ = CASES[name]
-    shapes, layer = SHAPES.get(name, TOKENS_ALONE), cls(**arguments)
-    tensors = {
-        argument: keras.Input(shape[1:], dtype="int32" if argument == "token_index" else "float32")
-        for argument, (shape, *_) in shapes.items()
-    }
-    model = keras.Model(list(tensors.values()), layer(*tensors.values()))
-    for i in (1, 2):
-        inputs = list(arrays({argument: given[i] for argument, given in shapes.items()}).values())
-        expected = keras.tree.flatten(layer(*inputs))
-        found = keras.tree.flatten(model.predict(inputs, verbose=0))
-        promised = layer.compute_output_shape(*(x.shape for x in inputs))
-        assert tuple(promised if isinstance(promised[0], int) else promised[0]) == found[0].shape
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, numpy(other), atol=2e-5)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_keras_set_to_channels_first(name: str) -> None:
     """What takes images or returns a grid follows Keras's configuration; all else is as it was."""
@@ -128,21 +77,13 @@ ALONE: list[tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = [
     (layers.MeanPooling(1), TOKENS, (2, 32)),
     (layers.AttentionPooling(4, 64), TOKENS, (2, 32)),
 ]
-ERRORS = [
-    (lambda: layers.Patches(16), (2, 8, 32, 3), ["8 x 32", "16 x 16", "smaller patch_size"]),
+ERRORS = [  # beside those of whole models, in tests/models/test_vit.py
     (lambda: layers.Patches(16), (32, 32, 3), ["(32, 32, 3)", "batch", "images[None]"]),
     (lambda: layers.Patches(0), None, ["patch_size=0"]),
     (lambda: layers.Patches(4, "last"), None, ["'last'", "channels_last"]),
     (lambda: layers.TokensToGrid(1, "first"), None, ["'first'", "channels_first"]),
-    (
-        lambda: layers.MultiHeadSelfAttention(dataclasses.replace(HEADS, num_heads=5)),
-        TOKENS,
-        ["num_heads=5", "hidden_dim=32"],
-    ),
     (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
     (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
-    (lambda: layers.MLP(64, dropout=1), None, ["dropout=1"]),
-    (lambda: layers.BlockConfig(num_heads=4, mlp_dim=0), None, ["mlp_dim=0"]),
 ]
 
 

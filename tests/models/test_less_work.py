@@ -12,7 +12,7 @@ from keras_vit.inspection import attention_maps, attention_rollout, pooling_atte
 from keras_vit.models import ImageModel
 from tests.backend import gradients, numpy, rows
 from tests.bank import KINDS, fresh_kind
-from tests.models.test_common import IMAGES, JIT, compiled, pixels, predict
+from tests.models.test_common import IMAGES, compiled, pixels, predict
 
 # Operation by operation, every length of a sequence is compiled anew on JAX; elsewhere, compiling
 # the model takes longer than running it so.
@@ -107,26 +107,11 @@ def test_patch_dropout_works_in_training_only_and_repeats_by_seed() -> None:
         model.feature_model("block_0", format="grid")(IMAGES, training=True)
 
 
-def losses_of(model: Any, images: int, **options: Any) -> list[float]:
-    model.compile(keras.optimizers.SGD(0.05), "mean_squared_error", jit_compile=JIT)
-    data = pixels(images, 32, 32, 3), np.ones((images, 5), "float32")
-    return model.fit(*data, epochs=3, shuffle=False, verbose=0, **options).history["loss"]
-
-
 @pytest.mark.every_backend
 def test_gradients_reach_every_variable() -> None:
     model = build(token_merging=(3, 0), patch_dropout=0.25, num_registers=1)
     for path, gradient in gradients(model, IMAGES, training=True).items():
         assert 0 < np.abs(gradient).max() < np.inf, path  # and no NaN
-
-
-def test_mixed_precision_trains() -> None:
-    model = build(token_merging=[3, 0], patch_dropout=0.5, dtype="mixed_bfloat16")
-    losses = losses_of(model, 4)
-    assert losses[-1] < losses[0]
-    assert model.predict(IMAGES, verbose=0).dtype == np.float32
-    assert model.token_merging == (3, 0)
-    assert model.feature_model("block_1").output_shape == (None, 14, 32)
 
 
 @pytest.mark.backends("tensorflow")  # the others trace every size anew
