@@ -36,7 +36,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/exporting/test_every_kind.py": BACKENDS,
     "tests/exporting/test_formats.py::test_a_file_averages_over_the_views": BACKENDS,
     "tests/evaluation/test_many_classes.py": BACKENDS,
-    "tests/exporting/test_one_preparation.py": ("jax", "torch"),
+    "tests/exporting/test_one_preparation.py": ("torch",),
     "tests/exporting/test_saved_model.py": BACKENDS,
     "tests/exporting/test_tasks.py": ("tensorflow",),
     "tests/inspection/test_documents.py": ("tensorflow",),

@@ -103,8 +103,14 @@ def pairs(
     return pytest.mark.parametrize(("format", "kind"), rows)
 
 
-def case(format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough) -> Any:
-    rest = pytest.mark.slow if format in LONG else rest
+def case(
+    format: str,
+    *others: Any,
+    quick: bool,
+    rest: Any = pytest.mark.thorough,
+    long: Any = pytest.mark.slow,
+) -> Any:
+    rest = long if format in LONG else rest
     marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
     return pytest.param(format, *others, marks=marks)
 

@@ -97,7 +97,6 @@ def test_what_does_not_fit_is_said(untrained: VisionTransformer, splits: Splits)
             digits_vit(normalization=wrong)
 
 
-@pytest.mark.every_backend
 def test_statistics_are_kept(untrained: VisionTransformer, tmp_path: Path) -> None:
     untrained.save(tmp_path / "model.keras")
     keras_vit.save_weights(untrained, tmp_path / "model.npz", layout="google")

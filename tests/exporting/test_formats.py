@@ -47,24 +47,18 @@ from tests.models.test_task import TASKS
 INT8 = [case("onnx", False, quick=True), case("openvino", True, quick=False)]
 INT8 += [case(format, False, quick=False) for format in ("litert", "openvino", "html")]
 FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
-# Another backend's file is written by a new process, which takes seconds to start.
-HERE = [f for f, row in FORMATS.items() if row.backend == keras.backend.backend()]
-QUICK = [f for f in FORMATS if f not in LONG and f in ("onnx", *HERE)]
+# Another backend's file is written by a new process, which takes seconds to start: one stands for
+# all.
+FILES = [pytest.param("onnx", marks=pytest.mark.every_backend)]
+FILES += [case(f, quick=True) for f in FORMATS if f not in ("onnx", *LONG)]
+FILES += [case(f, quick=False, long=pytest.mark.thorough) for f in LONG]
 
 
 def of_names(artifacts: Artifacts, format: str) -> ExportedModel:
     return artifacts.file("sincos2d", format, class_names=NAMES, top_k=3)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize(
-    "format",
-    [
-        pytest.param(f, marks=[] if f in QUICK else pytest.mark.thorough)
-        for f in FORMATS
-        if f not in LONG or f in HERE
-    ],
-)
+@pytest.mark.parametrize("format", FILES)
 def test_predicts_as_the_model(format: str, artifacts: Artifacts) -> None:
     """Batches of 1 and 7 by the same file, pixels of both kinds, and what it says of itself."""
     file, model = of_names(artifacts, format), artifacts.model("sincos2d")

@@ -13,16 +13,13 @@ from keras_vit import data
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.exporting import FORMATS
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
 from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
-from tests.exporting.artifacts import Artifacts, case
+from tests.exporting.artifacts import Artifacts, formats
 
-ONNX = pytest.param("onnx", marks=pytest.mark.every_backend)
-OTHERS = [case(f, quick=f in ("tf_saved_model", "torch")) for f in FORMATS if f != "onnx"]
 pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.data.DataRangeWarning")
 DEEP = np.linspace(0, 65535, 40 * 30).reshape(40, 30).astype("uint16")
 PALETTE = IMAGE.convert("RGBA").quantize(32)
@@ -64,7 +61,7 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
     return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
-@pytest.mark.parametrize("format", [ONNX, *OTHERS])
+@formats("onnx", "tf_saved_model", "torch")
 def test_files_predict(format: str, model: Any, files: list[Path], artifacts: Artifacts) -> None:
     expected, file = answers(model, files), artifacts.file("sensitive", format)
     np.testing.assert_allclose(answers(file, files), expected, atol=2e-5)

@@ -244,12 +244,7 @@ DIGITS = np.round(UNIT[..., :1] * 16)
 
 
 def warnings_of(images: Any, **options: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check_pixels(images, "vit", **options)
-    # At the line of the caller.
-    assert {(one.category, one.filename) for one in caught} <= {(DataRangeWarning, __file__)}
-    return [str(one.message) for one in caught]
+    return ranges(partial(check_pixels, images, "vit", **options))
 
 
 # What is given, what is seen, and the fix.

@@ -30,7 +30,7 @@ CRANES = tasks.Classification(("crane", "crane", "cat"))  # ImageNet has two
 
 
 def vit(**options: Any) -> Any:
-    model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options)
+    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (32, 32, 3), **options})
     for i, variable in enumerate(model.get_layer("head").trainable_variables):
         variable.assign(np.random.default_rng(i).normal(0, 1, variable.shape))
     return model
