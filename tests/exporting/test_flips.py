@@ -81,7 +81,7 @@ def test_changes_of_other_tasks(kind: str) -> None:
         assert not change.value > change.high
 
 
-@formats("litert", of=("onnx", "litert", "openvino", "html"))
+@formats("litert", of=("onnx", "litert", "openvino"))
 def test_float16_halves_the_weights(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
     model = artifacts.model("large")
     path = keras_vit.export(model, tmp_path / PATHS[format], format, quantize="float16")

@@ -45,7 +45,7 @@ from tests.models.test_common import build
 from tests.models.test_task import TASKS
 
 INT8 = [case("onnx", False, quick=True), case("openvino", True, quick=False)]
-INT8 += [case(format, False, quick=False) for format in ("litert", "openvino", "html")]
+INT8 += [case(format, False, quick=False) for format in ("litert", "html")]
 FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 # Another backend's file is written by a new process, which takes seconds to start: one stands for
 # all.
@@ -111,7 +111,7 @@ print(openvino_telemetry.Telemetry().consent, os.environ.get("CI"))
     assert run_python(code).split()[-2:] == ["False", str(os.environ.get("CI"))]
 
 
-@formats("onnx")
+@formats(of=("tf_saved_model", "torch"))  # others: below
 def test_weights_stand_once(format: str, artifacts: Artifacts) -> None:
     parameters = artifacts.model("large").count_params()
     assert size_of(artifacts.path("large", format)) < 1.25 * 4 * parameters
@@ -124,16 +124,18 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
     result = check(file.path)
     assert result.ok, result
     assert "int8" in str(result)
-    exact = check(artifacts.path("large", format)).tolerance["probabilities"]
-    assert exact < 3e-4 < result.tolerance["probabilities"]
+    exact = artifacts.path("large", format)
+    assert size_of(exact) < 1.25 * 4 * model.count_params()
+    assert check(exact).tolerance["probabilities"] < 3e-4 < result.tolerance["probabilities"]
     assert file.contract.quantize == "int8"
-    assert size_of(file.path) < 0.6 * 4 * model.count_params()  # patches' kernel is in float32
+    most = 0.5 if format == "html" else 0.6  # the patches' kernel is in float32
+    assert size_of(file.path) < most * 4 * model.count_params()
     difference = np.abs(file.predict(IMAGES) - probabilities(model, IMAGES))
     assert 0 < difference.sum(1).mean() / 2 < 0.1
     assert difference.max() < 0.02 or format != "html"  # which rounds weights alone
 
 
-@pairs(("onnx", "litert", "torch"), ("token", "hybrid", "merging"))
+@pairs(("onnx", "litert", "torch"), ("merging", "hybrid", "token"))
 def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: Artifacts) -> None:
     model, file = artifacts.model(kind), artifacts.file(kind, format)
     images = np.rint(evaluation_images(hundred_photographs(shared), (32, 32))).astype("uint8")
@@ -145,10 +147,10 @@ def test_a_hundred_photographs(format: str, kind: str, shared: Path, artifacts: 
     assert len(set(expected.argmax(1))) > 1  # predicting one class would prove little
 
 
-@formats("tf_saved_model", of=["tf_saved_model", "onnx", "torch"])
+@formats("tf_saved_model", of=["tf_saved_model", "torch"])
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
     model = build("token", depth=1)
-    model.eval_transform = {"mode": "stretch", "views": "crops"}
+    model.eval_transform = {"mode": "stretch", "views": "flip"}
     file = exported(tmp_path, model, format)
     # Or the views would be averaged twice.
     assert file.eval_transform.to_dict() == {"mode": "stretch"}
@@ -315,6 +317,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert printed in text
 
 
+@pytest.mark.thorough
 def test_a_saved_model_that_decodes_files_otherwise(artifacts: Artifacts, tmp_path: Path) -> None:
     """It was calibrated on Pillow's pixels, and JPEG files have other ones by TensorFlow."""
     random, model = np.random.default_rng(0), build("token", num_classes=5)

@@ -61,7 +61,7 @@ def answers(classifier: Any, files: list[Path]) -> np.ndarray:
     return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
-@formats("onnx", "tf_saved_model", "torch")
+@formats("onnx", "tf_saved_model", "torch", of=("onnx", "tf_saved_model", "litert", "torch"))
 def test_files_predict(format: str, model: Any, files: list[Path], artifacts: Artifacts) -> None:
     expected, file = answers(model, files), artifacts.file("sensitive", format)
     np.testing.assert_allclose(answers(file, files), expected, atol=2e-5)

@@ -78,8 +78,8 @@ def test_the_outputs_by_name(format: str, kind: str, artifacts: Artifacts) -> No
         assert found[second].tolist() == decided(kind, expected)
 
 
-@pytest.mark.parametrize(  # test_saved_model.py has others of a classification
-    "kind", [pytest.param(k, marks=[pytest.mark.thorough] * (k == "classification")) for k in TASKS]
+@pytest.mark.parametrize(
+    "kind", one_quick(("regression", "ordinal", "multilabel", "classification"))
 )
 def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -> None:
     import tensorflow as tf
@@ -103,7 +103,7 @@ def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -
         assert not any(texts[1])
 
 
-@formats("tf_saved_model")  # what three others are made from
+@formats("tf_saved_model", of=("tf_saved_model", "onnx", "torch"))  # the others are made of these
 def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path) -> None:
     """RAPS and APS, whose graphs compare classes in pairs; LAC compares each with a number."""
     thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
