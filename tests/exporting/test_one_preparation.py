@@ -80,6 +80,7 @@ def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: 
     np.testing.assert_allclose(served.predict(np.stack(pixels)), answers(model, files), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_bytes_and_splits(model: Any, files: list[Path], artifacts: Artifacts) -> None:
     tf, expected = pytest.importorskip("tensorflow"), answers(model, files)
     saved_model = tf.saved_model.load(str(artifacts.path("sensitive")))

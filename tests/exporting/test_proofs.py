@@ -115,7 +115,6 @@ def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path:
     [f for f in FORMATS if f != "html"],  # which does not show the last three
     ("multilabel", "ordinal", "raw", "bands", "pixels"),
     ("onnx", "pixels"),
-    ("litert", "pixels"),  # whose operators are fewest
 )
 def test_every_task_is_proven(format: str, kind: str, artifacts: Artifacts, tmp_path: Path) -> None:
     if kind == "bands":

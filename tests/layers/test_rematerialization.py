@@ -48,7 +48,7 @@ def marks(name: str, noisy: bool, eager: bool) -> list[Any]:
     """What draws runs everywhere; torch is always eager, and JAX compiles each operator, slowly."""
     if eager:
         named = pytest.mark.backends("tensorflow", "jax")
-        return [named, pytest.mark.slow] if JAX else [named]
+        return [named, pytest.mark.slow if JAX else pytest.mark.thorough]
     return [pytest.mark.every_backend] if noisy or name == "residual_unit" else []
 
 

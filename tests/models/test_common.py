@@ -84,17 +84,17 @@ def test_mixed_precision_is_near_float32(kind: str) -> None:
     assert np.abs(numpy(found) - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
 
 
-FLOAT16 = pytest.mark.backends("tensorflow", "torch")  # XLA has no such attention on CPUs
 POLICIES = [
     *rows(((kind, "mixed_bfloat16") for kind in TRAINED), lambda row: row[0] == "token"),
-    pytest.param("token", "mixed_float16", marks=FLOAT16),
-    *(pytest.param(k, "mixed_float16", marks=[FLOAT16, pytest.mark.slow]) for k in OTHERS),
+    ("token", "mixed_float16"),
+    *(pytest.param(kind, "mixed_float16", marks=pytest.mark.slow) for kind in OTHERS),
 ]
 
 
 @pytest.mark.parametrize(("kind", "policy"), POLICIES)
 def test_mixed_precision_trains(kind: str, policy: str) -> None:
-    model, images = build(kind, dtype=policy, **NOISE.get(kind, {})), pixels(8, 32, 32, 3)
+    options = {**ONE_BLOCK.get(kind, {"depth": 1}), **NOISE.get(kind, {})}
+    model, images = build(kind, dtype=policy, **options), pixels(8, 32, 32, 3)
     model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=JIT)
     target = np.zeros((8, *model.output_shape[1:]), "float32")  # any learnable one will do
     losses = model.fit(images, target, epochs=12, batch_size=4, verbose=0).history["loss"]
@@ -106,7 +106,8 @@ def test_mixed_precision_trains(kind: str, policy: str) -> None:
 # torch.compile takes long per model: one stands for all.
 BY_TORCH = pytest.param("token", marks=[pytest.mark.backends("torch"), pytest.mark.thorough])
 ON_XLA = pytest.mark.backends("tensorflow")  # JAX compiles whatever is trained
-COMPILED = [BY_TORCH, *(pytest.param(kind, marks=ON_XLA) for kind in (*TRAINED, "map"))]
+COMPILED = [BY_TORCH, pytest.param("token", marks=ON_XLA)]
+COMPILED += [pytest.param(k, marks=[ON_XLA, pytest.mark.thorough]) for k in (*OTHERS, "map")]
 
 
 @pytest.mark.parametrize("kind", COMPILED)
@@ -125,12 +126,18 @@ def test_compiled_training_and_prediction(kind: str, monkeypatch: pytest.MonkeyP
 
 
 # The mixer has a weight for every pair of tokens, BEiT a table for one image size; others have the
-# positions of "token".
-LEFT_OUT = ("mixer", "beit", "beit_shared", "exact_gelu", "clip")
+# positions of "token". One of each rule of positions is quick.
+LEFT_OUT = ("mixer", "beit", "beit_shared", "exact_gelu", "clip", "all_tokens")
+QUICK = ("token", "map", "relative", "dinov3")
+OF_ANY_SIZE = [
+    pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.thorough)
+    for kind in KINDS
+    if kind not in LEFT_OUT
+]
 
 
 @pytest.mark.backends("tensorflow")  # the others trace every size anew
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LEFT_OUT])
+@pytest.mark.parametrize("kind", OF_ANY_SIZE)
 def test_images_of_any_size(kind: str) -> None:
     dynamic = built(kind).with_input_shape((None, None, 3))
     # Another size for every kind; a second one for one of each architecture.

@@ -138,7 +138,7 @@ def test_any_model_with_a_spec_is_checked() -> None:
     assert "stripes takes pixels from 0 to 255" in message
 
 
-@pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
 def test_maps_have_classes_and_no_class_weight(source: Source) -> None:
     model = fresh(task=tasks.Segmentation(size=3))
     model.compile("sgd", model.task.loss(), run_eagerly=True)
@@ -152,7 +152,7 @@ def test_maps_have_classes_and_no_class_weight(source: Source) -> None:
         model.fit(**source(images, maps), class_weight={0: 1.0, 1: 2.0}, verbose=0)
 
 
-@pytest.mark.parametrize("source", [arrays, tensorflow_dataset, py_dataset])
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
 def test_multi_hot_labels_outside_0_1(source: Source) -> None:
     model, several = compiled(BINARY), np.maximum(ROWS, ROWS[::-1])
     (message,) = ranges(lambda: model.fit(**source(IMAGES, several * 2 - 1), verbose=0))

@@ -197,7 +197,7 @@ def test_one_view_is_the_model_and_names_are_checked() -> None:
 def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path) -> None:
     model = build(num_classes=2)
     model.class_names = ("a", "b")
-    model.eval_transform = {"mode": "stretch", "views": "crops"}
+    model.eval_transform = {"mode": "stretch", "views": "flip"}
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.load(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
@@ -211,7 +211,7 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     single.eval_transform = {"mode": "stretch"}
     batches = keras_vit.data.pipeline(splits.val, (32, 24), 2, eval_transform="stretch")
     images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])
-    expected = outputs(single.with_views("crops"), images)
+    expected = outputs(single.with_views("flip"), images)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     assert np.abs(scores - outputs(single, images)).max() > 1e-3
     ((_, answer),) = predict_files(loaded, [splits.val.files[0]])
