@@ -169,7 +169,8 @@ def _serve(options: ServeOptions) -> None:
 
 def _convert(options: ConvertOptions) -> None:
     model = load(options.source)
-    print_text(model.load_report)
+    if model.load_report:  # a whole model of Keras is read without one
+        print_text(model.load_report)
     save_weights(model, options.target, options.layout, overwrite=options.overwrite)
     print_text(f"written to {options.target}")
     print_next_of_model(model, options.target)

@@ -82,11 +82,20 @@ def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:
     return pytest.mark.parametrize("format", [case(f, quick=f in quick) for f in of])
 
 
-def pairs(formats: Iterable[str], kinds: Collection[str], *quick: tuple[str, str]) -> Any:
-    """A test's kinds in every format: some quick, in turns one thorough in each, others slow."""
+def pairs(
+    formats: Iterable[str],
+    kinds: Collection[str],
+    *quick: tuple[str, str],
+    stood_for: Collection[str] = (),
+) -> Any:
+    """A test's kinds in every format: some quick, in turns one thorough in each, others slow.
+
+    Slow as well are the kinds for which another test stands.
+    """
     turns, thorough, slow = min(len(FORMATS), len(kinds)), pytest.mark.thorough, pytest.mark.slow
+    others = [thorough if k not in stood_for else slow for k in kinds]
     rows = [
-        case(f, k, quick=(f, k) in quick, rest=thorough if i % turns == j % turns else slow)
+        case(f, k, quick=(f, k) in quick, rest=others[i] if i % turns == j % turns else slow)
         for i, k in enumerate(kinds)
         for j, f in enumerate(formats)
         if not (f in LONG and k.startswith("merging"))  # refused: ExecuTorch cannot sort
@@ -94,9 +103,14 @@ def pairs(formats: Iterable[str], kinds: Collection[str], *quick: tuple[str, str
     return pytest.mark.parametrize(("format", "kind"), rows)
 
 
-def case(format: str, *others: Any, quick: bool, rest: Any = pytest.mark.thorough) -> Any:
-    """A row of a table that begins with a format."""
-    rest = pytest.mark.slow if format in LONG else rest
+def case(
+    format: str,
+    *others: Any,
+    quick: bool,
+    rest: Any = pytest.mark.thorough,
+    long: Any = pytest.mark.slow,
+) -> Any:
+    rest = long if format in LONG else rest
     marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
     return pytest.param(format, *others, marks=marks)
 

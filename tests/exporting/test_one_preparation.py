@@ -10,20 +10,16 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data
-from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.exporting import FORMATS
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
 from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
-from tests.exporting.artifacts import Artifacts, case
+from tests.exporting.artifacts import Artifacts, formats
 
-ONNX = pytest.param("onnx", marks=pytest.mark.every_backend)
-OTHERS = [case(f, quick=f in ("tf_saved_model", "torch")) for f in FORMATS if f != "onnx"]
 pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.data.DataRangeWarning")
 DEEP = np.linspace(0, 65535, 40 * 30).reshape(40, 30).astype("uint16")
 PALETTE = IMAGE.convert("RGBA").quantize(32)
@@ -62,11 +58,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def answers(classifier: Any, files: list[Path]) -> np.ndarray:
-    """Probabilities as `keras-vit predict` prints them, in the order of the classes."""
     return np.stack([answer for _, answer in predict_files(classifier, files)])
 
 
-@pytest.mark.parametrize("format", [ONNX, *OTHERS])
+@formats("onnx", "tf_saved_model", "torch", of=("onnx", "tf_saved_model", "litert", "torch"))
 def test_files_predict(format: str, model: Any, files: list[Path], artifacts: Artifacts) -> None:
     expected, file = answers(model, files), artifacts.file("sensitive", format)
     np.testing.assert_allclose(answers(file, files), expected, atol=2e-5)
@@ -85,8 +80,8 @@ def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: 
     np.testing.assert_allclose(served.predict(np.stack(pixels)), answers(model, files), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_bytes_and_splits(model: Any, files: list[Path], artifacts: Artifacts) -> None:
-    """By the graph of a SavedModel, and in an evaluation of a model and of a file."""
     tf, expected = pytest.importorskip("tensorflow"), answers(model, files)
     saved_model = tf.saved_model.load(str(artifacts.path("sensitive")))
     serve = saved_model.signatures["serving_default"]
@@ -115,16 +110,3 @@ def test_a_file_takes_bytes_and_looks_at_the_range(model: Any, artifacts: Artifa
     images[1, 2, 3] = np.nan
     with pytest.raises(ValueError, match="hold nan, first in image 1"):
         file.predict(images)
-
-
-def test_what_cannot_be_read() -> None:
-    """One set of words, in a graph as well."""
-    png = encode(IMAGE, "PNG")
-    with pytest.raises(BadImageError, match="the JPEG file is damaged or incomplete"):
-        prepare_contents(b"\xff\xd8\xff", 16)
-    with pytest.raises(BadImageError, match="32 x 24 pixels, more than max_pixels=9"):
-        prepare_contents(png, 16, max_pixels=9)
-    with pytest.raises(ValueError, match="mode='no' is not known"):
-        prepare_contents(png, 16, transform=data.EvalTransform("no"))
-    with pytest.raises(ValueError, match="must be 3"):
-        prepare_contents(png, 16, channels=2)

@@ -29,7 +29,6 @@ def untrained(**changes: Any) -> ImageModel:
 
 
 def randomized(model: Any) -> Any:
-    """With weights large enough that no head attends evenly."""
     bank.fill(model, seed=1, scale=0.3)
     return model
 

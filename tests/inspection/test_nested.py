@@ -21,7 +21,6 @@ MAPS = (
 
 
 def classified(images: Any, features: Any) -> keras.Model:
-    """A functional model that ends in two classes."""
     return keras.Model(images, layers.Dense(2)(features))
 
 
@@ -111,6 +110,10 @@ def test_what_is_ambiguous_is_named() -> None:
     inputs, images = keras.Input(SHAPE), images_for("token").astype("float32")
     two = keras.Model(inputs, vit(inputs) + other(inputs))
     siamese = keras.Model(inputs, vit(inputs) - vit(layers.Rescaling(0.5)(inputs)))
+    frames = keras.Input((2, *SHAPE))
+    of_frames = keras.Model(frames, layers.TimeDistributed(vit)(frames))
+    with pytest.raises(ValueError, match=r"sequences for 3 images|several times"):
+        inspection.attention_maps(of_frames, bank.pixels(3, 2, *SHAPE).astype("float32"))
     for model, reason in (
         (two, r"several Vision Transformers.*get_layer\('vision.*\(a Vis.*, model\."),
         (siamese, r"several times.*get_layer\('vision_transformer.*with the images that it gets"),
@@ -122,13 +125,6 @@ def test_what_is_ambiguous_is_named() -> None:
         if not isinstance(model, NotCalled):  # the advice works
             inner = next(x for x in model.layers if isinstance(x, keras_vit.VisionTransformer))
             assert inspection.attention_maps(inner, images).shape[0] == 3
-
-
-def test_frames_of_a_video_are_not_one_image() -> None:
-    frames = keras.Input((2, *SHAPE))
-    model = keras.Model(frames, layers.TimeDistributed(model_of("token"))(frames))
-    with pytest.raises(ValueError, match=r"sequences for 3 images|several times"):
-        inspection.attention_maps(model, bank.pixels(3, 2, *SHAPE).astype("float32"))
 
 
 def test_poolings_of_others() -> None:

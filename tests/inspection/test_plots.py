@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import inspection
-from keras_vit.inspection.plots import _evenly_spaced, draw_attention_distance, draw_maps, upsample
+from keras_vit.inspection.plots import _evenly_spaced, draw_maps, upsample
 from tests.inspection.models import images_for, model_of, untrained
 
 pytest.importorskip("matplotlib")
@@ -38,19 +38,14 @@ def test_every_plot_is_one_call(kind: str) -> None:
         height, width, _ = png(figure).shape
         assert width >= 600, name
         assert 100 < height < 4000, name
+    gray = untrained(input_shape=(32, 12, 1))
+    assert len(inspection.plot_embedding_filters(gray, 4).axes) == 4
+    with pytest.raises(ValueError, match="8 channels"):
+        inspection.plot_embedding_filters(untrained(input_shape=(32, 12, 8)))
     axes = figures["distance"][0].axes[0]
     shown = np.array([dots.get_offsets()[:, 1] for dots in axes.collections]).T
     assert np.abs(shown - inspection.attention_distance(model, images)).max() < 1e-5
     assert "of 12" in axes.get_ylabel()
-
-
-def test_dots_of_distances_have_a_legend() -> None:
-    distances = np.random.default_rng(0).uniform(10, 100, (4, 3))
-    axes = draw_attention_distance(distances, 224).axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["one head", "mean of the heads"]
-    colors = {tuple(dots.get_facecolor()[0]) for dots in axes.collections}
-    assert len(colors) == 1  # heads of one number in two layers have nothing in common
 
 
 def test_large_grids_are_thinned_and_small_ones_upsampled() -> None:
@@ -99,13 +94,6 @@ def test_no_strip_of_the_figure_is_empty(shape: tuple[int, int]) -> None:
         figure = draw_maps(images, np.ones((count, 4, 4)), shape, "rollout")
         assert max(blank_strips(figure)) <= 16, count  # of 160 per inch
         assert all(len(axes.images) == 1 for axes in figure.axes), count  # no place is left empty
-
-
-def test_filters_of_other_channels_cannot_be_plotted() -> None:
-    with pytest.raises(ValueError, match="8 channels"):
-        inspection.plot_embedding_filters(untrained(input_shape=(32, 12, 8)))
-    gray = untrained(input_shape=(32, 12, 1))
-    assert len(inspection.plot_embedding_filters(gray, 4).axes) == 4
 
 
 def test_without_matplotlib_only_plots_fail_and_name_the_extra(monkeypatch) -> None:

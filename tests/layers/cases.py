@@ -111,7 +111,6 @@ def quantizer(name: str, **arguments: Any) -> Any:
 
 
 def arrays(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The inputs of a case: random where only a shape is given."""
     random = np.random.default_rng(1)
     return {
         name: random.normal(size=given).astype("float32") if isinstance(given, tuple) else given

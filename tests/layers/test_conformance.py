@@ -1,4 +1,4 @@
-"""Keras's own test of a layer, for every public layer, and images and batches of any size."""
+"""Keras's own test of a layer, for every public layer; of any size: tests/models/test_common.py."""
 
 import dataclasses
 from typing import Any
@@ -9,16 +9,23 @@ import pytest
 from keras.src.testing import TestCase
 
 from keras_vit import layers
-from tests.backend import reloaded
-from tests.layers.cases import CASES, IMAGES, TOKEN_INDEX, TOKENS, arrays
+from tests.backend import reloaded, rows
+from tests.layers.cases import CASES, IMAGES, TOKENS, arrays
 from tests.layers.test_layers import HEADS, numpy, values
 from tests.training.common import refused
 
 WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")  # alike for all images
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("name", CASES)
+# Others are made of these, or reshape, gather and add alone, which backends do alike.
+EVERYWHERE = (
+    *("mlp", "dense", "dropout", "encoder_block", "mixer_block", "relative_position_bias"),
+    *("patch_dropout", "stochastic_depth", "patch_embedding", "conv_stem_stage", "resnet_stem"),
+    *("residual_unit", "standardized_conv", "pixel_upsample", "feature_fusion"),
+)
+
+
+@pytest.mark.parametrize("name", rows(CASES, EVERYWHERE))
 def test_keras_conformance(name: str) -> None:
     cls, arguments, inputs = CASES[name]
     given = {f"{argument}_shape": array for argument, array in arrays(inputs).items()}
@@ -36,64 +43,6 @@ def test_keras_conformance(name: str) -> None:
     # Keras trains on one argument alone; the others train below.
     options["run_training_check"] = len(inputs) == 1 and name not in WITHOUT_BATCH
     TestCase().run_layer_test(cls, arguments, shape, dtype, **options)
-
-
-ANY_TOKENS = (None, None, 32)  # per argument a shape with None, and two that fit it
-LAST = {"images": ((None, None, None, 3), (3, 32, 24, 3), (1, 48, 40, 3))}
-FIRST = {"images": ((None, 3, None, None), (3, 3, 32, 24), (1, 3, 48, 40))}
-GRID: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 18, 32), (1, 12, 32))}
-GRID |= {"patches": ((None, None, None, 5), (3, 4, 4, 5), (1, 5, 2, 5))}
-MERGED: dict[str, Any] = {"tokens": (ANY_TOKENS, (2, 17, 32), (1, 10, 32))}
-MERGED |= {"token_index": ((None, None), TOKEN_INDEX, TOKEN_INDEX[:1, :20])}
-OF_MAPS: dict[str, Any] = {"maps": ((None, None, None, 3), (3, 4, 5, 3), (1, 6, 3, 3))}
-MERGE = ("attention_pooling", "mean_pooling", "merging_block")
-SHAPES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("conv_stem_stage", "resnet_stem", "standardized_conv"), LAST),
-    **dict.fromkeys(("patch_embedding", "patches"), FIRST),
-    **dict.fromkeys(("position_embedding", "tokens_to_grid"), GRID),
-    **dict.fromkeys((*MERGE, "unmerge_tokens"), MERGED),
-    **dict.fromkeys(("pixel_upsample", "residual_conv_unit"), OF_MAPS),
-    "reassemble": {"grid": OF_MAPS["maps"], "token": ((None, 3), (3, 3), (1, 3))},
-    "residual_unit": {"images": ((None, None, None, 64), (3, 7, 6, 64), (1, 4, 9, 64))},
-    "relative_position_bias": {"queries": ((None, None, 4, 8), (3, 17, 4, 8), (1, 9, 4, 8))},
-}
-# MLP-Mixer learns a weight for every pair of tokens, BEiT's table is for one number, and maps
-# are resized by matrices made once.
-OF_FIXED_LENGTH = (
-    "feature_fusion",
-    "map_resize",
-    "mixer_block",
-    "rotary_block",
-    "rotary_attention",
-)
-TOKENS_ALONE: dict[str, Any] = {"tokens": (ANY_TOKENS, (3, 17, 32), (1, 11, 32))}
-
-
-@pytest.mark.parametrize("name", MERGE)
-def test_keras_conformance_without_merging_before(name: str) -> None:
-    cls, arguments, inputs = CASES[name]
-    options = {"run_training_check": name != "merging_block"}  # Keras sums one output
-    TestCase().run_layer_test(cls, arguments, input_shape=inputs["tokens"], **options)
-
-
-@pytest.mark.backends("tensorflow")  # the others trace every size anew
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OF_FIXED_LENGTH])
-def test_batches_and_images_of_any_size(name: str) -> None:
-    cls, arguments, _ = CASES[name]
-    shapes, layer = SHAPES.get(name, TOKENS_ALONE), cls(**arguments)
-    tensors = {
-        argument: keras.Input(shape[1:], dtype="int32" if argument == "token_index" else "float32")
-        for argument, (shape, *_) in shapes.items()
-    }
-    model = keras.Model(list(tensors.values()), layer(*tensors.values()))
-    for i in (1, 2):
-        inputs = list(arrays({argument: given[i] for argument, given in shapes.items()}).values())
-        expected = keras.tree.flatten(layer(*inputs))
-        found = keras.tree.flatten(model.predict(inputs, verbose=0))
-        promised = layer.compute_output_shape(*(x.shape for x in inputs))
-        assert tuple(promised if isinstance(promised[0], int) else promised[0]) == found[0].shape
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, numpy(other), atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,52 +64,34 @@ def test_keras_set_to_channels_first(name: str) -> None:
         np.testing.assert_array_equal(numpy(one), numpy(other))
 
 
-# Written out for layers whose outputs have other shapes than their inputs, and a few more.
+# Sizes that strides do not divide, and arguments that `CASES` does not have.
 ALONE: list[tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = [
-    (layers.Patches(8), IMAGES, (2, 4, 3, 192)),
-    (layers.PatchEmbedding(32, (16, 8)), IMAGES, (2, 2, 3, 32)),
     (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
-    (layers.ClassToken(), TOKENS, (2, 18, 32)),
-    (layers.RegisterTokens(4), TOKENS, (2, 21, 32)),
     (layers.PositionEmbedding((4, 4), "sincos2d"), TOKENS, TOKENS),
     (layers.MultiHeadSelfAttention(HEADS, relative_grid=(4, 4)), TOKENS, TOKENS),
-    (layers.MLP(64, "swiglu", norm_epsilon=1e-6), TOKENS, TOKENS),
-    (layers.StandardizedConv2D(8, 3, 2), IMAGES, (2, 16, 12, 8)),
     (layers.ConvStemStage(6, 2), (2, 29, 21, 3), (2, 15, 11, 6)),
     (layers.ResNetStem(32, version=1), (2, 30, 21, 3), (2, 8, 6, 32)),
     (layers.ResNetStem(32), (2, 30, 21, 3), (2, 8, 6, 32)),
     (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
     (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
-    (layers.TokenPooling(), TOKENS, (2, 32)),
     (layers.MeanPooling(1), TOKENS, (2, 32)),
     (layers.AttentionPooling(4, 64), TOKENS, (2, 32)),
 ]
-ERRORS = [
-    (lambda: layers.Patches(16), (2, 8, 32, 3), ["8 x 32", "16 x 16", "smaller patch_size"]),
+ERRORS = [  # beside those of whole models, in tests/models/test_vit.py
     (lambda: layers.Patches(16), (32, 32, 3), ["(32, 32, 3)", "batch", "images[None]"]),
     (lambda: layers.Patches(0), None, ["patch_size=0"]),
     (lambda: layers.Patches(4, "last"), None, ["'last'", "channels_last"]),
     (lambda: layers.TokensToGrid(1, "first"), None, ["'first'", "channels_first"]),
-    (
-        lambda: layers.MultiHeadSelfAttention(dataclasses.replace(HEADS, num_heads=5)),
-        TOKENS,
-        ["num_heads=5", "hidden_dim=32"],
-    ),
     (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
     (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
-    (lambda: layers.MLP(64, dropout=1), None, ["dropout=1"]),
-    (lambda: layers.BlockConfig(num_heads=4, mlp_dim=0), None, ["mlp_dim=0"]),
 ]
 
 
 @pytest.mark.parametrize(("layer", "shape", "wanted"), ALONE)
 def test_a_layer_alone_has_the_shape_that_it_promises(layer: Any, shape: Any, wanted: Any) -> None:
-    layer = type(layer).from_config(layer.get_config())
     assert tuple(layer(values(*shape)).shape) == wanted
     assert tuple(layer.compute_output_shape(shape)) == wanted
     assert layer(keras.Input(shape[1:])).shape[1:] == wanted[1:]
-    half = type(layer).from_config({**layer.get_config(), "dtype": "mixed_bfloat16"})
-    assert keras.backend.standardize_dtype(half(values(*shape)).dtype) == "bfloat16"
 
 
 @pytest.mark.parametrize(("make", "shape", "words"), ERRORS)

@@ -52,7 +52,6 @@ def test_any_number_of_images_in_any_precision() -> None:
 
 
 def numbered(batch: int, length: int, width: int) -> np.ndarray:
-    """Every token says where it stands."""
     return np.tile(np.arange(length, dtype="float32")[None, :, None], (batch, 1, width))
 
 

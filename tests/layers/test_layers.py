@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.activations import gelu, gelu_tanh
-from keras_vit.layers.attention import attention
 from keras_vit.ops import DropoutStrategy, kernels
 from tests.backend import gradients, numpy
 from tests.training.common import refused
@@ -124,20 +123,6 @@ def test_gelu_is_its_definition() -> None:
     np.testing.assert_allclose(numpy(gelu_tanh(x)), near, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("biased", [False, True])
-def test_attention_is_that_of_keras(biased: bool, dtype: str) -> None:
-    """In float32: what is computed in bfloat16 is as near to it as its rounding allows."""
-    query, key, value = (ops.cast(x, dtype) for x in values(3, 2, 9, 3, 8))
-    bias = ops.cast(values(2, 1, 1, 9), dtype) if biased else None
-    found = attention(query, key, value, bias)
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
-    given = [x if x is None else ops.cast(x, "float32") for x in (query, key, value, bias)]
-    wanted = ops.dot_product_attention(*given[:3], bias=given[3])
-    found, tolerance = numpy(ops.cast(found, "float32")), 1e-6 if dtype == "float32" else 2**-7
-    np.testing.assert_allclose(found, numpy(wanted), atol=tolerance)
-
-
 @pytest.mark.parametrize("length", [9, 300])
 @pytest.mark.parametrize("biased", [False, True])
 def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, length: int) -> None:
@@ -157,7 +142,6 @@ def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, lengt
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_attention_dropout_preserves_the_mean(strategy: str, monkeypatch: Any) -> None:
-    """The explicit probabilities of training agree with the fused kernel on average."""
     for name in ("attention.dropout_strategy", "_dropout.dropout_strategy"):
         monkeypatch.setattr(f"keras_vit.layers.{name}", lambda: DropoutStrategy(strategy))
     tokens = values(1, 9, 16).repeat(300, axis=0)
@@ -189,23 +173,6 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
         cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
         wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
         np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
-
-
-def test_sincos_positions_are_big_visions() -> None:
-    layer = layers.PositionEmbedding((3, 5), "sincos2d", 0)
-    layer.build((None, 15, 16))
-    found = numpy(layer.positions(3, 5))
-    y, x = (axis.reshape(-1, 1) / 10_000 ** (np.arange(4) / 3) for axis in np.mgrid[:3, :5])
-    parts = [np.sin(x), np.cos(x), np.sin(y), np.cos(y)]
-    np.testing.assert_allclose(found[0], np.concatenate(parts, axis=1), atol=1e-6)
-
-
-def test_resampling_is_scipys_zoom() -> None:
-    ndimage, grid = pytest.importorskip("scipy.ndimage"), values(4, 4, 6)
-    for height, width in ((7, 5), (2, 3), (4, 4), (1, 1), (9, 2)):
-        wanted = ndimage.zoom(grid, (height / 4, width / 4, 1), order=1)
-        found = numpy(layers.positions.resample_grid(grid, height, width))
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 @pytest.mark.backends("jax")

@@ -34,11 +34,12 @@ def encoder_block(**arguments: Any) -> layers.EncoderBlock:
 MASK = np.arange(9)[None, None, None] < 7
 BLOCK: dict[str, Any] = {"num_heads": 2, "mlp_dim": 24, "layer_scale": 0.5}
 MIXER = {"tokens_mlp_dim": 8, "channels_mlp_dim": 24}
+MERGING = {"token_merging": 1, "patch_dropout": 0.25}
 MODELS: dict[str, tuple[Any, dict[str, float]]] = {
     "encoder_block": (one_layer(encoder_block, (9, 16), **BLOCK), NOISE | DROPOUT),
     "mixer_block": (one_layer(layers.MixerBlock, (9, 16), **MIXER), NOISE),
     "residual_unit": (one_layer(layers.ResidualUnit, (5, 4, 64), width=32, strides=2), {}),
-    "vision_transformer": (vision_transformer, NOISE | DROPOUT),
+    "vision_transformer": (vision_transformer, NOISE | DROPOUT | MERGING),
 }
 JAX = keras.backend.backend() == "jax"
 
@@ -47,7 +48,7 @@ def marks(name: str, noisy: bool, eager: bool) -> list[Any]:
     """What draws runs everywhere; torch is always eager, and JAX compiles each operator, slowly."""
     if eager:
         named = pytest.mark.backends("tensorflow", "jax")
-        return [named, pytest.mark.slow] if JAX else [named]
+        return [named, pytest.mark.slow if JAX else pytest.mark.thorough]
     return [pytest.mark.every_backend] if noisy or name == "residual_unit" else []
 
 

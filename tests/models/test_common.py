@@ -1,7 +1,8 @@
 """One suite of checks that every kind of model passes, on every backend where it may differ."""
 
+import gc
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,11 @@ def compiled(model: keras.Model, images: np.ndarray) -> np.ndarray:
     return np.asarray(model.predict(images, verbose=0), "float32")
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", KINDS)
+# What the others have of their own, these have as well, or a backend cannot change it.
+ALIKE = ("gap", "all_tokens", "exact_gelu", "beit_shared")
+
+
+@pytest.mark.parametrize("kind", rows(KINDS, lambda kind: kind not in ALIKE))
 def test_outputs_are_as_promised_and_gradients_reach_every_variable(kind: str) -> None:
     model = built(kind)
     found = model(IMAGES)
@@ -50,7 +54,7 @@ def test_outputs_are_as_promised_and_gradients_reach_every_variable(kind: str) -
         assert np.abs(gradient).max() > 0 or path.endswith(WITHOUT_GRADIENT), path
 
 
-@pytest.mark.parametrize("kind", rows(KINDS, FAMILIES))
+@pytest.mark.parametrize("kind", rows(KINDS, ["hybrid"]))
 def test_keras_file_and_config_round_trip(kind: str, tmp_path: Path) -> None:
     model = built(kind)
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(model)))
@@ -61,6 +65,7 @@ def test_keras_file_and_config_round_trip(kind: str, tmp_path: Path) -> None:
     assert type(loaded) is type(model)
     np.testing.assert_array_equal(predict(loaded, IMAGES), expected)
     file, weights = tmp_path / "reloaded.keras", tmp_path / "model.weights.h5"
+    np.testing.assert_equal(keras_vit.load(file).get_weights(), model.get_weights())
     model.save_weights(weights)
     ours, of_keras = keras_vit.load_weights, keras.Model.load_weights
     for load, path in ((ours, file), (ours, weights), (of_keras, weights)):
@@ -70,7 +75,7 @@ def test_keras_file_and_config_round_trip(kind: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(predict(clone, IMAGES), expected)
 
 
-@pytest.mark.parametrize("kind", rows(KINDS, (*EVERY_LAYER, "token", "eva02")))
+@pytest.mark.parametrize("kind", rows(KINDS, ["hybrid", "map", "eva02"]))
 def test_mixed_precision_is_near_float32(kind: str) -> None:
     model, wanted = build(kind, dtype="mixed_bfloat16"), predict(built(kind), IMAGES)
     model.set_weights(built(kind).get_weights())
@@ -79,17 +84,17 @@ def test_mixed_precision_is_near_float32(kind: str) -> None:
     assert np.abs(numpy(found) - wanted).max() < 0.05 * max(1, np.abs(wanted).max())
 
 
-FLOAT16 = pytest.mark.backends("tensorflow", "torch")  # XLA has no such attention on CPUs
 POLICIES = [
-    *rows(((kind, "mixed_bfloat16") for kind in TRAINED), lambda _: True),
-    pytest.param("token", "mixed_float16", marks=FLOAT16),
-    *(pytest.param(k, "mixed_float16", marks=[FLOAT16, pytest.mark.slow]) for k in OTHERS),
+    *rows(((kind, "mixed_bfloat16") for kind in TRAINED), lambda row: row[0] == "token"),
+    ("token", "mixed_float16"),
+    *(pytest.param(kind, "mixed_float16", marks=pytest.mark.slow) for kind in OTHERS),
 ]
 
 
 @pytest.mark.parametrize(("kind", "policy"), POLICIES)
 def test_mixed_precision_trains(kind: str, policy: str) -> None:
-    model, images = build(kind, dtype=policy, **NOISE.get(kind, {})), pixels(8, 32, 32, 3)
+    options = {**ONE_BLOCK.get(kind, {"depth": 1}), **NOISE.get(kind, {})}
+    model, images = build(kind, dtype=policy, **options), pixels(8, 32, 32, 3)
     model.compile(keras.optimizers.AdamW(1e-3), "mean_squared_error", jit_compile=JIT)
     target = np.zeros((8, *model.output_shape[1:]), "float32")  # any learnable one will do
     losses = model.fit(images, target, epochs=12, batch_size=4, verbose=0).history["loss"]
@@ -98,14 +103,20 @@ def test_mixed_precision_trains(kind: str, policy: str) -> None:
     assert {w.dtype for w in model.trainable_weights} == {"float32"}  # or small steps are lost
 
 
-# torch.compile takes a minute per model: one stands for all.
+# torch.compile takes long per model: one stands for all.
 BY_TORCH = pytest.param("token", marks=[pytest.mark.backends("torch"), pytest.mark.thorough])
-ON_XLA = pytest.mark.backends("tensorflow", "jax")
-COMPILED = [BY_TORCH, *(pytest.param(kind, marks=ON_XLA) for kind in (*TRAINED, "map"))]
+ON_XLA = pytest.mark.backends("tensorflow")  # JAX compiles whatever is trained
+COMPILED = [BY_TORCH, pytest.param("token", marks=ON_XLA)]
+COMPILED += [pytest.param(k, marks=[ON_XLA, pytest.mark.thorough]) for k in (*OTHERS, "map")]
 
 
 @pytest.mark.parametrize("kind", COMPILED)
-def test_compiled_training_and_prediction(kind: str) -> None:
+def test_compiled_training_and_prediction(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if keras.backend.backend() == "torch":
+        import torch
+
+        # Its graphs, without C++ of them, which takes minutes and is torch's own.
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     model, images = build(kind, **ONE_BLOCK.get(kind, {"depth": 1})), pixels(8, 32, 32, 3)
     eager = predict(model, images)
     model.compile("sgd", "mean_squared_error", jit_compile=True)
@@ -114,11 +125,20 @@ def test_compiled_training_and_prediction(kind: str) -> None:
     assert losses[-1] < losses[0]
 
 
-# The mixer has a weight for every pair of tokens, BEiT a table for one image size.
+# The mixer has a weight for every pair of tokens, BEiT a table for one image size; others have the
+# positions of "token". One of each rule of positions is quick.
+LEFT_OUT = ("mixer", "beit", "beit_shared", "exact_gelu", "clip", "all_tokens")
+QUICK = ("token", "map", "relative", "dinov3")
+OF_ANY_SIZE = [
+    pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.thorough)
+    for kind in KINDS
+    if kind not in LEFT_OUT
+]
+
+
 @pytest.mark.backends("tensorflow")  # the others trace every size anew
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != "mixer" and not k.startswith("beit")])
+@pytest.mark.parametrize("kind", OF_ANY_SIZE)
 def test_images_of_any_size(kind: str) -> None:
-    """Positions resampled inside the compiled graph equal those resampled beforehand."""
     dynamic = built(kind).with_input_shape((None, None, 3))
     # Another size for every kind; a second one for one of each architecture.
     for height, width in ((24, 48), (32, 32))[: 1 + (kind in FAMILIES)]:
@@ -130,8 +150,8 @@ def test_images_of_any_size(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-@pytest.mark.parametrize("channels", [1, 5])
-def test_other_channels(kind: str, channels: int) -> None:
+def test_other_channels(kind: str) -> None:
+    channels = 5
     model, images = build(kind, input_shape=(32, 32, channels)), pixels(2, 32, 32, channels)
     before = predict(model, images)
     for channel in range(channels):  # every channel is looked at
@@ -140,8 +160,7 @@ def test_other_channels(kind: str, channels: int) -> None:
         assert np.abs(predict(model, changed) - before).max() > 1e-4
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", rows(FAMILIES, ["hybrid"]))
 def test_channels_first_gives_the_same_values(kind: str) -> None:
     last = build(kind, input_shape=(24, 48, 3))
     first = build(kind, input_shape=(3, 24, 48), data_format="channels_first")
@@ -180,21 +199,6 @@ def test_a_copy_in_bfloat16_shares_no_variable_and_is_near(kind: str) -> None:
     assert (found != wanted).any()
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", TRAINED)
-def test_rematerialization_changes_memory_and_nothing_else(kind: str) -> None:
-    """Same seeds, same losses: a mask drawn anew in the backward pass would part them."""
-    losses = []
-    for remat in (False, True):
-        keras.utils.set_random_seed(3)
-        model = build(kind, remat=remat, **NOISE.get(kind, {}))
-        model.compile(keras.optimizers.SGD(0.05), "mean_squared_error", jit_compile=JIT)
-        data = pixels(8, 32, 32, 3), np.ones((8, 5), "float32")
-        fit = model.fit(*data, batch_size=4, epochs=4, shuffle=False, verbose=0)
-        losses.append(fit.history["loss"])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
-
-
 @pytest.mark.backends("jax")  # the others do not tell what they plan
 def test_rematerialization_spares_memory() -> None:
     """Kept are a block's inputs, and one block's arrays at a time."""
@@ -205,11 +209,13 @@ def test_rematerialization_spares_memory() -> None:
 
 
 # A layer and a model on every backend: test_serialization.py and test_habits.py.
-@pytest.mark.parametrize("kind", ["map", "clip", "dinov2_giant", "dinov3", "eva02", "beit"])
+@pytest.mark.parametrize("kind", ["map", "dinov2_giant", "eva02"])
 def test_int8_quantization(kind: str) -> None:
     model, images = build(kind, depth=1), pixels(4, 32, 32, 3)
     exact = predict(model, images)
+    gc.freeze()  # Keras collects garbage once per kernel that it deletes: a third of a second each
     model.quantize("int8")
+    gc.unfreeze()
     dense = [one for one in model._flatten_layers() if isinstance(one, keras.layers.Dense)]
     assert {layer.quantization_mode for layer in dense} == {"int8"}
-    assert np.abs(compiled(model, images) - exact).max() < 0.1 * np.abs(exact).max()
+    assert np.abs(predict(model, images) - exact).max() < 0.1 * np.abs(exact).max()

@@ -18,7 +18,6 @@ from keras_vit.training.lora import freeze_backbone
 from keras_vit.weights.folders.sidecars import read_sidecar_configs
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
-from keras_vit_cli.train.job_recipe import PIXELS
 from tests import bank
 
 SIZES: dict[str, Any] = {"patch_size": 4, "hidden_dim": 16, "depth": 3, "num_heads": 2}
@@ -35,6 +34,10 @@ def outputs(model: keras.Model) -> np.ndarray:
     return bank.outputs(model, images.astype("uint8"))
 
 
+def trainable(model: keras.Model) -> set[str]:
+    return {weight.path for weight in model.trainable_weights}
+
+
 def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
     return {w.path: keras.ops.convert_to_numpy(w) for w in model.weights}
 
@@ -45,6 +48,20 @@ def test_sizes_that_follow_from_the_encoder() -> None:
     assert (small.blocks, small.for_classes) == ((2, 5, 8, 11), False)
     assert (large.width, large.blocks, large.for_classes) == (256, (5, 11, 17, 23), True)
     assert DPTHead.of(small.get_config()) == small
+
+
+def test_what_is_not_there_is_refused() -> None:
+    model = vit(num_classes=1, map_head={"width": 6, "normalized": False, "readout": "project"})
+    assert model.feature_model("block_2").output_shape == (None, 16, 16)
+    for call, message in (
+        (lambda: model.feature_model("pre_logits"), "pre_logits"),
+        (
+            lambda: Reassemble(3, 1, 4, readout="project")(np.zeros((1, 2, 2, 8), "float32")),
+            'give readout="ignore"',
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -102,10 +119,6 @@ def test_a_new_head_keeps_the_neck() -> None:
     assert rows.with_classifier(task=TASK, map_head="dpt").map_head.width == 64
 
 
-def trainable(model: keras.Model) -> set[str]:
-    return {weight.path for weight in model.trainable_weights}
-
-
 def test_the_encoder_of_a_file_without_a_neck_and_back(tmp_path: Path) -> None:
     plain = vit(map_head=None, num_classes=5)
     keras_vit.save_weights(plain, tmp_path / "plain.safetensors", "timm")
@@ -161,25 +174,11 @@ def test_a_configuration_that_leaves_out_what_its_class_has(tmp_path: Path) -> N
         read_sidecar_configs(tmp_path / "model.safetensors", (14, 14, 3, 768))
 
 
-def test_features_of_a_norm_that_is_not_trained_are_not_there() -> None:
-    model = vit(num_classes=1, map_head={"width": 6, "normalized": False, "readout": "project"})
-    with pytest.raises(ValueError, match="pre_logits"):
-        model.feature_model("pre_logits")
-    assert model.feature_model("block_2").output_shape == (None, 16, 16)
-
-
-def test_a_class_token_is_asked_for() -> None:
-    with pytest.raises(ValueError, match='give readout="ignore"'):
-        Reassemble(3, 1, 4, readout="project")(np.zeros((1, 2, 2, 8), "float32"))
-
-
 def test_the_option_of_the_command(tmp_path: Path) -> None:
     job = Job(data=str(tmp_path), out=tmp_path / "run", map_head="dpt")
     recipe = replace(keras_vit.recipes.get("from_scratch_tiny"), model=SIZES, image_size=20)
     model = build(job, recipe, TASK, channels=3)
     assert (model.head_kind, model.task) == ("dpt", TASK)
-    for head, (name, _) in PIXELS.items():
-        assert keras_vit.recipes.get(name).frozen, head
 
 
 def test_a_step_of_training_reaches_every_layer_of_the_head() -> None:

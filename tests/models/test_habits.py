@@ -21,15 +21,13 @@ from tests.models.test_common import JIT, ONE_BLOCK, build, pixels, predict
 
 # Every layer that the package has, in small models.
 MERGING = {"depth": 2, "token_merging": 3}
-TOKENS = ("token", "gap", "map", "all_tokens", "relative", "dinov2_giant")
+TOKENS = ("token", "map", "all_tokens", "relative", "dinov2_giant")
 ARCHITECTURES = ("token", "hybrid", "mixer", "bit")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: (kind, {}) for kind in (*TOKENS, *ARCHITECTURES[1:])},
     "merging": ("token", {**MERGING, "patch_dropout": 0.2, "remat": True}),
     "merging, all tokens": ("all_tokens", MERGING),
 }
-# Keras does the rest: what it computes of its own runs on every backend with one family alone.
-ONE_OF_EACH = rows(ARCHITECTURES, ["token"])
 THOROUGH = [pytest.param(name, marks=pytest.mark.thorough) for name in ARCHITECTURES[1:]]
 ONE_IS_QUICK = [ARCHITECTURES[0], *THOROUGH]
 IMAGES = pixels(4, 32, 32, 3)
@@ -78,14 +76,13 @@ def test_models_built_on_ours_are_saved_reloaded_and_copied(family: str, tmp_pat
     made = [keras.Model.from_config(head.get_config()), keras.models.clone_model(head)]
     for each in made:
         each.set_weights(head.get_weights())
-    for each in (*made, *(COPIES[way](head) for way in ("pickle", "deepcopy"))):
+    for each in (*made, copy.deepcopy(head)):
         assert_equal_outputs(each, head)
-    assert_equal_outputs(copy.deepcopy(grid), grid)
 
 
-@pytest.mark.parametrize("architecture", ONE_OF_EACH)
-def test_a_frozen_base_is_trained_under_a_new_head(architecture: str, tmp_path: Path) -> None:
-    base = make(architecture, num_classes=0)
+@pytest.mark.every_backend
+def test_a_frozen_base_is_trained_under_a_new_head(tmp_path: Path) -> None:
+    base = make(num_classes=0)
     base.trainable = False
     images = keras.Input((32, 32, 3))
     model = keras.Model(images, keras.layers.Dense(3)(base(images, training=False)))
@@ -95,10 +92,9 @@ def test_a_frozen_base_is_trained_under_a_new_head(architecture: str, tmp_path: 
     loaded = reloaded(model, tmp_path)
     assert [len(each.trainable_variables) for each in (model, loaded)] == [2, 2]
     assert_equal_outputs(loaded, model)
-    if architecture == "token":  # as a whole; Keras does the rest: one family is enough
-        base.trainable = True
-        fit_once(model)
-        assert not all(map(np.array_equal, before, base.get_weights()))
+    base.trainable = True
+    fit_once(model)
+    assert not all(map(np.array_equal, before, base.get_weights()))
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
@@ -311,9 +307,8 @@ def test_over_the_frames_of_a_video_and_in_two_towers(tmp_path: Path) -> None:
     base, videos = make(), keras.Input((2, 32, 32, 3))
     model = keras.Model(videos, keras.layers.TimeDistributed(base)(videos))
     frames = IMAGES.reshape(2, 2, 32, 32, 3)
-    found = predict(model, frames).reshape(4, 5)
+    found = predict(reloaded(model, tmp_path), frames).reshape(4, 5)
     np.testing.assert_allclose(found, outputs(base)[0], atol=1e-5)
-    np.testing.assert_array_equal(predict(reloaded(model, tmp_path), frames).reshape(4, 5), found)
     base, both = make(num_classes=0), [keras.Input((32, 32, 3)) for _ in range(2)]
     features = keras.layers.concatenate([base(images) for images in both])
     model = keras.Model(both, keras.layers.Dense(1)(features))
@@ -327,9 +322,6 @@ def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> Non
     model, lines = make(architecture), []
     model.summary(print_fn=lambda line, **_: lines.append(line), expand_nested=True)
     assert "head" in "\n".join(lines)
-    for layer in model.layers:
-        assert model.get_layer(layer.name) is layer
-    assert model.get_layer(index=len(model.layers) - 1) is model.layers[-1]
     headless = keras.Model(model.input, model.layers[:-1][-1].output)
     assert_equal_outputs(headless, model.feature_model("pre_logits"))
     assert all(hasattr(model, name) for name in inspect.signature(type(model)).parameters)
@@ -337,15 +329,6 @@ def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> Non
     with pytest.raises(AttributeError):
         model.data_format = "channels_first"
     assert not hasattr(model, "nothing_of_this_name")
-    images, variables = keras.Input((4,)), len(model.variables)
-    plain = keras.Model(images, keras.layers.Dense(1)(images))
-    for each, size in ((plain, 1), (model, 5)):
-        each.probe = keras.layers.Dense(2)
-        each.probe.build((None, size))
-    if len(plain.variables) != 4:
-        pytest.skip(f"Keras {keras.__version__} does not track the attributes of Functional models")
-    assert tuple(model.probe(model(IMAGES)).shape) == (4, 2)
-    assert len(model.variables) == variables + 2
 
 
 def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:

@@ -1,18 +1,18 @@
-"""Token merging and patch dropout as options of the model: what they cost, and what they keep."""
+"""Token merging and patch dropout: what they cost and keep; and the features of a model."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
-import keras_vit
 from keras_vit.inspection import attention_maps, attention_rollout, pooling_attention
-from tests.backend import gradients, numpy, reloaded, rows
-from tests.bank import fresh_kind
-from tests.models.test_common import IMAGES, JIT, compiled, pixels, predict
+from keras_vit.models import ImageModel
+from tests.backend import gradients, numpy, rows
+from tests.bank import KINDS, fresh_kind
+from tests.models.test_common import IMAGES, compiled, pixels, predict
 
 # Operation by operation, every length of a sequence is compiled anew on JAX; elsewhere, compiling
 # the model takes longer than running it so.
@@ -27,6 +27,7 @@ def features(model: Any, *names: str, **options: Any) -> Any:
 
 OPTIONS: list[dict[str, Any]] = [{}, {"remat": True, "layer_scale": 0.5}, {"token_merging": 3}]
 OPTIONS += [{"position_embedding": "relative", "num_registers": 2}]
+OPTIONS += [{"token_merging": 3, "pre_norm": True}]
 LEFT: list[tuple[dict[str, Any], list[int]]] = [
     ({"token_merging": 3, "depth": 4}, [14, 11, 8, 5]),
     ({"token_merging": (0, 5, 0), "depth": 3}, [17, 12, 12]),
@@ -38,7 +39,6 @@ LEFT: list[tuple[dict[str, Any], list[int]]] = [
 
 @pytest.mark.parametrize("arguments", rows(OPTIONS, [{}]))
 def test_the_last_block_encodes_what_is_read_alone(arguments: dict[str, Any]) -> None:
-    """The same logits and gradients as when every patch goes through the last block."""
     model = build(**arguments)
     tokens = model.get_layer("encoder_norm").output  # users and `feature_model` get every token
     assert tokens.shape[1] == features(model, "encoder_norm")[0].shape[1] > 1
@@ -72,7 +72,7 @@ def test_merging_nothing_is_the_plain_model_bit_by_bit() -> None:
     np.testing.assert_array_equal(answer(faster.with_token_merging(0), IMAGES), expected)
 
 
-@pytest.mark.parametrize("kind", rows(["token", "gap", "map", "all_tokens"], ["token"]))
+@pytest.mark.parametrize("kind", ["token", "gap", "map", "all_tokens"])
 def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
     """Every patch has an equal neighbor: answer, grid, and attention stay the plain model's."""
     plain = fresh_kind(kind, position_embedding="none")
@@ -87,19 +87,6 @@ def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
     looks = {"token": [attention_maps, attention_rollout], "map": [pooling_attention]}
     for look in looks.get(kind, []):
         np.testing.assert_allclose(look(merging, images), look(plain, images), atol=1e-5)
-
-
-def test_attention_maps_are_laid_out_on_every_patch() -> None:
-    model = build(token_merging=(8, 0))
-    maps = attention_maps(model, IMAGES)
-    assert maps.shape == (2, 2, 4, 17, 17)
-    np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-5)
-    (token_index,) = features(model, "block_0_token_index")
-    first = token_index[0].tolist()
-    a, b = next((i, j) for i in range(17) for j in range(i) if first[i] == first[j])
-    np.testing.assert_array_equal(maps[0, 1, :, a], maps[0, 1, :, b])
-    np.testing.assert_array_equal(maps[0, 1, :, :, a], maps[0, 1, :, :, b])
-    assert ((token_index > 0) == (np.arange(17) > 0)).all()  # the class token stays alone, in front
 
 
 @pytest.mark.every_backend
@@ -120,42 +107,15 @@ def test_patch_dropout_works_in_training_only_and_repeats_by_seed() -> None:
         model.feature_model("block_0", format="grid")(IMAGES, training=True)
 
 
-def losses_of(model: Any, images: int, **options: Any) -> list[float]:
-    model.compile(keras.optimizers.SGD(0.05), "mean_squared_error", jit_compile=JIT)
-    data = pixels(images, 32, 32, 3), np.ones((images, 5), "float32")
-    return model.fit(*data, epochs=3, shuffle=False, verbose=0, **options).history["loss"]
-
-
 @pytest.mark.every_backend
-def test_both_train_with_remat_as_without_and_gradients_reach_every_variable() -> None:
-    losses = []
-    for remat in (False, True):
-        keras.utils.set_random_seed(3)
-        model = build(token_merging=3, patch_dropout=0.5, dropout=0.1, remat=remat)
-        losses.append(losses_of(model, 8, batch_size=4))
-    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
-    assert losses[0][-1] < losses[0][0]
+def test_gradients_reach_every_variable() -> None:
     model = build(token_merging=(3, 0), patch_dropout=0.25, num_registers=1)
     for path, gradient in gradients(model, IMAGES, training=True).items():
         assert 0 < np.abs(gradient).max() < np.inf, path  # and no NaN
 
 
-def test_mixed_precision_trains_and_a_file_keeps_it(tmp_path: Path) -> None:
-    model = build(token_merging=[3, 0], patch_dropout=0.5, dtype="mixed_bfloat16")
-    losses = losses_of(model, 4)
-    assert losses[-1] < losses[0]
-    assert model.predict(IMAGES, verbose=0).dtype == np.float32
-    loaded = reloaded(model, tmp_path)
-    assert loaded.get_config() == model.get_config()
-    assert loaded.token_merging == (3, 0)
-    np.testing.assert_array_equal(answer(loaded, IMAGES), answer(model, IMAGES))
-    assert loaded.feature_model("block_1").output_shape == (None, 14, 32)
-
-
-@pytest.mark.backends("tensorflow")  # through which the others export
-def test_images_and_batches_of_any_size_and_a_saved_model(tmp_path: Path) -> None:
-    import tensorflow as tf
-
+@pytest.mark.backends("tensorflow")  # the others trace every size anew
+def test_images_and_batches_of_any_size() -> None:
     model = build(depth=1, token_merging=3, num_registers=1, patch_dropout=0.5)
     dynamic = model.with_input_shape((None, None, 3))
     for shape in ((1, 32, 32, 3), (3, 24, 48, 3)):
@@ -163,10 +123,138 @@ def test_images_and_batches_of_any_size_and_a_saved_model(tmp_path: Path) -> Non
         np.testing.assert_allclose(compiled(dynamic, images), answer(fixed, images), atol=2e-5)
     dynamic.compile("sgd", "mean_squared_error")
     assert np.isfinite(dynamic.fit(images, np.zeros((3, 5)), verbose=0).history["loss"]).all()
-    images = pixels(3, 32, 32, 3)
-    folder = keras_vit.export(model, tmp_path / "1")
-    serve = tf.saved_model.load(str(folder)).signatures["images"]
-    for batch in (1, 3):
-        found = serve(images=tf.constant(images[:batch]))["probabilities"].numpy()
-        wanted = tf.nn.softmax(predict(model, images[:batch])).numpy()
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+# Beside the kinds of all other tests, poolings and merging in their combinations.
+COMBINED: dict[str, dict[str, Any]] = {
+    "two_registers": {"num_registers": 2},
+    "merging": {"token_merging": 3},
+    "merging_gap": {"token_merging": 3, "pooling": "gap"},
+    "merging_map": {"token_merging": (0, 3), "pooling": "map"},
+    "merging_distilled": {"token_merging": 3, "distilled": True},
+    "token_gap": {"pooling": "token_gap"},
+    "map_with_class_token": {"pooling": "map", "class_token": True},
+    "pre_logits": {"representation_size": 24, "distilled": True},
+}
+ONE_IMAGE, NEAR = pixels(1, 32, 32, 3).astype("float32"), {"rtol": 1e-5, "atol": 1e-5}
+STEPS = (0.004, -0.004, 0.002, -0.002)  # of Richardson's extrapolation: of the fourth order
+HEADED = [kind for kind, options in KINDS.items() if options.get("num_classes") != 0]
+
+
+def model_of(kind: str) -> ImageModel:
+    return fresh_kind(kind) if kind in KINDS else fresh_kind("token", **COMBINED[kind])
+
+
+def float_features(model: ImageModel) -> dict[str, Any]:
+    names = [name for name in model.feature_names if name not in ("images", "logits")]
+    features = {name: model.feature_model(name).output for name in names}
+    return {name: x for name, x in features.items() if "float" in str(x.dtype)}
+
+
+def values_of(model: ImageModel, tensors: list[Any]) -> list[Any]:
+    return keras.tree.flatten(keras.Model(model.inputs[0], tensors)(ONE_IMAGE))
+
+
+def rest_of(model: ImageModel, name: str, feature: Any) -> tuple[keras.Model, list[Any]]:
+    """The model from a feature to the logits, and the values of what else it reads."""
+    beside = [n for n in model.feature_names if n == "patches" or n.endswith("_token_index")]
+    tensors = [model.feature_model(n).output for n in beside if n != name]
+    for others in ([], *([t] for t in tensors), tensors):
+        try:
+            rest = keras.Model([feature, *others], model.output)
+        except ValueError:  # the logits read more than these
+            continue
+        return rest, values_of(model, others) if others else []
+    raise AssertionError(f"no logits from {name}")
+
+
+def score(outputs: Any) -> Any:
+    return ops.sum(outputs[:, 1] - outputs[:, 0])
+
+
+def gradients_by(model: ImageModel, features: dict[str, Any]) -> dict[str, Any]:
+    """Of the score by each feature, as users compute them; None where there is none."""
+    import torch
+
+    joint = keras.Model(model.inputs[0], [*features.values(), model.output])
+    *values, logits = joint(ONE_IMAGE)
+    found = torch.autograd.grad(score(logits), values, allow_unused=True)
+    arrays = [None if gradient is None else numpy(gradient) for gradient in found]
+    return dict(zip(features, arrays, strict=True))
+
+
+def slope(rest: keras.Model, value: np.ndarray, others: list[Any], direction: np.ndarray) -> float:
+    moved = np.concatenate([value + step * direction for step in STEPS]).astype("float32")
+    repeated = [np.repeat(numpy(x), len(STEPS), axis=0) for x in others]
+    inputs = [ops.convert_to_tensor(x) for x in (moved, *repeated)]
+    logits = numpy(ops.stop_gradient(rest(inputs))).astype("float64")
+    up, down, half_up, half_down = logits[:, 1] - logits[:, 0]
+    whole, half = (up - down) / 0.008, (half_up - half_down) / 0.004
+    return float((4 * half - whole) / 3)
+
+
+@pytest.mark.backends("torch")  # those of the others: tests/inspection/test_documents.py
+@pytest.mark.parametrize("kind", [*HEADED, *COMBINED])
+def test_gradients_of_features_are_finite_differences(kind: str) -> None:
+    model = model_of(kind)
+    features = float_features(model)
+    assert len(features) > 3
+    values = values_of(model, list(features.values()))
+    for (name, gradient), value in zip(gradients_by(model, features).items(), values, strict=True):
+        assert gradient is not None, name
+        size = np.linalg.norm(gradient)
+        assert size > 0, name
+        random = np.random.default_rng(0).normal(size=gradient.shape)
+        rest, others = rest_of(model, name, features[name])
+        for direction in (gradient / size, random / np.linalg.norm(random)):
+            found = slope(rest, numpy(value), others, direction)
+            assert abs(found - float((gradient * direction).sum())) < 0.005 * size, name
+
+
+def test_features_of_a_nested_model_keep_all_tokens_and_are_those_of_the_images_alone() -> None:
+    """A model may call both: its last block leaves tokens out in one of them alone."""
+    model, images = fresh_kind("token"), keras.Input((32, 32, 3))
+    both = keras.Model(images, [model(images), model.feature_model("encoder_norm")(images)])
+    logits, tokens = both.predict(ONE_IMAGE, verbose=0)
+    assert tokens.shape == (1, 17, 32)
+    np.testing.assert_allclose(logits, model.predict(ONE_IMAGE, verbose=0), **NEAR)
+    pooled = model.feature_model("pre_logits").predict(ONE_IMAGE, verbose=0)
+    np.testing.assert_allclose(numpy(model.get_layer("head")(pooled)), logits, **NEAR)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("layer", ["block_1", "encoder_norm", "block_1/mlp", "all"])
+def test_hooks_see_all_tokens(layer: str) -> None:
+    """As libraries of attribution register them: Captum, pytorch-grad-cam."""
+    import torch
+
+    model, seen = fresh_kind("token"), []
+
+    def hook(module: Any, inputs: Any, outputs: Any) -> None:
+        if getattr(outputs, "ndim", 0) == 3:
+            seen.append(outputs.shape[1])
+
+    register = torch.nn.modules.module.register_module_forward_hook
+    if layer != "all":
+        found = next(one for one in model._flatten_layers() if one.path == layer)
+        register = found.register_forward_hook
+    with register(hook):
+        model(ONE_IMAGE)
+        model.predict(ONE_IMAGE, verbose=0)
+    assert len(seen) >= 2
+    assert set(seen) == {17} if layer != "all" else max(seen) == 17
+
+
+def test_fewer_operations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, encoded = fresh_kind("token", depth=1), []
+    mlp = model.get_layer("block_0").mlp
+    call = mlp.call
+
+    def watched(tokens: Any, **options: Any) -> Any:
+        encoded.append(tokens.shape[1])
+        return call(tokens, **options)
+
+    monkeypatch.setattr(mlp, "call", watched)
+    model(ONE_IMAGE)
+    model.feature_model("encoder_norm")(ONE_IMAGE)
+    assert encoded == [1, 17]

@@ -1,19 +1,23 @@
-"""What a model's outputs mean is part of the model: built, saved, copied and loaded with it."""
+"""What outputs mean is part of the model, saved and copied with it; mean answers of views."""
 
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import tasks
-from keras_vit.evaluation import fit_novelty
+from keras_vit.evaluation import fit_novelty, predict_split
 from keras_vit.evaluation.novelty import classifier_head
+from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_in_graph, answers_of, task_of
 from keras_vit.models.scoring import scoring_model
-from tests.backend import numpy, reloaded
-from tests.bank import outputs
+from keras_vit.models.views import VIEWS
+from tests.backend import numpy, reloaded, rows
+from tests.bank import TINY, fill, fresh, outputs, pixels
 
 SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 TASKS = {
@@ -26,7 +30,7 @@ CRANES = tasks.Classification(("crane", "crane", "cat"))  # ImageNet has two
 
 
 def vit(**options: Any) -> Any:
-    model = keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options)
+    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (32, 32, 3), **options})
     for i, variable in enumerate(model.get_layer("head").trainable_variables):
         variable.assign(np.random.default_rng(i).normal(0, 1, variable.shape))
     return model
@@ -51,8 +55,7 @@ def test_only_several_classes_are_taken_for_classes() -> None:
         keras_vit.VisionTransformer(**SIZES, pooling=None, task="multilabel", num_classes=4)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("kind", rows(TASKS, ["multilabel", "ordinal"]))
 def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
     model, task = vit(task=TASKS[kind]), TASKS[kind]
     assert model.num_classes == model.output_shape[1] == task.outputs
@@ -113,8 +116,8 @@ def test_the_task_and_its_names_may_be_set_where_they_fit() -> None:
     assert alone.task.names == ()
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("false_alarms", [0.05, 0.2])  # one takes too many images for the energy
+# One takes too many images for the energy.
+@pytest.mark.parametrize("false_alarms", rows([0.05, 0.2], [0.2]))
 def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alarms: float) -> None:
     model = vit(num_classes=3)
     assert model.novelty is None
@@ -145,3 +148,71 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alar
     model.eval_transform = {"views": "flip"}
     _, novelty = scoring_model(model).predict_on_batch(images())
     np.testing.assert_allclose(novelty, of_images, rtol=1e-3)
+
+
+IMAGES = pixels(2, 32, 24, 3).astype("float32")
+
+
+def build(**options: Any) -> Any:
+    model = fresh(**{**TINY, "num_classes": 3, "input_shape": (32, 24, 3), **options}, filled=False)
+    fill(model, scale=0.3)
+    return model
+
+
+def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
+    """Channels last. Corners of 28 x 21 of 32 x 24 pixels, enlarged again."""
+    seen = [images]
+    for top, left in ((0, 0), (0, 3), (4, 0), (4, 3)) if views == "crops" else ():
+        corner = images[:, top : top + 28, left : left + 21]
+        seen.append(numpy(keras.ops.image.resize(corner, (32, 24), data_format="channels_last")))
+    return [view for image in seen for view in (image, image[:, :, ::-1])]
+
+
+CASES = [("crops", {}), ("flip", {}), ("flip", {"classifier_activation": "softmax"})]
+
+
+@pytest.mark.parametrize(("views", "options"), rows(CASES, CASES[:1]))
+def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dict) -> None:
+    model = build(**options)
+    averaged, by_hand = model.with_views(views), views_by_hand(IMAGES, views)
+    expected = np.mean([answers_of(model, model(view)) for view in by_hand], axis=0)
+    scores = outputs(averaged, IMAGES)
+    np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
+    assert len(VIEWS[views]) == len(by_hand)
+    first = build(input_shape=(3, 32, 24), data_format="channels_first", **options)
+    others = outputs(first.with_views(views), np.moveaxis(IMAGES, -1, 1))
+    np.testing.assert_allclose(others, scores, atol=1e-5)
+
+
+def test_one_view_is_the_model_and_names_are_checked() -> None:
+    model = build()
+    assert model.with_views() is model
+    with pytest.raises(ValueError, match="views='mirror' is not known"):
+        model.with_views("mirror")
+    with pytest.raises(ValueError, match="images of any size"):
+        build(input_shape=(None, None, 3)).with_views("flip")
+
+
+@pytest.mark.backends("tensorflow")
+def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path) -> None:
+    model = build(num_classes=2)
+    model.class_names = ("a", "b")
+    model.eval_transform = {"mode": "stretch", "views": "flip"}
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.load(tmp_path / "model.keras")
+    assert loaded.eval_transform == model.eval_transform
+    for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
+        folder = tmp_path / "photos" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i // 2}.png")
+    splits = keras_vit.data.load(str(tmp_path / "photos"))
+    _, scores = predict_split(loaded, splits.val)
+    single = model.copy()
+    single.eval_transform = {"mode": "stretch"}
+    batches = keras_vit.data.pipeline(splits.val, (32, 24), 2, eval_transform="stretch")
+    images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])
+    expected = outputs(single.with_views("flip"), images)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert np.abs(scores - outputs(single, images)).max() > 1e-3
+    ((_, answer),) = predict_files(loaded, [splits.val.files[0]])
+    np.testing.assert_allclose(answer, answers_of(model, expected)[0], atol=1e-4)

@@ -1,5 +1,6 @@
-"""What is special about the Vision Transformer: its options, and what it refuses."""
+"""What is special about each architecture: its options, first values, and what it refuses."""
 
+from collections.abc import Callable
 from math import inf, nan
 from typing import Any
 
@@ -49,11 +50,37 @@ ERRORS: list[tuple[dict[str, Any], list[str]]] = [
     ({"conv_stem": ((8, 1),), "resnet": ()}, ["resnet=()", "conv_stem=((8, 1),)", "one"]),
 ]
 
+MIXER = {"patch_size": 8, "hidden_dim": 32, "depth": 3, "input_shape": (32, 32, 3)}
+# Of others, hybrids among them, and of names.
+OTHERS: list[tuple[Callable[[], Any], list[str]]] = [
+    (lambda: keras_vit.models.MLPMixer(input_shape=(None, None, 3)), ["(None, None, 3)", "height"]),
+    (lambda: keras_vit.models.MLPMixer(pooling="gap"), ["'pooling'", "patch_size"]),
+    (lambda: keras_vit.models.MLPMixer(stochastic_depth=1), ["stochastic_depth=1"]),
+    (lambda: built("mixer").with_input_shape((48, 32, 3)), ["6 x 4", "4 x 4", "32 x 32"]),
+    (lambda: keras_vit.models.BiTResNet(depths=()), ["depths=()", "(3, 4, 6, 3)"]),
+    (lambda: keras_vit.models.BiTResNet(depths=(1, 0)), ["depths[1]=0"]),
+    (lambda: keras_vit.models.BiTResNet(depths=3), ["depths=3", "(3, 4, 6, 3)"]),
+    (lambda: keras_vit.models.BiTResNet(num_classes=-1), ["num_classes=-1", "at least 0"]),
+    (lambda: keras_vit.models.MLPMixer(norm_epsilon=-1e-6), ["norm_epsilon=-1e-06", "above 0"]),
+    (lambda: keras_vit.models.MLPMixer(tokens_mlp_dim=0), ["mlp_dim=0"]),
+    (lambda: keras_vit.models.BiTResNet(width=40), ["width=40", "64"]),
+    (lambda: keras_vit.models.BiTResNet(version=3), ["version=3", "1, 2"]),
+    (lambda: keras_vit.create("BiT-50x1"), ["'BiT-R50x1'"]),
+    (lambda: keras_vit.applications.MixerB16(weights="in22k"), ["'in22k'", "'in21k'"]),
+    # The ViT of these sizes has such weights, the Mixer and the hybrid have not.
+    (lambda: keras_vit.applications.MixerB16(weights="augreg_in21k"), ["released for", "sam_in1k"]),
+    (
+        lambda: keras_vit.applications.RViTTi16(weights="deit_in1k"),
+        ["released for", "augreg_in21k"],
+    ),
+    (lambda: build("hybrid", input_shape=(4, 32, 3)), ["4 x 32", "8 x 8"]),
+]
 
-@pytest.mark.parametrize(("arguments", "words"), ERRORS)
-def test_errors_say_what_was_given_and_what_is_accepted(arguments: dict, words: list[str]) -> None:
+
+@pytest.mark.parametrize(("make", "words"), [*ERRORS, *OTHERS])
+def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[str]) -> None:
     with refused(*words):
-        keras_vit.VisionTransformer(**{**SIZES, **arguments})
+        make() if callable(make) else keras_vit.VisionTransformer(**{**SIZES, **make})
 
 
 def test_names_features_and_images_that_it_does_not_have() -> None:
@@ -110,7 +137,6 @@ def test_without_a_head_with_an_activation_and_with_stochastic_depth() -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])  # rises to the last block
 
 
-@pytest.mark.every_backend
 def test_dropout_is_off_outside_training_and_on_inside() -> None:
     quiet = built("token")
     expected = predict(quiet, IMAGES)
@@ -133,9 +159,29 @@ def test_copies_share_no_weights_and_keep_the_corners_of_positions() -> None:
     np.testing.assert_allclose(grids[1], grids[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["map", "relative"])
-def test_every_kind_of_position_is_resampled(kind: str) -> None:
-    model, images = built(kind), pixels(2, 24, 48, 3)
-    there = model.with_input_shape((24, 48, 3)).with_input_shape((24, 48, 3))
-    dynamic = model.with_input_shape((None, None, 3))
-    np.testing.assert_allclose(predict(there, images), predict(dynamic, images), atol=2e-5)
+def test_grids_are_of_the_stride_of_what_is_before_the_tokens() -> None:
+    model = build("mixer", input_shape=(30, 44, 3))
+    assert model.position_grid == (4, 6)  # patches that the image fills in part count
+    assert model.with_input_shape((32, 48, 3)).position_grid == (4, 6)
+    noisy = keras_vit.models.MLPMixer(**MIXER, stochastic_depth=0.2)
+    rates = [noisy.get_layer(f"block_{i}").stochastic_depth for i in range(3)]
+    assert rates == pytest.approx([0, 0.1, 0.2])
+    hybrid = build("hybrid", resnet=(1, 1), patch_size=1, input_shape=(45, 32, 3))
+    stem = build("conv_stem", conv_stem=((8, 2), (8, 2)), patch_size=2, input_shape=(45, 32, 3))
+    for model in (hybrid, stem):  # the feature map's height is rounded up
+        assert (model.patch_pixels, model.position_grid) == ((8, 8), (6, 4))
+    with pytest.warns(UserWarning, match="8 x 8 cover 32 x 32 of 33 x 32"):
+        assert build("hybrid", input_shape=(33, 32, 3)).position_grid == (4, 4)
+
+
+@pytest.mark.every_backend  # each draws its own
+def test_initial_values_of_others_are_the_released_codes() -> None:
+    fresh = keras_vit.models.MLPMixer(**MIXER).get_layer("block_0")
+    for mixing, inputs in ((fresh.token_mixing, 16), (fresh.channel_mixing, 32)):
+        assert numpy(mixing.dense_0.kernel).std() == pytest.approx(inputs**-0.5, rel=0.15)
+    assert not numpy(fresh.token_mixing.dense_0.bias).any()
+    for version, last in ((1, 0), (2, 1)):
+        bit = keras_vit.models.BiTResNet(depths=(1,), width=32, version=version)
+        unit = bit.get_layer("stage_1_unit_1")
+        assert (numpy(unit.norm_3.gamma) == last).all()
+        assert numpy(unit.conv_2.kernel).std() == pytest.approx((9 * 32) ** -0.5, rel=0.05)

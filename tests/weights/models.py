@@ -24,7 +24,6 @@ def suffix(layout: str) -> str:
 
 
 def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
-    """A file of a small model in a layout."""
     file = folder / f"model{suffix(layout)}"
     file.unlink(missing_ok=True)
     save_weights(small(**changes), file, layout=layout)
@@ -40,7 +39,6 @@ def stripped(file: Path) -> Path:
 
 
 def assert_same_values(model: keras.Model, expected: dict[str, np.ndarray]) -> None:
-    """Every weight of a model is what `canonical_values` gave."""
     np.testing.assert_equal(canonical_values(model), expected)
 
 
@@ -50,7 +48,6 @@ def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
 
 
 def refused(message: str, call: Any, *args: Any, error: Any = CheckpointError, **named: Any) -> str:
-    """What the error says that a call must raise."""
     with pytest.raises(error, match=message) as raised:
         call(*args, **named)
     said = str(raised.value)
@@ -81,7 +78,6 @@ def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.nda
 
 
 def compare_logits(model: Any, theirs: Any, **call: Any) -> None:
-    """Ours and a model of transformers compute the same of images of the size of ours."""
     shape = (2, *model.input_shape[1:])
     images = np.random.default_rng(0).normal(0, 1, shape).astype("float32")
     np.testing.assert_allclose(outputs(model, images), of_torch(theirs, images, **call), atol=1e-5)

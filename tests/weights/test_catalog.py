@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit.models import list_models
 from keras_vit.weights import cache, catalog, list_weights, load, load_weights
-from keras_vit.weights.class_names import names_of_head
 from keras_vit.weights.containers.sums import check_file
 from keras_vit.weights.released import Weights
 from keras_vit.weights.tables.layouts import LAYOUTS
@@ -27,19 +25,15 @@ DINOV2 = {"dinov2", "dinov2_reg4"}
 
 def test_the_table() -> None:
     rows = list_weights()
-    assert len(rows) >= 60
     for column in ("name", "url", "file_name"):
-        assert len({getattr(row, column) for row in rows}) == len(rows)
+        assert len({getattr(row, column) for row in rows}) == len(rows) >= 60
     for row in rows:
         assert row.url.startswith("https://")
         assert bool(row.top1) == bool(row.source)
-        assert row.name in repr(rows).replace("  ", " ") or row.tag in repr(rows)
-        assert row.megabytes > 20
         assert row.layout in LAYOUTS
     guessed = [row.name for row in rows if row.url_is_guessed]
     assert len(guessed) == repr(rows).count("(file name guessed)") == 5
     assert all(name.endswith(":gsam_in1k") for name in guessed)
-    assert len({row.model for row in rows} & set(list_models())) >= 9
     (row,) = list_weights("ViT-Ti/16:augreg_in21k_ft_in1k")
     assert row.megabytes == round(5_717_416 * 4 / 1e6)  # of its parameters
 
@@ -57,17 +51,10 @@ def test_the_table() -> None:
     ("hf_dinov2_reg4", "layout", {"huggingface_dinov2_registers"}),
     ("hf_dinov2_reg4", "pixels", {518}),
     ("hf_dinov2_reg4", "num_classes", {0}),
+    ("B/16:sam_in1k", "model", {"ViT-B/16", "Mixer-B/16"}),
 ])  # fmt: skip
 def test_searches(searched: str, column: str, expected: set[Any]) -> None:
     assert {getattr(row, column) for row in list_weights(searched)} == expected
-
-
-def test_searches_across_models() -> None:
-    assert len(list_weights("vit-b/16:augreg_in21k")) == 1
-    assert all(row.model.startswith("Mixer-") for row in list_weights("mixer"))
-    assert {row.model for row in list_weights("B/16:sam")} >= {"ViT-B/16", "Mixer-B/16"}
-    names = [row.url.split("/")[4] for row in list_weights("hf_dinov2_reg4")]
-    assert names == [f"dinov2-with-registers-{size}" for size in ("small", "base", "large")]
 
 
 @pytest.fixture
@@ -97,13 +84,13 @@ def test_a_tag_is_fetched_once(row: Weights) -> None:
     assert {path.name for path in folder.iterdir()} == {"SHA256SUMS", "ViT-Ti_8.tiny_in1k.npz"}
 
 
-def test_a_thousand_bit_flips_are_all_noticed(row: Weights) -> None:
+def test_bit_flips_are_all_noticed(row: Weights) -> None:
     file = cache.cached_file(row)
     whole = file.read_bytes()
     random = np.random.default_rng(0)
     model = fresh(num_classes=3)
     reads = [lambda: load_weights(model, row.tag), lambda: check_file(cache.cached_file(row))]
-    places = random.integers(0, len(whole), 1000)
+    places = random.integers(0, len(whole), 200)
     for i, flipped in enumerate(flips(whole, places, random)):
         file.write_bytes(flipped)
         refused("it is damaged or was replaced", reads[i >= 5])
@@ -193,19 +180,3 @@ def test_misspelled_tags_propose_the_nearest() -> None:
         (r"'ViT-.*:orig_in21k'", load, "orig_in21k"),
     ):
         refused(message, *call, error=ValueError)
-
-
-def test_names_of_classes() -> None:
-    for classes, first in ((1000, "tench, Tinca tinca"), (21_843, "organism, being")):
-        names = names_of_head(classes)
-        assert (len(names), names[0]) == (classes, first)
-        assert all(names)
-    assert names_of_head(10) is None
-
-
-def test_importing_brings_no_other_framework(run_python: Any) -> None:
-    pytest.importorskip("jax")  # which imports none of them by itself, as Keras does on torch
-    code = "import sys, keras_vit.weights\nprint(*sys.modules)"
-    brought = run_python(code, "jax", new=True).split()
-    assert not {"tensorflow", "torch", "safetensors"} & {*brought}
-    assert "keras_vit.weights" in brought

@@ -36,7 +36,7 @@ FORMATS = ("m.npz", "m.safetensors", "m.keras", "m.weights.h5")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_every_flipped_bit_is_detected(name: str, count: int, tmp_path: Path) -> None:
     layout, changes = WRITTEN[name]
     model, file = small(**changes), tmp_path / name
@@ -98,7 +98,6 @@ def test_a_runs_folder_and_its_sums(tmp_path: Path) -> None:
 
 
 def test_a_listed_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It carries a sum as well, which the listed one covers."""
     file, model = saved(tmp_path), small()
     write_manifest(tmp_path, "run", [file.name], complete=True)
     monkeypatch.setattr(sums, "_sum_without", lambda *_: pytest.fail("hashed twice"))
@@ -162,7 +161,6 @@ def test_a_failed_write_leaves_what_was_there(name: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_only_own_files_are_replaced(tmp_path: Path, name: str) -> None:
-    """Not the released file that the weights came from, nor anything else that lies there."""
     layout, file, model = WRITTEN[name][0], tmp_path / name, small()
     kept = partial(refused, error=FileExistsError)
     file.write_bytes(b"somebody's")

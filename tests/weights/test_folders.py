@@ -1,6 +1,7 @@
 """Folders that transformers and timm open as they are, and theirs that `load` opens."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,20 @@ from keras_vit.data.decode.decoder import DECODERS
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.models import BiTResNet
-from keras_vit.weights import folder_transform, load, save_weights
+from keras_vit.models.answers import answers_of
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from keras_vit.weights import folder_transform, load, load_weights, save_weights
 from keras_vit_cli import commands as cli
 from keras_vit_cli.options import shared as shared_options
 from tests.bank import fresh, outputs, small
-from tests.weights.models import assert_same_weights, compare_logits, refused, stripped, their_vit
+from tests.weights.models import (
+    assert_same_weights,
+    compare_logits,
+    of_torch,
+    refused,
+    stripped,
+    their_vit,
+)
 
 Image = pytest.importorskip("PIL.Image")
 torch = pytest.importorskip("torch")
@@ -86,7 +96,6 @@ SIDES = {"huggingface": huggingface_logits, "timm": timm_logits}
 
 
 def assert_agree(layout: str, model: Any, folder: Path, file: Path, atol: float) -> np.ndarray:
-    """What we write gives our logits there, and when we read it."""
     save_weights(model, folder / "vit", layout)
     logits, expected = SIDES[layout](folder / "vit", file), ours(model, file)
     for found in (logits, ours(load(folder / "vit"), file)):
@@ -120,22 +129,17 @@ def test_timm_builds_what_it_does_not_name(changes: Any, tmp_path: Path, photogr
     assert_agree("timm", model, tmp_path, photograph, 0.002)
 
 
-def test_a_pipeline_gives_our_classes(tmp_path: Path, photograph: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    save_weights(model := model_with(TRANSFORMS["stretch"][0]), tmp_path / "vit", "huggingface")
-    classify = transformers.pipeline("image-classification", str(tmp_path / "vit"), device="cpu")
-    expected = [NAMES[i] for i in np.argsort(-ours(model, photograph)[0])]
-    assert [row["label"] for row in classify(str(photograph), top_k=5)] == expected
-
-
 def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
     square, wide = their_vit(num_labels=5), their_vit(image_size=[16, 64])
     square.save_pretrained(tmp_path)
     torch.save(square.state_dict(), tmp_path / "m.bin")  # which has other names
+    square.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("model-*-of-*.safetensors"))) > 2
     wide.save_pretrained(tmp_path / "wide")
     for theirs, file, size, call in (
         (square, "model.safetensors", (32, 32), {}),
         (square, "m.bin", (32, 32), {}),
+        (square, "shards", (32, 32), {}),
         (square, "model.safetensors", (48, 40), {"interpolate_pos_encoding": True}),
         (wide, "wide", (16, 64), {}),
     ):
@@ -286,17 +290,19 @@ def test_the_model_card(tmp_path: Path) -> None:
         compile(body.split("```python\n")[1].split("```")[0], "card", "exec")
 
 
-@pytest.mark.parametrize("layout", SIDES)
-def test_convert_writes_folders_of_the_same_model(layout: str, tmp_path: Path) -> None:
+def test_convert_writes_folders_of_the_same_model(tmp_path: Path, capsys: Any) -> None:
     model = model_with({"mode": "crop", "crop_fraction": 0.9})
     model.save(tmp_path / "model.keras")
     keras_file, vit, npz = (str(tmp_path / name) for name in ("model.keras", "vit", "m.npz"))
-    assert cli.main(["convert", keras_file, vit, "--layout", layout]) == 0
-    twin = load(vit)
-    assert_same_weights(twin, model)
-    assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
-    assert cli.main(["convert", vit, npz, "--layout", "google"]) == 0
-    assert_same_weights(load(npz), model)
+    for source, target, layout, printed in (
+        (keras_file, vit, "timm", "written to "),
+        (vit, npz, "google", "model.safetensors (timm): "),
+    ):
+        assert cli.main(["convert", source, target, "--layout", layout]) == 0
+        assert capsys.readouterr().out.startswith(printed)
+        twin = load(target)
+        assert_same_weights(twin, model)
+        assert (twin.class_names, twin.eval_transform) == (NAMES, model.eval_transform)
 
 
 @pytest.mark.parametrize("layout", SIDES)
@@ -326,7 +332,6 @@ def test_predict_and_evaluate_take_a_decoder(tmp_path: Path, capsys: Any, shared
 
 @pytest.mark.slow
 def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
-    """With one decoder on both sides, and the real ViT-Ti/16 of 1,000 classes."""
     pytest.importorskip("transformers")
     rows = list(agreements(shared, 100))
     assert rows
@@ -338,3 +343,109 @@ def test_a_hundred_photographs_have_the_same_class(shared: Path) -> None:
             # Near ties: torchvision rounds in its own way, and our bicubic mode does not round.
             assert row.same >= 98, row
             assert max(row.margins, default=0.0) < 0.05, row
+
+
+# Of classes, labels, numbers and grades, transformers and timm answer what we answer.
+
+SCALES = {"offset": (1.7, 70.0), "scale": (0.1, 12.0)}
+TASKS = {
+    "classes": Classification(("ash", "birch", "cedar")),
+    "labels": Multilabel(("beach", "night", "people"), thresholds=(0.2, 0.5, 0.7)),
+    "numbers": Regression(("height", "weight"), units=("m", "kg"), **SCALES),
+    "number": Regression(("age",), offset=(40.0,), scale=(15.0,), margins=(9.0,)),
+    "grades": Ordinal(("none", "mild", "severe")),
+}
+
+
+@pytest.fixture(params=TASKS)
+def model(request: pytest.FixtureRequest) -> Any:
+    sizes = {"hidden_dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 64}
+    model = fresh(filled=False, activation="gelu", task=TASKS[request.param], **sizes)
+    random = np.random.default_rng(0)
+    head = model.get_layer("head")
+    head.set_weights([random.normal(0, 2, w.shape).astype("float32") for w in head.weights])
+    transform = {"mode": "huggingface_stretch", "crop_fraction": 1.0, "decoder": "pillow"}
+    model.eval_transform = transform
+    return model
+
+
+def answers(model: Any, photograph: Path) -> np.ndarray:
+    return answers_of(model, outputs(model, read_images(model, [photograph])[0]))
+
+
+def test_a_pipeline_of_transformers(model: Any, photograph: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    save_weights(model, tmp_path / "out", layout="huggingface")
+    predict = transformers.pipeline("image-classification", str(tmp_path / "out"))
+    theirs = {row["label"]: row["score"] for row in predict(str(photograph), top_k=9)}
+    answer = answers(model, photograph)[0]
+    expected = dict(zip(model.task.names, answer, strict=True))
+    if isinstance(model.task, Ordinal):  # there, each output is a yes or no
+        expected = {"above none": answer[1] + answer[2], "above mild": answer[2]}
+    assert theirs.keys() == expected.keys()
+    for name, value in expected.items():
+        assert theirs[name] == pytest.approx(float(value), rel=2e-3, abs=2e-3)
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_read_as_the_same_task(model: Any, layout: str, photograph: Path, tmp_path: Path) -> None:
+    before = model.get_layer("head").get_weights()
+    save_weights(model, tmp_path / "out", layout=layout)
+    for weight, old in zip(model.get_layer("head").get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)  # of the model that was written: unchanged
+    read = load(tmp_path / "out")
+    assert (type(read.task), read.task.names) == (type(model.task), model.task.names)
+    own, theirs = answers(model, photograph), answers(read, photograph)
+    np.testing.assert_allclose(theirs, own, rtol=2e-3, atol=2e-3)
+    old, new = model.task.describe(own[0]), read.task.describe(theirs[0])
+    assert [row.keys() for row in old["predictions"]] == [row.keys() for row in new["predictions"]]
+    assert old.get("labels") == new.get("labels")  # by the same thresholds
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (Multilabel(("cat", "dog")), "multilabel of 2 (cat, dog)"),
+        (Classification(("dog", "cat")), "classification of 2 (dog, cat)"),
+        (Classification(size=2), None),  # nobody gave the names
+        (Classification(("cat", "dog")), None),
+    ],
+)
+def test_a_head_of_another_task_is_named(before: Any, named: str | None, tmp_path: Path) -> None:
+    save_weights(fresh(task=Classification(("cat", "dog"))), tmp_path / "model.keras")
+    model = fresh(task=before)
+    text = re.escape(f"classification of 2 (cat, dog), and {model.name} was for {named}:")
+    with pytest.warns(match=text) if named else warnings.catch_warnings():
+        if not named:
+            warnings.simplefilter("error", UserWarning)
+        load_weights(model, tmp_path / "model.keras")
+    assert model.task == Classification(("cat", "dog"))
+
+
+def test_timm_returns_numbers_in_their_units(model: Any, photograph: Path, tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    save_weights(model, tmp_path / "out", layout="timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["label_names"] == list(model.task.output_names)
+    images = read_images(model, [photograph])[0]
+    logits = of_torch(theirs, (images / 127.5 - 1.0).astype("float32"))
+    is_numbers = isinstance(model.task, Regression)
+    expected = answers(model, photograph) if is_numbers else outputs(model, images)
+    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
+    usage = (tmp_path / "out" / "README.md").read_text()
+    assert "$" not in usage
+    assert ("softmax" in usage) == isinstance(model.task, Classification)
+    assert ("sigmoid" in usage) == isinstance(model.task, Multilabel | Ordinal)
+
+
+@pytest.mark.parametrize(("problem", "kind"), [
+    ("multi_label_classification", "multilabel"), ("regression", "regression"), ([], None),
+])  # fmt: skip
+def test_their_problem_type_is_read(problem: Any, kind: str | None, tmp_path: Path) -> None:
+    labels = {"id2label": {0: "sun", 1: "rain"}, "label2id": {"sun": 0, "rain": 1}}
+    their_vit(num_hidden_layers=1, **labels).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": problem}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    task = load(tmp_path).task
+    assert (task.kind, task.names) == (kind or "classification", ("sun", "rain"))

@@ -56,7 +56,6 @@ def zeros(*shape: int, dtype: Any = "float32") -> np.ndarray:
 
 
 def changed(file: Path, arrays: dict[str, Any]) -> Path:
-    """The `.npz` file with some arrays replaced, added, or (None) left out."""
     content = {**(np.load(file) if file.exists() else {}), **arrays}
     np.savez(file, **{name: values for name, values in content.items() if values is not None})
     return file
@@ -253,7 +252,6 @@ def test_no_model_that_the_tensors_do_not_fill(write: Write, message: str, tmp_p
 
 
 def test_what_is_read_all_the_same(tmp_path: Path) -> None:
-    """Large numbers, notes that are not believed, and weights beside pipes."""
     kernel = np.full((32, 5), 3e38, "float32")  # their sum overflows
     load_weights(small(), changed(saved(tmp_path), {"head/kernel": kernel}))
     arguments = {"num_heads": "many", "depth": 10**9, "activation": 3}

@@ -133,7 +133,6 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "message"), HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_files(changes: Any, message: str, pristine: Path, tmp_path: Path) -> None:
-    """Models larger than their tensors, classes that are not ours, archives made to harm."""
     check(file := rewritten(pristine, tmp_path / "m.keras", **changes), message)
     if message in (LARGER, UNREADABLE, DTYPE):
         refused(message, load_weights, small(), file)
@@ -224,17 +223,12 @@ def _compiled() -> Any:
     return model
 
 
+# Beside all kinds, in `tests/models/test_common.py`.
 HONEST: dict[str, Callable[[], Any]] = {
-    "gap": lambda: small(pooling="gap", num_classes=0),
-    "map": lambda: small(pooling="map", representation_size=7),
-    "learned_2d": lambda: small(position_embedding="learned_2d", num_registers=3),
-    "relative": lambda: small(position_embedding="relative"),
-    "sincos2d": lambda: small(position_embedding="sincos2d", token_merging=2),
-    "swiglu": lambda: small(activation="swiglu", layer_scale=0.1),
+    "merging": lambda: small(position_embedding="sincos2d", token_merging=2),
     "any size": lambda: small(input_shape=(None, None, 3)),
     "channels_first": lambda: small(input_shape=(3, 32, 64), data_format="channels_first"),
     "one value": lambda: small(hidden_dim=1, num_heads=1, mlp_dim=1, num_classes=1),
-    "hybrid": lambda: small(resnet=(1, 1), patch_size=2, input_shape=(64, 64, 3)),
     "mixer": lambda: MLPMixer(patch_size=8, hidden_dim=8, depth=2, input_shape=(32, 40, 3)),
     "bit": lambda: BiTResNet(depths=(1, 2), width=32, input_shape=(32, 32, 3), num_classes=3),
     "bit v1": lambda: BiTResNet(depths=(2,), width=32, version=1, input_shape=(32, 32, 3)),

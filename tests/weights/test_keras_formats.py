@@ -1,4 +1,4 @@
-"""Files that Keras writes, as users write and read them: `.h5`, `.weights.h5`, long class names."""
+"""Files that Keras writes, as users write and read them; and those of version 0.1."""
 
 import warnings
 from functools import partial
@@ -15,7 +15,10 @@ from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights import load, load_weights
 from keras_vit.weights.class_names import class_names
 from keras_vit_cli import commands as cli
-from tests.bank import KINDS, fill, fresh, fresh_kind, outputs, pixels, small, small_kind
+from tests.backend import at_once, numpy, rows
+from tests.bank import fill, fresh, fresh_kind, outputs, pixels, small, small_kind
+from tests.conftest import REPOSITORY
+from tests.models.test_common import EVERY_LAYER
 from tests.weights.models import assert_same_weights, refused
 
 IMAGES = pixels(4, 32, 32, 3)
@@ -59,7 +62,6 @@ def test_saving_h5_says_what_it_leaves_out(tmp_path: Path) -> None:
 
 
 def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
-    """Written by the function, which does not ask the model; not one of ours, or around ours."""
     model = small()
     keras.saving.save_model(model, tmp_path / "m.h5")
     assert_same_weights(load(tmp_path / "m.h5"), model)
@@ -85,7 +87,6 @@ def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
     *({"patch_size": 16}, {"pooling": "gap"}, {"num_classes": 0}),
 ], ids=str)  # fmt: skip
 def test_weights_alone_adapt_as_whole_models_do(changes: dict[str, Any], tmp_path: Path) -> None:
-    """`.weights.h5` and `.keras` of one model: equal weights and equal reports."""
     model = fresh()
     model.compile("adam", LOSS)  # its state is in the file as well
     model.optimizer.build(model.trainable_variables)
@@ -101,9 +102,9 @@ def test_weights_alone_adapt_as_whole_models_do(changes: dict[str, Any], tmp_pat
     assert reports[0] == reports[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_in_h5(kind: str, tmp_path: Path) -> None:
-    """Whole, and weights alone, which a model of other classes takes."""
+# The others: their `.keras` files and weights alone in `tests/models/test_common.py`.
+@pytest.mark.parametrize("kind", [*EVERY_LAYER, "all_tokens", "eva02"])
+def test_every_layer_in_h5(kind: str, tmp_path: Path) -> None:
     changes = {} if kind == "all_tokens" else {"num_classes": 7}
     model, other = small_kind(kind), fresh_kind(kind, **changes)
     model.save(tmp_path / "m.h5")
@@ -138,7 +139,6 @@ MANY = tuple(f"a kind of thing, the {i}th of many, näme" for i in range(100_000
 
 
 def test_many_class_names(tmp_path: Path) -> None:
-    """What is written is read, or it is said at once that it would not be."""
     model = fresh(num_classes=len(MANY), hidden_dim=16, depth=1)
     model.class_names = MANY
     model.save(tmp_path / "m.keras")
@@ -178,3 +178,25 @@ def test_files_over_the_limits(name: str, layout: str, tmp_path: Path, monkeypat
     message = r"more and smaller tensors.*save it as \.keras"
     refused(message, keras_vit.save_weights, small(), tmp_path / name, layout)
     assert not list(tmp_path.iterdir())
+
+
+FILES = REPOSITORY / "tests" / "golden" / "keras_files"
+EXPECTED = np.load(FILES / "logits.npz")
+
+
+OLDER = ("vit", "vit_merging", "hybrid", "mixer", "bit")
+
+
+@pytest.mark.parametrize("kind", rows(OLDER, ["vit_merging", "bit"]))
+def test_an_older_file_gives_the_same_logits(kind: str) -> None:
+    file = FILES / f"{kind}.keras"
+    loaded = keras.saving.load_model(file)
+    for model in (loaded, keras_vit.weights.load(file)):
+        logits = numpy(at_once(model)(EXPECTED["images"]))
+        # Recorded on JAX; between backends, the tolerance of the golden cases.
+        assert np.abs(logits - EXPECTED[kind]).max() <= 5e-6 * np.abs(EXPECTED[kind]).max()
+    assert loaded.class_names == ("ant", "bee", "cat", "dog", "elk")
+    assert loaded.get_config()["evaluation"] == {"mode": "stretch"}
+    frozen = {layer.path for layer in loaded._flatten_layers() if not layer.trainable}
+    expected = {"block_0/mlp", "block_1"} if kind == "vit" else set()
+    assert {path for path in frozen if path in ("block_0/mlp", "block_1")} == expected

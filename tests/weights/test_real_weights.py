@@ -8,14 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from benchmarks import loading
 from keras_vit import VisionTransformer, ViTTi16
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.weights import load, save_weights
 from tests.weights.models import assert_same_weights, of_torch, stripped, suffix
-from tests.weights.test_round_trips import THERE_AND_BACK, chain
 
 Arrays = dict[str, np.ndarray]
 # Largest difference of logits of magnitude 13, and of tokens, which grow to 50 by the last block.
@@ -66,18 +63,6 @@ def test_in_another_layout(layout: str, model: Any, recorded: Arrays, tmp_path: 
     compare(twin, recorded)
 
 
-def test_google_keras_timm_huggingface_google(folder: Path, tmp_path: Path) -> None:
-    model = load(folder / "model.safetensors")
-    save_weights(model, tmp_path / "released.npz", layout="google")
-    chain(tmp_path / "released.npz", {}, THERE_AND_BACK, tmp_path)
-    last = load(tmp_path / "d.npz")
-    save_weights(last, tmp_path / "timm.safetensors", layout="timm")
-    first, again = load_file(folder / "model.safetensors"), load_file(tmp_path / "timm.safetensors")
-    assert set(first) == set(again)
-    for name, values in first.items():
-        assert values.tobytes() == again[name].tobytes(), name
-
-
 def test_a_configuration_beside_the_file_is_read(model: Any, folder: Path, tmp_path: Path) -> None:
     """Hugging Face's config.json has epsilon 1e-6, where its layout alone means 1e-12."""
     file = tmp_path / "m.safetensors"
@@ -111,8 +96,6 @@ def test_a_named_model_follows_its_weights(folder: Path) -> None:
     assert (model.activation, model.norm_epsilon) == ("gelu", 1e-6)
     assert model.output_shape == (None, 5)
     assert ViTTi16(weights=file, activation="relu", num_classes=5).activation == "relu"
-    with pytest.raises(ValueError, match="Did you mean 'augreg_in21k"):
-        ViTTi16(weights="augreg_21k")
 
 
 def test_the_two_cats(folder: Path, shared: Path) -> None:
@@ -122,14 +105,3 @@ def test_the_two_cats(folder: Path, shared: Path) -> None:
     ((_, answer),) = predict_files(model, [shared / "photos" / "cats.png"])
     rows = model.task.describe(answer, top=5)["predictions"]
     assert [row["class"] for row in rows] == [row["label"] for row in golden["top5"]]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not loading.STATUS.exists(), reason="needs /proc")
-def test_loading_vit_b_16(tmp_path: Path, capsys: Any) -> None:
-    """Memory and time, beside reading its arrays with NumPy."""
-    for cost in loading.loading_costs(tmp_path):
-        with capsys.disabled():
-            print(f"\n{cost}")
-        assert cost.peak_ratio < 2.2
-        assert cost.times_numpy < 2

@@ -32,7 +32,6 @@ WITH_GRADIENTS = [n for n in SUPPORTED if "gradients" in weights.outputs(n)]
 
 
 def write(folder: Path, case: weights.Case) -> Path:
-    """The file and the configuration beside it, as the package writes them."""
     (folder / "config.json").write_text(json.dumps(case["config"]))
     save_file(weights.tensors(case), folder / "model.safetensors")
     return folder
@@ -55,7 +54,6 @@ EVERYWHERE = (
 
 @pytest.mark.parametrize("name", rows(SUPPORTED, EVERYWHERE))
 def test_outputs(name: str, tmp_path: Path) -> None:
-    """Logits, pooled features, and all tokens after up to three blocks and the last norm."""
     case, expected = weights.case(name), weights.outputs(name)
     model = model_of(tmp_path, case)
     recorded = [n for n in expected if re.match("block_|encoder_norm$|pooled$|logits$", n)]
@@ -74,7 +72,8 @@ def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarra
     return others if fewer else np.concatenate([first, gradients["reg_token"], others], axis=1)
 
 
-@pytest.mark.parametrize("name", rows(WITH_GRADIENTS, EVERYWHERE))
+# One of each kind of positions and pooling; `test_common.py` has the gradients of each option.
+@pytest.mark.parametrize("name", rows(WITH_GRADIENTS, ("hf_siglip", "hf_dinov3", "hf_beit")))
 def test_gradients(name: str, tmp_path: Path) -> None:
     """Of every tensor of the file: the norm, and the product with a normal."""
     case, expected = weights.case(name), weights.outputs(name)["gradients"]
@@ -114,7 +113,6 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WITH_GRADIENTS)
 def test_damage_names_the_tensor(name: str, tmp_path: Path) -> None:
-    """A tensor that was renamed, that is missing, or that is of something else."""
     case = weights.case(name)
     tensors = weights.tensors(case)
     dense = [n for n in tensors if ".1." in n and n.endswith("fc2.weight")]
@@ -136,7 +134,6 @@ ALTERED = r"timm_vit_reg(?!_odd$)|hf_dinov3_biases$"
 
 @pytest.mark.parametrize("name", [n for n in SUPPORTED if not re.match(ALTERED, n)])
 def test_round_trip(name: str, tmp_path: Path) -> None:
-    """What we write in the package's layout is the file that we read, but for its masks."""
     case = weights.case(name)
     model = load(write(tmp_path, case))
     save_weights(model, tmp_path / "ours.safetensors", LAYOUT_OF[case["package"]])
@@ -155,7 +152,6 @@ def bare(name: str) -> str:
 
 @pytest.mark.parametrize("name", WITH_GRADIENTS)
 def test_the_package_opens_our_folder(name: str, tmp_path: Path) -> None:
-    """And computes what it computed of its own file."""
     case, expected = weights.case(name), weights.outputs(name)
     ours = tmp_path / "ours"
     save_weights(load(write(tmp_path, case)), ours, LAYOUT_OF[case["package"]])

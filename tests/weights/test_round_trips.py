@@ -10,11 +10,11 @@ from keras_vit.weights import load, save_weights
 from tests.bank import fresh, outputs, pixels, small
 from tests.golden_cases import golden_case
 from tests.weights.models import assert_same_weights, refused, suffix
-from tests.weights.test_golden import CASES, RESAMPLED
+from tests.weights.test_golden import CASES
 
-GOOGLE_CASES = [name for name in (*CASES, *RESAMPLED) if name.startswith(("vit_", "interp_"))]
-THERE = [("b.safetensors", "timm"), ("c.safetensors", "huggingface")]
-THERE_AND_BACK = [*THERE, ("d.npz", "google")]
+GOOGLE_CASES = ("vit_token", "vit_token_unpooled", "vit_token_rep", "vit_unpooled", "vit_gap")
+GOOGLE_CASES += ("vit_nonsquare", "vit_nonsquare_patch")
+THERE_AND_BACK = [("b.safetensors", "timm"), ("c.safetensors", "huggingface"), ("d.npz", "google")]
 # Cases that no other package has names for, and the layout they were released in.
 OWN_LAYOUT = {
     **dict.fromkeys(("hybrid_stem", "hybrid_r3", "hybrid_r3_oddsize", "mixer"), "google"),
@@ -41,22 +41,18 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Patches of")
 @pytest.mark.parametrize("name", [*GOOGLE_CASES, *OWN_LAYOUT])
 def test_released_keras_others_and_released(name: str, shared: Path, tmp_path: Path) -> None:
+    source = golden_case(name, shared).file
     steps = [("d.npz", OWN_LAYOUT[name])] if name in OWN_LAYOUT else THERE_AND_BACK
-    chain(golden_case(name, shared).file, CASES.get(name, {}), steps, tmp_path)
-
-
-def chain(source: Path, arguments: Any, steps: Any, folder: Path) -> None:
-    model = load(source, **arguments)
+    model = load(source, **CASES.get(name, {}))
     config = model.get_config()
     for file, layout in [("a.keras", None), *steps]:
-        save_weights(model, folder / file, layout=layout)
+        save_weights(model, tmp_path / file, layout=layout)
         # What we write has what tensors cannot show: no argument is needed again.
-        model = load(folder / file)
+        model = load(tmp_path / file)
         assert {**model.get_config(), "name": ""} == {**config, "name": ""}
-    first, last = np.load(source), np.load(folder / "d.npz")
+    first, last = np.load(source), np.load(tmp_path / "d.npz")
     assert sorted(first.files) == sorted(last.files)
     for key in first.files:
         assert (first[key].dtype, first[key].shape) == (last[key].dtype, last[key].shape)

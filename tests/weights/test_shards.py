@@ -1,24 +1,31 @@
-"""Weights in several files behind an index: `model.safetensors.index.json`."""
+"""Weights in several files behind an index, and repositories in the Hugging Face hub's cache."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save, save_file
 
 from keras_vit import create
 from keras_vit._base.manifest import sha256
 from keras_vit.weights import load, load_weights, save_weights
 from keras_vit.weights.containers import shards
-from keras_vit.weights.containers.checkpoint_file import open_container
+from keras_vit.weights.containers.checkpoint_file import file_in_folder, open_container
 from keras_vit_cli import commands as cli
 from tests.bank import SIZES, fresh, pixels, small
-from tests.weights.models import assert_same_weights, compare_logits, refused, saved, their_vit
+from tests.weights.models import (
+    assert_same_weights,
+    refused,
+    saved,
+    stripped,
+)
 
 SAFETENSORS = "model.safetensors.index.json"
 SECOND, THIRD = (f"model-0000{i}-of-00003.safetensors" for i in (2, 3))
@@ -45,7 +52,6 @@ def tensors_of(layout: str, folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """`small()` in three safetensors files."""
     (tmp_path / "vit").mkdir()
     return cut(tmp_path / "vit", tensors_of("timm", tmp_path), save_file, SAFETENSORS).parent
 
@@ -84,27 +90,6 @@ def test_bin_shards(tmp_path: Path) -> None:
         assert_same_weights(load(file), small(activation="gelu"))
     torch.save(keras.Model, tmp_path / "pytorch_model-00002-of-00003.bin")  # a Python object
     refused("could run code", load, tmp_path)
-
-
-def test_what_transformers_writes(tmp_path: Path) -> None:
-    theirs = their_vit(num_labels=3)
-    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 2
-    model = load(tmp_path, include_preprocessing=False)
-    assert (model.num_heads, model.norm_epsilon, model.num_classes) == (4, 1e-12, 3)
-    compare_logits(model, theirs)
-
-
-def test_commands_take_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = folder.parent / "one.npz"
-    assert cli.main(["convert", str(folder), str(one), "--layout", "google"]) == 0
-    assert "loaded" in capsys.readouterr().out
-    assert_same_weights(load(one), small(activation="gelu"))
-    image, out = str(folder.parent / "a.png"), folder.parent / "page"
-    keras.utils.save_img(image, pixels(40, 40, 3))
-    assert cli.main(["inspect", str(folder / SAFETENSORS), image, "--out", str(out)]) == 0
-    assert (out / "index.html").is_file()
-    assert cli.main(["predict", str(folder), image]) == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="Linux shows open files")
@@ -194,3 +179,106 @@ def test_one_shard_alone_a_damaged_one_and_no_index(folder: Path, tmp_path: Path
     model = fresh()
     refused(THIRD, load_weights, model, folder)
     assert_same_weights(model, small())
+
+
+missing = partial(refused, error=FileNotFoundError)
+COMMIT = "3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3"
+REPOSITORY = "models--google--vit-base-patch16-224"
+CONFIG = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32,
+    "num_attention_heads": 4, "hidden_act": "relu", "layer_norm_eps": 1e-12, "image_size": 32,
+    "patch_size": 8, "id2label": {str(i): name for i, name in enumerate("abcde")},
+}  # fmt: skip
+
+
+def add_file(repository: Path, name: str, content: bytes, commit: str = COMMIT) -> Path:
+    """A file as `hf download` leaves it: large ones are called by their SHA-256."""
+    git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    is_large = name.endswith(".safetensors")
+    blob = repository / "blobs" / (hashlib.sha256(content).hexdigest() if is_large else git)
+    link = repository / "snapshots" / commit / name
+    for folder in (blob.parent, link.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(content)
+    link.symlink_to(Path("../../blobs") / blob.name)
+    return link
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in the user's home with one repository."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    repository = tmp_path / ".cache" / "huggingface" / "hub" / REPOSITORY
+    whole = stripped(saved(tmp_path, "huggingface", activation="relu"))
+    add_file(repository, "model.safetensors", whole.read_bytes())
+    add_file(repository, "config.json", json.dumps(CONFIG).encode())
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    (repository / ".no_exist" / COMMIT).mkdir(parents=True)
+    return repository
+
+
+def test_repositories_and_snapshots_open(repository: Path, monkeypatch: Any, capsys: Any) -> None:
+    snapshot = repository / "snapshots" / COMMIT
+    home = f"~/.cache/huggingface/hub/{REPOSITORY}"
+    for place in (repository, snapshot, snapshot / "model.safetensors", home, Path(home)):
+        model = load(place)
+        assert_same_weights(model, small(activation="relu"))
+        assert (model.activation, model.class_names) == ("relu", tuple("abcde"))
+    load_weights(small(), home)
+    monkeypatch.chdir(repository.parent)
+    assert load(REPOSITORY).num_classes == 5
+    keras.utils.save_img("a.png", pixels(40, 40, 3))
+    for place in (str(repository), home):
+        assert cli.main(["predict", place, "a.png"]) == 0
+        assert "%" in capsys.readouterr().out
+
+
+def test_main_is_the_snapshot_that_counts(repository: Path) -> None:
+    other, main = "a" * 40, repository / "refs" / "main"
+    main.unlink()  # the only one counts
+    assert_same_weights(load(repository), small(activation="relu"))
+    main.write_text(COMMIT)
+    add_file(repository, "config.json", b"{}", other)
+    assert file_in_folder(repository).parent.name == COMMIT
+    main.write_text(f"{other}\n")
+    missing(rf"There is no model\.keras .* in '.*{other}'", load, repository)
+    for commit in ("b" * 40, "../..", "..", "", "x" * 1000):
+        main.write_text(commit)
+        missing(f"not name one .*{COMMIT}, {other}", load, repository)
+
+
+def test_shards_in_the_cache(repository: Path) -> None:
+    state = load_file(file_in_folder(repository))
+    file_in_folder(repository).unlink()
+    weight_map = {}
+    for i in (1, 2):
+        file = f"model-0000{i}-of-00002.safetensors"
+        part = {name: state[name] for name in sorted(state)[i - 1 :: 2]}
+        add_file(repository, file, save(part))
+        weight_map |= dict.fromkeys(part, file)
+    index = json.dumps({"weight_map": weight_map}).encode()
+    add_file(repository, "model.safetensors.index.json", index)
+    assert_same_weights(load(repository), small(activation="relu"))
+    damage((repository / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").resolve())
+    refused(r"model-00002-of-00002.*its name in the cache", load, repository)
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_blob_that_is_damaged_missing_or_a_device(repository: Path) -> None:
+    link, model = file_in_folder(repository), fresh(activation="relu")
+    damage(link.resolve())
+    refused(r"its name in the cache is .* Delete .*blobs/", load_weights, model, repository)
+    assert_same_weights(model, small(activation="relu"))
+    link.resolve().unlink()
+    for place in (repository, link.parent):
+        missing(r"is a link to .*blobs/.*download it again", load, place)
+    link.unlink()
+    link.symlink_to("/dev/zero")
+    refused("is a device", load, repository)
+    missing("There is no model", load, "~/no/such/folder")

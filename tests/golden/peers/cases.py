@@ -173,31 +173,11 @@ OTHER: dict[str, Spec] = {
     ),
     "timm_vit_reg_odd": timm("vit_tiny_patch16_224", TIMM_ODD, reg_tokens=2, no_embed_class=True),
 }
-NOTES = {
-    "hf_deit_teacher": "the logits are the mean of the two heads'",
-    "hf_dinov2_classifier": "the head takes the class token beside the mean of the patches, after "
-    "the norm",
-    "hf_siglip_odd": "the patch does not divide the image: the last 4 rows and columns are not "
-    "read; the names are those of a file of the model of images and texts, or of older versions",
-    "hf_dinov2_swiglu_odd": "int(112 * 2 / 3) = 74 is rounded up to 80",
-    "hf_dinov2_registers_classifier": "the mean of the head leaves out the registers",
-    "hf_dinov3_biases": "head_dim 12: three frequencies; no register tokens",
-    "hf_vit_mae_pretraining": "the file also holds a decoder; its output is not recorded",
-    "hf_beit_shared": "one table for all blocks, no layer scale; the norm is before the class "
-    "token's head",
-    "hf_beit_wide": "BeitRelativePositionBias.forward takes its table as (2W-1, 2H-1), though it "
-    "is indexed as (2H-1, 2W-1), and interpolates it to that: on a grid that is not square the "
-    "biases are not those that were learned",
-    "hf_vit_odd": "pooled is tanh of a dense layer of the normed class token",
-    "timm_dinov2_swiglu": "mlp_ratio is of the packed first layer: half of it gates the other half",
-}
-for name, note in NOTES.items():
-    (PLAIN | OTHER)[name]["note"] = note
-
 ANTIALIAS = (
     "resample_abs_pos_embed: F.interpolate, bicubic, align_corners=None, antialias=True, to the "
     "grid of the images"
 )
+
 ROTARY = "nothing to resample: rotary positions of the grid of the images"
 RESAMPLED: dict[str, Spec] = {
     **{

@@ -174,7 +174,9 @@ def record(name: str) -> tuple[dict[str, Any], Arrays]:
     case = {"name": name, "package": package, "version": importlib.metadata.version(package)}
     case |= {"class": spec["class"], "config": config} | {k: spec[k] for k in ("images", "seed")}
     case["tensors"] = {key: list(value.shape) for key, value in file.items()}
-    case |= {key: spec[key] for key in ("call", "resampled", "note") if spec.get(key)}
+    case |= {key: spec[key] for key in ("call", "resampled") if spec.get(key)}
+    if (weights.FOLDER / f"{name}.json").is_file() and "note" in (old := weights.case(name)):
+        case["note"] = old["note"]  # which a person wrote there
     made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
     fixed = {f"fixed {k}": v for k, v in file.items() if not np.array_equal(v, made[k])}
     case["fixed"] = [key.removeprefix("fixed ") for key in fixed]
