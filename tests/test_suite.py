@@ -1,5 +1,6 @@
 """How large the suite is: what runs on which backends, so that growth is seen."""
 
+import runpy
 from collections import Counter
 
 import pytest
@@ -41,3 +42,12 @@ def test_tables_name_tests(collected: list[pytest.Item]) -> None:
 def test_the_tests_are_no_longer_than_their_budget() -> None:
     files = (REPOSITORY / "tests").rglob("*.py")
     assert sum(len(path.read_text("utf-8").splitlines()) for path in files) <= MOST_LINES
+
+
+def test_seeded_faults_are_still_in_the_code_and_name_tests() -> None:
+    """Those of `.ci/blind`, which itself takes a quarter of an hour."""
+    faults = runpy.run_path(str(REPOSITORY / ".ci/blind"))["FAULTS"]
+    assert len(faults) >= 40
+    for fault in faults:
+        assert (REPOSITORY / fault.file).read_text("utf-8").count(fault.code) == 1, fault.reason
+        assert all((REPOSITORY / name).exists() for name in fault.tests.split()), fault.reason
