@@ -107,7 +107,6 @@ def test_outliers_are_far_from_their_neighbors_and_duplicates_near() -> None:
     distances = outlier_distances(features, k=5)
     peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
     np.testing.assert_allclose(distances, peer.mean(axis=1), atol=1e-6)
-    assert find_outliers(distances)[0] == 17
     assert find_outliers(distances, spreads=3).tolist() == [17]
     assert find_outliers(np.zeros(0)).tolist() == []
     assert outlier_distances(features[:1]).tolist() == [0]
@@ -155,11 +154,9 @@ def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> No
         rows = duplicates.pairs[mask].reshape(-1)
         assert sorted({index.files[row] for row in rows}) == expected.split()
     # A photograph that is gone is not a duplicate.
-    files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(pictures[:4])}
-    index = index_of(write(tmp_path / "gone", files))
-    (tmp_path / "gone/1.png").unlink()
-    (tmp_path / "gone/2.png").write_bytes(b"cut off")
+    (tmp_path / "one/2.png").unlink()
+    (tmp_path / "one/3.png").write_bytes(b"cut off")
     measures = measure_photos(index)
-    assert sorted(measures.failed) == [1, 2]
+    assert sorted(index.files[row] for row in measures.failed) == ["one/2.png", "one/3.png"]
     found = find_duplicates(index, measures, closeness=0, similar=-1)
-    assert (len(found.pairs), found.groups.tolist()) == (0, [0, 1, 2, 3])
+    assert len(found.pairs) == len(copies) + 1

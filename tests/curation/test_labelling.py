@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from keras_vit.curation import labelling, next_to_label
-from keras_vit.curation.labelling import fit_probe
 from keras_vit.curation.nearest import unit_rows
 from keras_vit.data.sources.label_table import read_labeled_files
 from tests.curation.photos import in_memory
@@ -35,9 +34,7 @@ def test_the_first_images_are_nearest_to_the_centers_of_k_means() -> None:
     assert np.array_equal(again.rows, chosen.rows)
 
 
-def test_labeled_images_are_left_out_and_doubtful_ones_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_labeled_images_are_left_out_and_doubtful_ones_chosen(monkeypatch) -> None:
     features, labels = clouds()
     known = np.full(len(labels), -1)
     known[[0, 1, 30, 31, 60, 61]] = labels[[0, 1, 30, 31, 60, 61]]
@@ -63,23 +60,8 @@ def test_labeled_images_are_left_out_and_doubtful_ones_chosen(
     assert len(next_to_label(np.repeat(np.eye(3), 4, axis=0), count=5).rows) == 3
 
 
-def test_the_probe_is_a_ridge_of_scikit_learn() -> None:
-    linear = pytest.importorskip("sklearn.linear_model")
-    features, labels = clouds(8)
-    probe = fit_probe(features, labels)
-    x = (features - features.mean(axis=0)) / features.std(axis=0)
-    singular = np.mean(np.linalg.svd(x - x.mean(axis=0), compute_uv=False) ** 2)
-    fits = [
-        linear.Ridge(alpha=setting * singular).fit(x, np.eye(3)[labels]).predict(x)
-        for setting in np.logspace(-2, 3, 11)
-    ]
-    scores = probe.scores(features)
-    assert min(np.abs(fit - scores).max() for fit in fits) < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
+def test_what_is_refused() -> None:
+    for arguments, reason in (
         ({"count": 0}, "count=0 must be an integer of at least 1"),
         ({"dropouts": 2}, "dropouts=2 must be odd"),
         ({"rate": 1.0}, "rate=1.0 is not a rate"),
@@ -87,13 +69,10 @@ def test_the_probe_is_a_ridge_of_scikit_learn() -> None:
         ({"labels": [0.5] * 90}, "give an integer per row, -1 where"),
         ({"labels": [0, 1]}, r"Labels of shape \(2,\)"),
         ({"labels": [1] * 90}, "All 90 images have a label"),
-    ],
-)
-def test_what_is_refused(arguments: dict[str, object], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        next_to_label(clouds()[0], **arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        next_to_label(np.full((4, 2), np.nan))
+        ({"features": np.full((4, 2), np.nan)}, "NaN or infinite"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            next_to_label(**{"features": clouds()[0], **arguments})
 
 
 def test_a_table_of_labels(tmp_path: Path) -> None:

@@ -90,6 +90,18 @@ def smooth(random: np.random.Generator, width: int, height: int) -> Image.Image:
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
 
 
+def photographs(root: Path, sizes: tuple[tuple[int, int], ...], count: int) -> Path:
+    """Smooth ones of two classes, of many sizes, formats and orientations, gray ones among them."""
+    random = np.random.default_rng(0)
+    for number in range(count):
+        image = smooth(random, *sizes[number % len(sizes)])
+        image = image.convert("L") if number % 5 == 4 else image
+        kind = ("jpeg", "png", "webp")[number % 3]
+        contents = encode(image, kind, exif=orientation(1 + number % 8), quality=95)
+        write(root, {f"{'ab'[number % 2]}/{number}.{kind}": contents})
+    return root
+
+
 CLASSES = ("Gänseblümchen", "лютик", "向日葵 mit Leerzeichen")
 
 

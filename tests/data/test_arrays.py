@@ -4,37 +4,25 @@ import itertools
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from keras_vit.data import (
-    AUGMENTATIONS,
-    OPERATIONS,
-    Augmentation,
-    _imports,
-    evaluation_image,
-    training_image,
-)
+from keras_vit import data
+from keras_vit.data import Augmentation, _imports, evaluation_image, training_image
 from keras_vit.data.augment.affine import transform
 from keras_vit.data.augment.rand_augment import RandAugment
 from keras_vit.data.eval_transform import INTERPOLATIONS, MODES, PILLOW_MODES, EvalTransform
 from keras_vit.data.random_numbers import uniform
+from tests.data.image_fixtures import smooth
 
 tf = pytest.importorskip("tensorflow")
 RANDOM = np.random.default_rng(0)
 
 
-def photograph(height: int, width: int, channels: int) -> np.ndarray:
-    """Smooth between a few random colors."""
-    small = RANDOM.integers(0, 256, (height // 9 + 2, width // 9 + 2, channels), "uint8")
-    bands = [Image.fromarray(small[..., c]).resize((width, height)) for c in range(channels)]
-    return np.stack([np.asarray(band) for band in bands], axis=-1)
-
-
-IMAGES = [photograph(61, 83, 3), photograph(97, 45, 1), photograph(224, 224, 3)]
+IMAGES = [np.asarray(smooth(RANDOM, *size)) for size in ((83, 61), (45, 97), (224, 224))]
+IMAGES[1] = IMAGES[1][..., :1]
 NOISE = [RANDOM.integers(0, 256, (*size, 3)).astype("uint8") for size in ((7, 300), (40, 24))]
-SIZES = ((32, 32), (64, 48), (224, 224), (40, 24))
+SIZES = ((32, 32), (64, 48), (40, 24))
 SETTINGS = {
-    **AUGMENTATIONS,
+    **data.AUGMENTATIONS,
     "random crop and erasing": Augmentation(crop="random", erasing=0.7),
     "large crops": Augmentation(min_area=0.8, aspect_ratio=(0.2, 5.0)),
     "three_augment": Augmentation(three_augment=True),
@@ -65,7 +53,7 @@ def test_training(name: str) -> None:
         assert_alike(array, tensor, *ROUNDED.get(name, ()))
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", data.OPERATIONS)
 def test_operations(name: str) -> None:
     for image, magnitude, position in itertools.product(IMAGES, (1, 10, 17), range(2)):
         operation = RandAugment(1, magnitude, (name,))

@@ -1,7 +1,8 @@
-"""Layers of Keras and KerasCV, and callables, in the pipeline: their changes and their seeds."""
+"""Layers of Keras and KerasCV, and callables, in the pipeline; and the plot of what it makes."""
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-import keras_vit.training.fitting as fit_module
-from keras_vit.data import ArraySplit, Augmentation, Splits, load, pipeline, plot_augmentations
+from keras_vit.data import ArraySplit, Augmentation, Splits, pipeline, plot_augmentations
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job_recipe import note_of_mirroring, recipe_of
+from tests.data.image_fixtures import flat_folder
 
 tf = pytest.importorskip("tensorflow")
 COUNT, SIZE = 8, 12
@@ -68,12 +69,6 @@ def test_layers_replace_all_but_the_crop_under_every_policy_and_process(monkeypa
     assert resolve_augment(flip, everything) == (Augmentation(min_area=0.3, flip=False), (flip,))
     assert resolve_augment([everything, flip], Augmentation()) == (everything, (flip,))
     assert resolve_augment(["tiny"], everything)[0].shift == 4
-    whole = []
-    for policy in ("mixed_bfloat16", "float32"):
-        keras.config.set_dtype_policy(policy)
-        whole.append(batches([LAYERS.RandomRotation(0.1), LAYERS.CutMix()]))
-    for value, former in zip(*whole, strict=True):
-        np.testing.assert_array_equal(value, former)
     images, labels = batches(keras.layers.RandomBrightness(0.3), 4, repeat=True)
     halves = zip(np.split(images, 2), np.split(labels, 2), strict=True)
     first, second = (half[np.argsort(which.argmax(-1))] for half, which in halves)
@@ -124,12 +119,11 @@ def test_numbers_follow_from_the_seed(name: str) -> None:
         assert not np.array_equal(np.sort(drawn(4, seed=4)[0], 0), np.sort(first[0], 0))
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_mixup_and_cutmix_mix_images_as_labels(policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
+def test_mixup_and_cutmix_mix_images_as_labels() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")  # which changes nothing of them
     layer = keras.layers.MixUp(alpha=1.0)
     _check_mixed(*batches(["none", layer], seed=5))
-    assert layer.dtype_policy.name == policy
+    assert layer.dtype_policy.name == "mixed_bfloat16"
     assert "_get_seed_generator" not in vars(layer)
     images, labels = batches(["none", keras.layers.CutMix()], seed=5)
     np.testing.assert_allclose(labels.sum(-1), 1, atol=1e-6)
@@ -174,13 +168,11 @@ def test_errors() -> None:
             batches(augment)
 
 
-@pytest.mark.every_backend
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_keras_cv(policy: str) -> None:
+def test_keras_cv() -> None:
     keras_cv = pytest.importorskip("keras_cv")
     # Its inner layers take the policy at their making, and fail in mixed ones.
     rand = keras_cv.layers.RandAugment((0, 255), augmentations_per_image=1, geometric=False)
-    keras.config.set_dtype_policy(policy)
+    keras.config.set_dtype_policy("mixed_bfloat16")
     layer = keras_cv.layers.MixUp(alpha=1.0)
     images, labels = batches(["none", keras_cv.layers.RandomFlip(rate=1.0), layer])
     _check_mixed(images[:, :, ::-1], labels)
@@ -190,7 +182,7 @@ def test_keras_cv(policy: str) -> None:
     np.testing.assert_array_equal(labels.sum(-1), 1)
 
 
-def test_the_option_of_train_and_the_plot(tmp_path, monkeypatch, capsys) -> None:
+def test_the_option_of_train(monkeypatch, capsys) -> None:
     jobs: list[Any] = []
     monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
     assert cli.main(["train", "--data", "digits", "--augment", "tiny"]) == 0
@@ -212,45 +204,93 @@ def test_the_option_of_train_and_the_plot(tmp_path, monkeypatch, capsys) -> None
     assert "--augment none or digits" in note_of_mirroring(job, recipe_of(job))
     assert cli.main(["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]) == 2
     assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
-    pytest.importorskip("matplotlib")
-    titles: list[str] = []
-    suptitle = "matplotlib.figure.Figure.suptitle"
-    monkeypatch.setattr(suptitle, lambda self, title, **_: titles.append(title))
-    layers = [keras.layers.RandomRotation(0.05), keras.layers.MixUp()]
-    options = {"augment": layers, "channels": 1, "images": 2, "versions": 1}
-    plot_augmentations(load("digits").train, tmp_path / "a.png", 8, **options)
-    assert titles == ["resize, keras.layers.RandomRotation, keras.layers.MixUp"]
-    assert (tmp_path / "a.png").is_file()
-    plot = ["augment", "--data", "digits", "--recipe", "digits", "--images", "2", "--versions", "1"]
-    assert cli.main([*plot, "--augment", "tiny", "--out", str(tmp_path / "b.png")]) == 0
-    assert titles[1] == "resize, flip, shift by up to 4 px"
 
 
-def test_fit(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run with an interruption ends with the weights of one without."""
+def test_fit(tmp_path) -> None:
     recipe = replace(keras_vit.recipes.get("digits"), image_size=SIZE, epochs=1, batch_size=4)
     splits = Splits("arrays", CLASSES, {"train": SPLIT, "val": SPLIT})
-    lines: list[str] = []
-    # A checkpoint after every step: `keras_vit.fit` writes them by time.
-    monkeypatch.setattr(fit_module, "ResumableRun", partial(fit_module.ResumableRun, every_steps=1))
-
-    def fit(folder: str, *callbacks: keras.callbacks.Callback) -> list[np.ndarray]:
-        keras.utils.set_random_seed(0)
-        layers = [LAYERS.RandomTranslation(0.2, 0.2), LAYERS.MixUp()]
-        options = {"augment": layers, "print_fn": lines.append, "callbacks": callbacks}
-        parts = [keras.Input((SIZE, SIZE, 3)), LAYERS.Flatten(), LAYERS.Dense(COUNT)]
-        model = keras.Sequential(parts)  # compiles in a moment
-        fit_module.fit(model, recipe, splits, tmp_path / folder, **options)
-        return model.get_weights()
-
-    class Interruption(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            raise KeyboardInterrupt  # the last checkpoint was before the second step
-
-    expected = fit("once")
-    with pytest.raises(KeyboardInterrupt):
-        fit("twice", Interruption())
-    for value, former in zip(fit("twice"), expected, strict=True):
-        np.testing.assert_array_equal(value, former)
+    layers, lines = [LAYERS.RandomTranslation(0.2, 0.2), LAYERS.MixUp()], []
+    parts = [keras.Input((SIZE, SIZE, 3)), LAYERS.Flatten(), LAYERS.Dense(COUNT)]
+    model = keras.Sequential(parts)  # compiles in a moment
+    keras_vit.fit(model, recipe, splits, tmp_path / "run", augment=layers, print_fn=lines.append)
     assert "augment: resize, keras.layers.RandomTranslation, keras.layers.MixUp" in lines
-    assert any("continues with step 2" in line for line in lines)
+
+
+def black(count: int) -> ArraySplit:
+    images = np.zeros((count, 8, 8, 3), np.uint8)
+    return ArraySplit("train", ("a", "b"), images, np.arange(count) % 2)
+
+
+def test_rows_are_images_and_columns_passes(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    shown, titles = [], []
+    axes = "matplotlib.axes.Axes"
+    monkeypatch.setattr(f"{axes}.imshow", lambda self, image, **_: shown.append(image))
+    monkeypatch.setattr(f"{axes}.set_title", lambda self, title, **_: titles.append(title))
+    images = np.full((30, 8, 8, 3), 40, np.uint8)
+    images[:, :, :4] = np.arange(30)[:, None, None, None] * 8
+    split = ArraySplit("train", ("a", "b"), images, np.arange(30) % 2)
+    plain = Augmentation(crop="resize", flip=False)
+    plot = partial(plot_augmentations, split, image_size=8, images=3, versions=2)
+    plot(tmp_path / "plot.png", augment=plain)
+    assert len(shown) == 9
+    assert titles == ["a", "a", "b"]  # images 0, 14 and 29, the names above the first column
+    for column in range(3):  # the image as it is, twice, because nothing is augmented
+        for row, index in enumerate((0, 14, 29)):
+            np.testing.assert_allclose(shown[3 * column + row], images[index] / 255, atol=1e-6)
+    titles.clear()
+    plot(tmp_path / "mixed.png", augment=replace(plain, mixup=1.0))
+    assert len(titles) == 9
+    assert any("%" in title for title in titles[3:])
+
+
+def test_the_title_is_in_words_and_a_sheet_has_a_bound(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    titles, sizes = [], []
+
+    def measure(self, path: Path, **_: object) -> None:
+        sizes.append(self.get_size_inches() * self.dpi)
+        Path(path).write_bytes(b"")
+
+    figure = "matplotlib.figure.Figure"
+    monkeypatch.setattr(f"{figure}.suptitle", lambda self, title, **_: titles.append(title))
+    monkeypatch.setattr(f"{figure}.savefig", measure)
+    layers = [Augmentation(min_area=0.3, erasing=0.25), keras.layers.MixUp()]
+    plot_augmentations(black(60), tmp_path / "many.png", 8, augment=layers, images=60, versions=1)
+    words = "inception crop of at least 30 %, flip, random erasing of 25 %, keras.layers.MixUp"
+    assert titles == [words]
+    assert max(sizes[-1]) == pytest.approx(8000)
+
+
+def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "theirs.png").write_bytes(b"theirs")
+    before = sorted(tmp_path.iterdir())
+    for name, error, message in (
+        ("path.txt", ValueError, "does not have the suffix of an image: give one of .*png"),
+        ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
+        ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
+    ):
+        with pytest.raises(error, match=message):
+            plot_augmentations(black(4), tmp_path / name, 8, overwrite=True)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "theirs.png").read_bytes() == b"theirs"
+    # Broken files are skipped, and the last line is the next command.
+    photos, path = flat_folder(tmp_path / "my photos", 3), tmp_path / "new" / "plot.png"
+    sorted(photos.glob("*/*"))[0].write_bytes(b"not an image")
+    command = ["augment", "--data", str(photos), "--out", str(path), "--image-size", "16"]
+    command += ["--images", "100", "--versions", "1", "--recipe"]
+    assert cli.main([*command, "digits"]) == 0
+    *_, place, last = capsys.readouterr().out.splitlines()
+    assert f"written to {path}" in place
+    assert last == f"next: keras-vit train --data '{photos}' --recipe digits"
+    written = path.read_bytes()
+    assert written.startswith(b"\x89PNG")
+    for recipe, words in (("dei", "deit"), ("digits", "--overwrite")):
+        assert cli.main([*command, recipe]) == 2
+        assert words in capsys.readouterr().err
+    assert path.read_bytes() == written
+    path.write_bytes(written + b"\0")
+    assert cli.main([*command, "digits", "--overwrite"]) == 0
+    assert path.read_bytes() == written

@@ -20,7 +20,7 @@ from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
 from tests import bank
-from tests.data.image_fixtures import encode, orientation, smooth, write
+from tests.data.image_fixtures import photographs
 
 SIDE = 60
 SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
@@ -28,21 +28,16 @@ SIZES = ((80, 120), (200, 100), (50, 40), (SIDE, 90))  # width, height
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Two classes of JPEG files, one of them on its side by EXIF, and a gray PNG."""
-    random = np.random.default_rng(0)
-    for number, size in enumerate(SIZES * 3):
-        image, name = smooth(random, *size), f"{'ab'[number % 2]}/{number}"
-        jpeg = encode(image, "JPEG", quality=95, exif=orientation(6 if number == 1 else 1))
-        write(tmp_path / "photos", {f"{name}.jpg": jpeg})
-        if number == 2:
-            write(tmp_path / "photos", {f"{name}.png": encode(image.convert("L"), "PNG")})
-    return tmp_path / "photos"
+    return photographs(tmp_path / "photos", SIZES, 13)
 
 
-@pytest.fixture(params=["tensorflow", "grain"])
+BOTH_READERS = pytest.mark.parametrize("reader", ["tensorflow", "grain"], indirect=True)
+
+
+@pytest.fixture
 def reader(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(request.param)
-    return request.param
+    """Of the tests that one could change, both."""
+    return pytest.importorskip(getattr(request, "param", "tensorflow")).__name__
 
 
 @pytest.fixture
@@ -65,6 +60,7 @@ def first_batch(split: Any, **options: Any) -> Any:
     return np.asarray(next(iter(data.pipeline(split, 32, len(split), training=True, **options)))[0])
 
 
+@BOTH_READERS
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pixels(split: Any, keep: Any, channels: int) -> None:
     """Small photographs keep theirs; larger ones are Pillow's resize of what it decodes."""
@@ -84,6 +80,7 @@ def test_pixels(split: Any, keep: Any, channels: int) -> None:
         np.testing.assert_array_equal(now, before)
 
 
+@BOTH_READERS
 def test_the_same_crops_and_others_may_read_the_cache(split, keep, tmp_path) -> None:
     """Where nothing is reduced, batches are equal bit for bit; the draws are those of the split."""
     cached, _ = keep(4096)
@@ -219,6 +216,7 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         fit(64)
 
 
+@BOTH_READERS
 def test_prepared_batches_stay_where_images_are_too_large(photos, reader, monkeypatch) -> None:
     """The second pass of a validation equals the first, and reads no file."""
     splits = data.load(photos, reader=reader)

@@ -15,7 +15,7 @@ from keras_vit.data.image_readers import READERS
 from keras_vit.evaluation import predict_split
 from keras_vit.training.resume import RunMismatchError
 from tests import bank
-from tests.data.image_fixtures import encode, flat_folder, orientation, smooth, write
+from tests.data.image_fixtures import flat_folder, photographs, write
 
 pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
@@ -23,23 +23,18 @@ SIZES = ((44, 30), (23, 41), (64, 64), (90, 17))  # width, height
 OF_DIGITS = {**bank.TINY, "patch_size": 4, "input_shape": (8, 8, 1), "num_classes": 10}
 MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
 AFFINE = Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=2)
-AUGMENTS = [*AUGMENTATIONS, AFFINE, Augmentation(three_augment=True, erasing=0.5)]
-TRANSFORMS = ("crop", "stretch", EvalTransform("timm_center", 0.9, "bicubic"))
-WAYS: list[dict[str, Any]] = [{"eval_transform": how, "channels": 1} for how in TRANSFORMS]
-WAYS += [{"training": True, "augment": MIXED, "num_classes": 2, "cache": True}]
+# tests/data/test_arrays.py has every augmentation and mode.
+AUGMENTS = ["inception", "randaugment", AFFINE]
+WAYS: list[dict[str, Any]] = [
+    {"eval_transform": "crop", "channels": 1},
+    {"eval_transform": EvalTransform("timm_center", 0.9, "bicubic")},
+    {"training": True, "augment": MIXED, "num_classes": 2, "cache": True},
+]
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Smooth pictures of many sizes, formats and orientations, gray ones among them."""
-    folder, random = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
-    for number in range(26):
-        image = smooth(random, *SIZES[number % len(SIZES)])
-        image = image.convert("L") if number % 5 == 4 else image
-        kind = ("jpeg", "png", "webp")[number % 3]
-        contents = encode(image, kind, exif=orientation(1 + number % 8), quality=90)
-        write(folder, {f"{'ab'[number % 2]}/{number}.{kind}": contents})
-    return folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photographs(tmp_path_factory.mktemp("photographs"), SIZES, 26)
 
 
 def batches(folder: Path, reader: str, verify: bool = True, **options: Any) -> list[Any]:
@@ -58,10 +53,10 @@ def assert_same(ours: list[Any], theirs: list[Any], atol: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("augment", AUGMENTS, ids=str)
-def test_training(photographs: Path, augment: Any) -> None:
+def test_training(folder: Path, augment: Any) -> None:
     # Where TensorFlow decodes a box alone, colors along its border are a few levels off.
     options = {"training": True, "augment": augment, "repeat": True, "start_step": 2, "cache": True}
-    both = [batches(photographs, reader, **options) for reader in READERS]
+    both = [batches(folder, reader, **options) for reader in READERS]
     # RandAugment works on bytes: a level before it may be many after, such as in "equalize".
     byte_wise = getattr(AUGMENTATIONS.get(str(augment)), "rand_augment", None)
     assert_same(*both, atol=255 if byte_wise else 1.0)
@@ -71,21 +66,21 @@ def test_training(photographs: Path, augment: Any) -> None:
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_evaluation_and_mixing(photographs: Path, options: dict[str, Any]) -> None:
-    assert_same(*(batches(photographs, reader, **options) for reader in READERS))
+def test_evaluation_and_mixing(folder: Path, options: dict[str, Any]) -> None:
+    assert_same(*(batches(folder, reader, **options) for reader in READERS))
 
 
-def test_channels_first_cache_and_files_that_do_not_decode(photographs, tmp_path, capfd) -> None:
-    plain, cached = batches(photographs, "grain"), batches(photographs, "grain", cache=True)
-    first = batches(photographs, "grain", data_format="channels_first")
+def test_channels_first_cache_and_files_that_do_not_decode(folder, tmp_path, capfd) -> None:
+    plain, cached = batches(folder, "grain"), batches(folder, "grain", cache=True)
+    first = batches(folder, "grain", data_format="channels_first")
     assert first[0][0].shape == (6, 3, 24, 32)
     assert_same([(np.moveaxis(x, 1, -1), y) for x, y in first], plain, atol=0)
     assert_same(cached, plain, atol=0)
-    shutil.copytree(photographs, tmp_path / "photographs")
-    folder = write(tmp_path / "photographs", {"a/00.jpg": b"not an image"})
+    shutil.copytree(folder, tmp_path / "copy")
+    broken = write(tmp_path / "copy", {"a/00.jpg": b"not an image"})
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
     for start in (0, 3):
-        assert_same(*[batches(folder, reader, start_step=start, **options) for reader in READERS])
+        assert_same(*[batches(broken, reader, start_step=start, **options) for reader in READERS])
     # One that breaks later is gray.
     split = load(flat_folder(tmp_path / "flat"), reader="grain").train
     broken = split.files[1]
@@ -153,7 +148,7 @@ def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
     assert not [w for w in recwarn if "ran out of data" in str(w.message)]
 
 
-@pytest.mark.every_backend
+@pytest.mark.backends("torch")
 def test_a_run_goes_on_with_its_reader(tmp_path: Path) -> None:
     recipe = keras_vit.recipes.get("digits").scaled(steps=6)
 

@@ -2,12 +2,10 @@
 
 import hashlib
 import os
-import re
 import warnings
 from collections import Counter
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,9 +13,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from keras_vit.curation.photo_sources import find_photos
-from keras_vit.data import Augmentation, BadImageError, load, pipeline, read_image
+from keras_vit.data import BadImageError, load, pipeline, read_image
 from keras_vit.data.decode.image_kinds import suffixes_of
-from keras_vit.data.image_readers import READERS
 from keras_vit.data.sources import folder as folder_source
 from keras_vit.data.sources.splits import FileReport
 from tests.data import image_fixtures
@@ -61,10 +58,7 @@ def test_digits_are_those_of_scikit_learn_and_split_reproducibly() -> None:
     assert (splits.class_names, len(splits.val)) == (tuple("0123456789"), 360)
     for digit, count in Counter(labels.tolist()).items():
         assert (splits.val.labels() == digit).sum() == pytest.approx(count / 5, abs=1)
-    again, other = load("digits"), load("digits", seed=1)
-    np.testing.assert_array_equal(splits.train.as_arrays()[0], again.train.as_arrays()[0])
-    assert (splits.val.as_arrays()[0] != other.val.as_arrays()[0]).any()
-    assert len(load("digits", val_fraction=0.5).val) == 899
+    assert (splits.val.as_arrays()[0] != load("digits", seed=1).val.as_arrays()[0]).any()
     # scikit-learn's "Recognizing hand-written digits" splits in this way.
     parts = train_test_split(expected, labels, test_size=0.5, shuffle=False)
     halves = load("digits/half")
@@ -72,28 +66,6 @@ def test_digits_are_those_of_scikit_learn_and_split_reproducibly() -> None:
         pixels, classes = halves[name].as_arrays()
         np.testing.assert_array_equal(sixteenths(pixels), images)
         np.testing.assert_array_equal(classes, digits)
-
-
-def test_real_photographs_with_listings_and_in_train_and_test(shared: Path) -> None:
-    folder = shared / "photos" / "flowers"
-    splits = load(folder, verify=False)
-    assert splits.class_names == ("daisy", "dandelion", "roses", "sunflowers", "tulips")
-    for name in ("train", "val"):
-        listed = (folder / f"{name}.txt").read_text().split()
-        assert names(splits[name]) == listed
-        folders = [line.split("/")[0] for line in listed]
-        assert [splits.class_names[i] for i in splits[name].labels()] == folders
-    assert repr(splits) == f"Splits('{folder}', 5 classes: train 1800, val 450)"
-    folder = shared / "photos" / "cifar10"
-    with warnings.catch_warnings(action="error"):
-        splits = load(folder / "test")  # one folder for each class: split here
-        with pytest.warns(match=BY_TEST):
-            both = load(folder, verify=False)
-    assert (len(splits.train), len(splits.val)) == (800, 200)
-    assert (np.bincount(splits.val.labels()) == 20).all()
-    assert (len(both.train), len(both.val), len(splits.report)) == (4000, 1000, 0)
-    assert (list(both), len(both.class_names)) == (["train", "val"], 10)
-    assert next(iter(pipeline(splits.val, 32, 8)))[0].numpy().std() > 20
 
 
 def test_folders_of_classes_split_stratified(tmp_path: Path) -> None:
@@ -160,12 +132,9 @@ def test_names_of_splits(folders: str, expected: str, warning: str | None, tmp_p
         splits["tests"]
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_digests_are_those_of_files_that_are_read_once(
-    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digests_are_those_of_files_that_are_read_once(tmp_path: Path, monkeypatch) -> None:
     flat_folder(tmp_path)
-    late, val = (load(tmp_path, verify=verify, reader=reader).val for verify in (False, True))
+    late, val = (load(tmp_path, verify=verify).val for verify in (False, True))
     expected = [hashlib.sha256(file.read_bytes()).hexdigest()[:32] for file in val.files]
     assert late.digests().astype(str).tolist() == expected
     monkeypatch.setattr(folder_source, "read_contents", None)  # they were read to verify them
@@ -273,8 +242,6 @@ def test_large_and_turned_images(tmp_path: Path, capfd) -> None:
     with pytest.warns(UserWarning, match="9000 x 9000 pixels, more than max_pixels=67108864"):
         splits = load(tmp_path)
     assert [path.name for path, _ in splits.report] == ["large.png"]
-    with pytest.raises(BadImageError, match="20 x 16 pixels, more than max_pixels=319"):
-        load(tmp_path, on_bad_file="raise", max_pixels=319)
     unread = load(tmp_path, verify=False, val_fraction=0.05)
     assert sum(len(y) for _, y in pipeline(unread.train, 8, 4)) == len(unread.train) - 1
     assert 'large.png" cannot be decoded and is skipped' in capfd.readouterr().err
@@ -302,21 +269,14 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     expected = {name: reason for name, (_, reason) in BAD.items()}
     assert reasons == {**expected, "b/broken link.png": "No such file or directory"}
     assert all(f"{name}: {reason}" in str(splits.report) for name, reason in expected.items())
-    used = {*names(splits.train), *names(splits.val)}
-    assert len(used) == 20
-    assert not used & set(reasons)
-    batches = pipeline(splits.train, 8, 4, training=True)
-    assert sum(len(labels) for _, labels in batches) == len(splits.train)
+    assert len({*names(splits.train), *names(splits.val)} - set(reasons)) == 20
     with pytest.raises(BadImageError, match=bad) as error:
         load(folder, on_bad_file="raise")
     assert all(name in str(error.value) for name in BAD)
     assert isinstance(error.value, ValueError)
     # A long list is cut where it is printed.
     files = tuple((Path(f"{i}.jpg"), "empty") for i in range(1000))
-    lines = str(FileReport(files, files[:3])).splitlines()
-    assert lines[0] == "1,000 unreadable, 3 ignored"
-    assert len(lines) == 1 + 20 + 1 + 3
-    assert lines[21] == "unreadable  and 980 more"
+    assert str(FileReport(files, files[:3])).splitlines()[21] == "unreadable  and 980 more"
     folder = write(flat_folder(tmp_path / "none"), {"c/1.jpg": b"x", "c/2.jpg": b"y"})
     left_out = pytest.warns(UserWarning, match="1 class is left out")
     with pytest.warns(UserWarning, match="2 of 22 files"), left_out:
@@ -328,24 +288,6 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     assert splits.class_names == ("a", "b", "c")
     assert "c/1.png" in names(splits.train)
     assert set(splits.val.labels()) == {0, 1}
-
-
-def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
-    flat_folder(tmp_path)
-    load(tmp_path)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
-    monkeypatch.setenv("TERM", "xterm")
-    load(tmp_path)
-    shown = capsys.readouterr().err
-    assert "checking files" in shown
-    # The bar gives way to a finished line with the result.
-    last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
-    assert last.endswith("checked 20 files: all can be decoded\n")
-    next(tmp_path.glob("*/*.*")).write_bytes(b"broken")
-    with pytest.warns(UserWarning, match="cannot be decoded"):
-        load(tmp_path)
-    assert "checked 20 files: 1 cannot be decoded\n" in capsys.readouterr().err
 
 
 def images(names: str) -> dict[str, bytes]:
@@ -419,16 +361,9 @@ def test_faults_are_left_out_and_reported_and_no_hindrance(tmp_path: Path, capfd
     others = {"train/лютик/photo.jpgx": renamed, "train/лютик/Thumbs.db": known}
     empty = {"train/empty": NO_IMAGE, "val/only here": f"{NO_IMAGE}, only 1 elsewhere"}
     assert ignored == others | empty
-    assert all(name in str(splits.report) for name in (*unreadable, *ignored))
-    mixing = {"augment": Augmentation(mixup=0.2), "num_classes": 3}
     for splits in (checked, load(disorder, verify=False)):
-        training = pipeline(splits.train, 16, 8, True, **mixing)
-        if splits is checked:
-            model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
-            model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
-            assert np.isfinite(model.fit(training, epochs=1, verbose=0).history["loss"]).all()
-        else:
-            assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 3
+        training = pipeline(splits.train, 16, 8, True)
+        assert sum(len(y) for _, y in training.as_numpy_iterator()) == 3 * 19 + 3
         assert sum(len(x) for x, _ in pipeline(splits.val, 16, 8).as_numpy_iterator()) == 8
         # Without a check beforehand, the files are named as they are met.
         met = "cannot be decoded and is skipped" in capfd.readouterr().err

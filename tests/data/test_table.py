@@ -17,7 +17,7 @@ import pytest
 from keras_vit.data import Splits, load, pipeline
 from keras_vit.data.image_readers import READERS
 from keras_vit.data.sources.label_table import read_file_table
-from keras_vit.data.sources.parquet_footer import DELTA_BYTE_ARRAY, row_groups
+from keras_vit.data.sources.parquet_footer import row_groups
 from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from tests.data.image_fixtures import one_quick, plain, write
@@ -118,7 +118,6 @@ ORDERS = (
     (("medium", "High", "low"), ("low", "medium", "High")),
     (("severe", "none", "mild"), ("none", "mild", "severe")),
     (("M", "XL", "S", "XS"), ("XS", "S", "M", "XL")),
-    (("sometimes", "never", "often"), ("never", "sometimes", "often")),
     (("moderate", "very_high", "low"), ("low", "moderate", "very_high")),
     (("stage 10", "stage 9"), ("stage 9", "stage 10")),
     (("2 high", "1 low"), ("1 low", "2 high")),
@@ -136,21 +135,15 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "many cells": (CSV + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
         "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
         "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
-        "text after a quote": (CSV + b'01.png,"cat"s\n', "line 3 has .*',' expected after"),
         "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
         "empty": (b"", "does not have a row of labels"),
-        "a header alone": (b"file,label\n", "does not have a row of labels"),
         "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
-        "missing cells": (
-            CSV + b"01.png\n",
-            "line 3: the row has 1 cells, and the header 2: 01.png",
-        ),
+        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2: 01"),
         "wide and long": (WIDE + b"\nc0" * 2000, "has 30,0.* cells or more, and at most"),
     },
     "t.jsonl": {
         "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
         "an array": (b'[{"file": "0.png"}]', "line 1 has what is not an object .*it is a list"),
-        "a number": (JSON + b"17", f"{NOT_AN_OBJECT} .*it is a int"),
         "very deep": (JSON + b"[" * 10**6, NOT_AN_OBJECT),
         "many digits": (JSON + b'{"label": ' + b"9" * 10**5 + b"}", NOT_AN_OBJECT),
         "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
@@ -168,7 +161,6 @@ def test_formats(table: Table, name: str) -> None:
     labels = [names[i // 2 % 3] for i in range(COUNT)]
     splits = table({"file": FILES, "label": labels, "split": SPLITS}, name)
     assert splits.task == Classification(tuple(sorted(names))) == splits.train.task
-    assert splits.class_names == splits.task.names
     names_of_files = {file: splits.class_names[label] for file, label in of(splits).items()}
     assert names_of_files == dict(zip(FILES, labels, strict=True))
     parts = {f.name: name for name, split in splits.items() for f in split.files or ()}
@@ -237,13 +229,11 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
         ({"grade": [i % 11 for i in range(COUNT)]}, Classification, f"'grade' {ELEVEN}"),
         ({"tags": TAGS}, Multilabel, "7 of 30 cells of 'tags' hold several labels, separated"),
-        ({"tags": [t.replace("|", ";") for t in TAGS]}, Multilabel, "by ';'"),
         ({"tags": COMMAS}, Multilabel, "by ','"),
         ({"label": DOGS}, Classification, "2 distinct texts"),
         (FLAGS, Multilabel, "the columns 'x', 'y' hold 0 and 1"),
         (BOOLEANS, Multilabel, "hold 0 and 1"),
         ({"age": NUMBERS}, Regression, "'age' holds 30 distinct numbers"),
-        ({"age": list(range(COUNT))}, Regression, "'age' holds 30 distinct numbers"),
         ({"age": [i % 4 + 0.5 for i in range(COUNT)]}, Regression, "4 distinct numbers"),
         ({"a": NUMBERS, "b": NUMBERS}, Regression, "columns 'a', 'b' hold num"),
         ({"a": cycled("yes", "no"), "b": FLAGS["x"]}, Multilabel, "hold 0 and 1; 7 images without"),
@@ -256,7 +246,6 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         splits = table(base(**columns))
         assert type(splits.task) is kind
         assert reason in splits.task_reason
-        assert splits.task == splits.val.task
         assert splits.class_names == splits.task.names
     for columns, options, message in (
         ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
@@ -267,7 +256,6 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
         ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
         ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
-        ({"label": ANIMALS}, {"task": "clasification"}, "task='clasification' is not known"),
         ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
         ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
         ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
@@ -278,11 +266,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"label": cycled("cat", "Cat")}, {"task": ANIMAL}, "row to train on, as 'cat' is"),
         ({"label": ANIMALS}, {"task": "ordinal"}, r"Ordinal\(\('cat', 'dog', 'owl'\)\)"),
         ({"label": [i % 21 for i in range(COUNT)]}, {}, "classification.* or task='regression'"),
-        (
-            {"a": cycled(-1, 1), "b": cycled(1, -1, 1)},
-            {},
-            "task='multilabel'.* or task='regression'",
-        ),
+        ({"a": cycled(-1, 1), "b": cycled(1, -1, 1)}, {}, "'multilabel'.* or task='regression'"),
         ({"tags": cycled("1 0 1", "0 1 0")}, {}, "line 2: '1 0 1' in 'tags' is 0 or 1 for each"),
         ({"tags": cycled("[1, 0]", "[0, 1]")}, {"task": "multilabel"}, "does not have the names"),
         ({"tags": cycled("sea", "sun", "sea sun")}, {}, "separator=' '.*task='classification'"),
@@ -332,7 +316,6 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
     words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
     assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
-    assert table(base(tags=TAGS), task=Multilabel(("x", "y", "z"))).train.labels().shape == (20, 3)
     signs = table(base(a=cycled(-1, 1), b=cycled(1, -1, 1)), task="multilabel")
     assert [of(signs)[FILES[i]] for i in (0, 2, 4)] == [[0, 1], [1, 0], [0, 1]]
     for cells, values in (
@@ -383,17 +366,11 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
         whole = table(rows, task=animals, val_fraction=None)
         assert (list(whole), whole.class_names) == ([name], animals.names)
         assert whole[name].labels().tolist() == [1] * COUNT
-    number = table({"file": FILES, "age": ["7.5"] * COUNT}, task="regression", val_fraction=None)[
-        "all"
-    ]
-    assert number.labels().tolist() == [[7.5]] * COUNT
-    for labels in ({"label": ANIMALS}, {"tags": TAGS}, {"age": NUMBERS}):
-        splits = table({"file": FILES, **labels}, val_fraction=0.3)
-        assert len(splits.train) + len(splits.val) == COUNT
-        assert 7 <= len(splits.val) <= 11
-        assert set(of(splits)) == set(FILES)
-        if "label" in labels:
-            assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
+    number = table({"file": FILES, "age": [7.5] * COUNT}, task="regression", val_fraction=None)
+    assert number["all"].labels().tolist() == [[7.5]] * COUNT
+    splits = table({"file": FILES, "label": ANIMALS}, val_fraction=0.3)
+    assert set(of(splits)) == set(FILES)
+    assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
     columns = {"file": FILES, "label": ANIMALS, "group": GROUPS}
     for seed in range(3):
         splits = table(columns, seed=seed)
@@ -494,11 +471,11 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     with pytest.raises(ValueError, match=r"(?s)24 rows of.*\n    and 4 more\nCorrect") as caught:
         table(columns)
     assert str(caught.value).count("\n    line ") == 20
-    wrong = {3: "many", 7: "nan", 11: "inf", 12: "", 13: "1_0"}
+    wrong = {3: "many", 7: "nan", 11: "inf", 13: "1_0"}
     with pytest.raises(ValueError, match="cannot be used") as caught:
         table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
     reasons = {row + 2: f"'{cell}' in 'age' is not a finite number" for row, cell in wrong.items()}
-    assert errors(caught) == {**reasons, 14: "the cell of 'age' is empty, and not a finite number"}
+    assert errors(caught) == reasons
     columns = {name: [*cells, cells[4]] for name, cells in base(label=ANIMALS).items()}
     splits = table(columns)
     assert len(splits.train) + len(splits.val) == COUNT
@@ -516,15 +493,12 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     (photos / "link.png").unlink()
     table(base(age=NUMBERS))
     folder = write(shutil.copytree(photos, tmp_path / "photos"), {FILES[4]: b"no image"})
-    bad = "1 of 30 files cannot be decoded"
-    with pytest.warns(UserWarning, match=bad):
+    with pytest.warns(UserWarning, match="1 of 30 files cannot be decoded"):
         splits = load(folder, labels=tmp_path / "t.csv")
     assert [file.name for file, _ in splits.report.unreadable] == [FILES[4]]
     assert len(splits.train) == 19
     trained = [NUMBERS[i] for i in range(COUNT) if SPLITS[i] == "train" and i != 4]
     assert splits.task.offset == pytest.approx((np.mean(trained),))
-    with pytest.raises(ValueError, match=bad):
-        load(folder, labels=tmp_path / "t.csv", on_bad_file="raise")
 
 
 @pytest.mark.parametrize(("name", "case"), ROWS)
@@ -555,25 +529,16 @@ def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
             load(photos, labels=path)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"row_group_size": 8},
-        {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}},
-        {"version": "1.0", "data_page_version": "2.0", "write_page_index": True},
-    ],
-)
-def test_a_footer_says_what_pyarrow_reads(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_footer_says_what_pyarrow_reads(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = arrow.table({"a": list("abcd") * 5, "n": range(20), "l": [["x", "y"], []] * 10})
-    parquet.write_table(table, path := tmp_path / "t.parquet", **options)
-    metadata, groups = parquet.ParquetFile(path).metadata, row_groups(path)
-    assert len(groups) == metadata.num_row_groups
-    for group, chunks in zip(map(metadata.row_group, range(len(groups))), groups, strict=True):
-        for chunk, theirs in zip(chunks, map(group.column, range(3)), strict=True):
-            assert (chunk.values, chunk.size) == (theirs.num_values, theirs.total_uncompressed_size)
-            is_delta = "DELTA_BYTE_ARRAY" in theirs.encodings
-            assert (DELTA_BYTE_ARRAY in chunk.encodings) == is_delta
+    table, path = arrow.table({"a": [*"abcd"] * 5, "l": [["x", "y"], []] * 10}), tmp_path / "t"
+    parquet.write_table(table, path, row_group_size=8, data_page_version="2.0")
+    theirs = [
+        [(chunk.num_values, chunk.total_uncompressed_size) for chunk in map(group.column, range(2))]
+        for group in map(parquet.ParquetFile(path).metadata.row_group, range(3))
+    ]
+    ours = [[(chunk.values, chunk.size) for chunk in chunks] for chunks in row_groups(path)]
+    assert ours == theirs
 
 
 def test_a_footer_of_millions_of_values_is_not_read(tmp_path: Path) -> None:

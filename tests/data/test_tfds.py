@@ -155,8 +155,7 @@ def test_downloads_get_an_index_and_fail_with_one_error(tmp_path: Path, monkeypa
         load("tf_flowers", data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["kv_two_splits", "tfds:kv_array_record"])
-@pytest.mark.parametrize("cache", one_quick([False, True]))
-def test_a_stopped_run_goes_on(data_dir: Path, name: str, cache: bool) -> None:
+@pytest.mark.parametrize("name", one_quick(["tfds:kv_array_record", "kv_two_splits"]))
+def test_a_stopped_run_goes_on(data_dir: Path, name: str) -> None:
     # 9 batches of 6 are nearly three passes over 20 images.
-    check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (1, 4, 7), cache=cache)
+    check_stopped_run(load(name, data_dir=data_dir).train, 6, 9, (7,))

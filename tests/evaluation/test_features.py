@@ -173,15 +173,6 @@ def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) 
             np.testing.assert_allclose(answer, alone, atol=1e-5)
 
 
-def test_files(pair: list[keras.Model], tmp_path: Path) -> None:
-    write(tmp_path, {"1.png": encode(IMAGE, "PNG"), "2.jpg": b"\xff\xd8\xff"})
-    files = [tmp_path / name for name in ("1.png", "2.jpg", "3.jpg")]
-    (expected, *rest), (predictions, *_) = (list(predict_files(model, files)) for model in pair)
-    reasons = ["the JPEG file is damaged or incomplete", "No such file or directory"]
-    assert [reason for _, reason in rest] == reasons
-    np.testing.assert_allclose(predictions[1], expected[1], atol=1e-4)
-
-
 @pytest.mark.parametrize(
     "task", rows([Multilabel(size=3), Regression(("kg",)), Ordinal(size=3)], [Ordinal(size=3)])
 )

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluation import linear_heads
-from keras_vit.evaluation.linear_heads import (
-    LOGISTIC,
-    MEANS,
-    NEIGHBORS,
-    PENALTIES,
-    RIDGE,
-    fit_head,
-    left_out,
-    stratified_folds,
-)
+from keras_vit.evaluation.linear_heads import LOGISTIC, MEANS, NEIGHBORS, RIDGE, fit_head, left_out
 from keras_vit.evaluation.probes import ABSENT, STRENGTHS
 
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -50,7 +41,7 @@ def test_left_out_by_the_hat_matrix_is_a_refit(folds: np.ndarray, wide: bool) ->
             rest, rows = folds != fold, folds == fold
             ridge.fit(x[rest], ONE_HOT[rest], sample_weight=weights[rest])
             np.testing.assert_allclose(scores[rows], ridge.predict(x[rows]), atol=1e-5)
-    assert setting == PENALTIES[-1]
+    assert setting == linear_heads.PENALTIES[-1]
 
 
 def test_heads_are_scikit_learns() -> None:
@@ -92,13 +83,13 @@ def test_neighbors_of_other_folds_vote() -> None:
 
 def test_folds_hold_every_class_and_whole_groups() -> None:
     labels = np.repeat([0, 1, 2], [12, 8, 8])
-    folds = stratified_folds(labels, seed=3)
+    folds = linear_heads.stratified_folds(labels, seed=3)
     table = np.zeros((3, 8), int)
     np.add.at(table, (labels, folds), 1)
     assert table[1:].tolist() == [[1] * 8] * 2
     assert set(table[0]) == {1, 2}
-    assert (stratified_folds(labels, seed=4) != folds).any()
-    assert stratified_folds(labels, most=3).max() == 2
+    assert (linear_heads.stratified_folds(labels, seed=4) != folds).any()
+    assert linear_heads.stratified_folds(labels, most=3).max() == 2
     groups = np.arange(28) // 2
-    folds = stratified_folds(labels, groups)
+    folds = linear_heads.stratified_folds(labels, groups)
     assert all(len(set(folds[groups == group])) == 1 for group in groups)

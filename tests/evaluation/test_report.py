@@ -9,11 +9,7 @@ from scipy import stats
 from sklearn import metrics
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
-from keras_vit.evaluation import (
-    Report,
-    classification_report,
-    report,
-)
+from keras_vit.evaluation import Report, classification_report, report
 from keras_vit.evaluation.report_text import name_rows
 from keras_vit.evaluation.set_report import set_report
 from keras_vit.tasks import Classification, Multilabel, Ordinal, PredictionSets, Regression, Task

@@ -1,7 +1,6 @@
 """Calibration, mistakes, the page of a report, and the folder of a run."""
 
 import json
-import os
 import re
 import shlex
 from dataclasses import asdict
@@ -17,14 +16,14 @@ import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import calibration, predict_split
 from keras_vit.evaluation.shown_images import images_at
-from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Segmentation, Task
+from keras_vit.tasks import Classification, Regression, Segmentation, Task
 from keras_vit.training import recipes
 from keras_vit_cli.report import description
 from keras_vit_cli.report.report_page import recipe_rows, report_page
 from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_files import write_report
 from tests.bank import small, tiny
-from tests.data.image_fixtures import flat_folder, one_quick
+from tests.data.image_fixtures import flat_folder
 from tests.evaluation.outcomes import outcomes_of, results_of_classes
 
 pytest.importorskip("matplotlib")
@@ -84,16 +83,14 @@ def test_mistakes_are_the_most_confident_errors_and_have_their_images(tmp_path: 
     assert outcomes_of(NAMES, PROBABILITIES.argmax(1), LOGITS).worst() == []
     # Images come in the order of their indices; skipped files do not shift them, nor the labels.
     complete = data.load(flat_folder(tmp_path), val_fraction=0.5).val
-    images = images_at(complete, [7, 2, 4])
-    assert [image.shape for image in images] == [(16, 20, 3)] * 3
-    # The gray level of each image is the number in its name.
-    assert [image[0, 0, 0] for image in images] == [int(complete.files[i].stem) for i in (7, 2, 4)]
     complete.files[2].write_bytes(b"not an image")
     split = data.load(tmp_path, val_fraction=0.5, verify=False).val
     assert split.files == complete.files
     readable = [*split.files[:2], *split.files[3:]]
-    levels = [image[0, 0, 0] for image in images_at(split, [5, 0, 3])]
-    assert levels == [int(readable[i].stem) for i in (5, 0, 3)]
+    images = images_at(split, [5, 0, 3])
+    assert [image.shape for image in images] == [(16, 20, 3)] * 3
+    # The gray level of each image is the number in its name.
+    assert [image[0, 0, 0] for image in images] == [int(readable[i].stem) for i in (5, 0, 3)]
     labels, scores = predict_split(tiny(input_shape=(8, 8, 3)), split)
     np.testing.assert_array_equal(labels, np.delete(complete.labels(), 2))
     assert scores.shape == (len(readable), 2)
@@ -129,14 +126,13 @@ def test_page_has_every_section_and_every_fact() -> None:
     page = report_page("flowers", shown, FACTS, config)
     assert "The head alone was fitted" in page
     assert "learning_rate" not in page
-    # Of an untested class, without facts.
+    # Without facts.
     page = report_page("pets", results_of_classes(["cat", "dog"], [0, 0], [[9, 0], [9, 0]]), {})
-    assert "Not tested, as there are no validation images: dog (1 class of 2)." in page
     assert "| accuracy | 1 | 0.3424 to 1 | 1 |" in page  # Wilson, 2 of 2
     assert "None" not in page
 
 
-@pytest.mark.parametrize("cwd", ["/", "/home/ada", "/elsewhere"])
+@pytest.mark.parametrize("cwd", ["/", "/home/ada"])
 def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "cwd", lambda *_: Path(cwd))
     home = "/home/ada/my work"
@@ -164,47 +160,36 @@ def test_models_weights_and_recipes_are_described() -> None:
         "ViT-Ti/16 (token_merging 2)": keras_vit.VisionTransformer(**ti, token_merging=2),
         other: small(**ti, depth=1, patch_size=8, mlp_dim=768),
         "Mixer-S/16": keras_vit.create("Mixer-S/16", **sizes),
-        "BiTResNet (depths 1; width 32)": keras_vit.models.BiTResNet(
-            depths=(1,), width=32, **sizes
-        ),
     }.items():
         assert description.describe_model(model) == name
     assert description.describe_weights(None, None) == "random"
     of_dinov3 = next(row for row in keras_vit.list_weights() if row.license != "Apache-2.0")
     about = description.describe_weights(None, of_dinov3.name)
     assert f"{of_dinov3.name}, {of_dinov3.license}, " in about
-    same = description.describe_weights("vit_tiny_patch16_224", "augreg_in21k")
-    assert same == description.describe_weights(None, "ViT-Ti/16:augreg_in21k")
     unknown = description.describe_weights("ViT-Ti/16", "/home/ada/vit.npz")
     assert unknown == "vit.npz (its license is not known here)"
     # Of a recipe stands what is set.
     recipe = json.loads(json.dumps(asdict(recipes.get("digits").scaled(steps=150))))  # as resumed
     rows = recipe_rows(Classification(NAMES), recipe, {"precision": "float32", "patience": 3})
-    assert rows == {
-        "loss": "softmax", "steps": "150", "batch_size": "64", "optimizer": "adam",
-        "learning_rate": "0.002", "decay": "cosine", "warmup": "0.08", "weight_decay": "0.05",
-        "label_smoothing": "0.02", "clip_norm": "1", "patience": "3", "augmentation: flip": "no",
-        "augmentation: crop": "resize", "augmentation: shift": "1", "augmentation: shear": "0.2",
-        "augmentation: rotation": "15", "augmentation: zoom": "0.12",
-    }  # fmt: skip
+    assert rows.items() >= {
+        "loss": "softmax", "steps": "150", "learning_rate": "0.002", "label_smoothing": "0.02",
+        "patience": "3", "augmentation: flip": "no", "augmentation: crop": "resize",
+    }.items()  # fmt: skip
+    assert "precision" not in rows
     rows = recipe_rows(Regression(size=1), recipe, {})
     assert rows["loss"] == "squared_error"
     assert "label_smoothing" not in rows  # that loss does not have it
-    mixed = {"loss": "softmax", "mixup": 0.2, "cutmix": 0.5}
-    assert {"mixup", "cutmix"} <= recipe_rows(Classification(NAMES), mixed, {}).keys()
     # Labels of pixels are not mixed.
-    assert not {"mixup", "cutmix"} & recipe_rows(Segmentation(NAMES), mixed, {}).keys()
+    mixed = {"loss": "softmax", "mixup": 0.2}
+    shown = [recipe_rows(kind(NAMES), mixed, {}) for kind in (Classification, Segmentation)]
+    assert ["mixup" in rows for rows in shown] == [True, False]
 
 
 @pytest.mark.parametrize(("task", "targets", "about", "of_split"), [
     (Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose, tulip",
      "2 of 3 classes, 1 to 2 images each"),
-    (Multilabel(("sun", "sea")), [[1, 1], [0, 1], [0, 0]],
-     "multilabel with any of 2 labels: sun, sea", "2 labels, 1 to 2 images each"),
     (Regression(("angle",), units=("degrees",)), [-1.5, 3, 2],
      "regression of 1 number: angle", "angle from -1.5 to 3 degrees"),
-    (Ordinal(("low", "mid", "high")), [0, 1, 2],
-     "ordinal into 3 grades: low, mid, high", "3 grades, 1 images each"),
 ])  # fmt: skip
 def test_what_the_data_are(task: Task, targets: list, about: str, of_split: str) -> None:
     checked = task.check_targets(targets)
@@ -241,6 +226,10 @@ def test_folder(tmp_path: Path) -> None:
     assert page.startswith("# ビオラ\n")
     assert "| duration | 2 epochs in 61 seconds |" in page
     assert all(f"]({name})" in page for name in PLOTS)
+    # A model without mistakes has a plot of them as well.
+    two = data.ArraySplit("val", ("a", "b"), pixels[:2], np.array([0, 1]))
+    write_report(folder, results_of_classes(("a", "b"), [0, 1], 9 * np.eye(2), two), {})
+    assert (folder / "mistakes.png").stat().st_size > 1000
 
 
 def test_the_page_for_a_browser_has_all_and_requests_nothing(browser: Any, tmp_path: Path) -> None:
@@ -281,7 +270,7 @@ def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch
     write_report(tmp_path / "here", results(), {})
     # `best.keras` is from before the calibration.
     (tmp_path / "here" / "best.keras").touch()
-    for facts, is_noted in (({}, False), ({"held_out": 20}, True), ({"calibrated_on": 9}, True)):
+    for facts, is_noted in (({}, False), ({"held_out": 20}, True)):
         write_report(tmp_path / "here", results(), facts)
         page = (tmp_path / "here" / "report.md").read_text()
         assert ("the novelty are in model.keras alone" in page) == is_noted
@@ -292,27 +281,3 @@ def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch
     teacher = str(tmp_path / "ada" / "teacher")
     assert description.short_path(teacher) == "teacher"
     assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
-    assert description.short_path(str(tmp_path / "work" / "ada" / "teacher")) == "ada/teacher"
-
-
-@pytest.mark.parametrize("name", one_quick(reversed(FILES)))
-def test_a_full_disk_leaves_the_last_report(name: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Of a model without mistakes, whose plot of them is there as well."""
-    names, labels = ("a", "b"), np.array([0, 1])
-    split = data.ArraySplit("val", names, np.zeros((2, 8, 8, 3), np.uint8), labels)
-    results = results_of_classes(names, labels, 9 * np.eye(2), split)
-    write_report(tmp_path, results, {}, history={"loss": [1.0]})
-    assert (tmp_path / "mistakes.png").stat().st_size > 1000
-    assert json.loads((tmp_path / "report.json").read_text())["mistakes"] == []
-    before, move = (tmp_path / name).read_bytes(), os.replace
-
-    def fail(source: str, target: str) -> None:
-        if Path(target).name == name:
-            raise OSError(28, "No space left on device")
-        move(source, target)
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match=name):
-        write_report(tmp_path, results, {}, history={"loss": [2.0]})
-    assert (tmp_path / name).read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == len(FILES)
