@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import input_pipeline
-from keras_vit.data import ArraySplit, Augmentation, FileSplit, load, pipeline
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, batch_plan, load, pipeline
 from keras_vit.data.sources.array_splits import DecodedSplit
 from keras_vit.tasks.balance import sampling_rates
 from tests.data.batches import check_stopped_run, passes
@@ -200,3 +200,14 @@ def test_every_class_is_drawn_as_often_other_rates_and_stopped_streams() -> None
     batches = pipeline(RESAMPLED, 4, 16, True, repeat=True, **options).take(20)
     labels = np.concatenate([labels for _, labels in batches])
     assert np.abs(np.bincount(labels) - 80).max() < 12
+
+
+def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = load("digits").train
+    assert batch_plan._decoded_bytes(split, 1) == len(split) * 64
+    plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
+    for limit in (0, 2**30):
+        monkeypatch.setattr(batch_plan, "MEMORY_BYTES", limit)
+        cached = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
+        for ours, theirs in zip(cached, plain, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

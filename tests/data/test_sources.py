@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -288,6 +289,24 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     assert splits.class_names == ("a", "b", "c")
     assert "c/1.png" in names(splits.train)
     assert set(splits.val.labels()) == {0, 1}
+
+
+def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
+    flat_folder(tmp_path)
+    load(tmp_path)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    load(tmp_path)
+    shown = capsys.readouterr().err
+    assert "checking files" in shown
+    # The bar gives way to a finished line with the result.
+    last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
+    assert last.endswith("checked 20 files: all can be decoded\n")
+    next(tmp_path.glob("*/*.*")).write_bytes(b"broken")
+    with pytest.warns(UserWarning, match="cannot be decoded"):
+        load(tmp_path)
+    assert "checked 20 files: 1 cannot be decoded\n" in capsys.readouterr().err
 
 
 def images(names: str) -> dict[str, bytes]:
