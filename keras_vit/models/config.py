@@ -36,6 +36,7 @@ from keras_vit.models.geometry import (
     stages,
 )
 from keras_vit.tasks import Task
+from keras_vit.tasks.task_words import in_words
 
 POOLINGS = ("token", "gap", "map", "token_gap", None)
 POSITION_EMBEDDINGS = (
@@ -161,6 +162,17 @@ class ModelConfig:
             raise ValueError(
                 f"classifier_activation={self.classifier_activation!r} is for one row per image, "
                 f"and {kind} takes logits: leave it out."
+            )
+
+    def check_activation(self, task: Task) -> None:
+        """Raise a ValueError where outputs are not what a task takes for its answers."""
+        activation = getattr(self.map_head, "activation", "linear")
+        if activation not in task.activations:
+            raise ValueError(
+                f"The DPT head ends with activation={activation!r}, as those of released depth "
+                f"models, and the outputs for {in_words(task)} are "
+                f"{' or '.join(task.activations)}: leave it out, or give "
+                "model.with_classifier(task=...) for a new head."
             )
 
     @property
@@ -309,11 +321,8 @@ class ViTConfig(BlockConfig, ModelConfig):
                 f"Images of {self.image_size} pixels are not whole patches of "
                 f"{tuple(cell for _, cell in cells)}, which the DPT head needs: give {fits}."
             )
-        if self.task is not None and head.activation != "linear":
-            raise ValueError(
-                f"activation={head.activation!r} of the DPT head is for maps without a task, and "
-                "the task takes its outputs as they are: leave it out."
-            )
+        if isinstance(self.task, Task):
+            self.check_activation(self.task)
         if any(self.merging):
             raise ValueError(
                 f"token_merging={self.token_merging!r} leaves blocks without a map for map_head="

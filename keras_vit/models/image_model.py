@@ -153,6 +153,7 @@ class ImageModel(CompiledModel):
                     f"{task.kind} of {task.size} does not fit {self.name}, which returns "
                     f"{self.output_shape}: give model.with_classifier(task=...) for a new head."
                 )
+            self._config.check_activation(task)
             if wrong := task.not_scaled(self._targets_seen):
                 warn_of_data(f"{self.name} was trained on targets with {wrong}")
         self._task, self._task_from = task, "user"

@@ -37,6 +37,11 @@ class Answer:
         """The names of the tensors of an exported file, the one of `answers` first."""
         return self.tensor_names
 
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """What a head of maps may end with, for outputs of which these are the answers."""
+        return ("linear",)
+
     def answer_shape(self, image_size: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape of the answer to one image of this height and width."""
         return (self.size,)

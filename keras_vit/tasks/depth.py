@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 from PIL import Image
 
-from keras_vit._base.errors import check_above_zero, printable
+from keras_vit._base.errors import check_above_zero, check_choice, printable
 from keras_vit.tasks.answer import Tally, check_finite_answers
 from keras_vit.tasks.bilinear import bilinear_matrix
 from keras_vit.tasks.depth_colors import depth_colors, depth_range
@@ -26,6 +26,7 @@ KEPT = 128  # numbers that are kept of an image's depths: quantiles
 _MOST_PIXELS = 2**18  # of an image, from which its quantiles are
 _MOST_ROWS, _TRIED = 1000, 64  # images by which a constant is chosen, and how many are tried
 _LARGEST = 30.0  # of an output: its exponential, 1e13, is still far from the largest float32
+FORMS = ("log", "depth", "inverse")
 _SCORES = ("delta1", "abs_rel", "rmse")
 _MEDIANS = ("answered", "present")  # of the measured pixels
 
@@ -34,6 +35,9 @@ _MEDIANS = ("answered", "present")  # of the measured pixels
 @dataclass(frozen=True)
 class Depth(Task):
     """A positive number for every pixel; the answers are the exponentials of the outputs.
+
+    Of released models they are the outputs themselves: depths in meters, or, of relative ones,
+    inverse depths, larger where nearer, without a unit or a zero, which nothing is measured in.
 
     Outputs and answers are `(examples, height, width, 1)` at the size of the model's images, and
     answers in the unit of the targets. Targets are numbers `(examples, height, width)`; NaN,
@@ -48,12 +52,15 @@ class Depth(Task):
             in meters; None for 1 in files of floats, and an error in files of integers.
         typical: The geometric mean of the training images' depths, by which exported files are
             compared; 1 by default. `fitted` computes it.
+        form: What outputs are: `"log"`, logarithms of depths; `"depth"` or `"inverse"`, as of
+            released models, which answer and are not trained: give them a new head for that.
 
-    The last three do not change what outputs mean: tasks that differ in them alone are equal.
+    Unit, scale and typical depth do not change what outputs mean: tasks that differ in them alone
+    are equal.
 
     Raises:
-        ValueError: `depth_scale` or `typical` is not finite or not above 0, or there are several
-            names.
+        ValueError: `depth_scale` or `typical` is not finite or not above 0, there are several
+            names, or the form is unknown.
 
     Example:
 
@@ -86,9 +93,11 @@ class Depth(Task):
     unit: str = field(default="", compare=False)
     depth_scale: float | None = field(default=None, compare=False)
     typical: float = field(default=1.0, compare=False)
+    form: str = "log"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice(self.form, "form", FORMS)
         check_above_zero(typical=self.typical)
         if self.depth_scale is not None:
             check_above_zero(depth_scale=self.depth_scale)
@@ -96,6 +105,10 @@ class Depth(Task):
     @property
     def kind_and_size(self) -> str:
         return self.kind
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        return ("linear",) if self.form == "log" else ("linear", "relu", "sigmoid")
 
     def check_targets(self, targets: Any) -> np.ndarray:
         """Return maps as float32, 0 where nothing was measured, or rows of quantiles as float64."""
@@ -152,6 +165,20 @@ class Depth(Task):
         """Return the mean logarithm of the depths, of each image the same part."""
         return np.log(self._quantiles(targets)).mean(keepdims=True)[0].astype(np.float32)
 
+    def loss(self, name: str | None = None, **options: Any) -> keras.losses.Loss:
+        """Return a loss of outputs that are logarithms.
+
+        Raises:
+            ValueError: They are not, or as for any task.
+        """
+        if self.form != "log":
+            raise ValueError(
+                f"A model whose outputs are {self.form!r}, as released ones, answers and is not "
+                "trained: give it a head of logarithms, model.with_classifier(task=splits.task), "
+                "or load it as keras_vit.load(file, task=splits.task)."
+            )
+        return super().loss(name, **options)
+
     def metrics(self) -> list[keras.metrics.Metric]:
         return [CloseShare()]
 
@@ -163,17 +190,20 @@ class Depth(Task):
         return np.full(1, self.typical, np.float32)
 
     def answers(self, outputs: Any) -> np.ndarray:
-        logs = np.asarray(outputs, np.float32)
-        if logs.ndim != 4 or logs.shape[-1] != 1:
+        numbers = np.asarray(outputs, np.float32)
+        if numbers.ndim != 4 or numbers.shape[-1] != 1:
             raise ValueError(
-                f"Outputs {logs.shape} do not fit depth: give (examples, height, width, 1)."
+                f"Outputs {numbers.shape} do not fit depth: give (examples, height, width, 1)."
             )
-        return np.exp(np.clip(logs, -_LARGEST, _LARGEST))
+        return np.exp(np.clip(numbers, -_LARGEST, _LARGEST)) if self.form == "log" else numbers
 
     def answers_in_graph(self, outputs: Any) -> Any:
-        return ops.exp(ops.clip(ops.cast(outputs, "float32"), -_LARGEST, _LARGEST))
+        numbers = ops.cast(outputs, "float32")
+        return ops.exp(ops.clip(numbers, -_LARGEST, _LARGEST)) if self.form == "log" else numbers
 
     def outputs_in_graph(self, answers: Any) -> Any:
+        if self.form != "log":
+            return answers
         return ops.log(ops.maximum(answers, float(np.exp(-_LARGEST))))
 
     def graph_answers(self, answers: Any, top_k: int = 5) -> dict[str, Any]:
@@ -205,11 +235,22 @@ class Depth(Task):
         depths = self.answer_map(answer, size)
         tiff, png = BytesIO(), BytesIO()
         Image.fromarray(depths).save(tiff, "TIFF", compression="tiff_adobe_deflate")
-        Image.fromarray(depth_colors(depths, *depth_range(depths))).save(png, "PNG")
+        shown = np.maximum(depths, np.finfo(np.float32).tiny)  # an answer of 0 is not unmeasured
+        Image.fromarray(depth_colors(shown, *depth_range(shown))).save(png, "PNG")
         return {".tiff": tiff.getvalue(), ".color.png": png.getvalue()}
 
     def tally(self, targets: Any, answers: Any) -> Tally:
-        """Return the scores of each image, and the medians of its measured pixels: `(images,)`."""
+        """Return the scores of each image, and the medians of its measured pixels: `(images,)`.
+
+        Raises:
+            ValueError: The answers are inverse depths, which are not comparable with depths; or
+                shapes differ, or an answer is not finite.
+        """
+        if self.form == "inverse":
+            raise ValueError(
+                "Relative inverse depths have neither a unit nor a zero, so that no score compares "
+                "them with measured depths: give a metric model, or one trained on such maps."
+            )
         depths, numbers = self.check_targets(targets), np.asarray(answers)
         if (*depths.shape, 1) != numbers.shape:
             raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 from keras_vit.models.dpt import STAGES
 from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
 from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
-from keras_vit.tasks import Segmentation
+from keras_vit.tasks import Depth, Segmentation
 from keras_vit.weights.adaptation import (
     PATCHES,
     POSITIONS,
@@ -28,6 +28,11 @@ from keras_vit.weights.tables.layout import Checkpoint
 NUM_HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
 HEAD_DIM = 64
 DPT = "dpt/reassemble_0/projection/kernel"
+# By the last activation of a DPT head of one output, what it answers (Yang et al. 2024).
+DEPTHS = {
+    "relu": Depth(("inverse depth",), form="inverse"),
+    "sigmoid": Depth(unit="m", form="depth"),
+}
 
 
 class Shapes:
@@ -165,9 +170,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
         arguments["num_heads"] = shape(table, 2)[1]
     arguments |= checkpoint.stated
     if DPT in shapes:
-        arguments["map_head"] = _dpt_head(shapes) | checkpoint.arguments.get("dpt", {})
-        if "head_norm/scale" in shapes and 1 < shapes.num_classes <= Segmentation.most:
-            arguments["task"] = Segmentation(size=shapes.num_classes)
+        arguments |= _maps(shapes, checkpoint.arguments.get("dpt", {}))
     if is_gated:
         arguments["activation"] = "swiglu"
     size = checkpoint.arguments.get("image_size")
@@ -201,6 +204,19 @@ def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
     elif DPT not in shapes and shapes.num_features == 2 * hidden_dim:
         options["pooling"] = "token_gap"
     return options
+
+
+def _maps(shapes: Shapes, stated: dict[str, Any]) -> dict[str, Any]:
+    """Return the DPT head, as far as tensors show it and a configuration states it, and its task.
+
+    Maps of any other meaning have that of the file, or none.
+    """
+    head = _dpt_head(shapes) | stated
+    if "head_norm/scale" in shapes and 1 < shapes.num_classes <= Segmentation.most:
+        return {"map_head": head, "task": Segmentation(size=shapes.num_classes)}
+    if shapes.num_classes == 1 and head["activation"] in DEPTHS:
+        return {"map_head": head, "task": DEPTHS[head["activation"]]}
+    return {"map_head": head}
 
 
 def _dpt_head(shapes: Shapes) -> dict[str, Any]:

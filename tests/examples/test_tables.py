@@ -1,5 +1,6 @@
 """The examples that print a table, of seeds whose training is replaced or features; and depth."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from keras_vit import data
 from keras_vit.curation import measure_photos
 from keras_vit.layers.novelty_score import unit_rows
 from keras_vit.tasks.scores import Score
+from keras_vit_cli import commands
 from tests import bank
 from tests.conftest import REPOSITORY
 from tests.curation.photos import grainy, index_of, picture
@@ -299,7 +301,9 @@ def test_the_size_for_depth_is_that_of_transformers(size: tuple[int, int]) -> No
     assert load_example("depth").size_for(*size) == (expected.height, expected.width)
 
 
-def test_depth_of_a_photograph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_depth_of_a_photograph(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By random weights in the folder of Depth Anything."""
     head = {"width": 8, "depth_width": 4, "activation": "relu"}
     model = keras_vit.VisionTransformer(
@@ -310,11 +314,23 @@ def test_depth_of_a_photograph(tmp_path: Path, capsys: pytest.CaptureFixture[str
     pixels = bank.pixels(30, 47, 3)
     Image.fromarray(pixels).save(tmp_path / "photo.png")
     out = tmp_path / "depth.png"
-    words = [str(tmp_path / "folder"), str(tmp_path / "photo.png"), "--side", "28"]
-    load_example("depth").main([*words, "--out", str(out)])
+    photo = [str(tmp_path / "folder"), str(tmp_path / "photo.png"), "--side", "28"]
+    load_example("depth").main([*photo, "--out", str(out)])
     assert "depth from" in capsys.readouterr().out
     with Image.open(out) as picture:
         found = np.asarray(picture)
     assert found.shape == (30, 94, 3)
     np.testing.assert_array_equal(found[:, :47], pixels)
     assert len(np.unique(found[:, 47:].reshape(-1, 3), axis=0)) > 20
+    # The command, too, stretched to the size of the model.
+    monkeypatch.chdir(tmp_path)
+    assert (
+        commands.main(["predict", "folder", "photo.png", "--out", "rows.jsonl", "--maps", "maps"])
+        == 0
+    )
+    (row,) = map(json.loads, Path("rows.jsonl").read_text().splitlines())
+    with Image.open("maps/photo.tiff") as file:
+        depths = np.asarray(file)
+    assert depths.shape == (30, 47)
+    assert row["predictions"][2]["value"] == pytest.approx(depths.max(), rel=0.05)
+    assert Path("maps/photo.color.png").exists()

@@ -178,3 +178,41 @@ def test_what_it_refuses_and_how_it_is_shown() -> None:
     model.compile(loss=task.loss())
     with pytest.raises(ValueError, match="class_weight weights an image by its one class"):
         model.fit(bank.pixels(2, 32, 32, 3), np.ones((2, 32, 32)), class_weight={0: 1.0}, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("activation", "form", "name"),
+    [("relu", "inverse", "inverse depth"), ("sigmoid", "depth", "depth")],
+)
+def test_released_models_answer_and_are_not_trained(
+    activation: str, form: str, name: str, tmp_path: Path
+) -> None:
+    head = {"width": 8, "activation": activation, "scale": 20.0}
+    changes: dict[str, Any] = {"layer_scale": 1.0, "activation": "gelu", "depth": 4, "mlp_dim": 128}
+    model = bank.fresh(num_classes=1, map_head=head, normalization="imagenet", **changes)
+    keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
+    model = keras_vit.load(tmp_path / "folder")
+    task = model.task
+    assert isinstance(task, Depth)
+    assert (task.form, task.shown_names[0]) == (
+        form,
+        "inverse depth" if form != "depth" else "depth",
+    )
+    outputs = bank.outputs(model, bank.pixels(2, 32, 32, 3))
+    np.testing.assert_array_equal(task.answers(outputs), outputs)
+    np.testing.assert_array_equal(task.answers_in_graph(outputs), outputs)
+    np.testing.assert_array_equal(task.outputs_in_graph(outputs), outputs)
+    model.save(tmp_path / "m.keras")
+    assert keras_vit.load(tmp_path / "m.keras").task == task
+    depths = np.ones((2, 32, 32), "float32")
+    if form == "depth":
+        assert 0 <= task.scores(depths, outputs)["delta1"].value <= 1
+    else:
+        with pytest.raises(ValueError, match="neither a unit nor a zero"):
+            task.scores(depths, outputs)
+    with pytest.raises(ValueError, match=f"outputs are '{form}', as released ones, answers"):
+        task.loss()
+    with pytest.raises(ValueError, match=f"ends with activation='{activation}'"):
+        model.task = Depth()
+    new = model.with_classifier(task=Depth())
+    assert (new.task, new.map_head.activation) == (Depth(), "linear")
