@@ -202,6 +202,9 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
     with pytest.raises(ValueError, match="float32"):
         embed(large, photos, photos.parent / "index16")
     embed(large, photos, photos.parent / "index32", dtype="float32")
+    norm.set_weights([values * np.nan for values in norm.get_weights()])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        embed(large, photos, photos.parent / "nan")
 
 
 def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> None:
