@@ -363,6 +363,8 @@ def test_what_would_not_move_the_masks_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=match):
             data.pipeline(train, 32, 4, **options)
+    with pytest.raises(ValueError, match="photographs' sizes"):
+        data.cached_photographs(train, 64)
 
 
 @pytest.mark.parametrize("kind", rows(["token", "mixer", "bit", "hybrid", "dinov3"], ["token"]))

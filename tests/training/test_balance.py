@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.tasks import Multilabel, Task
+from keras_vit.tasks import Multilabel, Regression, Task
 from keras_vit.tasks.balance import log_priors
 from keras_vit.training.compilation import compile_model
 from keras_vit.training.fitting import fit
@@ -162,3 +162,9 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert printed(splits_of(), balance="logits") == [counts]
     assert printed(splits_of([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
+    ages = ArraySplit(
+        "train", Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
+    )
+    splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
+    with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
+        printed(splits, balance="logits")
