@@ -253,6 +253,7 @@ def check_same_task(model: Any, split: Split) -> None:
             )
         return
     task = task_of(model)
+    task.check_scored()
     if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
         raise ValueError(
             f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "

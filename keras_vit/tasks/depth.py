@@ -239,18 +239,16 @@ class Depth(Task):
         Image.fromarray(depth_colors(shown, *depth_range(shown))).save(png, "PNG")
         return {".tiff": tiff.getvalue(), ".color.png": png.getvalue()}
 
-    def tally(self, targets: Any, answers: Any) -> Tally:
-        """Return the scores of each image, and the medians of its measured pixels: `(images,)`.
-
-        Raises:
-            ValueError: The answers are inverse depths, which are not comparable with depths; or
-                shapes differ, or an answer is not finite.
-        """
+    def check_scored(self) -> None:
         if self.form == "inverse":
             raise ValueError(
                 "Relative inverse depths have neither a unit nor a zero, so that no score compares "
                 "them with measured depths: give a metric model, or one trained on such maps."
             )
+
+    def tally(self, targets: Any, answers: Any) -> Tally:
+        """Return the scores of each image, and the medians of its measured pixels: `(images,)`."""
+        self.check_scored()
         depths, numbers = self.check_targets(targets), np.asarray(answers)
         if (*depths.shape, 1) != numbers.shape:
             raise ValueError(
