@@ -19,12 +19,12 @@ from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channel
 from keras_vit.models.answers import task_of
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
-from keras_vit.training.apart import note_images, without_copies
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compilation import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.lora import freeze_backbone
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
+from keras_vit.training.training_set import note_images, without_copies
 
 # Training images are few where there are this many times more to validate on.
 FEW = 4

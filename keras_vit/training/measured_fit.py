@@ -18,7 +18,6 @@ from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.temperature import divide_logits
 from keras_vit.models.answers import task_of
-from keras_vit.training.apart import digests_of, without_copies
 from keras_vit.training.fitting import History, prepare_network
 from keras_vit.training.head_choice import HeadChoice, choose_head
 from keras_vit.training.measured_tuning import (
@@ -32,7 +31,14 @@ from keras_vit.training.measured_tuning import (
     plan_tuning,
 )
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import grouped_part, set_head, some_of, without
+from keras_vit.training.refinement import set_head
+from keras_vit.training.training_set import (
+    digests_of,
+    grouped_part,
+    some_of,
+    without,
+    without_copies,
+)
 
 MOST_COMPARED = 5000  # training images whose features the heads are fitted to
 HELD_OUT = (200, 500)  # training images that decide, where folds take too long: fewest and most

@@ -32,7 +32,8 @@ from keras_vit.training.head_choice import (
     mean_and_error,
 )
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import set_head, without
+from keras_vit.training.refinement import set_head
+from keras_vit.training.training_set import without
 
 FINE_TUNED = "fine-tuned"
 FOLDS = 3

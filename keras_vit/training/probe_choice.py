@@ -13,15 +13,12 @@ import numpy as np
 from keras_vit import evaluation
 from keras_vit._base.errors import counted
 from keras_vit._base.files import cache_folder
-from keras_vit.data import Split, Splits
-from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.data import Split
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.tasks.classification import most_probable
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import grouped_part, refine, set_head, some_images, without
+from keras_vit.training.refinement import refine, set_head, some_images
 
-FRACTION = 0.2  # of the training images
-MOST = 500  # enough to see a difference of a few percent; all others are trained on
 PROBE, FINE_TUNED = "linear probe", "fine-tuned weights"
 
 
@@ -56,44 +53,6 @@ class ProbeChoice:
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON accepts them."""
         return asdict(self)
-
-
-def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | None]:
-    """Keeps a fifth of the training images, at most `MOST`, from training.
-
-    Every class gives about a fifth of its images and keeps at least one; two classes keep two,
-    which a linear probe needs.
-
-    Args:
-        splits: What `keras_vit.data.load` returned.
-        seed: Decides which images.
-
-    Returns:
-        The splits with the other training images, and the part; None where the images are records,
-        which do not have fixed places, or too few.
-    """
-    train = splits.train
-    if not isinstance(train, IndexedSplit):
-        return splits, None
-    labels = train.labels()
-    size = min(round(FRACTION * len(labels)), MOST)
-    sizes = np.bincount(labels, minlength=splits.num_classes)
-    needed = np.ones_like(sizes)
-    needed[np.argsort(-sizes, kind="stable")[:2]] = 2
-    if train.groups is not None:
-        grouped = grouped_part(splits, size / len(labels), seed)
-        remaining = np.bincount(np.delete(labels, grouped), minlength=splits.num_classes)
-        is_enough = (remaining >= np.minimum(needed, sizes)).all()
-        return without(splits, train, grouped) if is_enough else (splits, None)
-    most = np.minimum(np.ceil(FRACTION * sizes), np.maximum(sizes - needed, 0)).astype(int)
-    part: list[int] = []
-    for place in np.random.default_rng(seed).permutation(len(labels)).tolist():
-        if most[labels[place]] and len(part) < size:
-            most[labels[place]] -= 1
-            part.append(place)
-    if not part:
-        return splits, None
-    return without(splits, train, np.sort(part))
 
 
 def choose_probe(

@@ -37,10 +37,9 @@ from keras_vit.models import ImageModel
 from keras_vit.tasks import Classification
 from keras_vit.training import pretrain as train_on_instances
 from keras_vit.training import recipes
-from keras_vit.training.apart import note_images, without_copies
 from keras_vit.training.measured_fit import STEP_COST, passes_within
 from keras_vit.training.pretraining import BLOCKS
-from keras_vit.training.refinement import some_of
+from keras_vit.training.training_set import note_images, some_of, without_copies
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.pretrain import AFTER, BETTER, NONE, PretrainOptions

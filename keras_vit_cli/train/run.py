@@ -19,7 +19,7 @@ from keras_vit._base.errors import DataRangeWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit._base.version import install_command
-from keras_vit.data.seen_images import CALIBRATED, TRAINED, TUNED, VALIDATED, SeenImages
+from keras_vit.data.seen_images import SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.distribution.kinds import distribution_of
 from keras_vit.evaluation.novelty import classifier_head
@@ -36,7 +36,6 @@ from keras_vit.ops import (
     wait_for_processes,
 )
 from keras_vit.tasks.balance import describe_counts, differs_much
-from keras_vit.training.apart import digests_of, unseen, without_copies
 from keras_vit.training.callbacks import check_tensorboard
 from keras_vit.training.compilation import loss_name
 from keras_vit.training.distillation import Distillation, check_classifier
@@ -44,16 +43,9 @@ from keras_vit.training.first_look import first_look
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.measured_fit import measured_fit, prepare
-from keras_vit.training.probe_choice import choose_probe, hold_out_to_choose
-from keras_vit.training.refinement import (
-    CALIBRATION,
-    hold_out,
-    hold_out_for_coverage,
-    refine,
-    set_head,
-    some_images,
-    some_of,
-)
+from keras_vit.training.probe_choice import choose_probe
+from keras_vit.training.refinement import refine, set_head, some_images
+from keras_vit.training.training_set import TrainingSet, some_of
 from keras_vit.weights import load
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
@@ -126,8 +118,8 @@ class Run:
         folder: Where checkpoints and results are written until the run is complete.
         facts: What `report.json` records besides the scores.
         history: From the name of a metric to its values by epoch.
-        splits: The images and labels, after `load`, without those that were kept for intervals.
-        seen: Which images are used for what, after `keep_apart`; of records, how many.
+        loaded: The images and labels, after `load`.
+        images: Which of them are used for what, after `hold_out` and `keep_apart`.
         model: The classifier; each step of `train_on` may put another in its place.
         outcomes: What is kept of the answers to the validation split, after `predict`, and the
             `targets`.
@@ -136,10 +128,9 @@ class Run:
         ValueError: An option is misspelled, or does not go with another; nothing is loaded yet.
     """
 
-    splits: data.Splits
+    loaded: data.Splits
     model: Any
-    seen: SeenImages
-    calibrating: data.Split | None
+    images: TrainingSet
     outcomes: Outcomes
     targets: np.ndarray
 
@@ -184,7 +175,7 @@ class Run:
                 if find_spec("tensorflow") is None:
                     self.print(NO_SAVED_MODEL.format(install_command("tensorflow")))
                 self.load()
-                self.train_on(self.splits)
+                self.train_on(self.loaded)
                 self.predict()
                 self.write(started)
                 output.finish()
@@ -211,7 +202,7 @@ class Run:
             return None
         self.print = lambda line: None
         self.load()
-        self.train_on(self.splits)
+        self.train_on(self.loaded)
         self.predict()
         return self.report
 
@@ -219,23 +210,23 @@ class Run:
         """Load the teacher, the data and the recipe; print if class sizes differ much."""
         if self.job.teacher is not None:
             self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
-        self.splits = load_splits(self.job)
-        self.print(f"{self.splits!r}")
-        if reason := self.splits.task_reason:
-            self.print(f"task {self.splits.task.kind}: {reason}")
-        if self.splits.report.unreadable or self.splits.report.ignored:
-            self.print(in_options(f"left out: {self.splits.report}", "train"))
+        self.loaded = load_splits(self.job)
+        self.print(f"{self.loaded!r}")
+        if reason := self.loaded.task_reason:
+            self.print(f"task {self.loaded.task.kind}: {reason}")
+        if self.loaded.report.unreadable or self.loaded.report.ignored:
+            self.print(in_options(f"left out: {self.loaded.report}", "train"))
         if is_auto(self.job.weights):
             weights, self.facts["weights"] = choose_weights(
-                self.job, self.splits, self.recipe.image_size, self.folder, self.print
+                self.job, self.loaded, self.recipe.image_size, self.folder, self.print
             )
             self.job = replace(self.job, weights=weights)
-        name, self.recipe = suited_recipe(self.job, self.recipe, self.splits, self.print)
-        mirrors = not self.splits.task.keeps_in_mirror
+        name, self.recipe = suited_recipe(self.job, self.recipe, self.loaded, self.print)
+        mirrors = not self.loaded.task.keeps_in_mirror
         if mirrors and (note := note_of_mirroring(self.job, self.recipe)):
             self.print(note)
         self.facts["recipe"] = name
-        task, recipe = self.splits.task, self.recipe
+        task, recipe = self.loaded.task, self.recipe
         if self.job.coverage is not None and task.kind not in ("classification", "regression"):
             task.with_coverage((), (), self.job.coverage)  # says why not
         if self.job.held_out and not task.learns_from_held_out:
@@ -244,7 +235,7 @@ class Run:
                 f"or intervals, and {task.kind} learns none: leave it out."
             )
         task.check_balance(recipe.balance, loss_name(task, recipe.loss))
-        counts = task.counts(task.to_targets(self.splits.train.labels()))
+        counts = task.counts(task.to_targets(self.loaded.train.labels()))
         if counts is not None and differs_much(counts):
             self.print(f"training images: {describe_counts(task.shown_names, counts)}")
             if recipe.balance == "none" and task.balances:
@@ -254,7 +245,7 @@ class Run:
     def train_on(self, splits: data.Splits) -> None:
         """Train on the splits; set the trained `model`, its `history` and `facts`."""
         keras.utils.set_random_seed(self.job.seed)
-        self.splits = self.loaded = splits
+        self.loaded = splits
         self.hold_out()
         rasters = None if splits.train.bands is None else splits.train
         self.model = build(self.job, self.recipe, splits.task, splits.train.channels, rasters)
@@ -271,22 +262,19 @@ class Run:
         self.calibrate()
 
     def hold_out(self) -> None:
-        """Keeps images from training: to set the temperature, and to decide about the probe."""
+        """Decide what is trained on, and what is kept to decide, tune and calibrate."""
         job, recipe = self.job, self.recipe
-        self.calibrating = None
-        if job.coverage is not None:
-            self.splits, self.calibrating = hold_out_for_coverage(
-                self.splits, job.coverage, job.seed
-            )
-        task = self.splits.task
-        fraction = recipe.held_out if task.learns_from_held_out else 0.0
-        if task.calibrates and job.held_out is None and job.coverage is None:
-            fraction = fraction or CALIBRATION  # thresholds and intervals are of unseen images
-        self.trained_on, self.held_out = hold_out(self.splits, fraction, job.seed)
-        probes = recipe.probe_first and task.sums_to_one
-        self.chooses, self.deciding = probes and not job.freeze_backbone, self.held_out
-        if self.chooses and job.held_out is None and self.held_out is None:
-            self.trained_on, self.deciding = hold_out_to_choose(self.trained_on, job.seed)
+        self.chooses = (
+            recipe.probe_first and self.loaded.task.sums_to_one and not job.freeze_backbone
+        )
+        self.images = TrainingSet.of(
+            self.loaded,
+            recipe,
+            coverage=job.coverage,
+            held_out=job.held_out,
+            chooses=self.chooses,
+            seed=job.seed,
+        )
 
     def prepare(self) -> None:
         """Plans the comparison of fine-tuning with frozen features, where there is one."""
@@ -296,45 +284,26 @@ class Run:
             self.prepared = prepare(
                 self.model,
                 self.recipe,
-                self.trained_on,
+                self.images.splits,
                 self.folder / "checkpoints",
                 budget=job.budget,
-                held_out=self.held_out,
+                held_out=self.images.tuning,
                 seed=job.seed,
             )
-            self.trained_on, self.deciding = self.prepared.splits, self.prepared.held_out
+            self.images = replace(
+                self.images, splits=self.prepared.splits, deciding=self.prepared.held_out
+            )
 
     def keep_apart(self) -> None:
-        """Leaves what is trained on out of every score, and notes in the model who saw which image.
+        """Leave what is trained on out of every score, and note in the model who saw which image.
 
-        Copies of training images are left out of what is held out and of the validation images; of
-        these, also those that the weights it starts from, or its teacher, were made with.
+        So are validation images that the first weights, or the teacher, were made with.
         """
-        train = self.trained_on.train
         before = SeenImages() | self.model.seen_images | getattr(self.teacher, "seen_images", None)
-        if not isinstance(train, IndexedSplit):
-            if before.used:
-                self.print("note: scores may count records that the first weights were made with")
-            counts = {TRAINED: len(train), VALIDATED: len(self.splits.val)}
-            self.model.seen_images = self.seen = SeenImages(counts=counts) | before
-            return
-        self.held_out, self.deciding, self.calibrating = (
-            without_copies(part, train) for part in (self.held_out, self.deciding, self.calibrating)
-        )
-        uses = {
-            TRAINED: train.digests(),
-            TUNED: digests_of(self.held_out, self.deciding),
-            CALIBRATED: digests_of(self.calibrating),
-        }
-        val, line = unseen(self.splits.val, SeenImages.of(uses), before, self.splits.source)
+        self.images, line = self.images.apart(before)
+        self.model.seen_images = self.images.seen
         if line:
             self.print(line)
-            self.splits, self.trained_on = (
-                replace(splits, splits={**splits.splits, "val": val})
-                for splits in (self.splits, self.trained_on)
-            )
-        self.seen = SeenImages.of({**uses, VALIDATED: digests_of(val)}) | before
-        self.model.seen_images = self.seen
 
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
@@ -346,8 +315,8 @@ class Run:
         starts = recipe.probe_first and task.sums_to_one
         if job.first_look or job.freeze_backbone or starts:
             cache = cache_folder() / "features"
-            train = evaluation.features(self.model, self.trained_on.train, cache)
-            val = evaluation.features(self.model, self.trained_on.val, cache)
+            train = evaluation.features(self.model, self.images.splits.train, cache)
+            val = evaluation.features(self.model, self.images.splits.val, cache)
             probe, self.facts["probe_scores"] = first_look(task, train, val, recipe, job.seed)
             shown = (f"{name} {score:.4g}" for name, score in self.facts["probe_scores"].items())
             self.print(f"on frozen features, a linear probe: {', '.join(shown)}")
@@ -362,9 +331,11 @@ class Run:
         self.model, choice, self.history = measured_fit(
             self.model,
             self.recipe,
-            self.trained_on,
+            self.images.splits,
             self.folder / "checkpoints",
-            prepared=self.prepared._replace(splits=self.trained_on, held_out=self.deciding),
+            prepared=self.prepared._replace(
+                splits=self.images.splits, held_out=self.images.deciding
+            ),
             seed=job.seed,
             cache_dir=cache_folder() / "features",
             print_fn=lambda line: self.print(in_options(line, "train")),
@@ -392,7 +363,7 @@ class Run:
         self.history = fit(
             trained,
             self.recipe,
-            self.trained_on,
+            self.images.splits,
             self.folder,
             seed=job.seed,
             print_fn=lambda line: self.print(in_options(line, "train")),
@@ -416,9 +387,9 @@ class Run:
             return
         assert self.start is not None
         # Images that set the temperature must not be trained on.
-        all_images = self.splits.train if self.held_out is None else None
+        all_images = self.images.known.train if self.images.tuning is None else None
         self.model, choice = choose_probe(
-            self.model, self.recipe, self.start, self.deciding, all_images
+            self.model, self.recipe, self.start, self.images.deciding, all_images
         )
         self.print(str(choice))
         self.facts["choice"] = choice.to_dict()
@@ -429,7 +400,7 @@ class Run:
         if self.chooses:
             recipe = replace(recipe, tuned_share=1.0, eval_size=0)  # `choose` has done both
         self.model, scaling = refine(
-            self.model, recipe, self.start, self.held_out, recipe.batch_size
+            self.model, recipe, self.start, self.images.tuning, recipe.batch_size
         )
         self.facts |= scaling
         if "temperature" in scaling:
@@ -440,10 +411,11 @@ class Run:
 
     def calibrate(self) -> None:
         """Prediction sets or intervals, from training images that were used for nothing else."""
-        if self.calibrating is None:
+        calibrating = self.images.calibrating
+        if calibrating is None:
             return
         assert self.job.coverage is not None
-        images = some_images(self.calibrating)
+        images = some_images(calibrating)
         labels, outputs = predict_split(self.model, images, self.recipe.batch_size)
         task, answers = self.model.task, answers_of(self.model, outputs)
         self.model.task = task.with_coverage(task.to_targets(labels), answers, self.job.coverage)
@@ -455,7 +427,7 @@ class Run:
 
         False alarms are as rare as sets without the true class.
         """
-        seen = evaluation.features(self.model, some_of(self.trained_on.train, MOST_FITTED))[0]
+        seen = evaluation.features(self.model, some_of(self.images.splits.train, MOST_FITTED))[0]
         held_out = evaluation.features(self.model, images)[0]
         head = classifier_head(self.model)
         self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms, head))
@@ -463,7 +435,7 @@ class Run:
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
         self.outcomes, self.targets = predict_outcomes(
-            self.model, self.splits.val, self.recipe.batch_size
+            self.model, self.images.known.val, self.recipe.batch_size
         )
         if current_processes() is not None:
             with single_process():
@@ -472,17 +444,17 @@ class Run:
     @property
     def report(self) -> Report:
         """The scores on the validation split."""
-        of_training = self.splits.task.to_targets(self.splits.train.labels())
+        of_training = self.images.known.task.to_targets(self.images.known.train.labels())
         return report_of(self.outcomes, self.targets, of_training)
 
     @property
     def results(self) -> Results:
         """The scores with their plots and mistakes."""
-        return results_of(self.report, self.outcomes, self.splits.val, self.model)
+        return results_of(self.report, self.outcomes, self.images.known.val, self.model)
 
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""
-        report, name = self.splits.report, self.job.output.place.name
+        report, name = self.images.known.report, self.job.output.place.name
         facts = {
             "seconds": round(time.time() - started, 1),
             "model": describe_model(self.model),
@@ -490,15 +462,15 @@ class Run:
             "pixels": [*self.model.image_size, self.model.channels],
             "bands": self.model.eval_transform.bands,
             **self.facts,
-            "data": {part: len(split) for part, split in self.splits.items()},
-            "targets": {part: describe_targets(split) for part, split in self.splits.items()},
+            "data": {part: len(split) for part, split in self.images.known.items()},
+            "targets": {part: describe_targets(split) for part, split in self.images.known.items()},
             "bad_files": [[str(path), reason] for path, reason in report],
             "ignored": [[str(path), reason] for path, reason in report.ignored],
         }
-        self.model.seen_images = self.seen
+        self.model.seen_images = self.images.seen
         with single_process() if current_processes() is not None else nullcontext():
             if isinstance(self.loaded.train, IndexedSplit):
-                write_images(self.folder / IMAGES, self.loaded, self.seen)
+                write_images(self.folder / IMAGES, self.loaded, self.images.seen)
             config = config_of(self.job, self.recipe, self.model, self.folder)
             with atomic_write(self.folder / "model.keras") as temporary:
                 self.model.save(temporary)

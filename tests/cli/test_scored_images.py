@@ -99,9 +99,8 @@ def run_of(tmp_path: Path, seed: int, seen: SeenImages | None = None, **options:
     job = Job(data=str(tmp_path / "photos"), out=tmp_path / "run", seed=seed, **options)
     run = Run(job, lambda line: None)
     run.load()
-    run.splits = run.loaded = run.splits
     run.hold_out()
-    run.model = bank.tiny(task=run.splits.task, num_classes=run.splits.task.outputs)
+    run.model = bank.tiny(task=run.loaded.task, num_classes=run.loaded.task.outputs)
     run.model.seen_images = seen
     run.keep_apart()
     return run
@@ -130,9 +129,10 @@ def test_nothing_that_a_run_used_is_scored(
             csv.writer(stream).writerows([("file", "kind", "group"), *rows])
         options["labels"] = str(tmp_path / "labels.csv")
     run = run_of(tmp_path, seed, **options)
-    parts = [run.trained_on.train, run.held_out, run.deciding, run.calibrating]
+    uses = run.images
+    parts = [uses.splits.train, uses.tuning, uses.deciding, uses.calibrating]
     used = set().union(*(contents(part.files) for part in parts if part is not None))
-    validated = contents(run.splits.val.files)
+    validated = contents(uses.known.val.files)
     assert validated
     assert not validated & used
     others = moved(photos, tmp_path / "others", int(rng.integers(1, 9)))
@@ -156,8 +156,8 @@ def test_nothing_that_a_run_used_is_scored(
     assert not contents(images.split.files) & contents(images.train.files)
     assert f"{len(rest - contents(photos.rglob('*.png')))} new" in images.line
     with suppress(ValueError):  # where no image is left to validate on
-        again = run_of(tmp_path, seed + 1, run.seen, **options)  # starts from these weights
-        assert not contents(again.splits.val.files) & used
+        again = run_of(tmp_path, seed + 1, uses.seen, **options)  # starts from these weights
+        assert not contents(again.images.known.val.files) & used
 
 
 @pytest.mark.usefixtures("small_recipe", "no_export")

@@ -15,10 +15,10 @@ from keras_vit.tasks import Multilabel, Regression, Task
 from keras_vit.tasks.balance import log_priors
 from keras_vit.training.compilation import compile_model
 from keras_vit.training.fitting import fit
-from keras_vit.training.probe_choice import balanced_accuracy, hold_out_to_choose
+from keras_vit.training.probe_choice import balanced_accuracy
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import hold_out
 from keras_vit.training.resume import RunMismatchError
+from keras_vit.training.training_set import hold_out, hold_out_to_choose
 from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run

@@ -12,9 +12,10 @@ import pytest
 
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.training.probe_choice import accuracy, choose_probe, hold_out_to_choose
+from keras_vit.training.probe_choice import accuracy, choose_probe
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
+from keras_vit.training.training_set import hold_out_to_choose
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.record import note_of_probe

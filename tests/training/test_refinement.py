@@ -13,8 +13,9 @@ from keras_vit.models.answers import answers_of
 from keras_vit.training import average_weights, model_stock
 from keras_vit.training.fitting import fit
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import hold_out, refine, set_head
+from keras_vit.training.refinement import refine, set_head
 from keras_vit.training.resume import ResumableRun
+from keras_vit.training.training_set import hold_out
 from tests.bank import TINY, fill, fresh, outputs
 from tests.data.image_fixtures import flat_folder
 from tests.training.common import assert_equal, refused
