@@ -109,8 +109,8 @@ class TrainingSet:
             seen = SeenImages(counts=counts) | before
             line = "note: scores may count records that the first weights were made with"
             return replace(self, seen=seen), line if before.used else ""
-        kept = (self.tuning, self.deciding, self.calibrating)
-        tuning, deciding, calibrating = (without_copies(part, train) for part in kept)
+        parts = (self.tuning, self.deciding, self.calibrating)
+        tuning, deciding, calibrating = (without_copies(part, train) for part in parts)
         uses = {
             TRAINED: train.digests(),
             TUNED: digests_of(tuning, deciding),
