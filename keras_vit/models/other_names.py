@@ -135,8 +135,8 @@ def _read_table() -> Iterator[Rule]:
             arguments |= {name: json.loads(value)} if value else ARGUMENTS[name]
         tags: dict[str, Arguments] = {}
         for name, _, value in (word.partition(".image_size=") for word in row["tags"].split()):
-            own = {name: {"image_size": int(value)} if value else {}}
-            tags |= TAGS.get(name, own)
+            single = {name: {"image_size": int(value)} if value else {}}
+            tags |= TAGS.get(name, single)
         pattern = row["pattern"].format(size=f"(?P<size>{'|'.join(sizes)})", **_NUMBERS)
         pixels = int(row["pixels"]) if row["pixels"] else None
         examples = tuple(row["examples"].split())
