@@ -19,8 +19,8 @@ from keras_vit.ops.hooks import has_hooks
 from keras_vit.ops.jax_processes import connect_jax_processes, whole_values
 from keras_vit.ops.kernels import (
     fused_attention,
+    gelu_kernel,
     has_fused_attention,
-    has_gelu_kernel,
     joins_rows,
     multiply_add,
     multiply_in_float32,
@@ -69,9 +69,9 @@ __all__ = [
     "dropout_strategy",
     "from_all_processes",
     "fused_attention",
+    "gelu_kernel",
     "gradients",
     "has_fused_attention",
-    "has_gelu_kernel",
     "has_hooks",
     "is_cut_by_heads",
     "is_first_process",
