@@ -79,40 +79,6 @@ def test_the_home_has_a_picture_of_each_guide_and_code_that_fits(
     assert max(len(line) for block in code for line in block.splitlines()) < 80
 
 
-def test_new_text_keeps_the_outputs_and_new_code_does_not(tmp_path: Path) -> None:
-    """Blank lines around cells and pieces of printed text are mended, too."""
-    nbformat, script = pytest.importorskip("nbformat"), tmp_path / "guide.py"
-    pytest.importorskip("jupytext")
-
-    def write_guide(text: str, source: str, outputs: list[Any]) -> None:
-        script.write_text(text)
-        cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=outputs)
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), script.with_suffix(".ipynb"))
-
-    output = nbformat.v4.new_output("execute_result", {"text/plain": "2"})
-    old = "# %% [markdown]\n# Old text.\n\n# %%\n1 + 1\n"
-    write_guide(old, "1 + 1", [output])
-    script.write_text('# %% [markdown]\n# New text.\n\n# %% tags=["hide-input"]\n1 + 1\n')
-    assert guides.update_text(script)
-    assert guides.is_current(script)
-    text, code = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
-    assert (text.source, code.metadata.tags) == ("New text.", ["hide-input"])
-    assert code.outputs[0].data == {"text/plain": "2"}
-    script.write_text("# %%\n1 + 2\n")
-    assert not guides.update_text(script)
-    assert not guides.is_current(script)
-    source = "def f():\n    return 1\n\n\nf()"
-    streams = [("stdout", "a\n"), ("stdout", "\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
-    outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams]
-    # With blank lines around the code, as notebooks were written before.
-    write_guide(f"# %%\n\n\n{source}\n", f"\n\n{source}\n", outputs)
-    assert guides.update_text(script)
-    (code,) = nbformat.read(script.with_suffix(".ipynb"), as_version=4).cells
-    assert code.source == source
-    texts = [(output.name, output.text) for output in code.outputs]
-    assert texts == [("stdout", "a\n\nb\n"), ("stderr", "c\n"), ("stdout", "d\n")]
-
-
 @pytest.mark.backends("jax")  # as their committed outputs did
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in RESULTS]

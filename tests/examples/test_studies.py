@@ -1,10 +1,8 @@
 """Studies: results survive an interruption, and the scripts list the trials that they should."""
 
 import csv
-import errno
 import itertools
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,22 +105,6 @@ def test_models_of_trials() -> None:
         dropped.append(replace(one, recipe=recipe).build(5))
     vit, _, _, mixer = dropped
     assert (vit.dropout, vit.stochastic_depth, mixer.stochastic_depth) == (0.1, 0.2, 0.2)
-
-
-def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
-    options = study.study_parser("", "runs").parse_args(["--out", str(tmp_path)])
-    for name in ("table.md", "table.png"):
-        (tmp_path / name).write_bytes(b"old")
-    new = ("new", lambda image: image.write_bytes(b"new"), "a plot")
-    with (
-        patch.object(os, "fsync", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
-        pytest.raises(OSError, match=r"No space left on device: .*table"),
-    ):
-        study.write_study(options, *new)
-    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert found == {"table.md": b"old", "table.png": b"old"}
-    study.write_study(options, *new)
-    assert (tmp_path / "table.md").read_text() == "new\n\n![a plot](table.png)\n"
 
 
 def test_options_and_words(digits: data.Splits, tmp_path: Path) -> None:
