@@ -60,7 +60,7 @@ guides: .venv/docs
 .venv/dev: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet torch==2.13.0
-	.venv/bin/python -m pip install --quiet --editable '.[all,dev,executorch]'
+	.venv/bin/python -m pip install --quiet --editable '.[all,dev,executorch,coreml]'
 	# KerasHub's own tests of backbones; without tensorflow-text, half a gigabyte that no ViT needs.
 	.venv/bin/python -m pip install --quiet kagglehub regex grain portpicker
 	.venv/bin/python -m pip install --quiet --no-deps keras-hub==0.32.0

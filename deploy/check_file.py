@@ -1,6 +1,7 @@
 """Whether an exported file answers here as its model did, with its engine and NumPy alone.
 
-    python check_file.py FILE    # .onnx, .tflite, .pt2, or the folder of OpenVINO or a SavedModel
+    python check_file.py FILE    # .onnx, .tflite, .pt2, or the folder of OpenVINO, a SavedModel,
+                                 # transformers or timm
 
 The file carries images and its model's answers. `keras-vit check` looks at more: image files,
 decisions, and the sum of the bytes. The status is 1 where the file answers otherwise.
@@ -66,6 +67,37 @@ def open_saved_model(path):
     return texts, lambda images: loaded.signatures["images"](images=tf.constant(images))
 
 
+def open_weights(path):
+    import torch
+
+    texts = {key: (path / f"{key}.json").read_text("utf-8") for key in (CONTRACT, PROOF)}
+    contract = json.loads(texts[CONTRACT])
+    if contract["format"] == "timm":
+        import timm
+
+        model = timm.create_model(f"local-dir:{path}", pretrained=True).eval()
+        config = timm.data.resolve_model_data_config(model)
+        mean, std = config["mean"], config["std"]
+    else:
+        import transformers
+
+        model = transformers.AutoModelForImageClassification.from_pretrained(path).eval()
+        config = json.loads((path / "preprocessor_config.json").read_text("utf-8"))
+        mean, std = config["image_mean"], config["image_std"]
+    answers = {"classification": torch.softmax, "regression": lambda logits, axis: logits}
+    answers["multilabel"] = lambda logits, axis: torch.sigmoid(logits)
+    answer = answers[contract["task"]["kind"]]  # grades: keras-vit check
+
+    def run(images):
+        pixels = torch.tensor(((images / 255 - mean) / std).transpose(0, 3, 1, 2)).float()
+        with torch.no_grad():
+            logits = model(pixels)
+        named = answer(getattr(logits, "logits", logits), -1)
+        return dict.fromkeys(("probabilities", "values"), named.numpy())
+
+    return texts, run
+
+
 def unpacked(text, shape, dtype):
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype).reshape(shape).copy()
 
@@ -74,6 +106,7 @@ def main(path):
     openers = {".onnx": open_onnx, ".tflite": open_archive, ".pt2": open_archive}
     is_saved_model = (path / "saved_model.pb").exists()
     opener = openers.get(path.suffix, open_saved_model if is_saved_model else open_openvino)
+    opener = open_weights if (path / "config.json").exists() else opener
     texts, run = opener(path)
     contract, proof = (json.loads(texts[key]) for key in (CONTRACT, PROOF))
     files, size = len(proof["files"]), (*contract["image_size"], contract["channels"])

@@ -13,9 +13,11 @@ from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
 from keras_vit._base.errors import printable
-from keras_vit.exporting import check, export, export_smallest, load_exported
+from keras_vit.exporting import check, export, export_smallest, load_exported, prove_folder
 from keras_vit.exporting.comparison import calibration_images, compare
-from keras_vit.exporting.format_table import check_format
+from keras_vit.exporting.format_table import FOLDERS, check_format
+from keras_vit.exporting.peer_folder import PROVEN
+from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit_cli.audit.audit_command import audit
@@ -126,7 +128,11 @@ def _inspect(options: InspectOptions) -> int:
 def _export(options: ExportOptions) -> None:
     is_auto = options.quantize == "auto"
     # Names missing packages before any work.
-    check_format(options.format, "int8" if is_auto else options.quantize)
+    row = check_format(options.format, "int8" if is_auto else options.quantize)
+    if options.data is not None or is_auto:
+        row.require_system(options.out)
+    if options.triton:
+        check_place(options.out)
     model, out = load(options.model), options.out
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
@@ -134,7 +140,7 @@ def _export(options: ExportOptions) -> None:
     if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
-    names = ("model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips")
+    names = ("model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips", "triton")
     more = _without(options, *names, *(["quantize"] if is_auto else []))
     if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
@@ -150,10 +156,14 @@ def _export(options: ExportOptions) -> None:
         export(model, out, **more)
         print_text(f"written to {out}")
         compared = compare(model, load_exported(out), images.split) if images else None
+    if options.triton:
+        print_text(f"written to {write_config(out)}")
     if compared:
         print_text(in_options(str(compared), "export"))
     # Exported features, and models of other channels, are for the program that reads them.
-    if model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
+    if not row.runs_here:
+        print_next("check", out)
+    elif model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")
 
 
@@ -173,6 +183,12 @@ def _convert(options: ConvertOptions) -> None:
         print_text(model.load_report)
     save_weights(model, options.target, options.layout, overwrite=options.overwrite)
     print_text(f"written to {options.target}")
+    if options.layout in FOLDERS and options.target.is_dir() and isinstance(model.task, PROVEN):
+        try:
+            prove_folder(model, options.target)
+            print_next("check", options.target)
+        except ImportError as error:
+            print_text(f"without images to check it by: {error}")
     print_next_of_model(model, options.target)
 
 

@@ -25,7 +25,8 @@ def write(
 
     Its method `forward` takes one image, float32 `(1, height, width, channels)` in the range of
     `Contract`'s images, and returns the contract's outputs in their order. A batch of any size
-    would keep XNNPACK from planning its memory.
+    would keep XNNPACK from planning its memory. int8 is that of dense layers: weights with a scale
+    per output, and inputs quantized image by image.
     """
     if getattr(model, "token_merging", 0):
         raise ValueError(
@@ -34,9 +35,23 @@ def write(
         )
     import torch
 
-    with _quiet():
+    with quietly():
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
+
+    example = torch.zeros((1, *contract.image_size, contract.channels))
+    with torch.no_grad(), quietly():
+        program = torch.export.export(answers_module(model, contract), (example,))
+        if contract.quantize:
+            program = _quantized(program, example)
+        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        path.write_bytes(lowered.to_executorch().buffer)
+    append(path, contract)
+
+
+def answers_module(model: ImageModel, contract: Contract) -> Any:
+    """Return a torch module from images to the contract's outputs in their order."""
+    import torch
 
     class Answers(torch.nn.Module):
         # As in `torch_file`: the graph holds the weights as constants.
@@ -44,12 +59,29 @@ def write(
             named = named_answers(model, model(images, training=False), contract.top_k)
             return tuple(named[name] for name in contract.outputs)
 
-    example = torch.zeros((1, *contract.image_size, contract.channels))
-    with torch.no_grad(), _quiet():
-        program = torch.export.export(Answers(), (example,))
-        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-        path.write_bytes(lowered.to_executorch().buffer)
-    append(path, contract)
+    return Answers()
+
+
+def _quantized(program: Any, example: Any) -> Any:
+    import torch
+    from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    config = xnnpack.get_symmetric_quantization_config(is_per_channel=True, is_dynamic=True)
+    quantizer = xnnpack.XNNPACKQuantizer()
+    quantizer.set_operator_type(torch.ops.aten.linear.default, config)
+    prepared = prepare_pt2e(program.module(), quantizer)
+    prepared(example)
+    module = convert_pt2e(prepared)
+    for node in [*module.graph.nodes]:
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    used = {node.target for node in module.graph.nodes if node.op == "get_attr"}
+    for name in {*dict(module.named_buffers())} - used:
+        delattr(module, name)  # weights in float32, which would be written, too
+    return torch.export.export(module, (example,))
 
 
 # As of a LiteRT file, in a zip archive behind the program's bytes, which its header counts. The
@@ -59,7 +91,7 @@ add_proof, read_proof = add_to_zip, read_from_zip
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without what ExecuTorch prints of processors and libraries that are not here; errors stay."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -78,7 +110,7 @@ def runner(
     import torch
 
     names = read_contract(path).outputs
-    with _quiet():
+    with quietly():
         from executorch.runtime import Runtime, Verification
 
         program = Runtime.get().load_program(path, verification=Verification.InternalConsistency)

@@ -12,13 +12,14 @@ import numpy as np
 
 from keras_vit._base.errors import check_positive
 from keras_vit.exporting.contract import Contract
-from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.format_table import FORMATS, row_of
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import NOVELTY
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import holds_weights
+from keras_vit.weights.folders.folder_writer import folder_layout
 
 
 class ExportedModel:
@@ -141,13 +142,14 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     """Opens what `keras_vit.export` wrote, in the format's own engine.
 
     Args:
-        path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel or
-            of OpenVINO.
+        path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel,
+            of OpenVINO or Core ML.
 
     Raises:
         FileNotFoundError: There is no such file.
         CheckpointError: It was not exported by this package, or is damaged.
         ImportError: The engine is not installed.
+        RuntimeError: It is for Core ML, and this is not a Mac.
 
     Example:
 
@@ -161,8 +163,9 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     """
     path = Path(path)
     contract = read_contract(path)
-    row = FORMATS[contract.format]
+    row = row_of(contract.format)
     row.require(row.runs_with)
+    row.require_system(path)
     names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
     try:
         run = row.implementation().runner(path, names, "float32")
@@ -206,19 +209,19 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no exported model at {path}.")
-    name = format_of(path)
+    name = format_of(path) or folder_layout(path)
     if name is None:
         raise CheckpointError(
             f"{path} is not an exported model. Give a .onnx, .tflite, .pt2, .pte or .html file, or "
-            "the folder of a SavedModel or of OpenVINO, as keras_vit.export writes them."
+            "the folder of a SavedModel, of OpenVINO or Core ML, as keras_vit.export writes them."
         )
-    row = FORMATS[name]
+    row = row_of(name)
     row.require(row.runs_with[:1])
     try:
         contract = row.implementation().read_contract(path)
     except KeyError as error:
         raise CheckpointError(f"{path} was not exported by this package.") from error
-    except (ImportError, MemoryError):
+    except (ImportError, MemoryError, CheckpointError):
         raise
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(

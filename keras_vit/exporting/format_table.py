@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
-from keras_vit._base.errors import check_choice
+from keras_vit._base.errors import check_choice, printable
 from keras_vit._base.version import install_command
+
+# How weights are stored in fewer bits, the smallest first.
+QUANTIZATIONS = ("int8", "float16")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Format:
         files: Patterns of the files of a folder.
         int8: None, or the reason why it is not quantized, in float16 neither.
         int8_with: What quantizes it in int8, beside the others.
+        quantizations: How its weights are stored in fewer bits, the smallest first.
+        only_on: The system that alone runs it, of Python's names; empty for every one.
     """
 
     name: str
@@ -38,6 +45,8 @@ class Format:
     files: tuple[str, ...] = ()
     int8: str | None = None
     int8_with: tuple[str, ...] = ()
+    quantizations: tuple[str, ...] = QUANTIZATIONS
+    only_on: str = ""
 
     def implementation(self) -> ModuleType:
         """Return the module that writes, reads and runs it."""
@@ -51,11 +60,23 @@ class Format:
                 f"{', '.join(missing)} is missing: {install_command(self.extra)}", name=missing[0]
             )
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether this system has what runs it."""
+        return self.only_on in ("", sys.platform)
 
-# How weights are stored in fewer bits, the smallest first.
-QUANTIZATIONS = ("int8", "float16")
+    def require_system(self, file: Path) -> None:
+        """Raises a RuntimeError where its files cannot be run."""
+        if not self.runs_here:
+            raise RuntimeError(
+                f"{printable(file)} is for {self.name}, which only macOS and iOS have. Here it can "
+                "only be checked (keras_vit.exporting.check): predict with the model that it was "
+                "exported from, or with another format."
+            )
+
+
 _TENSORFLOW = ("tensorflow",)
-_OTHERS = "Give format='litert', 'openvino', 'onnx' or 'html'."
+_OTHERS = "Give format='litert', 'openvino', 'onnx', 'executorch', 'coreml' or 'html'."
 
 FORMATS = {
     "tf_saved_model": Format(
@@ -120,9 +141,37 @@ FORMATS = {
         ("torch", "executorch"),
         (),
         "executorch",
-        int8=f"its quantizers are a package of their own, torchao. {_OTHERS}",
+        int8_with=("torchao",),
+        quantizations=("int8",),
+    ),
+    "coreml": Format(
+        "Core ML",
+        "coreml_file",
+        "torch",
+        ".mlpackage",
+        ("coremltools",),
+        ("torch",),
+        "coreml",
+        (
+            "Data/com.apple.CoreML/model.mlmodel",
+            "Data/com.apple.CoreML/weights/weight.bin",
+            "Manifest.json",
+        ),
+        quantizations=("int8",),
+        only_on="darwin",
     ),
 }
+
+# What `keras_vit.weights.save_weights` writes for other packages, by layout; these are checked.
+FOLDERS = {
+    layout: Format(name, "peer_folder", "torch", None, ("torch", name), (), name)
+    for layout, name in (("huggingface", "transformers"), ("timm", "timm"))
+}
+
+
+def row_of(name: str) -> Format:
+    """Return the row of a format or of a folder for another package."""
+    return FOLDERS[name] if name in FOLDERS else FORMATS[name]
 
 
 def check_format(name: str, quantize: str | None) -> Format:
@@ -136,5 +185,9 @@ def check_format(name: str, quantize: str | None) -> Format:
     check_choice(quantize, "quantize", (None, *QUANTIZATIONS))
     if quantize and row.int8:
         raise ValueError(f"format={name!r} is not quantized: {row.int8}")
+    if quantize and quantize not in row.quantizations:
+        raise ValueError(
+            f"format={name!r} does not have quantize={quantize!r}: give {row.quantizations[0]!r}."
+        )
     row.require((*row.written_with, *row.runs_with, *(row.int8_with if quantize == "int8" else ())))
     return row

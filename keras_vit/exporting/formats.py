@@ -94,6 +94,7 @@ def export(
     | `"openvino"` | a folder with `model.xml` and `model.bin` | OpenVINO |
     | `"torch"` | a `.pt2` file | PyTorch |
     | `"executorch"` | a `.pte` file | ExecuTorch, on phones and boards |
+    | `"coreml"` | a `.mlpackage` folder | Core ML, on macOS and iOS |
     | `"html"` | a `.html` file | the page itself, in a browser |
 
     The page opens by a double click, without a server or a network, and answers images as
@@ -111,7 +112,7 @@ def export(
     them.
 
     A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
-    TensorFlow all others.
+    `"executorch"` and `"coreml"`, TensorFlow all others.
 
     Args:
         model: A model of this package, with `include_preprocessing=True`.
@@ -121,7 +122,7 @@ def export(
             folder.
         quantize: `"int8"` for weights in eight bits: a quarter of the size; `"float16"` for weights
             in sixteen, and products in float32. Formats `"onnx"`, `"litert"`, `"openvino"` and
-            `"html"`.
+            `"html"`; `"executorch"` and `"coreml"` in int8 alone.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
             hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
             others need none.
@@ -224,7 +225,7 @@ def format_of_path(path: Path, name: str | None) -> str:
 def published(path: Path, row: Format, overwrite: bool) -> Iterator[Path]:
     """Yields where a file or folder is to be written, which then takes its place."""
     check_target(path, row, overwrite)
-    if row.suffix is not None:
+    if not row.files:
         with atomic_write(path) as temporary:
             yield temporary
         return
@@ -243,11 +244,11 @@ def _output(path: Path, row: Format) -> OutputFolder:
 def check_target(path: Path, row: Format, overwrite: bool) -> None:
     """Refuses a path where a file of the user would be lost, before any work."""
     suffix = row.suffix
-    if suffix is None:
+    if suffix is not None and path.suffix != suffix:
+        raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
+    if row.files:
         _output(path, row).check(overwrite=overwrite)
         return
-    if path.suffix != suffix:
-        raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)
     check_place(path)

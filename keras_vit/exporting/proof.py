@@ -18,7 +18,7 @@ import numpy as np
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.exporting.agreement import check_files, check_images, decisions_agree
 from keras_vit.exporting.contract import KEY, Contract
-from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.format_table import row_of
 from keras_vit.models.answers import NOVELTY
 
 # Beside the contract's, in a file's metadata; of a zip archive or a folder, a file.
@@ -194,7 +194,7 @@ def run_proof(
         proof: Its images.
         run: What runs pixels of the contract's dtype; None to make it.
     """
-    implementation = FORMATS[contract.format].implementation()
+    implementation = row_of(contract.format).implementation()
     names = [*proof.expected]
     parts = []
     if proof.files:

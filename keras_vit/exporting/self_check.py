@@ -16,14 +16,14 @@ import numpy as np
 from keras_vit._base.errors import counted, printable
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import read_contract
-from keras_vit.exporting.format_table import FORMATS
+from keras_vit.exporting.format_table import row_of
 from keras_vit.exporting.proof import IMAGES, Proof, run_proof
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 
 # Calls whose median is the time per image, after one that is not counted.
 TIMED = 5
 # Formats whose engine follows a damaged file's offsets out of its memory, and ends the process.
-TRUSTING = ("litert", "executorch")
+TRUSTING = ("litert", "executorch", "coreml")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Check:
         flipped: How many of the images have another class, labels, grade or number than in the
             model.
         lost: How many of these the file decided as the model when it was written, and surely.
-        seconds: Per image, of single ones.
+        seconds: Per image, of single ones; NaN where the engine is not on this system.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Check:
         return "answer" if self.contract.task is None else self.contract.task.nouns[0]
 
     def __str__(self) -> str:
-        format = FORMATS[self.contract.format].name
+        row = row_of(self.contract.format)
         precision = self.contract.quantize or "float32"
         files = f", {self.files} of them as files" if self.files else ""
         rows = [("bytes", "as they were written" if self.is_whole else self._changed)]
@@ -93,12 +93,14 @@ class Check:
             rows.append((name, f"largest difference {off:.2g} (at most {most:.2g})"))
         if self.differences and self.contract.task is not None:
             rows.append((f"another {self._noun}", f"{self.flipped} of {counted(IMAGES, 'image')}"))
-        if self.differences:
+        if math.isfinite(self.seconds):
             rows.append(("time per image", f"{1000 * self.seconds:.3g} ms"))
         end = "It answers here as its model." if self.ok else f"Wrong: {'; '.join(self.problems)}."
+        if self.ok and not row.runs_here:
+            end = "Its program answers as its model. Check it on a Mac, too: Core ML was not tried."
         return "\n".join(
             (
-                f"{printable(self.name)}: {format}, {precision}, of keras_vit "
+                f"{printable(self.name)}: {row.name}, {precision}, of keras_vit "
                 f"{printable(self.contract.version)}, run by {self.engine} on "
                 f"{counted(IMAGES, 'image')}{files}",
                 *(f"  {name:20}{text}" for name, text in rows),
@@ -117,8 +119,10 @@ def check(path: str | os.PathLike[str]) -> Check:
     found. (The sum shows damage, not who made the file.)
 
     Args:
-        path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel or
-            of OpenVINO.
+        path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel,
+            of OpenVINO or Core ML, or of transformers or timm that `prove_folder` was
+            given. (A package for Core ML is run on a Mac alone; elsewhere coremltools evaluates its
+            program.)
 
     Returns:
         What was found; it prints as a table, and `ok` says whether the file answers as its model.
@@ -140,7 +144,7 @@ def check(path: str | os.PathLike[str]) -> Check:
     """
     path = Path(path)
     contract = read_contract(path)
-    row = FORMATS[contract.format]
+    row = row_of(contract.format)
     row.require(row.runs_with)
     implementation = row.implementation()
     try:
@@ -152,12 +156,14 @@ def check(path: str | os.PathLike[str]) -> Check:
             )
         proof, is_whole = Proof.from_text(text, contract, rest)
         engine = _engine(row.runs_with[-1])
+        if hasattr(implementation, "engine"):
+            engine = implementation.engine(engine)
         if not is_whole and contract.format in TRUSTING:
             return Check(path.resolve().name, contract, engine, files=len(proof.files))
         run = implementation.runner(path, [*proof.expected], contract.dtype)
         outputs = run_proof(path, contract, proof, run)
         seconds = []
-        for _ in range(TIMED + 1):
+        for _ in range(TIMED + 1 if row.runs_here else 0):
             began = time.perf_counter()
             run(proof.pixels[:1])
             seconds.append(time.perf_counter() - began)
@@ -176,7 +182,7 @@ def check(path: str | os.PathLike[str]) -> Check:
         tolerance=proof.tolerance,
         flipped=int(other.sum()),
         lost=int((other & np.array(proof.steady)).sum()),
-        seconds=statistics.median(seconds[1:]),
+        seconds=statistics.median(seconds[1:] or [math.nan]),
     )
 
 

@@ -16,7 +16,7 @@ from keras_vit.data import Split
 from keras_vit.evaluation import predict_split
 from keras_vit.exporting.comparison import Comparison, compare
 from keras_vit.exporting.exported import load_exported
-from keras_vit.exporting.format_table import QUANTIZATIONS, check_format
+from keras_vit.exporting.format_table import check_format
 from keras_vit.exporting.formats import check_target, export, format_of_path, published
 from keras_vit.models import ImageModel
 from keras_vit.tasks.scores import wilson_interval
@@ -125,8 +125,9 @@ def export_smallest(
         )
     path, format = Path(path), format_of_path(Path(path), format)
     row = check_format(format, "int8")
+    row.require_system(path)
     check_target(path, row, overwrite)
-    ways: list[tuple[str, str | None, Any]] = [(name, name, None) for name in QUANTIZATIONS]
+    ways: list[tuple[str, str | None, Any]] = [(name, name, None) for name in row.quantizations]
     if format == "openvino" and calibration is not None:
         ways.insert(0, ("int8, calibrated", "int8", calibration))
     predicted, trials = predict_split(model, split), list[Trial]()

@@ -11,7 +11,10 @@ from keras_vit_cli.options.shared import EXPORTED_HELP
 class CheckOptions:
     """The options of `keras-vit check`."""
 
-    file: Path = in_model(EXPORTED_HELP, name=POSITIONAL)
+    file: Path = in_model(
+        f"{EXPORTED_HELP}, or a folder of keras-vit convert for transformers or timm",
+        name=POSITIONAL,
+    )
 
 
 CHECK = Command(

@@ -79,6 +79,7 @@ BY_SUFFIX: dict[str, tuple[tuple[str, ...], str]] = {
     ".onnx": (("onnx", "onnxruntime"), "onnx"),
     ".pte": (("torch", "executorch"), "executorch"),
     ".tflite": (("ai_edge_litert",), "litert"),
+    ".mlpackage": (("coremltools",), "coreml"),
 }
 
 

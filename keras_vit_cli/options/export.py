@@ -8,7 +8,8 @@ from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import Command, UsageError, in_data, in_model, in_run, percent
 from keras_vit_cli.options.shared import PIXELS
 
-EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", "torch", "executorch")
+ON_TORCH = ("torch", "executorch", "coreml")  # what is written there
+EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", *ON_TORCH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +30,15 @@ class ExportOptions:
     )
     format: str = in_run(
         "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, litert "
-        "a .tflite file, torch a .pt2 file, executorch a .pte file, html a page that runs the "
-        "model in a browser",
+        "a .tflite file, torch a .pt2 file, executorch a .pte file, coreml a .mlpackage folder for "
+        "Macs and iPhones, html a page that runs the model in a browser",
         "tf_saved_model",
         choices=EXPORT_FORMATS,
     )
     quantize: str | None = in_run(
         "weights in eight bits, a quarter of the size, or in float16; auto tries what the format "
-        "has and keeps the smallest that holds --max-flips: onnx, litert, openvino and html",
+        "has and keeps the smallest that holds --max-flips: onnx, litert, openvino and html; "
+        "executorch and, without auto, coreml: int8 alone",
         None,
         choices=("int8", "float16", "auto"),
     )
@@ -58,6 +60,11 @@ class ExportOptions:
         None,
         metavar="FILE",
     )
+    triton: bool = in_run(
+        "of onnx: with --out REPOSITORY/NAME/VERSION/model.onnx, also write config.pbtxt, by which "
+        "Triton serves it",
+        False,
+    )
     overwrite: bool = in_run("replace the earlier export in --out", False)
 
 
@@ -67,6 +74,8 @@ def _check(options: dict[str, Any]) -> None:
         raise UsageError(
             "--max-flips has no effect without --quantize auto (see keras-vit export -h)."
         )
+    if options["triton"] and options["format"] != "onnx":
+        raise UsageError("--triton is for --format onnx (see keras-vit export -h).")
     if options["max_flips"] is None:
         options["max_flips"] = 0.01
 

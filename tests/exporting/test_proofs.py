@@ -1,5 +1,6 @@
 """Exported files prove themselves: by images, answers and sums that they carry."""
 
+import json
 import runpy
 import shutil
 from collections.abc import Callable
@@ -13,19 +14,21 @@ import pytest
 import keras_vit
 from keras_vit import tasks
 from keras_vit.data import EvalTransform
-from keras_vit.exporting import FORMATS, check, load_exported
+from keras_vit.exporting import FORMATS, check, load_exported, peer_folder
 from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.proof import MOST_VALUES, Proof
 from keras_vit.weights import CheckpointError
 from keras_vit_cli import commands as cli
 from tests import bank
-from tests.exporting.artifacts import PATHS, Artifacts, contract, formats, pairs
+from tests.exporting.artifacts import LONG, PATHS, Artifacts, contract, formats, pairs
 from tests.exporting.test_one_preparation import sensitive_model
 from tests.models.test_task import TASKS
 
 # With the engine alone; as a script it would import it anew.
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "deploy/check_file.py"))["main"]
 WEIGHTS = {"tf_saved_model": "variables/variables.data-00000-of-00001", "openvino": "model.bin"}
+WEIGHTS["coreml"] = "Data/com.apple.CoreML/weights/weight.bin"
 
 
 def copied(source: Path, folder: Path) -> Path:
@@ -34,7 +37,7 @@ def copied(source: Path, folder: Path) -> Path:
 
 
 def proof_of(path: Path) -> tuple[Proof, bool]:
-    about = load_exported(path).contract
+    about = read_contract(path)
     text, rest = FORMATS[about.format].implementation().read_proof(path)
     return Proof.from_text(text, about, rest)
 
@@ -55,7 +58,7 @@ def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> N
     assert (result.is_whole, result.files, result.lost) == (True, 3, 0)
     assert result.differences["probabilities"] < 1e-3
     assert result.seconds > 0
-    assert format == "html" or SCRIPT(path) == 0
+    assert format in ("html", *LONG) or SCRIPT(path) == 0
     proof, _ = proof_of(path)
     assert sum(proof.steady) > 4
     pixels = np.concatenate([*proof.prepared(result.contract), proof.pixels.astype("float32")])
@@ -109,6 +112,44 @@ def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path:
         assert result.ok == (other is about), other
     assert "its probabilities differ by" in str(result)
     assert SCRIPT(path) == 1
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_folders_are_proven(layout: str, tmp_path: Path, capsys: Any) -> None:
+    """By transformers and timm alone: of bits that flip, and of another preparation."""
+    name = {"huggingface": "transformers"}.get(layout, layout)
+    pytest.importorskip(name, exc_type=ImportError)
+    folder = tmp_path / "folder"
+    sensitive_model().save(tmp_path / "m.keras")
+    assert cli.main(["convert", str(tmp_path / "m.keras"), str(folder), "--layout", layout]) == 0
+    assert f"keras-vit check {folder}" in capsys.readouterr().out
+    result = check(folder)
+    assert (result.ok, result.files, result.lost) == (True, 3, 0), result
+    assert result.engine.startswith(f"{name} ")
+    assert SCRIPT(folder) == 0
+    weights, about = folder / "model.safetensors", read_contract(folder)
+    proof, _ = Proof.from_text((folder / "keras_vit_proof.json").read_text(), about, "")
+    content = weights.read_bytes()
+    for place in np.linspace(0, len(content) - 1, 5).astype(int):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(place % 8)
+        weights.write_bytes(damaged)
+        assert is_wrong(folder), place
+    weights.write_bytes(content)
+    file = folder / ("config.json" if layout == "timm" else "preprocessor_config.json")
+    whole, key = file.read_text(), "mean" if layout == "timm" else "image_mean"
+    config = json.loads(whole)
+    config.get("pretrained_cfg", config)[key] = [0.4, 0.5, 0.5]
+    file.write_text(json.dumps(config))
+    # Sealed as if it had been written so.
+    seal = proof.to_text(peer_folder.read_proof(folder)[1])
+    (folder / "keras_vit_proof.json").write_text(seal)
+    result = check(folder)
+    assert (result.is_whole, result.ok) == (True, False)
+    assert (folder / "keras_vit.json").unlink() is None
+    assert cli.main(["check", str(folder)]) == 2
+    assert f"convert the model again where {name} is installed" in capsys.readouterr().err
 
 
 @pairs(

@@ -143,6 +143,12 @@ def _counted_outputs(model: VisionTransformer) -> str:
     return f"{model.task.kind} of {model.task.size}"
 
 
+def folder_layout(folder: Path) -> str | None:
+    """Return the layout of a folder that this package wrote; None for another folder."""
+    layout = _mark(folder / "config.json").get("layout")
+    return layout if layout in CONFIGS else None
+
+
 def _mark(file: Path) -> Mapping[str, Any]:
     """Return what this package wrote into a JSON file about itself; empty for a file of others."""
     try:
