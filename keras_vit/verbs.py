@@ -27,6 +27,7 @@ def evaluate(
     *,
     split: str | None = None,
     batch_size: int = 32,
+    windows: str | int | None = None,
     print_fn: Callable[[str], None] = print,
     **loading: Any,
 ) -> evaluation.Report:
@@ -45,6 +46,7 @@ def evaluate(
         split: "val", "test", "train" or "all"; None for the validation images where the data says
             which these are, and otherwise for all that the model has not seen.
         batch_size: Images per batch.
+        windows: As for `predict`: maps are scored at the images' own sizes.
         print_fn: Prints which images are scored, and which are left out.
         **loading: `labels`, `task` and the others about a table, `data_dir`, `max_pixels` and
             `reader`, as for `keras_vit.data.load`.
@@ -81,7 +83,7 @@ def evaluate(
     images = unseen_images(model, data, path=path, split=split, **loading)
     check_same_task(model, images.split)
     print_fn(f"{model.name} on {images.source}\n{images.line}")
-    return evaluation.evaluate(model, images.split, batch_size)
+    return evaluation.evaluate(model, images.split, batch_size, windows)
 
 
 def predict(
@@ -91,6 +93,7 @@ def predict(
     top: int = 5,
     batch_size: int = 32,
     max_pixels: int = sources.MAX_PIXELS,
+    windows: str | int | None = None,
 ) -> list[Row]:
     """Answer images, each in a row of names and values.
 
@@ -102,6 +105,10 @@ def predict(
         top: How many classes a row has at most, the most probable first.
         batch_size: Images per batch.
         max_pixels: Largest height times width of a file to decode.
+        windows: Of files and a model of pixels, how those are seen that are larger than its images:
+            by windows that overlap, of the photograph with a short side as long as theirs
+            (`"model"`), as it is (`"own"`) or of so many pixels; or without windows, at its aspect
+            ratio (`"whole"`). None stretches it. See `keras_vit.evaluation.windows.Windows`.
 
     Returns:
         A dictionary per image, in order, with `file`, or the number of an image in an array,
@@ -133,10 +140,15 @@ def predict(
     answers: Iterable[tuple[Any, Any]]
     if hasattr(data, "__array__") and not hasattr(data, "tobitmap"):
         check_takes_pixels_to_answers(model)
+        if windows is not None:
+            raise ValueError(
+                f"windows={windows!r} is for image files, and an array has the model's size: leave "
+                "windows out, or call keras_vit.evaluation.windows.Windows(model).map_of(pixels)."
+            )
         outputs = scoring_model(model).predict(_images(data), batch_size=batch_size, verbose=0)
         answers = enumerate(answer_rows(model, outputs))
     else:
-        answers = predict_files(model, _files(data), batch_size, max_pixels)
+        answers = predict_files(model, _files(data), batch_size, max_pixels, windows)
     task, novelty = task_of(model), has_novelty(model)
     return [answer_row(task, file, answer, top, novelty) for file, answer in answers]
 

@@ -160,7 +160,9 @@ def fill(model: keras.Model, seed: int = 0, scale: float = 0.1) -> None:
     random = np.random.default_rng(seed)
     for variable in model.weights:
         if "float" in variable.dtype:
-            variable.assign(random.normal(0, scale, variable.shape).astype("float32"))
+            values = random.normal(0, scale, variable.shape).astype("float32")
+            is_variance = variable.name == "moving_variance"  # the root of it is NaN below 0
+            variable.assign(1 + np.abs(values) if is_variance else values)
 
 
 def wake(model: keras.Model) -> None:

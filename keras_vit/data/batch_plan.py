@@ -14,7 +14,7 @@ from keras_vit.data.arrays import Array
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.augment.change import Draws
 from keras_vit.data.augment.training_image import training_mask
-from keras_vit.data.eval_transform import BAND_MODES, WHOLE_MODES, EvalTransform
+from keras_vit.data.eval_transform import BAND_MODES, EvalTransform
 from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.data.sources.array_splits import MEMORY_BYTES, ArraySplit, DecodedSplit
 from keras_vit.data.sources.splits import Split, spread
@@ -190,12 +190,8 @@ def check_map_plan(plan: BatchPlan) -> None:
             f"augment: {what} images, and the labels of {plan.split!r} are maps, which would stay "
             'as they are: give an Augmentation without, such as "maps".'
         )
-    if not plan.training and plan.transform.mode not in WHOLE_MODES:
-        raise ValueError(
-            f"eval_transform={plan.transform.mode!r} crops the border, which the maps of "
-            f"{plan.split!r} have: set model.eval_transform = 'stretch', or one of "
-            f"{', '.join(WHOLE_MODES)}."
-        )
+    if not plan.training:
+        plan.transform.check_whole(repr(plan.split))
 
 
 def check_mixing(alphas: tuple[float, float], layers_mix: bool, columns: int | None) -> None:

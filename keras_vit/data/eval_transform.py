@@ -162,6 +162,15 @@ class EvalTransform:
             return value
         return cls(value) if isinstance(value, str) else cls(**(value or {}))
 
+    def check_whole(self, maps: str) -> None:
+        """Raise a ValueError for a mode that crops the border of images that have these maps."""
+        if self.mode not in WHOLE_MODES:
+            raise ValueError(
+                f"eval_transform={self.mode!r} crops the border, which the maps of {maps} have: "
+                "set model.eval_transform = 'stretch', or one of "
+                f"{', '.join(WHOLE_MODES)}."
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Return what differs from the defaults, as it is saved."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -11,20 +11,24 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit import ops as backend
-from keras_vit._base.errors import check_positive
+from keras_vit._base.errors import check_positive, printable
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_file, sixteen_bit_files
+from keras_vit.data.sources.map_folder import MapSplit
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.report import Report, report_of
+from keras_vit.evaluation.windows import Windows
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.normalization import own_statistics
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.models.views import eval_transform_of, mean_of_views
 from keras_vit.ops import current_processes
+from keras_vit.tasks.answer import check_finite_answers
 
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20
+_ANY = 10**12  # pixels of files that were checked when they were found
 
 
 def predict_files(
@@ -32,6 +36,7 @@ def predict_files(
     files: Iterable[str | Path],
     batch_size: int = 32,
     max_pixels: int = data.MAX_PIXELS,
+    windows: str | int | None = None,
 ) -> Iterator[tuple[Path, np.ndarray | str]]:
     """Predicts what a model answers for image files.
 
@@ -41,6 +46,9 @@ def predict_files(
             number of them.
         batch_size: Images per batch.
         max_pixels: Largest height times width of a file to decode.
+        windows: Of a model of pixels, how large images are seen, `side` of
+            `keras_vit.evaluation.windows.Windows`: answers are maps of the images' own sizes. None:
+            images are resized to the model's size.
 
     Yields:
         Every file in order, with its answer `(size,)` by the model's task, such as a probability
@@ -50,7 +58,7 @@ def predict_files(
         of the training.
 
     Raises:
-        ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers`.
+        ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers` and `Windows`.
 
     Example:
 
@@ -65,13 +73,17 @@ def predict_files(
     check_positive(batch_size=batch_size)
     check_takes_pixels_to_answers(model)
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // _answer_bytes(model), 1))
-    scoring = scoring_model(model)
+    by_windows = None if windows is None else Windows(model, windows, batch_size)
+    scoring = scoring_model(model) if by_windows is None else None
     remaining, looked_at, size = iter(files), 0, 0
     deep: list[Path] = []
     while paths := [Path(file) for file in islice(remaining, batch_size)]:
         if not deep and eval_transform_of(model).bands is None:  # one warning
             looked_at += len(paths)
             warn_of_sixteen_bits(deep := sixteen_bit_files(paths), looked_at)
+        if by_windows is not None:
+            yield from ((path, by_windows.of_file(path, max_pixels)) for path in paths)
+            continue
         if backend.compiles_per_shape() and len(paths) == batch_size:
             size = batch_size  # also of batches with broken files, and of the last one
         images, failed = read_images(model, paths, max_pixels)
@@ -193,11 +205,14 @@ def _predicted(
     return labels, predictor.predict(batches, verbose=0, steps=steps)
 
 
-def evaluate(model: keras.Model, split: data.Split, batch_size: int = 32) -> Report:
+def evaluate(
+    model: keras.Model, split: data.Split, batch_size: int = 32, windows: str | int | None = None
+) -> Report:
     """Score a model's answers to the images of a split by its task.
 
     Args:
         model: See `predict_split`, also for the other arguments.
+        windows: As for `predict_files`: maps are scored at the images' own sizes.
 
     Raises:
         ValueError: The model does not have a task, or the labels do not suit it.
@@ -212,12 +227,12 @@ def evaluate(model: keras.Model, split: data.Split, batch_size: int = 32) -> Rep
     >>> report.examples, list(report.scores)
     (360, ['accuracy', 'balanced_accuracy', 'macro_f1'])
     """
-    outcomes, targets = predict_outcomes(model, split, batch_size)
+    outcomes, targets = predict_outcomes(model, split, batch_size, windows)
     return report_of(outcomes, targets)
 
 
 def predict_outcomes(
-    model: keras.Model, split: data.Split, batch_size: int = 32
+    model: keras.Model, split: data.Split, batch_size: int = 32, windows: str | int | None = None
 ) -> tuple[Outcomes, np.ndarray]:
     """Return what a model's answers to a split leave behind for their scores, and the targets.
 
@@ -226,8 +241,11 @@ def predict_outcomes(
 
     Args:
         model: See `predict_split`, also for the other arguments.
+        windows: As for `evaluate`.
     """
     task, of_split = task_of(model), split.task
+    if windows is not None:
+        return _outcomes_of_windows(model, split, batch_size, windows)
     row_bytes = _answer_bytes(model)
     # Several processes predict together, in `predict` alone.
     if row_bytes * len(split) <= MOST_SCORE_BYTES or current_processes() is not None:
@@ -251,6 +269,28 @@ def predict_outcomes(
         parts.append(Outcomes.of(task, targets, answers_of(model, outputs), *novelty))
         all_targets.append(of_split.summary(targets))
     return Outcomes.joined(parts), np.concatenate(all_targets)
+
+
+def _outcomes_of_windows(
+    model: keras.Model, split: data.Split, batch_size: int, windows: str | int
+) -> tuple[Outcomes, np.ndarray]:
+    """Return `predict_outcomes` of an image and its map at a time, both as large as the file."""
+    task = split.task
+    if not isinstance(split, MapSplit):
+        raise ValueError(
+            f"windows={windows!r} is for photographs in files with a map of each, and {split!r} "
+            "is something else: leave windows out."
+        )
+    parts, targets = [], []
+    answers = predict_files(model, split.files, batch_size, split.max_pixels or _ANY, windows)
+    for i, (file, answer) in enumerate(answers):
+        if isinstance(answer, str):
+            raise data.BadImageError(f"{printable(file)} cannot be read: {answer}")
+        check_finite_answers(answer[None])
+        target = task.to_targets(split.label_map(i)[None])
+        parts.append(Outcomes.of(task_of(model), target, answer[None]))
+        targets.append(task.summary(target))
+    return Outcomes.joined(parts), np.concatenate(targets)
 
 
 def _answer_bytes(model: keras.Model) -> int:

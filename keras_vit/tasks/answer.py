@@ -29,6 +29,8 @@ class Answer:
     # Whether answers are the softmax of as many outputs: those have temperatures, and probes by
     # logistic regression.
     sums_to_one: ClassVar[bool] = False
+    # Whether answers to the pixels of two windows of an image mean the same.
+    joins_windows: ClassVar[bool] = True
     # Whether `calibrated` decides something, on images that were not trained on.
     calibrates: ClassVar[bool] = False
 
@@ -104,13 +106,18 @@ class Answer:
         """Return what is answered to each pixel of an image, `(height, width)`, as targets are.
 
         Args:
-            answer: An entry of `answers`.
+            answer: An entry of `answers`; or such a map, as large images have it: `describe`,
+                `answer_files` and `tally` take that as well.
             size: Height and width of the image.
 
         Raises:
             ValueError: The answer is not one of pixels.
         """
         raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
+
+    def decided(self, answers: Any) -> np.ndarray:
+        """Return the pixels of `answer_map` from answers of that size, `(..., height, width)`."""
+        raise NotImplementedError
 
     def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
         """Return files of `answer_map`, from the same arguments: their contents by suffix."""

@@ -14,7 +14,7 @@ from PIL import Image
 
 from keras_vit._base.errors import check_above_zero, check_choice, printable
 from keras_vit.tasks.answer import Tally, check_finite_answers
-from keras_vit.tasks.bilinear import bilinear_matrix
+from keras_vit.tasks.bilinear import resized_map
 from keras_vit.tasks.depth_colors import depth_colors, depth_range
 from keras_vit.tasks.depth_losses import CLOSE, CloseShare, SiLog
 from keras_vit.tasks.scores import NamedScores
@@ -105,6 +105,10 @@ class Depth(Task):
     @property
     def kind_and_size(self) -> str:
         return self.kind
+
+    @property
+    def joins_windows(self) -> bool:  # type: ignore[override]
+        return self.form != "inverse"
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -226,9 +230,10 @@ class Depth(Task):
 
     def answer_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
         """Return the depth of each pixel of an image, bilinear, float32 `(height, width)`."""
-        depths = np.asarray(answer, np.float32)[..., 0]
-        rows, columns = (bilinear_matrix(*pair) for pair in zip(depths.shape, size, strict=True))
-        return np.asarray(rows @ depths @ columns.T)
+        return resized_map(np.asarray(answer, np.float32), size, self.decided)
+
+    def decided(self, answers: Any) -> np.ndarray:
+        return np.asarray(answers, np.float32)[..., 0]
 
     def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
         """Return a TIFF file of float32, the depths themselves, and a PNG file of their colors."""
@@ -250,6 +255,7 @@ class Depth(Task):
         """Return the scores of each image, and the medians of its measured pixels: `(images,)`."""
         self.check_scored()
         depths, numbers = self.check_targets(targets), np.asarray(answers)
+        numbers = numbers[..., None] if numbers.shape == depths.shape else numbers
         if (*depths.shape, 1) != numbers.shape:
             raise ValueError(
                 f"Targets {depths.shape} do not match answers {numbers.shape}: give maps of one "

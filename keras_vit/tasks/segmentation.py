@@ -14,15 +14,13 @@ from PIL import Image
 
 from keras_vit._base.errors import listed, printable
 from keras_vit.tasks.answer import Columns, Tally, check_finite_answers
-from keras_vit.tasks.bilinear import bilinear_matrix
+from keras_vit.tasks.bilinear import resized_map
 from keras_vit.tasks.class_colors import Color, color_table
 from keras_vit.tasks.classification import softmax
 from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
 from keras_vit.tasks.task import Task
-
-_MOST_SCORES = 2**22  # of pixels and classes, that are enlarged at once
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -151,7 +149,7 @@ class Segmentation(Task):
 
     def describe(self, answer: Any, top: int = 5) -> dict[str, Any]:
         """Return the largest classes, `predictions`: what part of the pixels each of them has."""
-        parts = self._parts(np.asarray(answer).argmax(axis=-1)[None])[0]
+        parts = self._parts(self.decided(answer)[None])[0]
         order, names = np.argsort(-parts, kind="stable")[:top], self.shown_names
         return {"predictions": [{"class": names[i], "part": float(parts[i])} for i in order]}
 
@@ -169,15 +167,13 @@ class Segmentation(Task):
             answer: An entry of `answers`.
             size: Height and width of the image.
         """
-        height, width, classes = np.shape(answer)
-        rows, columns = bilinear_matrix(height, size[0]), bilinear_matrix(width, size[1])
-        wide = np.einsum("hwc,Ww->hWc", answer, columns, optimize=True)
-        step = max(_MOST_SCORES // (size[1] * classes), 1)
-        parts = [
-            np.tensordot(rows[begin : begin + step], wide, 1).argmax(axis=-1).astype(np.uint8)
-            for begin in range(0, size[0], step)
-        ]
-        return np.concatenate(parts)
+        return resized_map(np.asarray(answer), size, self.decided)
+
+    def decided(self, answers: Any) -> np.ndarray:
+        """Return the most probable class of each pixel, uint8; what is classes already as it is."""
+        array = np.asarray(answers)
+        is_map = array.dtype.kind in "iu"
+        return array if is_map else array.argmax(axis=-1).astype(np.uint8)
 
     def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:
         """Return a PNG file of `answer_map`, with the colors of the classes as its palette."""
@@ -189,14 +185,15 @@ class Segmentation(Task):
 
     def tally(self, targets: Any, answers: Any) -> Tally:
         """Return the right, present and answered pixels of each class, `(images, size)` each."""
-        labels, probabilities = self.check_targets(targets), np.asarray(answers)
-        if labels.shape != probabilities.shape[:-1] or probabilities.shape[-1] != self.size:
+        labels, predictions = self.check_targets(targets), np.asarray(answers)
+        of_each = () if predictions.dtype.kind in "iu" else (self.size,)
+        if predictions.shape != (*labels.shape, *of_each):
             raise ValueError(
-                f"Targets {labels.shape} do not match answers {probabilities.shape}: give maps of "
-                f"one size, and {self.size} probabilities of each pixel."
+                f"Targets {labels.shape} do not match answers {predictions.shape}: give maps of "
+                f"one size, and {self.size} probabilities of each pixel, or its class."
             )
-        check_finite_answers(probabilities)
-        predicted = np.where(labels == IGNORED, IGNORED, probabilities.argmax(axis=-1))
+        check_finite_answers(predictions)
+        predicted = np.where(labels == IGNORED, IGNORED, self.decided(predictions))
         right = np.where(predicted == labels, labels, IGNORED)
         maps = {"right": right, "present": labels, "answered": predicted}
         return {name: pixel_counts(values, self.size) for name, values in maps.items()}

@@ -50,7 +50,7 @@ def evaluate(options: EvaluateOptions) -> int:
             rows.add_row(*row)
         print_table(rows)
         return 0
-    results = own_results(classifier, images.split, options.batch_size)
+    results = own_results(classifier, images.split, options.batch_size, options.windows)
     print_text("\n\n".join([str(results.report), *map(str, results.report.promises)]))
     if options.out is not None:
         facts = {"seconds": round(time.time() - began, 1), "scored": images.line}

@@ -17,15 +17,17 @@ from keras_vit_cli.report.results import Results, results_of
 Row = tuple[str, str, str]
 
 
-def own_results(model: Any, split: data.Split, batch_size: int = 32) -> Results:
+def own_results(
+    model: Any, split: data.Split, batch_size: int = 32, windows: str | int | None = None
+) -> Results:
     """Score a model on images with labels of its task: its answers, its sets and its novelty.
 
     Raises:
         ValueError: The labels mean something else than the model answers.
     """
     check_same_task(model, split)
-    outcomes, targets = predict_outcomes(model, split, batch_size)
-    return results_of(report_of(outcomes, targets), outcomes, split, model)
+    outcomes, targets = predict_outcomes(model, split, batch_size, windows)
+    return results_of(report_of(outcomes, targets), outcomes, split, model, windows)
 
 
 def transfer_rows(

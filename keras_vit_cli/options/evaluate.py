@@ -41,6 +41,7 @@ class EvaluateOptions:
     reader: str | None = shared.reader()
     decoder: str | None = shared.decoder()
     views: str | None = shared.views()
+    windows: str | int | None = shared.windows()
     split: str | None = shared.split(
         "images to evaluate on; those that the model was made with are left out but of train "
         "(default: val, or all of a folder that is not split)",
@@ -97,6 +98,8 @@ def _check(options: dict[str, Any]) -> None:
     options["seeds"] = options["seeds"] or 3
     if options["overwrite"] and options["out"] is None:
         raise UsageError("--overwrite is about the report in --out: give --out.")
+    if options["windows"] is not None and on_features:
+        raise UsageError("--windows is for the model's own answers to pixels, not for features.")
     if options["out"] is not None and on_features:
         raise UsageError("--out keeps a report on the model's own answers, not on features.")
     if options["split"] in ("train", "all") and on_features:

@@ -28,6 +28,7 @@ class PredictOptions:
     max_pixels: int = shared.max_pixels()
     decoder: str | None = shared.decoder()
     views: str | None = shared.views()
+    windows: str | int | None = shared.windows()
     top: int = in_run("number of classes to print per image", 5, CLASSES)
     format: str = in_run(
         "how answers are printed or written (default: that of the suffix of --out, else table)",

@@ -1,5 +1,6 @@
 """Options that several commands have, and the ranges of their numbers."""
 
+import argparse
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from keras_vit_cli.options.option import (
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 DISTRIBUTIONS = ("data_parallel", "fsdp", "tensor_parallel")  # as in keras_vit.distribution
 VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
+WINDOWS = ("model", "own", "whole")  # as in keras_vit.evaluation.windows
+MOST_SIDE = 32_768  # likewise
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
 AUGMENTATIONS = (
     "inception",
@@ -78,6 +81,22 @@ def split_name(text: str) -> str:
     """
     word = text.strip().lower()
     return next((split for split, names in SPLIT_NAMES.items() if word in names), text)
+
+
+def window_side(text: str) -> str | int:
+    """Return the value of `--windows`: one of three words, or a number of pixels.
+
+    >>> window_side("own"), window_side("1024")
+    ('own', 1024)
+    """
+    if text in WINDOWS:
+        return text
+    if text.isdecimal() and 1 <= int(text) <= MOST_SIDE:
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not accepted. Give {', '.join(WINDOWS)}, or the pixels of a short side from "
+        f"1 to {MOST_SIDE:,}, such as 1024."
+    )
 
 
 labels = partial(
@@ -177,6 +196,18 @@ decoder = partial(
     choices=DECODERS,
 )
 views = partial(in_data, VIEWS_HELP, None, choices=VIEWS)
+windows = partial(
+    in_data,
+    "predict pixels of images larger than the model's by windows that overlap, at the images' own "
+    "sizes: with a short side as the model's (model, the default of SIDE), as they are (own), or "
+    "of so many pixels; or without windows at their aspect ratio (whole) (default: images are "
+    "stretched to the model's size)",
+    None,
+    type=window_side,
+    metavar="SIDE",
+    nargs="?",
+    const="model",
+)
 model = partial(
     in_model, "a .keras or weights file, or the folder of a training run", name=POSITIONAL
 )

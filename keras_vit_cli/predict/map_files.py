@@ -9,6 +9,7 @@ from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.decode.pillow import displayed_size
+from keras_vit.evaluation.answer_row import is_finite
 from keras_vit.tasks import Task
 
 
@@ -35,7 +36,7 @@ def write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarra
         FileExistsError: Two images have one name, but for the suffix.
     """
     for path, answer in answers:
-        if isinstance(answer, str):
+        if isinstance(answer, str) or not is_finite(answer):
             continue
         inside = [part for part in path.parts if part not in (path.anchor, "..", ".")]
         file = folder.joinpath(*inside)

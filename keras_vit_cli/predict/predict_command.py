@@ -3,9 +3,11 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -59,7 +61,7 @@ def predict(options: PredictOptions) -> int:
         done = answered(out, options.format, schema)
         _check_same_model(options, model, schema, done.last)
         paths = (path for path in paths if name_of(path) not in done)
-    answers = predict_files(model, paths, options.batch_size, options.max_pixels)
+    answers = _predicted(options, model, paths)
 
     end = None if done is None else done.end
     count = unread = infinite = 0
@@ -88,6 +90,12 @@ def predict(options: PredictOptions) -> int:
     return 1 if failed else 0
 
 
+def _predicted(options: PredictOptions, model: Any, files: Iterable[str | Path]) -> Iterator[Any]:
+    """Yield each file with the answer to it, or the reason why there is none."""
+    batch, most = options.batch_size, options.max_pixels
+    return predict_files(model, files, batch, most, options.windows)
+
+
 def _without_answer(unread: int, infinite: int) -> str:
     """Return how many images do not have an answer, as the end of a line."""
     counts = {"cannot be read": unread, "with an answer that is not finite": infinite}
@@ -100,12 +108,12 @@ def _check_same_model(
     """Predicts the last answered file again: answers of two models do not belong in one file."""
     if last is None:
         return
-    ((_, answer),) = predict_files(model, [last["file"]], 1, options.max_pixels)
+    ((_, answer),) = _predicted(replace(options, batch_size=1), model, [last["file"]])
     if not isinstance(answer, str) and not schema.agrees(last, answer):
         raise ValueError(
             f"{printable(str(options.out))} has another answer for {printable(last['file'])} than "
-            f"{printable(options.model)} gives: --resume goes on with the same model, --decoder "
-            "and --views. Give another --out."
+            f"{printable(options.model)} gives: --resume goes on with the same model, --decoder, "
+            "--views and --windows. Give another --out."
         )
 
 

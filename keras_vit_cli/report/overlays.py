@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit.data.sources.splits import IndexedSplit
-from keras_vit.evaluation.prediction import predict_split
+from keras_vit.evaluation.prediction import predict_files, predict_split
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Depth, Segmentation, Task
@@ -135,7 +135,11 @@ def striped(image: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 
 def draw_worst(
-    model: Any, split: IndexedSplit, mistakes: Sequence[dict[str, Any]], largest: int
+    model: Any,
+    split: IndexedSplit,
+    mistakes: Sequence[dict[str, Any]],
+    largest: int,
+    windows: str | int | None = None,
 ) -> Any:
     """Draw what a model predicts for some images of a split beside the labels.
 
@@ -145,16 +149,18 @@ def draw_worst(
         mistakes: Of each image `index`, its place in the split, `answer` and `truth`, as texts, and
             `file`.
         largest: The larger side in pixels to which larger images are reduced.
+        windows: As for `predict_outcomes`.
     """
     places = [row["index"] for row in mistakes]
     images = images_at(split, places, largest=largest)
     part = split.take(places)
-    _, outputs = predict_split(model, part, min(len(part), 8))
     sizes = [image.shape[:2] for image in images]
-    predicted = [
-        model.task.answer_map(answer, size)
-        for answer, size in zip(answers_of(model, outputs), sizes, strict=True)
-    ]
+    answers: Any
+    if windows is None:
+        answers = answers_of(model, predict_split(model, part, min(len(part), 8))[1])
+    else:
+        answers = [one for _, one in predict_files(model, part.files or (), windows=windows)]
+    predicted = [model.task.answer_map(*pair) for pair in zip(answers, sizes, strict=True)]
     labels = [_nearest(part.label_map(i), size) for i, size in enumerate(sizes)]
     titles = [
         (row["file"], f"given: {row['truth']}", f"predicted: {row['answer']}") for row in mistakes

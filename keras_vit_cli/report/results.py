@@ -42,7 +42,11 @@ class Results:
 
 
 def results_of(
-    report: Report, outcomes: Outcomes, split: data.Split | None = None, model: Any = None
+    report: Report,
+    outcomes: Outcomes,
+    split: data.Split | None = None,
+    model: Any = None,
+    windows: str | int | None = None,
 ) -> Results:
     """Build the report's plots, notes and record, with the worst mistakes.
 
@@ -52,6 +56,7 @@ def results_of(
         split: The images in the same order, to show the worst mistakes; None: show no images.
         model: What answered, for what is not kept of an answer: of pixels, the maps of the worst
             images.
+        windows: How it saw images of pixels, as for `predict_outcomes`.
     """
     files = None if split is None or split.skips else split.files
     mistakes: list[dict[str, Any]] = []
@@ -65,7 +70,8 @@ def results_of(
     has_maps = report.task.per_pixel and model is not None
     if mistakes and has_maps and isinstance(split, IndexedSplit):
         worst = [{**row, "file": file_text(row["index"], row["file"])} for row in mistakes]
-        plots["overlays.png"] = lambda: draw_worst(model, split, worst[:MOST_OVERLAYS], THUMBNAIL)
+        worst = worst[:MOST_OVERLAYS]
+        plots["overlays.png"] = lambda: draw_worst(model, split, worst, THUMBNAIL, windows)
     elif split is not None:
         plots["mistakes.png"] = lambda: _draw_mistakes(mistakes[:SHOWN_MISTAKES], split)
     record = {"report": report.to_dict(), "mistakes": mistakes}

@@ -42,6 +42,15 @@ def test_from_masks_to_maps(command: Command) -> None:
     shrunk = model.task.answers(ours)[0].argmax(-1)
     middle = np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.NEAREST))
     assert (middle == shrunk).mean() > 0.9
+    command("predict run photos --maps own --windows own --out own.csv")
+    with Image.open(f"own/{splits.files[0]}") as answer:
+        assert (answer.size, answer.mode) == ((48, 40), "P")
+    out = "evaluate run --data photos --labels masks --split all --windows --out scores"
+    assert "mean_iou" in command(out)
+    assert Path("scores/overlays.png").exists()
+    assert "'big' is not accepted. Give model, own" in command(
+        "predict run photos --windows big", status=2
+    )
     command("inspect run photos/a/0.png --out inspection")
     page = Path("inspection/index.html").read_text()
     assert "sky" in page
