@@ -162,7 +162,12 @@ def test_the_encoder_of_a_file_and_back(tmp_path: Path) -> None:
         assert ("eomt/queries" in model.load_report.loaded) == loaded
     file = tmp_path / "folder/model.safetensors"
     tensors = load_file(file)
-    for probabilities, message in ((np.full(3, 0.5), "was not finished"), (None, "4.53 or later")):
+    for probabilities, message in (
+        (np.array([0.5, 0, 0]), "was not finished"),
+        (np.zeros((3, 1)), "was not finished"),
+        (np.zeros(4), "blocks=4 of the EoMT head"),
+        (None, "4.53 or later"),
+    ):
         others = {n: x for n, x in tensors.items() if n != "attn_mask_probs"}
         if probabilities is not None:
             others["attn_mask_probs"] = probabilities.astype("float32")

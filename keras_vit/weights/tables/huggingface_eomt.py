@@ -81,7 +81,7 @@ def _arguments(tensors: Tensors) -> dict[str, Any]:
             "that the queries pass: save it with transformers 4.53 or later."
         )
     probabilities = tensors[MASK_PROBABILITIES].read()
-    if probabilities.ndim != 1 or not len({*probabilities.tolist()} & {0, 1}) == 1:
+    if probabilities.ndim != 1 or set(probabilities.tolist()) not in ({0.0}, {1.0}):
         raise CheckpointError(
             f"{MASK_PROBABILITIES} of the file is {probabilities.tolist()}: its training was not "
             "finished, and transformers would mask queries at random. Accepted are all 0, as after "
