@@ -22,6 +22,7 @@ from keras_vit.layers import (
     EncoderBlock,
     MeanPooling,
     PatchEmbedding,
+    QueryTokens,
     ResidualUnit,
     ResNetStem,
     TokenPooling,
@@ -61,7 +62,10 @@ class ForwardPass:
         self.recorder = recorder
         self.outputs = outputs
         self.blocks = recorder.of(EncoderBlock)
-        self.length = int(sequence(self.blocks[0]).shape[1])  # of the tokens before any merging
+        # Of the tokens before any merging, and without the queries of an EoMT head.
+        asked = recorder.of(QueryTokens)
+        first = asked[0].arguments["tokens"] if asked else sequence(self.blocks[0])
+        self.length = int(first.shape[1])
 
     @property
     def patch_embedding(self) -> Call:
@@ -144,10 +148,21 @@ class ForwardPass:
         token_index = token_index_of(call)
         if token_index is None:
             shared = {name: call.arguments.get(name) for name in ("angles", "bias", "mask")}
-            return as_numpy(probabilities(normed, **shared))
+            return self._without_queries(as_numpy(probabilities(normed, **shared)))
         sizes = token_sizes(token_index, normed.shape[1])
         maps = unmerge(as_numpy(probabilities(normed, sizes)), as_numpy(sizes), token_index)
         return np.take_along_axis(maps, token_index[:, None, :, None], axis=2)
+
+    def _without_queries(self, maps: np.ndarray) -> np.ndarray:
+        """Return attention between the tokens of the image; rows sum to 1 without queries, too.
+
+        An EoMT head puts its queries in front of the tokens of the last blocks.
+        """
+        queries = maps.shape[-1] - self.length
+        if queries <= 0:
+            return maps
+        maps = maps[:, :, queries:, queries:]
+        return maps / maps.sum(axis=-1, keepdims=True)
 
     def pooling_attention(self) -> np.ndarray:
         """Return the pooling probe's attention probabilities `(batch, heads, tokens)`, float32."""

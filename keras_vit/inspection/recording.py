@@ -14,6 +14,7 @@ from keras_vit.layers import (
     EncoderBlock,
     MeanPooling,
     PatchEmbedding,
+    QueryTokens,
     ResidualUnit,
     ResNetStem,
     TokenPooling,
@@ -21,7 +22,7 @@ from keras_vit.layers import (
 from keras_vit.layers.observation import Observer
 
 _RECORDED = (
-    *(ResNetStem, ResidualUnit, ConvStemStage, PatchEmbedding),
+    *(ResNetStem, ResidualUnit, ConvStemStage, PatchEmbedding, QueryTokens),
     *(ClassToken, EncoderBlock, TokenPooling, MeanPooling, AttentionPooling),
 )
 

@@ -21,6 +21,14 @@ from keras_vit.layers.positions import (
     PositionEmbedding,
     RelativePositionBias,
 )
+from keras_vit.layers.queries import (
+    MaskedQueries,
+    MaskUpscale,
+    QueryMasks,
+    QueryTokens,
+    SemanticMaps,
+    SplitTokens,
+)
 from keras_vit.layers.residual import ResidualUnit, ResNetStem
 from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.stochastic_depth import StochasticDepth
@@ -38,6 +46,8 @@ __all__ = [
     "GridPositionBias",
     "LayerScale",
     "MapResize",
+    "MaskUpscale",
+    "MaskedQueries",
     "MeanPooling",
     "MergingEncoderBlock",
     "MixerBlock",
@@ -47,6 +57,8 @@ __all__ = [
     "Patches",
     "PixelUpsample",
     "PositionEmbedding",
+    "QueryMasks",
+    "QueryTokens",
     "Reassemble",
     "RegisterTokens",
     "RelativePositionBias",
@@ -54,6 +66,8 @@ __all__ = [
     "ResidualConvUnit",
     "ResidualUnit",
     "RotaryPositions",
+    "SemanticMaps",
+    "SplitTokens",
     "StandardizedConv2D",
     "StochasticDepth",
     "TokenPooling",

@@ -25,6 +25,7 @@ from keras_vit.layers.encoder import BlockConfig
 from keras_vit.layers.merging import merging_schedule
 from keras_vit.layers.residual import VERSIONS
 from keras_vit.models.dpt import DPTHead
+from keras_vit.models.eomt import EoMTHead
 from keras_vit.models.geometry import (
     ImageShape,
     Size,
@@ -35,10 +36,12 @@ from keras_vit.models.geometry import (
     patch_grid,
     stages,
 )
-from keras_vit.tasks import Task
+from keras_vit.models.map_heads import MapHead, map_head_of
+from keras_vit.tasks import Segmentation, Task
 from keras_vit.tasks.task_words import in_words
 
 POOLINGS = ("token", "gap", "map", "token_gap", None)
+HEAD_NAMES = {"dpt": "DPT", "eomt": "EoMT"}  # in messages
 POSITION_EMBEDDINGS = (
     *("learned", "learned_2d", "relative", "sincos2d", "none"),
     *("relative_2d", "relative_2d_shared"),
@@ -166,7 +169,8 @@ class ModelConfig:
 
     def check_activation(self, task: Task) -> None:
         """Raise a ValueError where outputs are not what a task takes for its answers."""
-        activation = getattr(self.map_head, "activation", "linear")
+        head = self.map_head
+        activation = head.activation if isinstance(head, DPTHead) else "linear"
         if activation not in task.activations:
             raise ValueError(
                 f"The DPT head ends with activation={activation!r}, as those of released depth "
@@ -187,7 +191,7 @@ class ModelConfig:
         """How outputs follow from features, a key of `keras_vit.models.head.HEADS`."""
         if self.head == "row":
             return "row"
-        return "dpt" if isinstance(self.map_head, DPTHead) else "linear"
+        return getattr(self.map_head, "kind", "linear")
 
     @property
     def is_pooled(self) -> bool:
@@ -253,8 +257,10 @@ class ViTConfig(BlockConfig, ModelConfig):
         patch_dropout: Fraction of the patches dropped from every training step (PatchDropout).
         map_head: How a task of every pixel, such as segmentation, is answered: None or `"linear"`
             for a batch norm and a linear layer on each patch (DINOv3's); `"dpt"` for the DPT
-            head, which fuses the maps of four blocks; or its options, a
-            `keras_vit.models.dpt.DPTHead` or a dictionary of its arguments. Without a task, the
+            head, which fuses the maps of four blocks; `"eomt"` for queries that pass the last
+            blocks and become masks, of classes alone; or its options, a
+            `keras_vit.models.dpt.DPTHead`, a `keras_vit.models.eomt.EoMTHead` (with
+            `"kind": "eomt"`), or a dictionary of its arguments. Without a task, the
             model then returns maps of `num_classes` channels, such as relative depth.
     """
 
@@ -281,7 +287,7 @@ class ViTConfig(BlockConfig, ModelConfig):
 
     def __post_init__(self) -> None:
         if self.map_head not in (None, "linear"):
-            self._set(map_head=DPTHead.of(self.map_head))
+            self._set(map_head=map_head_of(self.map_head))
         ModelConfig.__post_init__(self)
         if self.mlp_dim is None:
             self._set(mlp_dim=4 * self.hidden_dim)
@@ -304,30 +310,51 @@ class ViTConfig(BlockConfig, ModelConfig):
             token_merging=merging if isinstance(merging, int) else self.merging,
             class_token=self.has_class_token,
         )
-        if isinstance(self.map_head, DPTHead):
-            self._set_dpt_head(self.map_head)
+        if isinstance(self.map_head, MapHead):
+            self._set_map_head(self.map_head)
 
-    def _set_dpt_head(self, head: DPTHead) -> None:
-        """Brings the options of the DPT head in line with the encoder."""
-        self._set(map_head=head.resolved(self.hidden_dim, self.depth, self.num_classes))
+    def _set_map_head(self, head: MapHead) -> None:
+        """Brings the options of a head in line with the encoder."""
         patch, stride = (
             as_pair(self.patch_size, "patch_size"),
             feature_stride(self.resnet, self.conv_stem),
         )
-        cells = [(side, cell * stride) for side, cell in zip(self.image_size, patch, strict=True)]
+        pixels = (patch[0] * stride, patch[1] * stride)
+        head = head.resolved(self.hidden_dim, self.depth, self.num_classes, patch_size=pixels)
+        self._set(map_head=head)
+        cells = list(zip(self.image_size, pixels, strict=True))
         if any(side % cell for side, cell in cells if side is not None):
             fits = tuple(max(round((side or cell) / cell), 1) * cell for side, cell in cells)
             raise ValueError(
                 f"Images of {self.image_size} pixels are not whole patches of "
-                f"{tuple(cell for _, cell in cells)}, which the DPT head needs: give {fits}."
+                f"{pixels}, which the {HEAD_NAMES[head.kind]} head needs: give {fits}."
             )
-        if isinstance(self.task, Task):
-            self.check_activation(self.task)
         if any(self.merging):
             raise ValueError(
                 f"token_merging={self.token_merging!r} leaves blocks without a map for map_head="
-                '"dpt": leave it out, or give map_head="linear".'
+                f'"{head.kind}": leave it out, or give map_head="linear".'
             )
+        if isinstance(head, DPTHead):
+            self._check_dpt_head(head)
+        else:
+            self._check_eomt_head()
+
+    def _check_eomt_head(self) -> None:
+        if isinstance(self.task, Task) and self.task.kind != Segmentation.kind:
+            raise ValueError(
+                f'map_head="{EoMTHead.kind}" answers with one of several classes, and the task is '
+                f'{self.task.kind}: give map_head="dpt" or "linear", or a task of segmentation.'
+            )
+        if self.is_relative or self.norm_after_pooling:
+            name = "position_embedding" if self.is_relative else "norm_after_pooling"
+            raise ValueError(
+                f"{name}={getattr(self, name)!r} does not fit the EoMT head, whose queries do not "
+                'have a place and read the last norm: leave it out, or give map_head="linear".'
+            )
+
+    def _check_dpt_head(self, head: DPTHead) -> None:
+        if isinstance(self.task, Task):
+            self.check_activation(self.task)
         if head.readout == "project" and not self.has_class_token:
             raise ValueError(
                 'readout="project" of the DPT head joins the class token to every patch, and the '
@@ -342,7 +369,7 @@ class ViTConfig(BlockConfig, ModelConfig):
     def get_config(self) -> dict[str, Any]:
         head = self.map_head
         return super().get_config() | {
-            "map_head": head.get_config() if isinstance(head, DPTHead) else head
+            "map_head": head.get_config() if isinstance(head, MapHead) else head
         }
 
     def _check_ranges(self) -> None:
@@ -468,7 +495,7 @@ class ViTAttributes(_Arguments):
     class_token: bool
     position_grid: tuple[int, int]
     token_merging: int | tuple[int, ...]
-    map_head: str | DPTHead | None  # type: ignore[misc]  # as above
+    map_head: str | DPTHead | EoMTHead | None  # type: ignore[misc]  # as above
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
 from keras_vit._base.errors import (
     check_above_zero,
-    check_arguments,
     check_choice,
     check_finite,
     check_non_negative,
@@ -24,7 +23,6 @@ from keras_vit._base.errors import (
 )
 from keras_vit.layers import FeatureFusion, MapResize, Reassemble
 from keras_vit.layers.dense_prediction import BATCH_NORM, FACTORS, READOUTS
-from keras_vit.tasks import TASKS
 
 STAGES = len(FACTORS)
 NECK_LAYERS = tuple(f"dpt_{part}_{i}" for part in ("reassemble", "fusion") for i in range(STAGES))
@@ -67,6 +65,7 @@ class DPTHead:
     (48, 96, 192, 384)
     """
 
+    kind: ClassVar[str] = "dpt"
     blocks: Sequence[int] | None = None
     channels: Sequence[int] | None = None
     width: int | None = None
@@ -99,26 +98,7 @@ class DPTHead:
         check_finite(scale=self.scale)
         check_above_zero(scale=self.scale)
 
-    @classmethod
-    def of(cls, value: Any) -> DPTHead:
-        """Return the options that `"dpt"`, a mapping of arguments or a `DPTHead` stands for.
-
-        Raises:
-            ValueError: It is something else, or an argument is unknown or out of range.
-        """
-        if isinstance(value, cls):
-            return value
-        if value == "dpt":
-            return cls()
-        if not isinstance(value, Mapping):
-            raise ValueError(
-                f'map_head={value!r} is not a head: give "linear", "dpt", or the arguments of a '
-                'DPTHead as a dictionary, such as {"width": 64}; None for that of the task.'
-            )
-        check_arguments(cls, value)
-        return cls(**value)
-
-    def resolved(self, hidden_dim: int, depth: int, outputs: int) -> DPTHead:
+    def resolved(self, hidden_dim: int, depth: int, outputs: int, **_: Any) -> DPTHead:
         """Return the options with a number in place of every None.
 
         Raises:
@@ -142,19 +122,8 @@ class DPTHead:
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Return JSON values from which `DPTHead.of` makes the same options."""
+        """Return JSON values from which `map_heads.map_head_of` makes the same options."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-
-def head_of_other_outputs(map_head: Any, task: Any) -> Any:
-    """Return the `map_head` of a model whose outputs are to be of another task; None for rows.
-
-    Its neck stays as it is.
-    """
-    kind = task.get("kind") if isinstance(task, Mapping) else getattr(task, "kind", task)
-    if kind not in TASKS or TASKS[kind].head == "row":
-        return None
-    return {**map_head, **NEW_OUTPUTS} if isinstance(map_head, Mapping) else map_head
 
 
 def neck(features: Mapping[str, Any], config: Any, head: DPTHead) -> Any:

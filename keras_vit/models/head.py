@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers import MapResize
-from keras_vit.models import dpt
+from keras_vit.models import dpt, eomt
 from keras_vit.models.config import ModelConfig, ViTConfig
 from keras_vit.models.layer_state import map_names
 
@@ -15,10 +15,17 @@ Features = Mapping[str, Any]
 
 # What computes outputs: DeiT's second head reads the distillation token.
 DENSE_HEADS = ("head", "head_distillation")
-# What a new head does not take over; a new one of the same kind takes the DPT's neck.
-OUTPUT_LAYERS = (*DENSE_HEADS, "head_norm", "head_resize", "head_conv_0", "head_conv_1")
+# What a new head does not take over; one of the same kind takes the DPT's neck, or the queries.
+OUTPUT_LAYERS = (
+    *DENSE_HEADS,
+    "head_norm",
+    "head_resize",
+    "head_conv_0",
+    "head_conv_1",
+    eomt.CLASSES,
+)
 # And all layers that belong to a head.
-HEAD_LAYERS = (*OUTPUT_LAYERS, *dpt.NECK_LAYERS)
+HEAD_LAYERS = (*OUTPUT_LAYERS, *dpt.NECK_LAYERS, *eomt.QUERY_LAYERS)
 
 
 def classify(features: Features, config: ModelConfig) -> Any:
@@ -78,6 +85,7 @@ HEADS: dict[str, Callable[[Features, ModelConfig], Any]] = {
     "row": row_head,
     "linear": linear_head,
     "dpt": dpt_head,
+    "eomt": eomt.semantic_outputs,
 }
 
 

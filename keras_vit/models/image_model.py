@@ -25,7 +25,6 @@ from keras_vit.data.seen_images import SeenImages
 from keras_vit.layers import TokensToGrid, UnmergeTokens
 from keras_vit.layers.novelty_score import NoveltyScore
 from keras_vit.models.config import ModelConfig
-from keras_vit.models.dpt import head_of_other_outputs
 from keras_vit.models.geometry import DEFAULT_SIZE, ImageShape, Size, image_layout
 from keras_vit.models.head import HEAD_LAYERS, OUTPUT_LAYERS
 from keras_vit.models.layer_state import (
@@ -37,6 +36,7 @@ from keras_vit.models.layer_state import (
     settle_policies,
     trainable_changes,
 )
+from keras_vit.models.map_heads import head_of_other_outputs
 from keras_vit.models.normalization import own_statistics
 from keras_vit.models.shared_model import SharedModel
 from keras_vit.models.views import mean_of_views
@@ -293,7 +293,7 @@ class ImageModel(CompiledModel):
 
     @property
     def head_kind(self) -> str:
-        """How outputs follow from features, `"row"`, or of every pixel `"linear"` or `"dpt"`."""
+        """How outputs follow from features, `"row"`, or a key of `HEADS` for every pixel."""
         return self._config.head_kind
 
     @property
@@ -607,7 +607,8 @@ class ImageModel(CompiledModel):
         """Return a copy with the same backbone and a new, zero-initialized head.
 
         Frozen layers stay frozen, but the new head is trainable. Of a DPT head for another task of
-        every pixel, the maps of four blocks are fused as before, and the layers after that are new.
+        every pixel, the maps of four blocks are fused as before, and the layers after that are new;
+        of an EoMT head for other classes, queries and masks stay.
 
         Args:
             num_classes: Number of classes of the new head; 0 for features. None for what the task

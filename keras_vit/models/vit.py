@@ -35,6 +35,7 @@ from keras_vit.layers import (
 from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.first_tokens import only_first_tokens
 from keras_vit.models.config import ViTAttributes, ViTConfig, arguments_of
+from keras_vit.models.eomt import Queries
 from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
 from keras_vit.models.image_model import ImageModel
@@ -158,33 +159,72 @@ def encode(tokens: Any, patches: Any, config: ViTConfig) -> Encoded:
     shared = positions_in_attention(tokens, patches, config)
     index: tuple[Any, ...] = ()
     merges = False
-    for i, merge in enumerate(config.merging):
-        block, options = config.block(i), {"dtype": config.dtype, "name": f"block_{i}"}
+    of_queries = config.map_head.blocks if config.head_kind == "eomt" else 0
+    for i, merge in enumerate(config.merging[: config.depth - of_queries]):
         merges = merges or merge > 0
         if not merges:
-            encode = EncoderBlock(block, **config.relative, **options)
-            tokens = encode(tokens, **shared)
+            tokens = encoder_block(config, i)(tokens, **shared)
         else:
-            merging = MergingEncoderBlock(block, merge, config.num_prefix_tokens, **options)
+            options = {"dtype": config.dtype, "name": f"block_{i}"}
+            merging = MergingEncoderBlock(
+                config.block(i), merge, config.num_prefix_tokens, **options
+            )
             tokens, token_index = merging(tokens, *index)  # (n, fewer, d), (n, t)
             index = (token_index,)
         features[f"block_{i}"] = tokens
         if index:
             features[f"block_{i}_token_index"] = index[0]
     norm = None if config.norm_after_pooling else layer_norm(config, "encoder_norm")
+    if of_queries:
+        tokens, of_last = encode_queries(tokens, patches, norm, config)
+        features |= of_last
     return Encoded(features, tokens, norm, index)
 
 
-def positions_in_attention(tokens: Any, patches: Any, config: ViTConfig) -> Features:
-    """Return the positions that all blocks take: rotary `angles`, a shared `bias`, or neither."""
+def encoder_block(config: ViTConfig, i: int) -> EncoderBlock:
+    """Return the layer of block `i`."""
+    return EncoderBlock(config.block(i), **config.relative, dtype=config.dtype, name=f"block_{i}")
+
+
+def encode_queries(tokens: Any, patches: Any, norm: Any, config: ViTConfig) -> tuple[Any, Features]:
+    """Return the tokens after the last blocks, which the queries of an EoMT head pass in front.
+
+    And features: blocks as elsewhere, without the queries; `mask_logits` and `class_logits` of the
+    last block, and where queries are masked those in front of each block, `mask_logits_i`.
+    """
+    features: Features = {}
+    queries, number = Queries(config, patches, norm), config.map_head.queries
+    shared = positions_in_attention(tokens, patches, config, number)
+    tokens = queries.add(tokens)
+    parts = queries.split(tokens, "first")
+    for i in range(config.depth - config.map_head.blocks, config.depth):
+        masks = {}
+        if config.map_head.masked:
+            predicted = queries.predict(*parts, f"{i}")
+            features[f"mask_logits_{i}"], features[f"class_logits_{i}"] = predicted
+            masks["mask"] = queries.attention_mask(predicted[0], f"{i}")
+        tokens = encoder_block(config, i)(tokens, **shared, **masks)
+        parts = queries.split(tokens, f"{i}")
+        features[f"block_{i}"] = parts[1]
+    features["mask_logits"], features["class_logits"] = queries.predict(*parts, "last")
+    return parts[1], features
+
+
+def positions_in_attention(
+    tokens: Any, patches: Any, config: ViTConfig, queries: int = 0
+) -> Features:
+    """Return the positions that all blocks take: rotary `angles`, a shared `bias`, or neither.
+
+    Of blocks with `queries` in front of all tokens, which do not have one.
+    """
     shared = {}
     if config.rotary is not None:
         rotary = RotaryPositions(
             config.hidden_dim // config.num_heads,
             config.rotary,
-            config.num_prefix_tokens,
+            queries + config.num_prefix_tokens,
             dtype=config.dtype,
-            name="rotary_positions",
+            name="eomt_rotary_positions" if queries else "rotary_positions",
         )
         shared["angles"] = rotary(patches)
     if config.position_embedding == "relative_2d_shared":

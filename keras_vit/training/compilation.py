@@ -176,6 +176,12 @@ def check_task(network: keras.Model, asked: Task) -> None:
 
     A head without names may have more classes than there are.
     """
+    if getattr(network, "head_kind", None) == "eomt":
+        raise ValueError(
+            f"{network.name} has an EoMT head, whose queries are matched with masks in training, "
+            'which this package does not do yet: give map_head="dpt" or "linear", which '
+            "start from the encoder of the same weights."
+        )
     task = _task(network)
     is_wider = task.sums_to_one and task.size > asked.size and not task.names
     fits = task.kind == asked.kind and (task.size == asked.size or is_wider)

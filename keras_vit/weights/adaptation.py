@@ -62,7 +62,7 @@ def adapt(
         tensor = remaining.pop(name, None)
         in_head = name.split("/")[0] in HEAD_PARTS
         is_new = tensor is None or (new_head and in_head)
-        if name in allowed or (is_new and (in_head or name.startswith("dpt/"))):
+        if name in allowed or (is_new and (in_head or name.startswith(("dpt/", "eomt/")))):
             reason = "as the caller asked" if name in allowed else new_head
             entries.append(Entry("fresh", name, None, shape, reason or "not in the file"))
             if tensor is not None:
@@ -172,6 +172,7 @@ def _excluded_by_options(
         "head": "the model has num_classes=0",
         "head_norm": "the model does not have a norm in its head",
         "dpt": "the model does not have a DPT head",
+        "eomt": "the model does not have the queries of an EoMT head",
         "encoder_norm": "the DPT head reads tokens in front of this norm",
         **dict.fromkeys(HEAD_PARTS[-2:], "the model does not have this layer in its head"),
         "head_distillation": "the model has num_classes=0, or distilled=False",
@@ -196,6 +197,7 @@ def _why_new_head(tensors: Tensors, expected: dict[str, TensorShape]) -> str:
         "pooling/probe": "MAP",
         HEAD_NORM: "a norm of every patch",
         "dpt/fusion_0/projection/kernel": "a DPT neck",
+        "eomt/queries": "queries",
         HEAD_CONV: "the convolutions of depth",
     }
     for name, part in parts.items():

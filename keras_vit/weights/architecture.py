@@ -27,7 +27,7 @@ from keras_vit.weights.tables.layout import Checkpoint
 # Width -> heads, where no shape shows them: the variants, DeiT III's M, DINOv2's giant, So400m.
 NUM_HEADS = {row.hidden_dim: row.num_heads for row in (WIDTHS | UNNAMED_WIDTHS).values()}
 HEAD_DIM = 64
-DPT = "dpt/reassemble_0/projection/kernel"
+DPT, QUERIES = "dpt/reassemble_0/projection/kernel", "eomt/queries"
 # By the last activation of a DPT head of one output, what it answers (Yang et al. 2024).
 DEPTHS = {
     "relu": Depth(("inverse depth",), form="inverse"),
@@ -169,8 +169,7 @@ def vit(checkpoint: Checkpoint, file_grid: Grid | None = None) -> dict[str, Any]
     if table is not None:
         arguments["num_heads"] = shape(table, 2)[1]
     arguments |= checkpoint.stated
-    if DPT in shapes:
-        arguments |= _maps(shapes, checkpoint.arguments.get("dpt", {}))
+    arguments |= _map_head(shapes, arguments["activation"], checkpoint.arguments)
     if is_gated:
         arguments["activation"] = "swiglu"
     size = checkpoint.arguments.get("image_size")
@@ -201,9 +200,18 @@ def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
     options: dict[str, Any] = {o.name: o.shown_by in shapes for o in OPTIONS if o.shown_by}
     if options["norm_after_pooling"]:
         options["pooling"] = "gap"
-    elif DPT not in shapes and shapes.num_features == 2 * hidden_dim:
+    elif DPT not in shapes and QUERIES not in shapes and shapes.num_features == 2 * hidden_dim:
         options["pooling"] = "token_gap"
     return options
+
+
+def _map_head(shapes: Shapes, activation: str, stated: dict[str, Any]) -> dict[str, Any]:
+    """Return the head for every pixel, and what follows from it; nothing for another head."""
+    if DPT in shapes:
+        return _maps(shapes, stated.get("dpt", {}))
+    if QUERIES in shapes:
+        return _queries(shapes, {"activation": activation, **stated.get("eomt", {})})
+    return {}
 
 
 def _maps(shapes: Shapes, stated: dict[str, Any]) -> dict[str, Any]:
@@ -217,6 +225,21 @@ def _maps(shapes: Shapes, stated: dict[str, Any]) -> dict[str, Any]:
     if shapes.num_classes == 1 and head["activation"] in DEPTHS:
         return {"map_head": head, "task": DEPTHS[head["activation"]]}
     return {"map_head": head}
+
+
+def _queries(shapes: Shapes, stated: dict[str, Any]) -> dict[str, Any]:
+    """Return the EoMT head, whose classes are one fewer than the outputs of a query, and its task.
+
+    A single class, or very many, do not have a task.
+    """
+    upscale = 0
+    while f"eomt/upscale_{upscale}/norm/scale" in shapes:
+        upscale += 1
+    queries, classes = shapes.of(QUERIES, 3)[1], shapes.num_classes - 1
+    head = {"kind": "eomt", "queries": queries, "upscale_blocks": upscale, **stated}
+    has_task = Segmentation.fewest <= classes <= Segmentation.most
+    task = {"task": Segmentation(size=classes)} if has_task else {}
+    return {"num_classes": classes, "map_head": head, **task}
 
 
 def _dpt_head(shapes: Shapes) -> dict[str, Any]:

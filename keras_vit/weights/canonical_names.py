@@ -52,6 +52,13 @@ TOP = {
     **_dense("head"),
     **_dense("head_distillation"),
     **_batch_norm("head_norm"),
+    **_dense("eomt_classes", "head"),
+    "eomt_queries.embedding": ("eomt/queries",),
+    **{
+        k: v
+        for i in range(3)
+        for k, v in _dense(f"eomt_masks.dense_{i}", f"eomt/masks/dense_{i}").items()
+    },
     **_dense("head_conv_0"),
     **_dense("head_conv_1"),
     "stem.conv.kernel": ("stem/conv/kernel",),
@@ -104,6 +111,9 @@ FUSION = {
 }
 
 
+UPSCALE = {**_dense("upsample"), "convolution.kernel": ("convolution/kernel",), **_norm("norm")}
+
+
 class Option(NamedTuple):
     """An option that a model takes from the file of its weights.
 
@@ -126,10 +136,12 @@ class Option(NamedTuple):
 DINOV2, REGISTERS = "huggingface_dinov2", "huggingface_dinov2_registers"
 DINOV3, BEIT = "huggingface_dinov3", "huggingface_beit"
 DEPTH, DPT = "huggingface_depth_anything", "huggingface_dpt"
+EOMT, EOMT_DINOV3 = "huggingface_eomt", "huggingface_eomt_dinov3"
 QKV = dict.fromkeys(("huggingface", DINOV2, REGISTERS, DEPTH, DPT), "qkv_bias")
-SCALES = dict.fromkeys((DINOV2, REGISTERS, DINOV3, DEPTH), "layerscale_value")
+SCALES = dict.fromkeys((DINOV2, REGISTERS, DINOV3, DEPTH, EOMT, EOMT_DINOV3), "layerscale_value")
 TIMM_SCALES = dict.fromkeys(("timm", "timm_dinov3"), "init_values")
 TIMM_REGISTERS = {"timm": "reg_tokens", "timm_dinov3": "num_reg_tokens"}
+WITH_REGISTERS = (REGISTERS, DINOV3, EOMT, EOMT_DINOV3)
 NO_TYPE = type(None)
 OPTIONS = (
     Option("activation", types=(str,), keys={"timm": "act_layer"}, is_plain=False),
@@ -144,7 +156,7 @@ OPTIONS = (
     Option("class_token", keys={"timm": "class_token"}, is_plain=False),
     Option(
         "num_registers",
-        keys={**TIMM_REGISTERS, **dict.fromkeys((REGISTERS, DINOV3), "num_register_tokens")},
+        keys={**TIMM_REGISTERS, **dict.fromkeys(WITH_REGISTERS, "num_register_tokens")},
     ),
     Option("layer_scale", keys={**TIMM_SCALES, **SCALES}),
     Option("distilled", "distillation_token"),
@@ -154,7 +166,11 @@ OPTIONS = (
         "pooling_norm/scale",
         keys={"timm": "fc_norm", BEIT: "use_mean_pooling"},
     ),
-    Option("key_bias", "block_0/key/bias", keys={**QKV, DINOV3: "key_bias"}),
+    Option(
+        "key_bias",
+        "block_0/key/bias",
+        keys={**QKV, **dict.fromkeys((DINOV3, EOMT_DINOV3), "key_bias")},
+    ),
     Option("mlp_norm", "block_0/mlp/norm/scale"),
 )
 
@@ -170,5 +186,6 @@ REPEATED = (
     (re.compile(r"block_(\d+)"), "block_{}/", BLOCK),
     (re.compile(r"dpt_reassemble_(\d+)"), "dpt/reassemble_{}/", REASSEMBLE),
     (re.compile(r"dpt_fusion_(\d+)"), "dpt/fusion_{}/", FUSION),
+    (re.compile(r"eomt_upscale_(\d+)"), "eomt/upscale_{}/", UPSCALE),
     (re.compile(r"stage_(\d+)_unit_(\d+)"), "stage_{}/unit_{}/", UNIT),
 )

@@ -12,9 +12,9 @@ import keras
 from keras_vit import tasks
 from keras_vit._base.errors import check_arguments
 from keras_vit.models import ImageModel
-from keras_vit.models.dpt import NEW_OUTPUTS, head_of_other_outputs
 from keras_vit.models.geometry import feature_stride, patch_grid
-from keras_vit.tasks import Task
+from keras_vit.models.map_heads import head_of_other_outputs, kind_of
+from keras_vit.tasks import Segmentation, Task
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.canonical_names import OPTIONS
@@ -239,16 +239,16 @@ def _arguments(
 
 
 def _map_head(of_file: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the `map_head` that the file's becomes; of a DPT head, the neck stays."""
+    """Return the `map_head` that the file's becomes; of one with options, the
+    neck or the queries stay."""
     is_given, asked = "map_head" in overrides, overrides.get("map_head")
-    is_dpt = isinstance(of_file, Mapping)
-    if of_file is None or (is_given and not (is_dpt and asked == "dpt")):
+    is_same = isinstance(of_file, Mapping) and asked == kind_of(of_file)
+    if of_file is None or (is_given and not is_same):
         return {}
     if not {"num_classes", "task"} & {*overrides}:
         return {"map_head": of_file}
-    if is_given:
-        return {"map_head": {**of_file, **NEW_OUTPUTS}}
-    return {"map_head": head_of_other_outputs(of_file, overrides.get("task"))}
+    task = Segmentation.kind if is_given else overrides.get("task")
+    return {"map_head": head_of_other_outputs(of_file, task)}
 
 
 def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], path: Path) -> None:

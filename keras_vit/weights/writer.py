@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -164,12 +164,13 @@ def _replacing(path: Path) -> Iterator[Path]:
 def _write(model: ImageModel, path: Path, layout: Layout, in_folder: bool = False) -> None:
     if layout.suffix not in WRITERS:
         raise ValueError(f"The {layout.name!r} layout is only read. Give 'timm' or 'huggingface'.")
-    values = canonical_values(model)
+    values: Mapping[str, Array] = canonical_values(model)
     # timm has a position for each token in front of the patches, registers too, or for none.
     is_timm = layout.name.startswith("timm")
     folds = is_timm and (lacks_class_position(model) or (in_folder and model.num_registers))
     if layout.positions_first or folds:
         values = _without_class_position(values)
+    values = layout.complete(values, model)
     # Only attention keeps heads apart.
     tensors = list(layout.from_canonical(values, getattr(model, "num_heads", 1)))
     metadata = model_metadata(model)
@@ -187,7 +188,7 @@ def _write(model: ImageModel, path: Path, layout: Layout, in_folder: bool = Fals
         ) from error
 
 
-def _without_class_position(values: dict[str, Array]) -> dict[str, Array]:
+def _without_class_position(values: Mapping[str, Array]) -> Mapping[str, Array]:
     """Add the class token's position to the token itself, so that only patches have one."""
     if "class_token" not in values or "position_embedding" not in values:
         return values

@@ -46,6 +46,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     **{kind: partial(build, base, **own) for kind, (base, own) in EVERY_KIND.items()},
     **{kind: partial(vit, task=task) for kind, task in TASKS.items()},
     "dpt": lambda: build("token", task=Segmentation(size=5), map_head={"width": 6}),
+    "eomt": lambda: build("token", task=Segmentation(size=5), map_head="eomt"),
     "large": lambda: build("token", hidden_dim=256, mlp_dim=1024),
     "any size": lambda: build("token", depth=1, input_shape=(None, None, 3), position_grid=(4, 4)),
 }

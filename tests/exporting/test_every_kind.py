@@ -88,9 +88,10 @@ def test_goes_through_every_format(format: str, kind: str, artifacts: Artifacts)
 
 
 @formats(of=("onnx",))  # once by hand: SavedModel, LiteRT and OpenVINO
-def test_goes_through_with_a_dpt_head(format: str, artifacts: Artifacts) -> None:
-    run = artifacts.file("dpt", format).predict_on_batch
-    assert_agrees(run, artifacts.model("dpt"))
+@pytest.mark.parametrize("head", ["dpt", "eomt"])
+def test_goes_through_with_a_head_of_pixels(head: str, format: str, artifacts: Artifacts) -> None:
+    run = artifacts.file(head, format).predict_on_batch
+    assert_agrees(run, artifacts.model(head))
 
 
 def test_others_are_refused_at_once(tmp_path: Path) -> None:

@@ -97,6 +97,12 @@ CASES: dict[str, Case] = {
     "feature_fusion": case(
         layers.FeatureFusion, MAPS, {"shallow": MAPS}, size=(6, 7), batch_norm=True
     ),
+    "query_tokens": case(layers.QueryTokens, num_tokens=3, after=2),
+    "split_tokens": case(layers.SplitTokens, number=3),
+    "mask_upscale": case(layers.MaskUpscale, MAPS, activation="relu"),
+    "query_masks": case(layers.QueryMasks, (2, 7, 3), {"maps": MAPS}, activation="relu"),
+    "masked_queries": case(layers.MaskedQueries, MAPS, **PREFIX),
+    "semantic_maps": case(layers.SemanticMaps, MAPS, {"class_logits": (2, 3, 4)}),
     "token_pooling": case(layers.TokenPooling, index=1),
     "tokens_to_grid": case(layers.TokensToGrid, (2, 18, 32), ON_GRID, **PREFIX, **IS_FIRST),
     "unmerge_tokens": case(layers.UnmergeTokens, more=MERGED),

@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit.layers import PixelUpsample, Reassemble
 from keras_vit.models.dpt import DPTHead
 from keras_vit.models.head import HEAD_LAYERS, OUTPUT_LAYERS
+from keras_vit.models.map_heads import map_head_of
 from keras_vit.tasks import Segmentation
 from keras_vit.training.lora import freeze_backbone
 from keras_vit.weights.folders.sidecars import read_sidecar_configs
@@ -47,7 +48,7 @@ def test_sizes_that_follow_from_the_encoder() -> None:
     assert (small.width, small.channels) == (64, (48, 96, 192, 384))
     assert (small.blocks, small.for_classes) == ((2, 5, 8, 11), False)
     assert (large.width, large.blocks, large.for_classes) == (256, (5, 11, 17, 23), True)
-    assert DPTHead.of(small.get_config()) == small
+    assert map_head_of(small.get_config()) == small
 
 
 def test_what_is_not_there_is_refused() -> None:

@@ -89,7 +89,9 @@ def read_sidecar_configs(
 
 def _huggingface_arguments(config: Arguments) -> Arguments:
     arguments: Arguments = {}
-    if (theta := config.get("rope_theta", 100)) != 100:
+    rotary = config.get("rope_parameters")  # of transformers 5
+    rotary = rotary if isinstance(rotary, dict) else config
+    if (theta := rotary.get("rope_theta", 100)) != 100:
         raise CheckpointError(
             f"config.json has rope_theta={theta!r}: the model rotates its tokens otherwise than "
             "DINOv3, for which this package has rotary positions of rope_theta=100."

@@ -165,7 +165,7 @@ def _dinov3_arguments(tensors: Tensors) -> dict[str, Any]:
     return dinov3_arguments(tensors["embeddings.patch_embeddings.weight"].shape[0])
 
 
-def _without_empty_registers(tensors: Tensors) -> tuple[Tensors, Tensors]:
+def without_empty_registers(tensors: Tensors) -> tuple[Tensors, Tensors]:
     """transformers writes them where there are none."""
     empty = {name: x for name, x in tensors.items() if "register" in name and 0 in x.shape}
     return {name: x for name, x in tensors.items() if name not in empty}, empty
@@ -203,7 +203,7 @@ HUGGINGFACE_DINOV3 = Layout(
     renames=((r"^(dinov3_vit|model)\.", ""), (r"^model\.", "")),
     ignored=(r"^embeddings\.mask_token$",),
     arguments=_dinov3_arguments,
-    prepare=_without_empty_registers,
+    prepare=without_empty_registers,
     zeros=(*NO_BIASES, *(rf"block_\d+/{name}/bias" for name in ("output", "mlp/dense_[01]"))),
 )
 

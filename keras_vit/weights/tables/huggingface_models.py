@@ -8,6 +8,7 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.tables.huggingface_dpt import depth_anything_config, dpt_config
+from keras_vit.weights.tables.huggingface_eomt import eomt_config, eomt_head
 
 Config = dict[str, Any]
 ANY = ("any",)
@@ -16,6 +17,7 @@ HELD: dict[str, dict[str, tuple[Any, ...]]] = {
     "huggingface_distilled": {"distilled": (True,)},
     "huggingface_clip": {"pre_norm": (True,)},
     "huggingface_dinov3": {"rotary": ("dinov3",), "position_embedding": ("none",)},
+    "huggingface_eomt_dinov3": {"rotary": ("dinov3",), "position_embedding": ("none",)},
     "huggingface_beit": {
         **{"key_bias": (False,), "layer_scale": ANY},
         "position_embedding": ("learned", "none", "relative_2d", "relative_2d_shared"),
@@ -91,6 +93,22 @@ def _dinov2(model: VisionTransformer, config: Config) -> Config:
 def _depth_anything(model: VisionTransformer, config: Config) -> Config:
     encoder = _dinov2_encoder(model, config)
     return depth_anything_config(model, {k: v for k, v in encoder.items() if k not in TOWER[:2]})
+
+
+def _eomt(model: VisionTransformer, config: Config) -> Config:
+    activation = eomt_head(model).activation
+    hidden_act = HIDDEN_ACT.get(activation)
+    if hidden_act is None:
+        raise CheckpointError(
+            f"activation={activation!r} of the EoMT head cannot be named in a "
+            f"config.json. Accepted: {', '.join(HIDDEN_ACT)}. Save the model as .keras."
+        )
+    if model.rotary is None:
+        config = _dinov2_encoder(model, config)
+    else:
+        rotary = {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}}
+        config = config | rotary | {"use_gated_mlp": model.activation == "swiglu"}
+    return eomt_config(model, config | {"hidden_act": hidden_act})
 
 
 def _dinov2_encoder(model: VisionTransformer, config: Config) -> Config:
@@ -182,4 +200,6 @@ HUGGINGFACE_MODELS: dict[str, Callable[[Any, Config], Config]] = {
     "huggingface_beit": _beit,
     "huggingface_depth_anything": _depth_anything,
     "huggingface_dpt": dpt_config,
+    "huggingface_eomt": _eomt,
+    "huggingface_eomt_dinov3": _eomt,
 }

@@ -137,6 +137,7 @@ class Layout:
         drops_zeros: Whether they are left out of written files, where all are zeros; as they are in
             any case where keys do not have a bias.
         gated: Other spellings in a file whose MLPs are gated, as `renames`, but for writing.
+        complete: Adds to the canonical values of a model what else is in written files.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Layout:
     drops_zeros: bool = False
     gated: tuple[tuple[str, str], ...] = ()
     absent: str = ""
+    complete: Callable[[Mapping[str, Array], Any], Mapping[str, Array]] = lambda values, _: values
 
     def recognizes(self, tensors: Tensors) -> bool:
         """Return whether the names are this layout's."""

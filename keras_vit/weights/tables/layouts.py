@@ -20,6 +20,7 @@ from keras_vit.weights.tables.huggingface import (
     HUGGINGFACE_SIGLIP,
 )
 from keras_vit.weights.tables.huggingface_dpt import HUGGINGFACE_DEPTH_ANYTHING, HUGGINGFACE_DPT
+from keras_vit.weights.tables.huggingface_eomt import HUGGINGFACE_EOMT, HUGGINGFACE_EOMT_DINOV3
 from keras_vit.weights.tables.layout import Layout
 from keras_vit.weights.tables.mixer_names import MIXER
 from keras_vit.weights.tables.resnet_names import BIT, BIT_PAPER, BIT_V1
@@ -52,6 +53,8 @@ LAYOUTS: dict[str, Layout] = {
         TIMM,
         HUGGINGFACE_DEPTH_ANYTHING,
         HUGGINGFACE_DPT,
+        HUGGINGFACE_EOMT_DINOV3,
+        HUGGINGFACE_EOMT,
         HUGGINGFACE_DINOV3,
         HUGGINGFACE_DINOV2_REGISTERS,
         HUGGINGFACE_DINOV2,
@@ -91,6 +94,8 @@ RELATIVE = ("relative_2d", "relative_2d_shared")
 # The layouts that a package's name stands for, for ViTs whose arguments are among these.
 OF_ARGUMENTS: dict[str, tuple[tuple[dict[str, tuple[Any, ...]], str], ...]] = {
     "huggingface": (
+        ({"head_kind": ("eomt",), "rotary": ("dinov3",)}, "huggingface_eomt_dinov3"),
+        ({"head_kind": ("eomt",)}, "huggingface_eomt"),
         ({"head_kind": ("dpt",), "layer_scale": (None,)}, "huggingface_dpt"),
         ({"head_kind": ("dpt",)}, "huggingface_depth_anything"),
         ({"pre_norm": (True,)}, "huggingface_clip"),

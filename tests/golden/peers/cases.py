@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Spec = dict[str, Any]
-OF_CASES = ("call", "prefix")  # every other option is an argument of the model
+OF_CASES = ("call", "prefix", "zeros")  # every other option is an argument of the model
 
 
 def case(package: str, model: str, size: str, arguments: Spec) -> Spec:
@@ -72,6 +72,11 @@ def depth_anything(encoder: Spec | None = None, **options: Any) -> Spec:
     return {**spec, "arguments": arguments, "images": [2, size, size, 3]}
 
 
+# Of which training without masks ends; 1, as a new model has, masks the queries.
+UNMASKED: Spec = {"zeros": ["attn_mask_probs"]}
+EOMT: Spec = {"num_queries": 5, "num_blocks": 2, "num_upscale_blocks": 1, "num_labels": 4}
+EOMT |= {"num_register_tokens": 2}
+EOMT_ODD: Spec = ODD | EOMT | {"num_blocks": 3, "num_upscale_blocks": 2}
 DPT: Spec = {"num_hidden_layers": 4, "image_size": 32, "patch_size": 16, "fusion_hidden_size": 8}
 DPT |= {"intermediate_size": 48, "backbone_out_indices": [0, 1, 2, 3]}
 DPT |= {"neck_hidden_sizes": [3, 6, 12, 24]}
@@ -84,6 +89,8 @@ PLAIN: dict[str, Spec] = {
     "hf_dinov2": hugging_face("Dinov2Model"),
     "hf_dinov2_swiglu": hugging_face("Dinov2Model", use_swiglu_ffn=True),
     "hf_dinov2_registers": hugging_face("Dinov2WithRegistersModel", num_register_tokens=4),
+    "hf_eomt": hugging_face("EomtForUniversalSegmentation", EOMT | UNMASKED),
+    "hf_eomt_dinov3": hugging_face("EomtDinov3ForUniversalSegmentation", EOMT | MLP | UNMASKED),
     "hf_dinov3": hugging_face("DINOv3ViTModel", MLP, num_register_tokens=4),
     "hf_deit_teacher": hugging_face("DeiTForImageClassificationWithTeacher", FIVE),
     "hf_vit_mae": hugging_face("ViTMAEModel", MLP, mask_ratio=0.0, call=NOISE),
@@ -112,6 +119,10 @@ OTHER: dict[str, Spec] = {
     ),
     "hf_dpt": hugging_face("DPTForDepthEstimation", DPT),
     "hf_dpt_classes": hugging_face("DPTForSemanticSegmentation", DPT | DPT_CLASSES),
+    "hf_eomt_masked": hugging_face("EomtForUniversalSegmentation", EOMT_ODD, use_swiglu_ffn=True),
+    "hf_eomt_dinov3_masked": hugging_face(
+        "EomtDinov3ForUniversalSegmentation", EOMT_ODD | GATED, intermediate_size=52
+    ),
     "hf_dinov2_classifier": hugging_face("Dinov2ForImageClassification", num_labels=5),
     "hf_deit": hugging_face("DeiTForImageClassification", FIVE),
     "hf_clip_odd": hugging_face(
@@ -192,6 +203,8 @@ RESAMPLED: dict[str, Spec] = {
         **resampled("hf_dpt", BICUBIC.replace("bicubic", "bilinear")),
         "images": [2, 96, 96, 3],
     },
+    "hf_eomt_resampled": resampled("hf_eomt", BICUBIC),
+    "hf_eomt_dinov3_resampled": resampled("hf_eomt_dinov3", ROTARY),
     "hf_dinov2_registers_resampled": resampled(
         "hf_dinov2_registers", BICUBIC.replace("antialias=False", "antialias=True")
     ),

@@ -6,6 +6,7 @@ import argparse
 import copy
 import importlib.metadata
 import json
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,9 @@ from tests.golden.peers.cases import CASES
 
 Arrays = dict[str, np.ndarray]
 COUNTERS = "num_batches_tracked"  # of batch norms: integers, which nothing reads
-FIXED = ("position_embeddings", "decoder_pos_embed")  # of ViTMAE: sines and cosines
+# Of ViTMAE, sines and cosines; of EoMT, buffers of its training.
+FIXED = {"vit_mae": ("position_embeddings", "decoder_pos_embed")}
+FIXED |= dict.fromkeys(("eomt", "eomt_dinov3"), ("attn_mask_probs", "empty_weight"))
 
 # Where a class keeps its blocks, the norm over all tokens after them, and its heads.
 PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
@@ -36,6 +39,8 @@ PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     "DepthAnythingForDepthEstimation": ("backbone.encoder.layer", "backbone.layernorm", ()),
     "DPTForDepthEstimation": ("dpt.encoder.layer", None, ()),
     "DPTForSemanticSegmentation": ("dpt.encoder.layer", None, ()),
+    "EomtForUniversalSegmentation": ("layers", "layernorm", ()),
+    "EomtDinov3ForUniversalSegmentation": ("layers", "layernorm", ()),
     "DINOv3ViTModel": ("model.layer", "norm", ()),
     "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
     "DeiTForImageClassificationWithTeacher": (
@@ -60,10 +65,12 @@ def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, An
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
         file = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
-        fixed = (COUNTERS, *(FIXED if model.config.model_type == "vit_mae" else ()))
+        fixed = (COUNTERS, *FIXED.get(model.config.model_type, ()))
         for name in file:
             if not name.endswith(fixed):
                 file[name] = weights.tensor(name, file[name].shape, spec["seed"])
+        for name in spec.get("zeros", ()):
+            file[name] = np.zeros_like(file[name])
         save_file(file, path, {"format": "pt"})
         model, info = made.from_pretrained(folder, output_loading_info=True)
         assert not any(info.values()), info
@@ -141,8 +148,38 @@ def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -
         return found | {"logits": out.predicted_depth}
     if type(model).__name__ == "DPTForSemanticSegmentation":
         return found | {"logits": out.logits.permute(0, 2, 3, 1)}
+    if "masks_queries_logits" in out:
+        return segments(model, out, found, images.shape[2:])
     pooled = getattr(out, "pooler_output", None)
     return found | ({} if pooled is None else {"pooled": pooled})
+
+
+def segments(
+    model: torch.nn.Module, out: Any, found: dict[str, Any], size: tuple[int, int]
+) -> dict[str, Any]:
+    """What is recorded of EoMT: tokens without queries, logits, and the scores of every pixel."""
+    length = 1 + model.config.num_register_tokens + math.prod(model.grid_size)
+    found = {name: tokens[:, -length:] for name, tokens in found.items()}
+    masks, classes = out.masks_queries_logits, out.class_queries_logits
+    # As `EomtImageProcessor.post_process_semantic_segmentation`.
+    wide = torch.nn.functional.interpolate(masks, size=size, mode="bilinear").sigmoid()
+    scores = torch.einsum("bqc, bqhw -> bhwc", classes.softmax(dim=-1)[..., :-1], wide)
+    found |= {"mask_logits": masks.permute(0, 2, 3, 1), "class_logits": classes}
+    return found | {"logits": scores.log()}
+
+
+def to_grid(model: torch.nn.Module, grid: tuple[int, int]) -> None:
+    """Gives EoMT, which is of one size, the positions of another grid."""
+    positions = getattr(model.embeddings, "position_embeddings", None)
+    if positions is not None:
+        table = positions.weight.T.reshape(1, -1, *model.grid_size)
+        table = torch.nn.functional.interpolate(
+            table, size=grid, mode="bicubic", align_corners=False
+        )
+        table = table.flatten(2)[0].T.detach().contiguous()
+        model.embeddings.position_embeddings = torch.nn.Embedding.from_pretrained(table)
+        model.embeddings.position_ids = torch.arange(len(table))[None]
+    model.grid_size = grid
 
 
 def rounding(
@@ -188,6 +225,8 @@ def record(name: str) -> tuple[dict[str, Any], Arrays]:
         count = (images.shape[2] // patch) * (images.shape[3] // patch)
         call["noise"] = torch.arange(count).float().expand(len(images), -1)
     images.requires_grad_()
+    if "resampled" in spec and hasattr(model, "grid_size"):
+        to_grid(model, tuple(side // model.config.patch_size for side in images.shape[2:]))
     found = run(model, images, call)
     case["output"] = next(k for k in ("logits", "pooled", "encoder_norm") if k in found)
     arrays = {key: value.detach().numpy() for key, value in found.items()}

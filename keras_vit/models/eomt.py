@@ -1,0 +1,175 @@
+"""The EoMT head: queries pass the last blocks of the ViT itself (Kerssies et al. 2025).
+
+    tokens ──► eomt_queries in front ──► last blocks ──► encoder_norm ──► eomt_classes, eomt_masks
+
+"Your ViT is Secretly an Image Segmentation Model", arXiv 2503.19108: the encoder does what
+Mask2Former adds an adapter, a pixel decoder and a Transformer decoder for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import keras
+
+from keras_vit._base.errors import check_choice, check_non_negative, check_positive
+from keras_vit.layers import (
+    MapResize,
+    MaskedQueries,
+    MaskUpscale,
+    QueryMasks,
+    QueryTokens,
+    SemanticMaps,
+    SplitTokens,
+    TokensToGrid,
+)
+
+MOST_UPSCALE_BLOCKS = 8
+# What a new head of the same kind takes over, and what is new in it.
+QUERY_LAYERS = (
+    "eomt_queries",
+    "eomt_masks",
+    *(f"eomt_upscale_{i}" for i in range(MOST_UPSCALE_BLOCKS)),
+)
+CLASSES = "eomt_classes"
+# Widest tokens -> blocks that the queries pass: S and B, L, and any wider (configs/ of the code).
+BLOCKS = ((768, 3), (1024, 4), (math.inf, 5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EoMTHead:
+    """The options of an EoMT head; what is None follows from the encoder.
+
+    Args:
+        queries: How many segments an image can have at most: 100 for ADE20k, 200 for COCO.
+        blocks: How many of the last blocks the queries pass; None for 3 up to a width of 768, 4 up
+            to 1024, else 5, as in the paper.
+        upscale_blocks: How often the sides of the maps are doubled; None for as often as leaves 4
+            pixels of the image for one of the maps, once at least.
+        activation: Of the head, as of `MLP`.
+        masked: Whether a query attends in these blocks only to the patches inside its mask, the
+            intermediate one, which is computed for it. Trained models do not: the paper ends its
+            training without masks.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+
+    >>> from keras_vit.models.eomt import EoMTHead
+    >>> EoMTHead().resolved(hidden_dim=1024, depth=24, outputs=150, patch_size=(16, 16)).blocks
+    4
+    """
+
+    kind: ClassVar[str] = "eomt"
+    activation: str = "gelu"
+    queries: int = 100
+    blocks: int | None = None
+    upscale_blocks: int | None = None
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(queries=self.queries)
+        if self.blocks is not None:
+            check_positive(blocks=self.blocks)
+        if self.upscale_blocks is not None:
+            check_non_negative(upscale_blocks=self.upscale_blocks)
+            check_choice(self.upscale_blocks, "upscale_blocks", range(MOST_UPSCALE_BLOCKS + 1))
+        check_choice(self.masked, "masked", (True, False))
+
+    def resolved(
+        self, hidden_dim: int, depth: int, outputs: int, patch_size: tuple[int, int]
+    ) -> EoMTHead:
+        """Return the options with a number in place of every None.
+
+        Raises:
+            ValueError: The encoder has fewer blocks, or there are no classes.
+        """
+        if outputs == 0:
+            raise ValueError(
+                "num_classes=0 leaves the queries of the EoMT head without a class: give the "
+                'number of classes, or map_head="linear".'
+            )
+        usual = next(blocks for width, blocks in BLOCKS if hidden_dim <= width)
+        blocks = min(usual, depth) if self.blocks is None else self.blocks
+        if blocks > depth:
+            raise ValueError(
+                f"blocks={blocks} of the EoMT head are more than the encoder's {depth}: give at "
+                f"most {depth}."
+            )
+        steps = self.upscale_blocks
+        if steps is None:
+            steps = max(int(math.log2(max(patch_size))) - 2, 1)
+        return replace(self, blocks=blocks, upscale_blocks=steps)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return JSON values from which `map_heads.map_head_of` makes the same options."""
+        return {"kind": self.kind, **asdict(self)}
+
+
+class Queries:
+    """The layers of the head, which every prediction shares.
+
+    Args:
+        config: That of the model.
+        patches: `(n, rows, columns, d)`, for the grid.
+        norm: The last norm of the encoder, through which each prediction reads the tokens.
+    """
+
+    def __init__(self, config: Any, patches: Any, norm: Any) -> None:
+        self.head: EoMTHead = config.map_head
+        assert self.head.upscale_blocks is not None
+        self.config, self.patches, self.norm = config, patches, norm
+        options = {"dtype": config.dtype}
+        steps, activation = range(self.head.upscale_blocks), self.head.activation
+        self.upscale = [MaskUpscale(activation, **options, name=f"eomt_upscale_{i}") for i in steps]
+        self.masks = QueryMasks(activation, **options, name="eomt_masks")
+        # Float32 under every policy, and zeros, as every head.
+        self.classes = keras.layers.Dense(
+            config.num_classes + 1, kernel_initializer="zeros", dtype="float32", name=CLASSES
+        )
+
+    def add(self, tokens: Any) -> Any:
+        """Return the tokens with the queries in front."""
+        add = QueryTokens(self.head.queries, dtype=self.config.dtype, name="eomt_queries")
+        return add(tokens)
+
+    def split(self, tokens: Any, name: str) -> tuple[Any, Any]:
+        """Return the queries, and the other tokens."""
+        split = SplitTokens(self.head.queries, dtype=self.config.dtype, name=f"eomt_split_{name}")
+        queries, others = split(tokens)
+        return queries, others
+
+    def predict(self, queries: Any, others: Any, name: str) -> tuple[Any, Any]:
+        """Return the logits of masks `(n, h, w, queries)` and of classes `(n, queries, c + 1)`.
+
+        The last class is that of no object.
+        """
+        queries, tokens = self.norm(queries), self.norm(others)
+        grid = TokensToGrid(
+            self.config.num_prefix_tokens,
+            data_format="channels_last",
+            dtype=self.config.dtype,
+            name=f"eomt_grid_{name}",
+        )
+        maps = grid(tokens, self.patches)
+        for layer in self.upscale:
+            maps = layer(maps)
+        return self.masks(queries, maps), self.classes(queries)
+
+    def attention_mask(self, mask_logits: Any, name: str) -> Any:
+        """Return the `mask` of a block, from the masks that are predicted in front of it."""
+        options = {"dtype": self.config.dtype}
+        _, rows, columns, _ = self.patches.shape
+        resize = MapResize((rows, columns), **options, name=f"eomt_resize_{name}")
+        mask = MaskedQueries(self.config.num_prefix_tokens, **options, name=f"eomt_mask_{name}")
+        return mask(resize(mask_logits))
+
+
+def semantic_outputs(features: Any, config: Any) -> Any:
+    """Return the scores of every pixel as logits, `(n, height, width, classes)`: `SemanticMaps`."""
+    resize = MapResize(config.image_size, dtype="float32", name="head_resize")
+    score = SemanticMaps(dtype="float32", name="logits")
+    return score(resize(features["mask_logits"]), features["class_logits"])
