@@ -31,8 +31,7 @@ def plotted(plot: Callable[..., None], *arguments: Any) -> Any:
 
     with patch.object(Figure, "savefig", autospec=True, side_effect=Figure.savefig) as save:
         plot(*arguments)
-    (call,) = save.call_args_list
-    figure = call.args[0]
+    figure = save.call_args_list[0].args[0]
     FigureCanvasAgg(figure).draw()  # gives every part its place
     assert figure.get_figwidth() <= 5.5
     assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9

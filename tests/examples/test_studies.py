@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import data
 from keras_vit.training import recipes
 from keras_vit.training.callbacks import NonFiniteLossError
@@ -107,39 +106,37 @@ def test_models_of_trials() -> None:
     assert (vit.dropout, vit.stochastic_depth, mixer.stochastic_depth) == (0.1, 0.2, 0.2)
 
 
-def test_options_and_words(digits: data.Splits, tmp_path: Path) -> None:
-    """The trials that are chosen and planned, and what a page says of them."""
-    options = study.study_parser("", "runs/s").parse_args(["--only", "b", "--seeds", "2"])
-    trials = study.select([trial("a"), trial("b")], options)
-    assert [(one.name, one.seed) for one in trials] == [("b", 0), ("b", 1)]
-    options = study.study_parser("", "runs/s").parse_args(["--only", "a", "Mixr*"])
-    with pytest.raises(ValueError, match=r"'Mixr\*' matches none of: a; b"):
-        study.select([trial("a"), trial("b")], options)
-    one = Trial("small", "ViT-Ti/16", {**VIT, "patch_size": 8}, recipes.get("digits"), {})
-    assert study.plan([one], digits).splitlines()[-1] == "| small | 0.0 | 70,656 | 100% |"
-    words = ["/here/examples/small_data.py", "--data", str(tmp_path), "--markdown", "docs/page.md"]
-    words += ["--only", "ViT base"]
-    expected = f"python examples/small_data.py --data {tmp_path.name} --only 'ViT base'"
-    with patch("sys.argv", words):
-        assert study.command_line() == expected
-    runs = [{"name": "a", "seed": 0, "accuracy": 0.4}, {"name": "a", "seed": 1, "accuracy": 0.6}]
-    runs += [{"name": "b", "seed": 0, "accuracy": 0.5}]
-    rows = [{**run, "seconds": 2.0} for run in runs]
-    first, second = study.averaged(rows)
-    assert first["accuracy"] == pytest.approx(0.5)
-    assert first["spread"] == pytest.approx(0.1414, abs=1e-4)
-    assert (second["runs"], math.isnan(float(second["spread"]))) == (1, True)
-    # The seconds of interrupted processes count.
-    watch = study.Stopwatch()
-    watch.on_train_begin()
-    watch.load_state_dict({"seconds": 100.0})
-    assert 100 <= watch.state_dict()["seconds"] < 101
+def rows_of(trials: Sequence[Any], *_: Any) -> list[dict[str, Any]]:
+    """What `run_study` returns, without training: each trial is better than the one before."""
+    return [
+        {**one.about, **ROW, "name": one.name, "seed": one.seed, "accuracy": 0.3 + i / 100}
+        for i, one in enumerate(trials)
+    ]
 
 
-def assert_legible(folder: Path, script: Any, *arguments: Any) -> None:
-    """A script's plot has panels below each other, and legends outside the axes."""
-    figure = plotted(script.plot, *arguments, folder / "plot.png")
-    assert (folder / "plot.png").exists()
+# The number of trials of each study, and what the page says first of such rows.
+STUDIES = {
+    "scaling_study": (24, "**Mixer 6 blocks of 128** reaches the highest accuracy, 53.00%"),
+    "ablations": (11, "Best by positions: **sines and cosines, 2-D** with 34.00%"),
+    "flowers_systems": (16, "**Mixer, AugReg medium1** reaches the highest accuracy, 45.00%."),
+    "small_data": (10, "points above the plain"),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_plans_and_writes_its_page(name: str, tmp_path: Path, run_example: Run) -> None:
+    """Its plot has panels below each other, and legends outside the axes."""
+    script, (count, conclusion) = load_example(name), STUDIES[name]
+    words = ["--data", "digits", "--seeds", 1, "--out", tmp_path]
+    planned = run_example(script, *words, "--plan").splitlines()
+    assert len([line for line in planned if line.startswith("| ")]) == count + 1
+    replaced: dict[str, Any] = {"run_study": rows_of}
+    if name == "ablations":
+        replaced["curve_of"] = lambda *_: [0.2, 0.3]
+    figure = plotted(lambda: run_example(script, *words, **replaced))
+    page = (tmp_path / "table.md").read_text("utf-8")
+    assert conclusion in page
+    assert f"python examples/{name}.py --data digits" in page
     positions = [axes.get_position() for axes in figure.axes]
     assert all(a.y0 > b.y1 for a, b in itertools.pairwise(positions))
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
@@ -149,104 +146,30 @@ def assert_legible(folder: Path, script: Any, *arguments: Any) -> None:
         assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
 
 
-def rows_of(trials: Sequence[Any], **values: Any) -> list[dict[str, Any]]:
-    rows = [{"name": one.name, **one.about, **ROW} for one in trials]
-    grown = [{"accuracy": 0.3 + i / 100, "gmacs": 10.0 + i} for i in range(len(rows))]
-    return [row | more | values for row, more in zip(rows, grown, strict=True)]
-
-
-def test_scaling_study(tmp_path: Path) -> None:
-    script = load_example("scaling_study")
-    for setup, classes in ((script.SMALL, 10), (script.IMAGENET, 1000)):
-        trials = script.trials_of(setup)
-        assert len({one.name for one in trials}) == len(trials) > 15
-        costs = {one.name: one.cost(classes) for one in trials}
-        assert costs["ViT base"].macs > costs["ViT depth 2"].macs
-        assert {one.model for one in trials} >= set(SIZES if setup is script.SMALL else ())
-    # The named models of ImageNet are those of the table.
-    for name in ("BiT-R50x1", "Mixer-B/16"):
-        assert costs[name].parameters == keras_vit.models.model_cost(name).parameters
-    trials = script.trials_of(script.SMALL)
-    assert_legible(tmp_path, script, rows_of(trials))
-    rows = rows_of(trials, accuracy=0.5)
-    rows[3]["accuracy"], rows[-1]["accuracy"] = 0.6, 0.7
-    assert script.conclusion(rows, 1000) == (
-        "**Mixer 6 blocks of 128** reaches the highest accuracy, 70.00%, at 33 GMACs × images; "
-        "of the ViTs **ViT depth 8** does, 60.00% at 13. Each accuracy has a standard error of "
-        "up to 1.6 points from the choice of the 1,000 images alone."
-    )
-    assert script.conclusion([{**rows[0], "accuracy": math.nan}], 1000) == ""
-
-
-def test_ablations(digits: data.Splits, tmp_path: Path) -> None:
-    script = load_example("ablations")
-    trials = script.trials_of(script.RECIPE)
-    assert len(trials) == 11
-    # Table 8's 1-D positions and figure 9's class token are one model.
-    assert len({one.identity(digits) for one in trials}) == 10
-    with patch.object(script, "curve_of", lambda *_: [0.2, 0.3]):
-        assert_legible(tmp_path, script, rows_of(trials), tmp_path)
-    rows = rows_of(trials, accuracy=0.3, spread=0.02)
-    means = [row for row in rows if row["kind"] != "map"]
-    means[1]["accuracy"], means[4]["accuracy"] = 0.35, 0.36
-    assert script.conclusion("positions", means[:5]) == (
-        "Best by positions: **sines and cosines, 2-D** with 36.00%, 1.00 points above "
-        "**learned, 1-D**, a lead within the seeds' standard deviation."
-    )
-    means[4]["accuracy"] = 0.41
-    assert script.conclusion("positions", means[:5]).endswith("6.00 points above **learned, 1-D**.")
-
-
-def test_flowers_systems(tmp_path: Path) -> None:
-    script = load_example("flowers_systems")
-    trials = script.trials_of(script.RECIPE, same_compute=False)
-    assert len(trials) == 16
-    counts = [one.cost(5).parameters for one in trials]
-    assert max(counts) < 1.4 * min(counts)
-    assert {one.recipe.steps for one in trials} == {script.RECIPE.steps}
-    assert [one.recipe.rho > 0 for one in trials[:4]] == [False, True, False, False]
-    halved = script.trials_of(script.RECIPE, same_compute=True)
-    assert halved[1].recipe.steps == script.RECIPE.steps // 2
-    assert_legible(tmp_path, script, rows_of(trials), 0.02)
-    rows = rows_of(trials[:-1], accuracy=0.5)
-    assert "| Mixer | 50.00% | 50.00% | 50.00% | – | 1 | 0.0 |" in script.table(rows)
-    seeds = [*rows, *({**row, "accuracy": 0.6, "seed": 1} for row in rows)]
-    assert "| BiT | 55.00% ± 7.07 | 55" in script.table(seeds)
-    for number, row in enumerate(rows):
-        row["accuracy"] = 0.5 + 0.1 * (row["treatment"] == "plain") + 0.001 * number
-    rows[9]["accuracy"] = 0.9
-    assert script.conclusion(rows) == (
-        "**BiT, SAM** reaches the highest accuracy, 90.00%. Of the ways to train, plain is "
-        "best for ViT, hybrid and Mixer; SAM is best for BiT."
-    )
-
-
-def test_small_data(tmp_path: Path) -> None:
+def test_trials_are_comparable(digits: data.Splits) -> None:
+    """Equal work, about equal size, and one model where two tables have the same."""
     script = load_example("small_data")
-    recipe = replace(recipes.get("small_data").scaled(steps=400), image_size=64)
-    trials = script.trials_of(recipe, 5)
+    trials = script.trials_of(
+        replace(recipes.get("small_data").scaled(steps=400), image_size=64), 5
+    )
     work = [one.cost(5).macs * one.recipe.steps for one in trials]
     assert max(work) < 1.01 * min(work)
-    assert max(one.cost(5).parameters for one in trials) < 1.1e6
-    assert {one.build(5).output_shape for one in trials[2:5]} == {(None, 5)}
-    assert_legible(tmp_path, script, script.averaged(rows_of(trials)), "digits", 2)
-    rows = rows_of(trials, accuracy=0.5, spread=0.01)
-    rows[0]["accuracy"], rows[1]["accuracy"] = 0.6, 0.3
-    assert script.conclusion(rows) == (
-        "At equal compute, no variant is better than the plain ViT, 60.00%: the next, **shifted "
-        "patches**, reaches 50.00%, the last, **RandAugment (better plain ViT)**, 30.00%."
-    )
-    rows[4]["accuracy"] = 0.7
-    best = "**conv stem, attention pooling (CCT)** is best, 70.00%, 10.00 points above the plain"
-    assert best in script.conclusion(rows)
-    rows[-1]["accuracy"] = 0.2
-    assert "which is made for 180 epochs: stopped this early" in script.conclusion(rows)
-    # Shifted patches are the image moved along its diagonals.
     image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
     seen = keras.ops.convert_to_numpy(script.ShiftedPatches(4)(image))
-    np.testing.assert_array_equal(seen[..., :2], image)
+    np.testing.assert_array_equal(seen[..., :2], image)  # and moved along its diagonals
     np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
     np.testing.assert_array_equal(seen[:, :-2, :-2, 8:], image[:, 2:, 2:])
+    script = load_example("flowers_systems")
+    counts = [one.cost(5).parameters for one in script.trials_of(script.RECIPE, False)]
+    assert max(counts) < 1.4 * min(counts)
+    halved = script.trials_of(script.RECIPE, same_compute=True)
+    assert halved[1].recipe.steps == script.RECIPE.steps // 2
+    script = load_example("ablations")
+    # Table 8's 1-D positions and figure 9's class token are one model.
+    assert len({one.identity(digits) for one in script.trials_of(script.RECIPE)}) == 10
+    options = study.study_parser("", "runs/s").parse_args(["--only", "a", "Mixr*"])
+    with pytest.raises(ValueError, match=r"'Mixr\*' matches none of: a; b"):
+        study.select([trial("a"), trial("b")], options)
 
 
 def test_augreg_cell(tmp_path: Path, run_example: Run) -> None:
