@@ -63,7 +63,7 @@ def theirs(queries: int) -> tuple[float, np.ndarray, np.ndarray]:
         parts = loss(masks.permute(0, 3, 1, 2), classes, targets, ids)
     total = sum(WEIGHTS[name] * value for name, value in parts.items())
     total.backward()
-    return float(total), masks.grad.numpy(), classes.grad.numpy()
+    return total.item(), masks.grad.numpy(), classes.grad.numpy()
 
 
 class Logits(keras.Model):
