@@ -294,8 +294,10 @@ def _outcomes_of_windows(
 
 
 def _answer_bytes(model: keras.Model) -> int:
-    """Return how many bytes the answer to an image takes."""
-    return 4 * math.prod(model.output_shape[1:])
+    """Return how many bytes the answer to an image takes, or the masks that it is made of."""
+    queries = getattr(getattr(model, "map_head", None), "queries", 0)
+    *pixels, outputs = model.output_shape[1:]
+    return 4 * math.prod(pixels) * max(outputs, queries)
 
 
 def pipeline_arguments(model: keras.Model) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The one place that knows which backend Keras runs on: one idea per file."""
 
+from keras_vit.ops.assignment import assigned_rows
 from keras_vit.ops.constants import changing_variables, without_gradient
 from keras_vit.ops.current_distribution import (
     batches_on_host,
@@ -58,6 +59,7 @@ __all__ = [
     "MODEL",
     "DropoutStrategy",
     "ProcessParallel",
+    "assigned_rows",
     "batches_on_host",
     "changing_variables",
     "compiles_per_shape",

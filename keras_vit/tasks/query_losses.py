@@ -1,0 +1,164 @@
+"""The loss of queries that are matched with masks (DETR; Mask2Former, section 3; EoMT)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit._base.errors import check_positive
+from keras_vit.ops import assigned_rows, without_gradient
+
+NO_OBJECT_WEIGHT = 0.1
+OVERSAMPLED, UNCERTAIN = 3, 0.75  # points to choose from; the part that is chosen by uncertainty
+
+
+class QueryLoss:
+    """Matches queries with the classes of an image, and sums the losses of masks and of classes.
+
+    Each class that an image has is a mask, and is assigned the query of least cost: -2 times the
+    probability of the class, 5 times the cross-entropy and 5 times the Dice loss of the mask, over
+    random points that all share. The loss is 5 times the cross-entropy and 5 times the Dice loss of
+    the matched masks, over points of which three quarters are the most uncertain of three times as
+    many, and twice the cross-entropy of the classes of all queries, with a weight of 0.1 where a
+    query is not matched. The numbers are those of transformers' `EomtLoss`.
+
+    Args:
+        points: How many points of a mask are compared.
+        draw: From a shape to uniform random numbers in [0, 1), float32; None for `keras.random`.
+
+    Raises:
+        ValueError: `points` is not a positive integer.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_vit.tasks.query_losses import QueryLoss
+    >>> labels = np.zeros((2, 8, 8), "int32")
+    >>> masks, classes = np.zeros((2, 4, 4, 5), "float32"), np.zeros((2, 5, 4), "float32")
+    >>> round(float(QueryLoss(points=64)(labels, masks, classes)))  # of random points
+    8
+    """
+
+    def __init__(self, points: int = 12544, draw: Callable[[Any], Any] | None = None) -> None:
+        check_positive(points=points)
+        self.points = points
+        self.seed = keras.random.SeedGenerator()
+        self.draw = draw or (
+            lambda shape: keras.random.uniform(shape, dtype="float32", seed=self.seed)
+        )
+
+    def __call__(self, labels: Any, mask_logits: Any, class_logits: Any) -> Any:
+        """Return the loss of a batch, a scalar.
+
+        Args:
+            labels: Integers `(batch, height, width)`; 255 for pixels that are of no class.
+            mask_logits: `(batch, rows, columns, queries)`.
+            class_logits: `(batch, queries, classes + 1)`.
+        """
+        masks, logits = (ops.cast(x, "float32") for x in (mask_logits, class_logits))
+        labels = ops.cast(labels, "int32")
+        masks = ops.transpose(masks, (0, 3, 1, 2))
+        classes = ops.arange(logits.shape[-1] - 1)
+        is_present = ops.any(labels[:, None] == classes[:, None, None], axis=(2, 3))
+        rows = assigned_rows(without_gradient(self._costs, labels, masks, logits), is_present)
+        matched = ops.cast(rows >= 0, "float32")
+        number = ops.maximum(ops.sum(ops.cast(is_present, "float32")), 1.0)
+        of_masks = self._mask_losses(labels, masks, rows) * matched
+        return 5 * ops.sum(of_masks) / number + 2 * _class_loss(logits, rows, matched)
+
+    def _costs(self, labels: Any, masks: Any, logits: Any) -> Any:
+        """Return `(batch, queries, classes)`."""
+        batch, queries = ops.shape(masks)[0], masks.shape[1]
+        points = self.draw((batch, self.points, 2))
+        shape = (batch, queries, self.points, 2)
+        x = sampled(masks, ops.broadcast_to(points[:, None], shape))
+        truth = _sampled_truth(labels, points[:, None], logits.shape[-1] - 1)
+        targets = ops.transpose(truth, (0, 2, 1))  # (batch, points, classes)
+        ones, zeros = ops.softplus(-x), ops.softplus(x)
+        entropy = (ops.matmul(ones, targets) + ops.matmul(zeros, 1 - targets)) / self.points
+        inside = ops.sigmoid(x)
+        overlap = 2 * ops.matmul(inside, targets)
+        total = ops.sum(inside, axis=-1)[:, :, None] + ops.sum(targets, axis=1)[:, None]
+        dice = 1 - (overlap + 1) / (total + 1)
+        return 5 * entropy + 5 * dice - 2 * ops.softmax(logits, axis=-1)[..., :-1]
+
+    def _mask_losses(self, labels: Any, masks: Any, rows: Any) -> Any:
+        """Return cross-entropy and Dice loss of each matched mask, `(batch, classes)`."""
+        batch, classes = ops.shape(rows)[0], rows.shape[1]
+        height, width = masks.shape[2:]
+        index = ops.maximum(rows, 0)[:, :, None]
+        flat = ops.reshape(masks, (-1, masks.shape[1], height * width))
+        index = ops.broadcast_to(index, (batch, classes, height * width))
+        chosen = ops.reshape(ops.take_along_axis(flat, index, axis=1), (-1, classes, height, width))
+        points = without_gradient(self._uncertain_points, chosen, batch, classes)
+        x = sampled(chosen, points)
+        truth = _sampled_truth(labels, points, classes)
+        entropy = ops.mean(ops.softplus(x) - x * truth, axis=-1)
+        inside = ops.sigmoid(x)
+        overlap = 2 * ops.sum(inside * truth, axis=-1)
+        total = ops.sum(inside, axis=-1) + ops.sum(truth, axis=-1)
+        return entropy + 1 - (overlap + 1) / (total + 1)
+
+    def _uncertain_points(self, masks: Any, batch: Any, classes: int) -> Any:
+        """Return `(batch, classes, points, 2)`: the most uncertain ones, and others at random."""
+        uncertain = int(UNCERTAIN * self.points)
+        many = self.draw((batch, classes, OVERSAMPLED * self.points, 2))
+        others = self.draw((batch, classes, self.points - uncertain, 2))
+        places = ops.top_k(-ops.abs(sampled(masks, many)), uncertain)[1]
+        places = ops.broadcast_to(places[..., None], (batch, classes, uncertain, 2))
+        return ops.concatenate([ops.take_along_axis(many, places, axis=2), others], axis=2)
+
+
+def sampled(maps: Any, points: Any) -> Any:
+    """Return the bilinear values of maps at points, 0 outside, as torch's `grid_sample`.
+
+    Args:
+        maps: `(batch, maps, height, width)`.
+        points: `(batch, maps, points, 2)`, x and y from 0 to 1 over the map.
+
+    Returns:
+        `(batch, maps, points)`.
+    """
+    height, width = maps.shape[2:]
+    flat = ops.reshape(maps, (-1, maps.shape[1], height * width))
+    corners = _corners(points, height, width)
+    return sum(weight * ops.take_along_axis(flat, place, axis=2) for place, weight in corners)
+
+
+def _sampled_truth(labels: Any, points: Any, classes: int) -> Any:
+    """Return how much of each class is at points `(batch, 1 or classes, points, 2)`.
+
+    What `sampled` returns of the masks of all classes, `(batch, classes, points)`.
+    """
+    height, width = labels.shape[1:]
+    which = ops.arange(classes)[:, None]
+    truth = ops.zeros(())
+    for place, weight in _corners(points, height, width):
+        flat = ops.reshape(labels, (-1, 1, height * width))
+        flat = ops.broadcast_to(flat, (*ops.shape(place)[:2], height * width))
+        at_corner = ops.take_along_axis(flat, place, axis=2)
+        truth = truth + weight * ops.cast(ops.equal(at_corner, which), "float32")
+    return truth
+
+
+def _corners(points: Any, height: int, width: int) -> list[tuple[Any, Any]]:
+    """Return the four pixels around each point: their places in a row of all, and weights."""
+    x, y = points[..., 0] * width - 0.5, points[..., 1] * height - 0.5
+    corners = []
+    for left in (ops.floor(x), ops.floor(x) + 1):
+        for top in (ops.floor(y), ops.floor(y) + 1):
+            weight = (1 - ops.abs(x - left)) * (1 - ops.abs(y - top))
+            is_inside = (left >= 0) & (left < width) & (top >= 0) & (top < height)
+            place = ops.clip(top, 0, height - 1) * width + ops.clip(left, 0, width - 1)
+            corners.append((ops.cast(place, "int32"), weight * ops.cast(is_inside, "float32")))
+    return corners
+
+
+def _class_loss(logits: Any, rows: Any, matched: Any) -> Any:
+    """Return the cross-entropy of the classes of all queries, the last being no object."""
+    rows = ops.one_hot(ops.maximum(rows, 0), logits.shape[1], dtype="float32")
+    truth = ops.transpose(rows * matched[..., None], (0, 2, 1))
+    empty = 1 - ops.sum(truth, axis=-1, keepdims=True)
+    truth = ops.concatenate([truth, NO_OBJECT_WEIGHT * empty], axis=-1)
+    return -ops.sum(truth * ops.log_softmax(logits, axis=-1)) / ops.sum(truth)
