@@ -6,6 +6,7 @@ The suite runs this on the newest Keras, `.ci/oldest` on the oldest that pyproje
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -49,12 +50,15 @@ PRIVATE: dict[str, tuple[str, str]] = {
     "_backward_hooks": ("torch", "what it calls after its backward pass"),
     "_backward_pre_hooks": ("torch", "what it calls before it"),
     "_execution_engine": ("torch", "of `torch.autograd.Variable`: calls after a backward pass"),
+    "_sym_val": ("coremltools", "what a variable of a program is, where it is known"),
     "_getframe": ("sys", "the line of a user to which a warning belongs"),
     "_EndRecData": ("zipfile", "the end of an archive, with the size of its directory"),
     "_ECD_SIZE": ("zipfile", "the place of that size"),
 }
 OF_ONE_BACKEND = {"_track_variables": "torch", "_jax_state_synced": "jax", "_layout": "jax"}
-OF_ONE_BACKEND |= {name: "torch" for name, (where, _) in PRIVATE.items() if where == "torch"}
+OF_ONE_BACKEND |= {
+    name: "torch" for name, row in PRIVATE.items() if row[0] in ("torch", "coremltools")
+}
 # What is imported from within Keras: it wraps data for several devices.
 IMPORTED = "keras.src.trainers.data_adapters.get_data_adapter"
 
@@ -137,6 +141,10 @@ def exists(name: str, where: str) -> bool:
         return name in private_names()
     if where == "keras.Model.fit":
         return f"{name}=True" in inspect.getsource(keras.Model.fit)
+    if where == "coremltools":
+        is_here = importlib.util.find_spec(where) is not None
+        module = is_here and importlib.import_module("coremltools.converters.mil.mil")
+        return not module or hasattr(module.Var, name)
     module = importlib.import_module(where)
     if where != "torch":
         return hasattr(module, name)

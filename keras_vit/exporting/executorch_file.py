@@ -73,10 +73,9 @@ def _quantized(program: Any, example: Any) -> Any:
     prepared = prepare_pt2e(program.module(), quantizer)
     prepared(example)
     module = convert_pt2e(prepared)
-    for node in [*module.graph.nodes]:
-        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+    for node in reversed([*module.graph.nodes]):
+        if node.op in ("call_function", "get_attr") and not node.users:  # or assertions keep them
             module.graph.erase_node(node)
-    module.graph.eliminate_dead_code()
     module.recompile()
     used = {node.target for node in module.graph.nodes if node.op == "get_attr"}
     for name in {*dict(module.named_buffers())} - used:
