@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit._base.errors import check_positive
+from keras_vit._base.errors import check_positive, warn_at_caller
 from keras_vit.curation.label_errors import confident_errors, probe_probabilities
 from keras_vit.data.eval_transform import WHOLE_MODES
 from keras_vit.evaluation.prediction import check_takes_pixels, padded, pipeline_arguments
@@ -18,6 +18,7 @@ from keras_vit.tasks import Segmentation
 
 _LAYER = "encoder_norm"
 _MOST_PATCHES = 6000  # that a probe is fitted to: those of one image are much alike
+_MOST_CONTRADICTED = 0.5  # of the masks, beyond which it is the features that are wrong
 _PURE = 0.9  # of a patch's pixels that are of one class: others lie on borders, and prove nothing
 
 
@@ -58,6 +59,8 @@ def find_mask_errors(
         seed: Which photographs are in which fold.
         batch_size: Images per batch.
 
+    Warns where the features do not separate the classes, so that most masks are contradicted.
+
     Raises:
         ImportError: scikit-learn is not installed.
         ValueError: The labels are not masks, the model does not have features of patches, or a
@@ -97,6 +100,12 @@ def find_mask_errors(
     wrong[known] = confident_errors(flat[known], probabilities[known])
     excess[known] = probabilities[known].max(axis=1) - probabilities[known, flat[known]]
     disagreement = (excess * wrong).reshape(count, -1).mean(axis=1)
+    if (contradicted := (disagreement > 0).mean()) > _MOST_CONTRADICTED:
+        warn_at_caller(
+            f"The features contradict {contradicted:.0%} of {count:,} masks somewhere: they do not "
+            "separate the classes well, and most of these masks may be right. Take a larger model "
+            "or image size."
+        )
     return MaskErrors(
         disagreement,
         np.argsort(-disagreement, kind="stable"),

@@ -62,5 +62,11 @@ def test_a_swap_and_an_erased_object_are_found(command: Command) -> None:
         ("--masks nowhere --model model.keras", "nowhere"),
     ):
         assert message in command(f"audit photos {arguments} --out other", status=2)
+    for i, file in enumerate(sorted(Path("masks").rglob("*.png"))):  # noise is no mask
+        noise = np.random.default_rng(i).integers(0, 3, (6, 8)).astype(np.uint8)
+        Image.fromarray(np.kron(noise, np.ones((8, 8), np.uint8))).save(file)
+    noisy = data.load("photos", labels="masks", val_fraction=None)["all"]
+    with pytest.warns(UserWarning, match="of 16 masks somewhere: they do not separate"):
+        find_mask_errors(model, noisy)
     with pytest.raises(ValueError, match="labels of classification, and not a mask"):
         find_mask_errors(model, data.load("digits").val)
