@@ -41,6 +41,7 @@ from keras_vit.curation.label_errors import (
     probe_probabilities,
 )
 from keras_vit.curation.labelling import ToLabel, next_to_label
+from keras_vit.curation.mask_errors import MaskErrors, find_mask_errors
 from keras_vit.curation.nearest import Nearest, nearest_neighbors
 from keras_vit.curation.perceptual_hash import perceptual_hash
 from keras_vit.curation.photo_search import SearchResult, find_similar
@@ -55,6 +56,7 @@ __all__ = [
     "ImageMeasures",
     "IndexMismatchError",
     "LabelErrors",
+    "MaskErrors",
     "Nearest",
     "PhotoMeasures",
     "RidgeAnswers",
@@ -66,6 +68,7 @@ __all__ = [
     "find_clusters",
     "find_duplicates",
     "find_label_errors",
+    "find_mask_errors",
     "find_outliers",
     "find_similar",
     "index_of",

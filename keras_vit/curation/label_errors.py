@@ -8,6 +8,7 @@ mean of both ──┬── margin of the label          how good it is, in [0,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,12 +254,15 @@ def probe_probabilities(
     *,
     folds: int = 5,
     seed: int = 0,
+    most: int = MOST_FITTED,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> np.ndarray:
     """Class probabilities `(n, classes)` of linear probes that have not seen the row.
 
     Multinomial logistic regression on standardized features, one per fold; the strength of its
     penalty is the one with the smallest log-loss on the first fold. Rows without a label get the
-    mean of all probes. Arguments and errors are those of `find_label_errors`.
+    mean of all probes. Arguments and errors are those of `find_label_errors`; a probe
+    is fitted to `most` rows, drawn where there are more, and `strengths` are scikit-learn's C.
 
     Example:
 
@@ -277,18 +281,18 @@ def probe_probabilities(
     fold = _folds(labels, groups, folds, random)
     classes = int(labels.max()) + 1
     parts = [np.flatnonzero((labels >= 0) & (fold != f)) for f in range(folds)]
-    parts = [np.sort(random.permutation(part)[:MOST_FITTED]) for part in parts]
+    parts = [np.sort(random.permutation(part)[:most]) for part in parts]
     tuned = fold[labels >= 0].min()  # others may have groups without a label alone
-    first = np.flatnonzero((labels >= 0) & (fold == tuned))[:MOST_FITTED]
+    first = np.flatnonzero((labels >= 0) & (fold == tuned))[:most]
     x, y = rows_of(features, first), labels[first]
     train_x, train_y = rows_of(features, parts[tuned]), labels[parts[tuned]]
     losses = [
         log_loss(
             y, _predict(_fit(train_x, train_y, strength), x, classes), labels=np.arange(classes)
         )
-        for strength in STRENGTHS
+        for strength in strengths
     ]
-    strength = STRENGTHS[int(np.argmin(losses))]
+    strength = strengths[int(np.argmin(losses))]
     probabilities = np.zeros((len(labels), classes))
     unknown = np.flatnonzero(labels < 0)
     for number, part in enumerate(parts):

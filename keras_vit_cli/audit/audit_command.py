@@ -23,6 +23,7 @@ from keras_vit_cli.audit.decisions import (
     write_lists,
 )
 from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
+from keras_vit_cli.audit.mask_audit import audit_masks
 from keras_vit_cli.embed_command import index_from, is_index, print_made_with
 from keras_vit_cli.options.audit import AuditOptions
 from keras_vit_cli.printing import print_next, print_table, print_text, progress_bar
@@ -40,6 +41,8 @@ def audit(options: AuditOptions) -> int:
         FileNotFoundError: The images of an index are gone.
         ValueError: There is no model, or a decision cannot be read.
     """
+    if options.masks is not None:
+        return audit_masks(options)
     out = options.out
     has_index = is_index(options.photos)
     is_folder = options.photos.is_dir() and not has_index

@@ -19,6 +19,12 @@ class AuditOptions:
         metavar="PHOTOS",
         name=POSITIONAL,
     )
+    masks: Path | None = in_data(
+        "the masks of the images in PHOTOS, as train's --labels takes them: find those that are "
+        "probably wrong, and nothing else",
+        None,
+        metavar="MASKS",
+    )
     decisions: Path | None = in_data(
         "the CSV file that the page downloads: write the cleaned lists by it, and nothing else",
         None,

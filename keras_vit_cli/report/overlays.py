@@ -161,14 +161,15 @@ def draw_worst(
     else:
         answers = [one for _, one in predict_files(model, part.files or (), windows=windows)]
     predicted = [model.task.answer_map(*pair) for pair in zip(answers, sizes, strict=True)]
-    labels = [_nearest(part.label_map(i), size) for i, size in enumerate(sizes)]
+    labels = [nearest_map(part.label_map(i), size) for i, size in enumerate(sizes)]
     titles = [
         (row["file"], f"given: {row['truth']}", f"predicted: {row['answer']}") for row in mistakes
     ]
     return draw_overlays(model.task, images, titles, predicted, labels)
 
 
-def _nearest(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def nearest_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return a map at another size, each pixel that of the nearest one."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))

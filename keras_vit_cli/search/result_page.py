@@ -26,11 +26,12 @@ _AHEAD = 64  # thumbnails that are in memory at once
 
 @dataclass(frozen=True)
 class Card:
-    """A photograph: its name, its file, and a line on it."""
+    """A photograph: its name, its file, and a line on it; `source` is an image in its place."""
 
     name: str
     path: Path
     facts: str
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> I
     with ThreadPoolExecutor(min(4, available_processors())) as threads:
         for start in range(0, len(section.cards), _AHEAD):
             cards = section.cards[start : start + _AHEAD]
-            sources = threads.map(lambda card: thumbnail(card.path, bands), cards)
+            sources = threads.map(lambda card: card.source or thumbnail(card.path, bands), cards)
             for card, source in zip(cards, sources, strict=True):
                 yield f"<li>{photo(card, source, folder)}</li>\n"
     yield "</ul></section>\n"
