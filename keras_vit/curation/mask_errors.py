@@ -11,7 +11,6 @@ import numpy as np
 from keras_vit import data
 from keras_vit._base.errors import check_positive, warn_at_caller
 from keras_vit.curation.label_errors import confident_errors, probe_probabilities
-from keras_vit.data.eval_transform import WHOLE_MODES
 from keras_vit.evaluation.prediction import check_takes_pixels, padded, pipeline_arguments
 from keras_vit.evaluation.probes import STRENGTHS
 from keras_vit.tasks import Segmentation
@@ -124,7 +123,7 @@ def _patches(model: Any, split: data.Split, batch_size: int) -> tuple[np.ndarray
         )
     arguments = pipeline_arguments(model)
     transform = arguments["eval_transform"]
-    if transform.mode not in WHOLE_MODES:  # which masks have
+    if not transform.is_whole:  # as masks are
         arguments["eval_transform"] = replace(transform, mode="stretch", interpolation=None)
     encoder = model.feature_model(_LAYER, format="grid")
     features, labels = [], []

@@ -35,12 +35,8 @@ PILLOW_MODES = {
     "huggingface_stretch": PillowRule(keeps_ratio=False, rounds_center=False),
 }
 MODES = ("crop", "stretch", "stretch_bicubic", "big_vision", *PILLOW_MODES)
-WHOLE_MODES = (
-    "stretch",
-    "stretch_bicubic",
-    "timm_squash",
-    "huggingface_stretch",
-)  # all of an image
+# All of an image; the second ones where the crop is all of it.
+STRETCHES, SQUASHES = ("stretch", "stretch_bicubic"), ("timm_squash", "huggingface_stretch")
 BAND_MODES = ("crop", "stretch")  # the others round to 0..255, or clip
 MOST_BANDS = 1024
 NODATA = ("mean", "refuse")  # besides numbers
@@ -162,13 +158,19 @@ class EvalTransform:
             return value
         return cls(value) if isinstance(value, str) else cls(**(value or {}))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of an image is seen."""
+        return self.mode in STRETCHES or (self.mode in SQUASHES and self.crop_fraction == 1)
+
     def check_whole(self, maps: str) -> None:
-        """Raise a ValueError for a mode that crops the border of images that have these maps."""
-        if self.mode not in WHOLE_MODES:
+        """Raise a ValueError for what crops the border of images that have these maps."""
+        if not self.is_whole:
+            part = f" with crop_fraction={self.crop_fraction}" if self.mode in SQUASHES else ""
             raise ValueError(
-                f"eval_transform={self.mode!r} crops the border, which the maps of {maps} have: "
-                "set model.eval_transform = 'stretch', or one of "
-                f"{', '.join(WHOLE_MODES)}."
+                f"eval_transform={self.mode!r}{part} crops the border, which the maps of {maps} "
+                "have: set model.eval_transform = 'stretch', or 'stretch_bicubic', or one of "
+                f"{', '.join(SQUASHES)} with crop_fraction=1."
             )
 
     def to_dict(self) -> dict[str, Any]:

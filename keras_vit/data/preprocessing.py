@@ -85,7 +85,7 @@ def evaluation_image(
 def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
     """Resize the label of each pixel to `image_size`, that of the nearest pixel.
 
-    As `evaluation_image` moves the image in a mode of `WHOLE_MODES`.
+    As `evaluation_image` moves the image where that `is_whole`.
 
     Args:
         mask: integers or floats `(height, width)`, array or tensor.

@@ -130,14 +130,16 @@ def read_images(
 def check_takes_pixels_to_answers(model: keras.Model) -> None:
     """Raises a ValueError for a model that does not answer images as its task describes.
 
-    Such a model returns features or tokens, does not have a task, or takes normalized pixels.
+    Such a model returns features or tokens, does not have a task, takes normalized pixels, or
+    answers every pixel of images whose border is cropped.
     """
     if model.num_classes == 0 or len(model.output_shape) == 3:  # features, or all tokens
         raise ValueError(
             f"{model.name} returns {model.output_shape}, not one score per class. "
             "Give a model with num_classes and pooling, such as model.with_classifier(5)."
         )
-    task_of(model)
+    if task_of(model).per_pixel:
+        eval_transform_of(model).check_whole(model.name)
     check_takes_pixels(model)
 
 

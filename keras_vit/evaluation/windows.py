@@ -165,7 +165,7 @@ class Windows:
         step = max(_MOST_SCORES // sums[0].size, 1)
         for y, following in zip(lines, [*lines[1:], length], strict=True):
             cut = [(y, x) if not turned else (x, y) for x in columns]
-            for x, output in zip(columns, self._outputs(scoring, image, cut, window), strict=True):
+            for x, output in zip(columns, self._scores(scoring, image, cut, window), strict=True):
                 sums[:, x : x + width] += output.swapaxes(0, 1) if turned else output
             counts += 1
             done = following - y
@@ -175,7 +175,7 @@ class Windows:
             for waiting in (sums, counts):
                 waiting[: height - done], waiting[height - done :] = waiting[done:].copy(), 0
 
-    def _outputs(
+    def _scores(
         self,
         scoring: Any,
         image: np.ndarray,
