@@ -39,7 +39,7 @@ def test_from_maps_of_depth_to_maps(command: Command) -> None:
         found = np.asarray(file)
     assert 0.5 < np.median(found) < 9
     assert Path("answers/photos/0.color.png").exists()
-    wrong = f"{wrong} --coverage 0.9 --depth-scale 1"
+    wrong = f"{wrong}2 --coverage 0.9 --depth-scale 1"
     assert "depth has neither" in command(wrong, status=2)
     wrong = "export run --format html --out page.html"
     assert "depth answers every pixel" in command(wrong, status=2)

@@ -228,6 +228,7 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     ("timm", {"activation": "swiglu"}, "activation='swiglu'"),
     ("timm", {"pooling": None}, "does not classify with pooling=None"),
     ("timm", {"token_merging": 1}, "token_merging=1"),
+    ("timm", {"distilled": True, "pre_norm": True}, "pre_norm=True"),
 ])  # fmt: skip
 def test_what_they_do_not_compute(layout: str, changes: Any, message: str, tmp_path: Path) -> None:
     refused(message, save_weights, small(**changes), tmp_path / "vit", layout)

@@ -190,6 +190,11 @@ def _check_timm(model: VisionTransformer) -> None:
             f"{model.position_embedding!r}, representation_size={model.representation_size}, "
             f"pooling={model.pooling!r} and activation={model.activation!r}. Save it as .keras."
         )
+    if model.distilled and model.pre_norm:
+        raise CheckpointError(
+            "timm's distilled models do not have a norm in front of the blocks, pre_norm=True. "
+            "Save it as .keras."
+        )
     layout = layout_for("timm", model, "vit").name
     # Of a plain ViT it is an argument.
     behind = model.norm_after_pooling if layout == "timm" else layout != "timm_dinov3"
