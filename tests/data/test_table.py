@@ -337,6 +337,7 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
         (photos, {"file_column": "file"}, ValueError, "are about a table: give it as labels"),
         ("digits", {"labels": "l.csv"}, NotADirectoryError, "give that of the images"),
         (photos, {"labels": "l.csv"}, FileNotFoundError, r"There is no table .*l\.csv"),
+        (photos, {"labels": "masks"}, FileNotFoundError, "There is no file or folder .*masks"),
         (photos, {"labels": "l.csv", "on_bad_row": "no"}, ValueError, "on_bad_row='no'"),
         (photos, {"labels": tmp_path / "t.xlsx"}, ValueError, r"give one of \.csv, \.tsv"),
         (photos, {"labels": tmp_path / "t.parquet"}, ImportError, "pip install pyarrow"),

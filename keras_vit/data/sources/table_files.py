@@ -75,12 +75,13 @@ def read_table(path: Path) -> Table:
             figure.
     """
     suffix = path.suffix.lower()
+    if not path.exists():
+        kind = "table" if suffix in SUFFIXES else "file or folder"
+        raise FileNotFoundError(f"There is no {kind} {printable(path)}.")
     if suffix not in SUFFIXES:
         raise ValueError(
             f"{printable(path)} is not a table that is read here: give one of {listed(SUFFIXES)}."
         )
-    if not path.exists():
-        raise FileNotFoundError(f"There is no table {printable(path)}.")
     if kind := irregular(path):
         raise ValueError(f"{printable(path)} is {kind}: give a table of labels.")
     if suffix == ".parquet":
