@@ -76,8 +76,8 @@ def read_table(path: Path) -> Table:
     """
     suffix = path.suffix.lower()
     if not path.exists():
-        kind = "table" if suffix in SUFFIXES else "file or folder"
-        raise FileNotFoundError(f"There is no {kind} {printable(path)}.")
+        what = "table" if suffix in SUFFIXES else "file or folder"
+        raise FileNotFoundError(f"There is no {what} {printable(path)}.")
     if suffix not in SUFFIXES:
         raise ValueError(
             f"{printable(path)} is not a table that is read here: give one of {listed(SUFFIXES)}."
