@@ -104,7 +104,8 @@ def gelu_kernel(x: Any, approximate: bool) -> Any:
         return None
     import torch
 
-    is_plain = type(x) is torch.Tensor and not torch.is_grad_enabled()  # not traced for an export
+    is_traced = type(x) is not torch.Tensor or torch.jit.is_tracing()
+    is_plain = not is_traced and not torch.is_grad_enabled()
     if approximate and is_plain and x.device.type == "cpu" and x.dtype == torch.float32:
         # The tanh of torch's kernel takes three times as long as its erf: 3 % of a ViT-S/16.
         # As (1 + tanh(z)) / 2 = sigmoid(2 z), in one array, it takes half.
