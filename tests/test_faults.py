@@ -84,6 +84,7 @@ def result(folder: Path, command: str) -> list[np.ndarray]:
         return keras_vit.load(folder / "vit.safetensors").get_weights()
     if command == "convert-folder":
         files = {"README.md", "config.json", "preprocessor_config.json", "model.safetensors"}
+        files |= {"keras_vit.json", "keras_vit_proof.json"}  # by which it proves itself
         assert {file.name for file in (folder / "vit").iterdir()} == files
         return keras_vit.load(folder / "vit").get_weights()
     if command == "embed":
