@@ -104,7 +104,7 @@ def gelu_kernel(x: Any, approximate: bool) -> Any:
         return None
     import torch
 
-    is_traced = type(x) is not torch.Tensor or torch.jit.is_tracing()
+    is_traced = type(x) is not torch.Tensor or torch.jit.is_tracing()  # type: ignore[attr-defined]
     is_plain = not is_traced and not torch.is_grad_enabled()
     if approximate and is_plain and x.device.type == "cpu" and x.dtype == torch.float32:
         # The tanh of torch's kernel takes three times as long as its erf: 3 % of a ViT-S/16.

@@ -7,7 +7,6 @@ a little, see `read_image`.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from keras_vit.data.decode.budget import MOST_READS, BudgetedFile, check_scans
 from keras_vit.data.decode.headers import MAX_PIXELS, MIRRORED, ORIENTATION_TAG, UPSIDE_DOWN
 from keras_vit.data.decode.image_kinds import kind_of_contents
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
+from keras_vit.data.decode.quiet_decoders import QUIET
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 _ANIMATED = {"WEBP": "WebP", "AVIF": "AVIF"}  # formats of which some files are
@@ -83,12 +83,10 @@ def _read(contents: bytes, max_pixels: int | None, reader: Callable[[Any], _Valu
         formats = (kind.pillow,)
     file = BudgetedFile(contents, _MOST_READS.get(known.name if known else "", MOST_READS))
     try:
-        with warnings.catch_warnings():
-            # About text and EXIF that are damaged, and about sizes, which we check ourselves.
-            warnings.simplefilter("ignore")
-            with Image.open(file, formats=formats) as image:
-                _check(image, max_pixels)
-                return reader(image)
+        # It warns of text and EXIF that are damaged, and of sizes, which we check ourselves.
+        with QUIET, Image.open(file, formats=formats) as image:
+            _check(image, max_pixels)
+            return reader(image)
     except Image.DecompressionBombError as error:  # Pillow's own limit, checked before ours
         count = int(re.findall(r"\d+", str(error))[0])
         if max_pixels is None or count <= max_pixels:

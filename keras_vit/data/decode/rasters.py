@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -25,6 +24,7 @@ from keras_vit.data.decode.budget import BudgetedFile, jpeg_2000_size, jpeg_size
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
 from keras_vit.data.decode.image_kinds import BANDS, kind_of_contents, kinds_of
 from keras_vit.data.decode.pillow import exif_orientation, turn_upright
+from keras_vit.data.decode.quiet_decoders import QUIET
 
 _DNG = 50706
 _NODATA, _RAW_TAGS = 42113, {330, _DNG}  # of GDAL; as in `pillow`
@@ -113,7 +113,7 @@ def read_values(contents: bytes, max_pixels: int | None = MAX_PIXELS) -> np.ndar
             raise BadImageError(too_large(size, _VALUES * max_pixels))
 
     try:
-        with _QUIET:
+        with QUIET:
             return kind.read(contents, check)
     except BadImageError:
         raise
@@ -180,36 +180,6 @@ def fill_missing(image: np.ndarray, nodata: Any) -> np.ndarray:
         }
         raise BadImageError(f"{count:,} of {size:,} pixels do not have a value: {fix[nodata]}")
     return np.where(missing, np.array(nodata, "float32"), image)
-
-
-class _Quiet:
-    """Hides warnings of the packages while any thread reads: of tags that do not matter here.
-
-    Python keeps its filters per process: a `catch_warnings` of each thread would restore those of
-    another thread, and leave its own behind.
-    """
-
-    def __init__(self) -> None:
-        self.lock, self.readers = threading.Lock(), 0
-        self.caught = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if not self.readers:
-                self.caught = warnings.catch_warnings()
-                self.caught.__enter__()
-                for module in ("tifffile", "imagecodecs", "pydicom", "numpy"):
-                    warnings.filterwarnings("ignore", module=rf"{module}(\.|$)")
-            self.readers += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.readers -= 1
-            if not self.readers:
-                self.caught.__exit__(None, None, None)
-
-
-_QUIET = _Quiet()
 
 
 class _Heard(logging.Filter):

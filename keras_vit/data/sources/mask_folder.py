@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.budget import BudgetedFile
 from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.decode.quiet_decoders import QUIET
 from keras_vit.data.sources.folder import FileOptions
 from keras_vit.data.sources.label_drawings import (
     BACKGROUND,
@@ -139,16 +139,14 @@ def read_mask(file: Path, max_pixels: int | None) -> tuple[np.ndarray, Sequence[
 
     contents = read_contents(file)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about its size, which is checked here
-            with Image.open(BudgetedFile(contents), formats=("PNG",)) as image:
-                if max_pixels is not None and image.width * image.height > max_pixels:
-                    raise BadImageError(f"{image.width} x {image.height} pixels")
-                if image.mode not in _MODES:
-                    raise BadImageError(
-                        f"colors or transparency (mode {image.mode} of Pillow) in place of numbers"
-                    )
-                return np.asarray(image).astype(np.int32), image.getpalette() or ()
+        with QUIET, Image.open(BudgetedFile(contents), formats=("PNG",)) as image:
+            if max_pixels is not None and image.width * image.height > max_pixels:
+                raise BadImageError(f"{image.width} x {image.height} pixels")
+            if image.mode not in _MODES:
+                raise BadImageError(
+                    f"colors or transparency (mode {image.mode} of Pillow) in place of numbers"
+                )
+            return np.asarray(image).astype(np.int32), image.getpalette() or ()
     except BadImageError:
         raise
     except Exception as error:  # each decoder raises what it stumbles over
