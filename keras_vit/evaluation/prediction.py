@@ -50,12 +50,12 @@ def predict_files(
             `keras_vit.evaluation.windows.Windows`: answers are maps of the images' own sizes. None:
             images are resized to the model's size.
 
-    Yields:
-        Every file in order, with its answer `(size,)` by the model's task, such as a probability
-        per class (`(height, width, size)` of a task of pixels), which `model.task.describe` and
-        `to_text` put into words; or with the reason why it cannot be decoded. Of a model with a
-        `novelty`, an answer is `(size + 1,)`, the novelty last: above 1, the image is unlike those
-        of the training.
+    Returns:
+        An iterator over every file in order, with its answer `(size,)` by the model's task, such as
+        a probability per class (`(height, width, size)` of a task of pixels), which
+        `model.task.describe` and `to_text` put into words; or with the reason why it cannot be
+        decoded. Of a model with a `novelty`, an answer is `(size + 1,)`, the novelty last: above 1,
+        the image is unlike those of the training.
 
     Raises:
         ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers` and `Windows`.
@@ -74,6 +74,18 @@ def predict_files(
     check_takes_pixels_to_answers(model)
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // _answer_bytes(model), 1))
     by_windows = None if windows is None else Windows(model, windows, batch_size)
+    # What is refused is refused now, before whoever asks has opened a file for the answers.
+    return _answered_files(model, files, batch_size, max_pixels, by_windows)
+
+
+def _answered_files(
+    model: keras.Model,
+    files: Iterable[str | Path],
+    batch_size: int,
+    max_pixels: int,
+    by_windows: Windows | None,
+) -> Iterator[tuple[Path, np.ndarray | str]]:
+    """Yield what `predict_files` returns."""
     scoring = scoring_model(model) if by_windows is None else None
     remaining, looked_at, size = iter(files), 0, 0
     deep: list[Path] = []

@@ -41,7 +41,6 @@ from keras_vit.tasks import Segmentation, Task
 from keras_vit.tasks.task_words import in_words
 
 POOLINGS = ("token", "gap", "map", "token_gap", None)
-HEAD_NAMES = {"dpt": "DPT", "eomt": "EoMT"}  # in messages
 POSITION_EMBEDDINGS = (
     *("learned", "learned_2d", "relative", "sincos2d", "none"),
     *("relative_2d", "relative_2d_shared"),
@@ -327,7 +326,7 @@ class ViTConfig(BlockConfig, ModelConfig):
             fits = tuple(max(round((side or cell) / cell), 1) * cell for side, cell in cells)
             raise ValueError(
                 f"Images of {self.image_size} pixels are not whole patches of "
-                f"{pixels}, which the {HEAD_NAMES[head.kind]} head needs: give {fits}."
+                f"{pixels}, which the {head.title} head needs: give {fits}."
             )
         if any(self.merging):
             raise ValueError(

@@ -66,6 +66,7 @@ class DPTHead:
     """
 
     kind: ClassVar[str] = "dpt"
+    title: ClassVar[str] = "DPT"  # in messages
     blocks: Sequence[int] | None = None
     channels: Sequence[int] | None = None
     width: int | None = None

@@ -64,6 +64,7 @@ class EoMTHead:
     """
 
     kind: ClassVar[str] = "eomt"
+    title: ClassVar[str] = "EoMT"  # in messages
     activation: str = "gelu"
     queries: int = 100
     blocks: int | None = None

@@ -119,6 +119,8 @@ def test_what_windows_refuse(tmp_path: Path) -> None:
         (lambda: Windows(model, "large"), "windows='large' is not known"),
         (lambda: Windows(model, 0), "windows=0 is not the short side.*from 1 to 32,768"),
         (lambda: Windows(row), "the task of .* is classification: leave windows out"),
+        # When it is called, and not with the first answer.
+        (lambda: predict_files(row, [], windows="own"), "the task of .* is classification"),
         (lambda: keras_vit.predict(model, pixels, windows="own"), r"map_of\(pixels\)"),
         (lambda: predict_outcomes(model, arrays, windows="own"), "something else"),
     ):

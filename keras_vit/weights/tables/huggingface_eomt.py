@@ -13,6 +13,7 @@ import numpy as np
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.eomt import MOST_UPSCALE_BLOCKS, EoMTHead
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.tasks.query_losses import NO_OBJECT_WEIGHT
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Array
 from keras_vit.weights.tables.huggingface import (
@@ -35,7 +36,6 @@ from keras_vit.weights.tables.layout import (
 
 Config = dict[str, Any]
 MASK_PROBABILITIES, EMPTY_WEIGHT = "attn_mask_probs", "criterion.empty_weight"
-NO_OBJECT_WEIGHT = 0.1  # of transformers' `EomtConfig`
 
 
 def _head_rows() -> tuple[Row, ...]:
