@@ -22,7 +22,7 @@ from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.splits import IndexedSplit, joined
 from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
-from keras_vit.tasks import Depth, Ordinal, Task
+from keras_vit.tasks import Depth, Ordinal, RelativeDepth, Task
 
 WHOLE = "all"  # the split of a source that does not have any
 IMAGES = "images.csv"  # of a run: which images it used, and for what
@@ -253,7 +253,6 @@ def check_same_task(model: Any, split: Split) -> None:
             )
         return
     task = task_of(model)
-    task.check_scored()
     if (asked.kind, asked.shown_names) != (task.kind, task.shown_names):
         raise ValueError(
             f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
@@ -283,7 +282,8 @@ def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dic
     elif task is not None and task.names and kind == task.kind:
         kind = task.unfitted()  # whose names the table need not show again
     if depth_scale is not None:
-        kind = replace(kind if isinstance(kind, Depth) else Depth(), depth_scale=depth_scale)
+        known = {RelativeDepth.kind: RelativeDepth()}.get(kind, Depth())
+        kind = replace(kind if isinstance(kind, Depth) else known, depth_scale=depth_scale)
     return {
         "labels": options["labels"],
         "task": kind,

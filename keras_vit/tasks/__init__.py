@@ -10,6 +10,7 @@ from keras_vit.tasks.depth import Depth
 from keras_vit.tasks.multilabel import Multilabel
 from keras_vit.tasks.ordinal import Ordinal
 from keras_vit.tasks.regression import Regression
+from keras_vit.tasks.relative_depth import RelativeDepth
 from keras_vit.tasks.segmentation import Segmentation
 from keras_vit.tasks.task import Task
 
@@ -21,14 +22,15 @@ __all__ = [
     "Ordinal",
     "PredictionSets",
     "Regression",
+    "RelativeDepth",
     "Segmentation",
     "Task",
     "get",
 ]
 
-TASKS: dict[str, type[Task]] = {
-    cls.kind: cls for cls in (Classification, Multilabel, Regression, Ordinal, Segmentation, Depth)
-}
+_OF_IMAGES = (Classification, Multilabel, Regression, Ordinal)
+_OF_PIXELS = (Segmentation, Depth, RelativeDepth)
+TASKS: dict[str, type[Task]] = {cls.kind: cls for cls in (*_OF_IMAGES, *_OF_PIXELS)}
 
 
 def get(task: Any, **arguments: Any) -> Task:

@@ -44,9 +44,6 @@ class Answer:
         """What a head of maps may end with, for outputs of which these are the answers."""
         return ("linear",)
 
-    def check_scored(self) -> None:
-        """Raise a ValueError, before any work, where no score compares answers with labels."""
-
     def answer_shape(self, image_size: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape of the answer to one image of this height and width."""
         return (self.size,)

@@ -26,8 +26,7 @@ KEPT = 128  # numbers that are kept of an image's depths: quantiles
 _MOST_PIXELS = 2**18  # of an image, from which its quantiles are
 _MOST_ROWS, _TRIED = 1000, 64  # images by which a constant is chosen, and how many are tried
 _LARGEST = 30.0  # of an output: its exponential, 1e13, is still far from the largest float32
-FORMS = ("log", "depth", "inverse")
-_SCORES = ("delta1", "abs_rel", "rmse")
+INVERSE = "inverse"
 _MEDIANS = ("answered", "present")  # of the measured pixels
 
 
@@ -36,8 +35,7 @@ _MEDIANS = ("answered", "present")  # of the measured pixels
 class Depth(Task):
     """A positive number for every pixel; the answers are the exponentials of the outputs.
 
-    Of released models they are the outputs themselves: depths in meters, or, of relative ones,
-    inverse depths, larger where nearer, without a unit or a zero, which nothing is measured in.
+    Of released models of metric depth they are the outputs themselves, depths in meters.
 
     Outputs and answers are `(examples, height, width, 1)` at the size of the model's images, and
     answers in the unit of the targets. Targets are numbers `(examples, height, width)`; NaN,
@@ -49,18 +47,19 @@ class Depth(Task):
         names: Of the number; `("depth",)` by default.
         unit: Such as `"m"`; an empty text where there is none.
         depth_scale: What 1 in a file of labels is worth in the unit, such as 0.001 for millimeters
-            in meters; None for 1 in files of floats, and an error in files of integers.
+            in meters; `"inverse"` where files hold inverse depths, such as disparities, larger
+            where nearer; None for 1 in files of floats, and an error in files of integers.
         typical: The geometric mean of the training images' depths, by which exported files are
             compared; 1 by default. `fitted` computes it.
-        form: What outputs are: `"log"`, logarithms of depths; `"depth"` or `"inverse"`, as of
-            released models, which answer and are not trained: give them a new head for that.
+        form: What outputs are: `"log"`, logarithms of depths; `"depth"`, as of released models,
+            which answer and are not trained: give them a new head for that.
 
     Unit, scale and typical depth do not change what outputs mean: tasks that differ in them alone
     are equal.
 
     Raises:
-        ValueError: `depth_scale` or `typical` is not finite or not above 0, there are several
-            names, or the form is unknown.
+        ValueError: `depth_scale` is neither "inverse" nor a finite number above 0, `typical` is not
+            the latter, there are several names, or the form is unknown.
 
     Example:
 
@@ -88,27 +87,26 @@ class Depth(Task):
     losses: ClassVar = {"silog": SiLog}
     distillation: ClassVar = {}
     tensor_names = ("depth",)
+    forms: ClassVar[tuple[str, ...]] = ("log", "depth")
+    score_names: ClassVar[tuple[str, ...]] = ("delta1", "abs_rel", "rmse")
 
     names: tuple[str, ...] = ("depth",)
     unit: str = field(default="", compare=False)
-    depth_scale: float | None = field(default=None, compare=False)
+    depth_scale: float | str | None = field(default=None, compare=False)
     typical: float = field(default=1.0, compare=False)
     form: str = "log"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(self.form, "form", FORMS)
+        check_choice(self.form, "form", self.forms)
         check_above_zero(typical=self.typical)
-        if self.depth_scale is not None:
-            check_above_zero(depth_scale=self.depth_scale)
+        scale = self.depth_scale
+        if scale is not None and scale != INVERSE:
+            check_above_zero(depth_scale=scale)  # type: ignore[arg-type]
 
     @property
     def kind_and_size(self) -> str:
         return self.kind
-
-    @property
-    def joins_windows(self) -> bool:  # type: ignore[override]
-        return self.form != "inverse"
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -170,14 +168,14 @@ class Depth(Task):
         return np.log(self._quantiles(targets)).mean(keepdims=True)[0].astype(np.float32)
 
     def loss(self, name: str | None = None, **options: Any) -> keras.losses.Loss:
-        """Return a loss of outputs that are logarithms.
+        """Return a loss of this task's outputs.
 
         Raises:
-            ValueError: They are not, or as for any task.
+            ValueError: They are depths themselves, or as for any task.
         """
-        if self.form != "log":
+        if self.form == "depth":
             raise ValueError(
-                f"A model whose outputs are {self.form!r}, as released ones, answers and is not "
+                "A model whose outputs are 'depth', as released ones, answers and is not "
                 "trained: give it a head of logarithms, model.with_classifier(task=splits.task), "
                 "or load it as keras_vit.load(file, task=splits.task)."
             )
@@ -240,20 +238,17 @@ class Depth(Task):
         depths = self.answer_map(answer, size)
         tiff, png = BytesIO(), BytesIO()
         Image.fromarray(depths).save(tiff, "TIFF", compression="tiff_adobe_deflate")
-        shown = np.maximum(depths, np.finfo(np.float32).tiny)  # an answer of 0 is not unmeasured
+        shown = self.shown(depths)
         Image.fromarray(depth_colors(shown, *depth_range(shown))).save(png, "PNG")
         return {".tiff": tiff.getvalue(), ".color.png": png.getvalue()}
 
-    def check_scored(self) -> None:
-        if self.form == "inverse":
-            raise ValueError(
-                "Relative inverse depths have neither a unit nor a zero, so that no score compares "
-                "them with measured depths: give a metric model, or one trained on such maps."
-            )
+    @staticmethod
+    def shown(answered: np.ndarray) -> np.ndarray:
+        """Return numbers above 0 of a map that is answered, larger where farther, for colors."""
+        return np.maximum(answered, np.finfo(np.float32).tiny)  # 0 is not unmeasured
 
     def tally(self, targets: Any, answers: Any) -> Tally:
         """Return the scores of each image, and the medians of its measured pixels: `(images,)`."""
-        self.check_scored()
         depths, numbers = self.check_targets(targets), np.asarray(answers)
         numbers = numbers[..., None] if numbers.shape == depths.shape else numbers
         if (*depths.shape, 1) != numbers.shape:
@@ -262,50 +257,61 @@ class Depth(Task):
                 "size, and one number for each pixel."
             )
         check_finite_answers(numbers)
-        columns = np.full((5, len(depths)), np.nan)
+        number = len(self.score_names)
+        columns = np.full((number + 2, len(depths)), np.nan)
         for column, y, x in zip(columns.T, depths, numbers[..., 0], strict=True):
             if (measured := y > 0).any():
-                column[:3] = _image_scores(y[measured], x[measured])
-                column[3:] = np.median(x[measured]), np.median(y[measured])
-        return dict(zip((*_SCORES, *_MEDIANS), columns, strict=True))
+                column[:number] = self.image_scores(y[measured], x[measured])
+                column[number:] = np.median(x[measured]), np.median(y[measured])
+        return dict(zip((*self.score_names, *_MEDIANS), columns, strict=True))
 
     def _scores(self, tally: Tally) -> NamedScores:
         """Return the mean of each image's scores: no image weighs more for its pixels."""
-        rows = np.stack([tally[name] for name in _SCORES], axis=1)
+        rows = np.stack([tally[name] for name in self.score_names], axis=1)
         known = np.isfinite(rows).all(axis=1)
 
         def score(weights: np.ndarray) -> list[float]:
             total = weights[known].sum()
             return (weights[known] @ rows[known] / (total or np.nan)).tolist()
 
-        return _SCORES, score
+        return self.score_names, score
 
     def main_score(self, targets: Any) -> str:
-        return "delta1"
+        return self.score_names[0]
 
     def best_constants(self, targets: Any) -> Mapping[str, Any]:
         """Return of some quantiles of all depths those that score best, of up to 1,000 images."""
         rows = self._quantiles(targets)
         rows = rows[:: -(-len(rows) // _MOST_ROWS)]
         tried = np.quantile(rows, (np.arange(_TRIED) + 0.5) / _TRIED)
-        errors = np.array([_image_scores(rows, constant).mean(axis=1) for constant in tried])
+        errors = np.array([self.image_scores(rows, constant).mean(axis=1) for constant in tried])
         errors[:, 0] *= -1  # more is better
-        return dict(zip(_SCORES, tried[errors.argmin(axis=0)], strict=True))
+        return dict(zip(self.score_names, tried[errors.argmin(axis=0)], strict=True))
 
     def constant_tally(self, targets: Any, answer: Any) -> Tally:
         """Return the tally by the quantiles of each image: exact to about a hundredth."""
         rows = self.summary(targets)
-        measured, columns = rows[:, 0] > 0, np.full((5, len(rows)), np.nan)
-        columns[:3, measured] = _image_scores(rows[measured, 1:], answer)
-        columns[3], columns[4] = answer, np.median(rows[:, 1:], axis=1)
-        return dict(zip((*_SCORES, *_MEDIANS), columns, strict=True))
+        number = len(self.score_names)
+        measured, columns = rows[:, 0] > 0, np.full((number + 2, len(rows)), np.nan)
+        columns[:number, measured] = self.image_scores(rows[measured, 1:], answer)
+        columns[number], columns[number + 1] = answer, np.median(rows[:, 1:], axis=1)
+        return dict(zip((*self.score_names, *_MEDIANS), columns, strict=True))
+
+    @staticmethod
+    def image_scores(depths: np.ndarray, answers: Any) -> np.ndarray:
+        """Return the scores of measured depths over the last axis, `(scores, ...)`."""
+        y, x = depths.astype(np.float64), np.asarray(answers, np.float64)
+        error = np.abs(x - y)
+        rmse = np.sqrt((error**2).mean(-1))
+        return np.stack([close_share(y, x), (error / y).mean(-1), rmse])
 
     def distance(self, tally: Tally) -> np.ndarray:
         """Return the mean relative error of each image, 0 where nothing is measured."""
-        return np.nan_to_num(tally["abs_rel"], nan=0.0)
+        return np.nan_to_num(tally[self.score_names[1]], nan=0.0)
 
     def texts(self, tally: Tally, index: int) -> tuple[str, str]:
-        error, answer, truth = (tally[n][index] for n in ("abs_rel", "answered", "present"))
+        names = (self.score_names[1], *_MEDIANS)
+        error, answer, truth = (tally[name][index] for name in names)
         median = self._in_unit(answer)
         return f"median {median} (AbsRel {error:.2f})", f"median {self._in_unit(truth)}"
 
@@ -320,10 +326,7 @@ class Depth(Task):
         return f"a larger {self.shown_names[0]}"
 
 
-def _image_scores(depths: np.ndarray, answers: Any) -> np.ndarray:
-    """Return delta1, AbsRel and RMSE over the last axis, `(3, ...)`."""
-    y, x = depths.astype(np.float64), np.asarray(answers, np.float64)
+def close_share(depths: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Return what part of the last axis is within a factor of 1.25."""
     with np.errstate(divide="ignore"):
-        close = np.maximum(x / y, y / x) < CLOSE
-    error = np.abs(x - y)
-    return np.stack([close.mean(-1), (error / y).mean(-1), np.sqrt((error**2).mean(-1))])
+        return (np.maximum(answers / depths, depths / answers) < CLOSE).mean(-1)

@@ -11,7 +11,7 @@ from typing import Any
 from keras_vit.models.dpt import STAGES
 from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
 from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
-from keras_vit.tasks import Depth, Segmentation
+from keras_vit.tasks import Depth, RelativeDepth, Segmentation
 from keras_vit.weights.adaptation import (
     PATCHES,
     POSITIONS,
@@ -30,7 +30,7 @@ HEAD_DIM = 64
 DPT, QUERIES = "dpt/reassemble_0/projection/kernel", "eomt/queries"
 # By the last activation of a DPT head of one output, what it answers (Yang et al. 2024).
 DEPTHS = {
-    "relu": Depth(("inverse depth",), form="inverse"),
+    "relu": RelativeDepth(),
     "sigmoid": Depth(unit="m", form="depth"),
 }
 

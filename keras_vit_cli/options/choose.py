@@ -27,7 +27,7 @@ class ChooseOptions:
     )
     task: str | None = shared.task()
     order: str | None = shared.order()
-    depth_scale: float | None = shared.depth_scale()
+    depth_scale: float | str | None = shared.depth_scale()
     file_column: str | None = in_data(
         "column of --labels with the files (default: the one that names files in PHOTOS)",
         None,

@@ -31,7 +31,7 @@ class EvaluateOptions:
     labels: str | None = shared.labels()
     task: str | None = shared.task()
     order: str | None = shared.order()
-    depth_scale: float | None = shared.depth_scale()
+    depth_scale: float | str | None = shared.depth_scale()
     file_column: str | None = shared.file_column()
     label_columns: str | None = shared.label_columns()
     separator: str | None = shared.separator()

@@ -135,6 +135,16 @@ def nodata_rule(text: str) -> str:
     return text
 
 
+def scale_of_depth(text: str) -> float | str:
+    """Return the type of an option: what 1 is worth, or "inverse"."""
+    if text == "inverse":
+        return text
+    try:
+        return Numbers(0, 1e6)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error} Or inverse, where larger is nearer.") from None
+
+
 @dataclass(frozen=True)
 class Option:
     """What a parser has to know of a field besides its name, type and default.

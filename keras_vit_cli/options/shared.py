@@ -14,6 +14,7 @@ from keras_vit_cli.options.option import (
     in_model,
     in_recipe,
     nodata_rule,
+    scale_of_depth,
 )
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -65,7 +66,8 @@ EXPORTED_HELP = (
 )
 BALANCES = ("none", "weights", "logits", "sampling")  # as in keras_vit.tasks.balance
 # As in keras_vit.tasks.
-TASKS = ("classification", "multilabel", "regression", "ordinal", "segmentation", "depth")
+OF_DEPTH = ("depth", "relative_depth")
+TASKS = ("classification", "multilabel", "regression", "ordinal", "segmentation", *OF_DEPTH)
 VIEWS_HELP = (
     "average predictions over the image and its mirror image (flip), or over those of the image "
     "and of its four corners as well (crops), which takes as many times longer (default: that "
@@ -111,8 +113,8 @@ labels = partial(
 task = partial(
     in_data,
     "what the labels are: one of several classes, any of several labels, numbers, grades in an "
-    "order, classes of pixels, or depths of pixels (default: guessed from --labels, and printed "
-    "with the reason)",
+    "order, classes of pixels, depths of pixels, or which pixels are nearer (default: guessed from "
+    "--labels, and printed with the reason)",
     None,
     choices=TASKS,
 )
@@ -125,10 +127,12 @@ order = partial(
 )
 depth_scale = partial(
     in_data,
-    "what 1 in a file of depth in --labels is worth, such as 0.001 for millimeters in meters "
+    "what 1 in a file of depth in --labels is worth, such as 0.001 for millimeters in meters; or "
+    "inverse, where larger numbers are nearer, as disparities "
     "(default: 1 in files of floats; files of integers need it; evaluate takes the model's)",
     None,
-    Numbers(0, 1e6, metavar="NUMBER"),
+    metavar="NUMBER",
+    type=scale_of_depth,
 )
 file_column = partial(
     in_data,
@@ -239,7 +243,8 @@ def check_table(command: str, options: dict[str, Any]) -> None:
             f"--order is for the grades of --task ordinal, not for {options['task']}: leave one "
             "of them out."
         )
-    if options.get("depth_scale") is not None and options["task"] not in (None, "depth"):
+    if options.get("depth_scale") is not None and options["task"] not in (None, *OF_DEPTH):
         raise UsageError(
-            f"--depth-scale is for --task depth, not for {options['task']}: leave one of them out."
+            f"--depth-scale is for --task {' or '.join(OF_DEPTH)}, not for {options['task']}: "
+            "leave one of them out."
         )

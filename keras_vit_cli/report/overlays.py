@@ -12,7 +12,7 @@ from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_files, predict_split
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Depth, Segmentation, Task
+from keras_vit.tasks import Depth, RelativeDepth, Segmentation, Task
 from keras_vit.tasks.class_colors import color_table
 from keras_vit.tasks.depth_colors import VIRIDIS, depth_colors, depth_range
 from keras_vit.tasks.pixel_losses import IGNORED
@@ -123,8 +123,27 @@ class DepthPainter:
         return [*patches, Patch(fc="white", ec="0.5", label="not measured")][: 2 + has_labels]
 
 
+@dataclass(frozen=True)
+class RelativeDepthPainter(DepthPainter):
+    """Paints inverse depths as `DepthPainter` does, each by its own range."""
+
+    task: RelativeDepth
+
+    def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
+        *labels, answered = maps
+        shown = [
+            np.where(one > 0, self.task.shown(1 / np.where(one > 0, one, np.inf)), 0)
+            for one in labels
+        ]
+        return [depth_colors(m, *depth_range(m)) for m in (*shown, self.task.shown(answered))]
+
+
 # By the kind of task.
-PAINTERS: dict[str, Any] = {Segmentation.kind: ClassPainter, Depth.kind: DepthPainter}
+PAINTERS: dict[str, Any] = {
+    Segmentation.kind: ClassPainter,
+    Depth.kind: DepthPainter,
+    RelativeDepth.kind: RelativeDepthPainter,
+}
 
 
 def striped(image: np.ndarray, where: np.ndarray) -> np.ndarray:

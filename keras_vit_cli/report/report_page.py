@@ -39,6 +39,8 @@ MEANINGS = {
     "pixel_accuracy": "the share of the labeled pixels that are right",
     "delta1": "the share of an image's pixels within a factor of 1.25, the mean over images",
     "abs_rel": "the mean relative error of an image's pixels, the mean over images",
+    "aligned_delta1": "delta1 after a factor and a shift of each image's inverse depths",
+    "aligned_abs_rel": "abs_rel after a factor and a shift of each image's inverse depths",
     "mae": "mean absolute error, in the unit of the number",
     "rmse": "root of the mean squared error",
     "r2": "the share of the variance that is explained",

@@ -77,10 +77,10 @@ def test_the_mean_of_windows_is_a_plain_loop(views: str | None) -> None:
     assert np.ptp(np.log(found)) > 0.01
 
 
-@pytest.mark.parametrize("form", ["log", "inverse"])
-def test_whole_is_a_model_of_the_photographs_ratio(form: str, tmp_path: Path) -> None:
-    head = {"width": 8, "activation": "linear" if form == "log" else "relu"}
-    model = bank.fresh(task=tasks.Depth(form=form), map_head=head, depth=4)
+@pytest.mark.parametrize("task", [tasks.Depth(), tasks.RelativeDepth()])
+def test_whole_is_a_model_of_the_photographs_ratio(task: tasks.Depth, tmp_path: Path) -> None:
+    head = {"width": 8, "activation": task.activations[-1]}
+    model = bank.fresh(task=task, map_head=head, depth=4)
     pixels = smooth((90, 61))
     Image.fromarray(pixels).save(tmp_path / "a.png")
     ((_, found),) = predict_files(model, [tmp_path / "a.png"], windows="whole")
@@ -88,7 +88,7 @@ def test_whole_is_a_model_of_the_photographs_ratio(form: str, tmp_path: Path) ->
     seen = np.asarray(data.evaluation_image(pixels, (48, 32), "stretch"))
     (answer,) = model.task.answers(bank.outputs(larger, seen[None]))
     np.testing.assert_allclose(found, model.task.answer_map(answer, (90, 61)), rtol=1e-4)
-    if form == "inverse":
+    if isinstance(task, tasks.RelativeDepth):
         with pytest.raises(ValueError, match=r"two windows have neither one zero.*'whole'"):
             Windows(model, "own")
 

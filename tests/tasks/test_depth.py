@@ -10,13 +10,14 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import mean_absolute_percentage_error, root_mean_squared_error
 
 import keras_vit
 from keras_vit import data
-from keras_vit.tasks import Depth
+from keras_vit.tasks import Depth, RelativeDepth
 from keras_vit.tasks.depth_colors import depth_colors
-from keras_vit.tasks.depth_losses import CloseShare, SiLog
+from keras_vit.tasks.depth_losses import AffineInvariant, AlignedCloseShare, CloseShare, SiLog
 from keras_vit.training.fitting import _augmentation
 from tests import bank
 from tests.tasks.test_losses import value_and_gradient
@@ -71,6 +72,74 @@ def test_the_loss_and_its_gradient_are_those_of_torch() -> None:
         np.testing.assert_allclose(gradient, gradients, rtol=1e-4, atol=1e-7)
 
 
+def relative_in_torch(x: Any, y: Any, weight: float) -> Any:
+    """MiDaS's loss of one image, as its paper has it (equations 5, 6 and 11)."""
+    import torch
+
+    valid = torch.isfinite(y) & (y > 0)
+
+    def normalized(maps: Any) -> Any:
+        away = maps - maps[valid].median()
+        return away / away[valid].abs().mean()
+
+    difference = normalized(x) - normalized(1 / torch.where(valid, y, 1.0))
+    loss = difference[valid].abs().mean()
+    for scale in range(4):
+        r, m = (v[:: 2**scale, :: 2**scale] for v in (difference, valid))
+        across = (r[:, 1:] - r[:, :-1]).abs()[m[:, 1:] & m[:, :-1]].sum()
+        down = (r[1:] - r[:-1]).abs()[m[1:] & m[:-1]].sum()
+        loss = loss + weight * (across + down) / m.sum().clamp(min=1)
+    return loss
+
+
+@pytest.mark.every_backend
+def test_the_relative_loss_and_its_gradient_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    targets, outputs = maps(np.random.default_rng(2))
+    for weight in (0.0, 0.5):
+        values, gradients = np.zeros(4), np.zeros_like(outputs)
+        for i in range(3):
+            x = torch.tensor(outputs[i, ..., 0], dtype=torch.float64, requires_grad=True)
+            loss = relative_in_torch(x, torch.tensor(targets[i]), weight)
+            loss.backward()
+            values[i], gradients[i, ..., 0] = loss.item(), x.grad.numpy()
+        ours = AffineInvariant(weight, reduction="none")
+        for scale, shift in ((1, 0), (3, 70)):  # either of which changes nothing
+            got = keras.ops.convert_to_numpy(ours(targets, scale * outputs + shift))
+            np.testing.assert_allclose(got, values, rtol=1e-4)
+        loss = AffineInvariant(weight, reduction="sum")
+        _, gradient = value_and_gradient(lambda x, loss=loss: loss(targets, x), outputs)
+        np.testing.assert_allclose(gradient, gradients, rtol=1e-3, atol=1e-6)
+        _, gradient = value_and_gradient(lambda x, loss=loss: loss(targets, x), 0 * outputs)
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient[:3]).max() > 0  # a new head's, which are all the same
+
+
+def test_relative_scores_are_those_of_aligned_depths() -> None:
+    rng = np.random.default_rng(3)
+    targets, _ = maps(rng)
+    task = RelativeDepth()
+    valid = targets > 0
+    answers = (3 / np.where(valid, targets, 1) + rng.normal(0, 0.3, targets.shape))[..., None] + 9
+    shares, errors = [], []
+    for y, x, m in zip(targets[:3], answers[:3, ..., 0], valid[:3], strict=True):
+        line = LinearRegression().fit(x[m][:, None], 1 / y[m]).predict(x[m][:, None])
+        found = 1 / np.maximum(line, (1 / y[m]).min())
+        shares.append(np.mean(np.maximum(found / y[m], y[m] / found) < 1.25))
+        errors.append(mean_absolute_percentage_error(y[m], found))
+    scores = task.scores(targets, answers, resamples=20)
+    assert scores["aligned_delta1"].value == pytest.approx(np.mean(shares), rel=1e-5)
+    assert scores["aligned_abs_rel"].value == pytest.approx(np.mean(errors), rel=1e-5)
+    assert scores["aligned_abs_rel"].low < np.mean(errors) < scores["aligned_abs_rel"].high
+    metric = AlignedCloseShare()
+    metric.update_state(task.check_targets(targets), answers)
+    assert float(metric.result()) == pytest.approx(np.mean(shares), abs=0.02)
+    with pytest.warns(UserWarning, match='upside down.*depth_scale="inverse"'):
+        task.scores(np.divide(1, targets, where=valid, out=np.zeros_like(targets)), answers)
+    report = keras_vit.evaluation.report(task, targets, answers)
+    assert report.constant["aligned_abs_rel"].value > np.mean(errors)
+
+
 def test_scores_are_those_of_scikit_learn() -> None:
     targets, outputs = maps(np.random.default_rng(1))
     task = Depth()
@@ -111,6 +180,11 @@ def test_files_of_three_formats_are_one_map(tmp_path: Path) -> None:
     task = Depth(("distance",), depth_scale=0.001)
     split = data.load(folder / "photos", labels="../maps", reader="grain", task=task)["train"]
     assert split.task.names == ("distance",)
+    inverse = RelativeDepth(depth_scale="inverse")
+    some = data.load(folder / "photos", labels="../maps", reader="grain", task=inverse)["train"]
+    i = int(some.sources[0].stem)
+    tenths = np.where(expected[i] > 0, 1e-3 / np.maximum(expected[i], 1e-9), 0)
+    np.testing.assert_allclose(some.label_map(0), tenths, rtol=1e-3)  # of what are millimeters
     of_each = {int(path.stem): split.label_map(i) for i, path in enumerate(split.sources)}
     for i, depth in of_each.items():
         np.testing.assert_allclose(depth, expected[i], atol=6e-4)
@@ -181,37 +255,31 @@ def test_what_it_refuses_and_how_it_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "form", "name"),
-    [("relu", "inverse", "inverse depth"), ("sigmoid", "depth", "depth")],
+    ("activation", "task"), [("relu", RelativeDepth()), ("sigmoid", Depth(form="depth"))]
 )
-def test_released_models_answer_and_are_not_trained(
-    activation: str, form: str, name: str, tmp_path: Path
-) -> None:
+def test_released_models_answer(activation: str, task: Depth, tmp_path: Path) -> None:
     head = {"width": 8, "activation": activation, "scale": 20.0}
     changes: dict[str, Any] = {"layer_scale": 1.0, "activation": "gelu", "depth": 4, "mlp_dim": 128}
     model = bank.fresh(num_classes=1, map_head=head, normalization="imagenet", **changes)
     keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
     model = keras_vit.load(tmp_path / "folder")
-    task = model.task
-    assert isinstance(task, Depth)
-    assert (task.form, task.shown_names[0]) == (
-        form,
-        "inverse depth" if form != "depth" else "depth",
-    )
+    assert model.task == task
     outputs = bank.outputs(model, bank.pixels(2, 32, 32, 3))
     np.testing.assert_array_equal(task.answers(outputs), outputs)
     np.testing.assert_array_equal(task.answers_in_graph(outputs), outputs)
     np.testing.assert_array_equal(task.outputs_in_graph(outputs), outputs)
     model.save(tmp_path / "m.keras")
     assert keras_vit.load(tmp_path / "m.keras").task == task
-    depths = np.ones((2, 32, 32), "float32")
-    if form == "depth":
-        assert 0 <= task.scores(depths, outputs)["delta1"].value <= 1
+    depths = np.linspace(1, 9, 2048, dtype="float32").reshape(2, 32, 32)
+    assert 0 <= task.scores(depths, outputs)[task.main_score(depths)].value <= 1
+    if activation == "sigmoid":
+        with pytest.raises(ValueError, match="outputs are 'depth', as released ones, answers"):
+            task.loss()
     else:
-        with pytest.raises(ValueError, match="neither a unit nor a zero"):
-            task.scores(depths, outputs)
-    with pytest.raises(ValueError, match=f"outputs are '{form}', as released ones, answers"):
-        task.loss()
+        model.compile(keras.optimizers.SGD(0.0), loss=task.loss(), metrics=task.metrics())
+        before = model.evaluate(bank.pixels(2, 32, 32, 3), depths, verbose=0)
+        model.fit(bank.pixels(2, 32, 32, 3), depths, verbose=0)
+        assert np.isfinite(before).all()
     with pytest.raises(ValueError, match=f"ends with activation='{activation}'"):
         model.task = Depth()
     new = model.with_classifier(task=Depth())

@@ -28,6 +28,7 @@ EVERY_LOSS = [(*pair, {}) for pair in NAMED] + [
     ("segmentation", "pixel_crossentropy", {"dice": 1.0}),
     ("depth", "silog", {}),
     ("depth", "silog", {"balance": 1.0}),
+    ("relative_depth", "affine_invariant", {"gradients": 0.1}),
     ("classification", "softmax", {"label_smoothing": 0.1}),
     ("classification", "sigmoid", {"label_smoothing": 0.1}),
 ]
@@ -143,7 +144,7 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
         "ordinal": (LOGITS, GRADES),
         "segmentation": (LOGITS[:, None, None], np.array([[[3]], [[0]], [[1]]])),
         "depth": (LOGITS[:, None, :, None], SOFT[:, None]),
-    }.get(kind, (LOGITS, SOFT))
+    }.get(kind.removeprefix("relative_"), (LOGITS, SOFT))
     logits = logits + 0.01
     targets = task.check_targets(targets)
     for name, options in [row[1:] for row in EVERY_LOSS if row[0] == kind]:

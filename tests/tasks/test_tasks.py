@@ -17,6 +17,7 @@ from keras_vit.tasks import (
     Multilabel,
     Ordinal,
     Regression,
+    RelativeDepth,
     Segmentation,
     Task,
     get,
@@ -32,6 +33,7 @@ EVERY = {
     "ordinal": Ordinal(NAMES),
     "segmentation": Segmentation(NAMES),
     "depth": Depth(unit="m", depth_scale=0.001),
+    "relative_depth": RelativeDepth(depth_scale="inverse"),
 }
 
 
@@ -59,7 +61,7 @@ def test_configurations_targets_and_descriptions(task: Task) -> None:
     answer = task.answers(outputs_of(task))[0]
     description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
     assert json.loads(json.dumps(description)) == description
-    assert len(description["predictions"]) == {"regression": 3, "depth": 3}.get(task.kind, 2)
+    assert len(description["predictions"]) == (3 if isinstance(task, Regression | Depth) else 2)
     assert text.splitlines() == [text]
     assert task.shown_names[0] in task.to_text(answer, top=3)
 
@@ -159,10 +161,11 @@ def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None
         "regression": rng.normal(5, 2, (50_000, 3)),
         "segmentation": rng.choice(3, (2000, 4, 5), p=[0.7, 0.2, 0.1]),
         "depth": rng.lognormal(1, 0.2, (2000, 4, 5)),
-    }.get(task.kind, rng.choice(3, 50_000, p=[0.7, 0.2, 0.1]))
+    }.get(task.kind.removeprefix("relative_"), rng.choice(3, 50_000, p=[0.7, 0.2, 0.1]))
     mean = (np.eye(3)[targets] if targets.ndim == 1 else targets).mean(axis=0)
     if task.per_pixel:
-        mean = np.exp(1) if task.kind == "depth" else np.bincount(targets.ravel()) / targets.size
+        means = {"depth": np.exp(1), "relative_depth": 0}  # relative ones are without a scale
+        mean = means[task.kind] if task.kind in means else np.bincount(targets.flat) / targets.size
     bias = np.reshape(task.initial_bias(targets), (*task.answer_shape((1, 1))[:-1], task.outputs))
     np.testing.assert_allclose(np.ravel(task.answers(bias[None])), mean, rtol=1e-2)
     assert task.initial_bias(targets[:1]).shape == (task.outputs,)

@@ -24,7 +24,8 @@ from keras_vit.data.sources.map_folder import (
 )
 from keras_vit.data.sources.mask_folder import read_mask
 from keras_vit.data.sources.splits import Splits
-from keras_vit.tasks import Depth, Task
+from keras_vit.tasks import TASKS, Depth, Task, get
+from keras_vit.tasks.depth import INVERSE
 
 FLOATS = (".npy", ".tif", ".tiff")  # which masks are not
 _COLORS = ".color.png"  # what is written beside a map to look at it
@@ -42,7 +43,7 @@ class DepthSplit(MapSplit):
     `labels()` are what `Depth.summary` returns.
     """
 
-    augment = "tiny"  # a closer crop would look nearer than its depth
+    augment = "tiny"  # a closer crop would look nearer than its depth in meters
 
     def label_map(self, index: int) -> np.ndarray:
         assert isinstance(self.task, Depth)
@@ -52,7 +53,8 @@ class DepthSplit(MapSplit):
 def is_depth(maps: Path, task: str | Task | None) -> bool:
     """Return whether labels are maps of depth: by their task, or else by files without a mask."""
     if task is not None or not maps.is_dir():
-        return Depth.kind == (task.kind if isinstance(task, Task) else task)
+        kind = task.kind if isinstance(task, Task) else str(task)
+        return issubclass(TASKS.get(kind, Task), Depth)
     files = [path for path in maps.rglob("*") if not path.name.lower().endswith(_COLORS)]
     suffixes = {path.suffix.lower() for path in files}
     return not suffixes.isdisjoint(FLOATS) and ".png" not in suffixes
@@ -68,8 +70,8 @@ def load_depth(
 ) -> Splits:
     """Find the photographs and maps of two folders, and check that they fit each other.
 
-    Args and errors are those of `load_masks`; the task is "depth", or a `Depth` with what 1 in a
-    file is worth. A map of which no pixel is measured does not fit.
+    Args and errors are those of `load_masks`; the task is "depth", "relative_depth", or a `Depth`
+    with what 1 in a file is worth. A map of which no pixel is measured does not fit.
     """
     if not maps.is_dir():
         raise ValueError(f"{printable(maps)} is a file, not a folder of maps of depth. {_LAYOUT}")
@@ -77,7 +79,8 @@ def load_depth(
     sources = beside(paths, folder, maps, *SUFFIXES)
     check_complete(paths, sources, (folder, maps), SUFFIXES[0], "map", _LAYOUT)
     paths, checked = readable(paths, options)
-    meaning = task if isinstance(task, Depth) else Depth()
+    meaning = get(task or Depth.kind)
+    assert isinstance(meaning, Depth)
 
     def look(path: Path) -> np.ndarray:
         size = size_of(path, options.max_pixels)
@@ -94,14 +97,14 @@ def load_depth(
     )
 
 
-def read_depth(file: Path, depth_scale: float | None, max_pixels: int | None) -> np.ndarray:
+def read_depth(file: Path, depth_scale: float | str | None, max_pixels: int | None) -> np.ndarray:
     """Return the depth of each pixel, float32 `(height, width)`, 0 where it is not measured.
 
     Files are never unpickled, and sizes are checked before memory is allocated.
 
     Args:
         file: `.npy`, TIFF (of which GDAL_NODATA and internal masks are honored) or PNG.
-        depth_scale: What 1 in it is worth; None for 1, which of integers is an error.
+        depth_scale: As of `Depth`.
         max_pixels: Height times width that is accepted.
 
     Raises:
@@ -121,8 +124,10 @@ def read_depth(file: Path, depth_scale: float | None, max_pixels: int | None) ->
     if depth_scale is None and values.dtype.kind != "f":
         raise BadImageError(
             "integers, whose unit is not known: give depth_scale, what 1 is worth, such as "
-            "depth_scale=0.001 for millimeters in meters, in task=keras_vit.tasks.Depth()"
+            'depth_scale=0.001 for millimeters in meters, or depth_scale="inverse" where larger is '
+            "nearer, in task=keras_vit.tasks.Depth()"
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # of what is not a measurement
-        depths = np.ma.filled(values.astype(np.float64), 0) * (depth_scale or 1)
+    with np.errstate(all="ignore"):  # of what is not a measurement
+        depths = np.ma.filled(values.astype(np.float64), 0)
+        depths = 1 / depths if depth_scale == INVERSE else depths * float(depth_scale or 1)
     return Depth().check_targets(depths[None])[0]

@@ -111,9 +111,10 @@ def load(
             folder of labelme's JSON files or of YOLO's text files of polygons, of the same names,
             or a JSON file of COCO (docs/tasks.md has the names of classes and the background). Or a
             folder of maps of depth, a positive number for every pixel: `.npy`, float TIFF, or PNG
-            of 16 bits with `task=Depth(depth_scale=0.001)`.
+            of 16 bits with `task=Depth(depth_scale=0.001)`; inverse depths, larger where nearer,
+            with `depth_scale="inverse"`.
         task: what the labels of the table mean: "classification", "multilabel", "regression" or
-            "ordinal", of masks "segmentation", and of maps of depth "depth"; or a
+            "ordinal", of masks "segmentation", of maps of depth "depth" or "relative_depth"; or a
             `keras_vit.tasks.Task`, whose names are then the only ones, such as
             `Ordinal(("low", "medium", "high"))`. None for a guess, which
             `splits.task_reason` explains.
