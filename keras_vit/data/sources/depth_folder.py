@@ -124,8 +124,7 @@ def read_depth(file: Path, depth_scale: float | str | None, max_pixels: int | No
     if depth_scale is None and values.dtype.kind != "f":
         raise BadImageError(
             "integers, whose unit is not known: give depth_scale, what 1 is worth, such as "
-            'depth_scale=0.001 for millimeters in meters, or depth_scale="inverse" where larger is '
-            "nearer, in task=keras_vit.tasks.Depth()"
+            "depth_scale=0.001 for millimeters in meters, in task=keras_vit.tasks.Depth()"
         )
     with np.errstate(all="ignore"):  # of what is not a measurement
         depths = np.ma.filled(values.astype(np.float64), 0)
