@@ -183,7 +183,7 @@ def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -
     renderer = drawn(figure)
     assert max(renderer.width, renderer.height) <= 3000
     if isinstance(task, Ordinal):
-        assert len(figure.axes[0].get_yticklabels()) in (49, 50)
+        assert 40 < len(figure.axes[0].get_yticklabels()) <= 50  # pairs may share a grade
         assert " of 400 grades: those of" in figure.axes[0].get_title()
     else:
         assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()
