@@ -128,7 +128,9 @@ class Queries:
         assert self.head.upscale_blocks is not None
         self.config, self.patches, self.norm, self.built = config, patches, norm, built
         steps, activation = range(self.head.upscale_blocks), self.head.activation
-        self.upscale = [self.layer(MaskUpscale, activation, name=f"eomt_upscale_{i}") for i in steps]
+        self.upscale = [
+            self.layer(MaskUpscale, activation, name=f"eomt_upscale_{i}") for i in steps
+        ]
         self.masks = self.layer(QueryMasks, activation, name="eomt_masks")
         # Float32 under every policy, and zeros, as every head.
         zeros = {"kernel_initializer": "zeros", "dtype": "float32"}

@@ -24,7 +24,7 @@ from keras_vit.tasks.query_losses import QueryLoss, query_loss
 POWER = 0.9  # of the fall from 1 to 0, as that of the learning rate
 
 
-def masked_share(step: Any, steps: int, blocks: int) -> Any:
+def masked_share(step: Any, steps: Any, blocks: int) -> Any:
     """Return the probability that a query is held to its mask in each block, `(blocks,)`.
 
     Of `blocks + 2` phases of equal length, all queries of all blocks are masked in the first, none
@@ -71,13 +71,13 @@ class QueryTrainedModel(ImageModel):
         return arguments
 
     def _graph_of_queries(self, loss: QueryLoss) -> keras.Model:
-        head, count = self._config.map_head, self._config.depth
+        head, depth = self._config.map_head, self._config.depth
         masks = [
             keras.Input((head.queries,), dtype="bool", name=f"is_masked_{i}")
             for i in range(0 if head.masked or loss.steps is None else head.blocks)
         ]
         features = self._features_of_queries(masks)
-        places = [f"_{i}" for i in range(count) if f"mask_logits_{i}" in features]
+        places = [f"_{i}" for i in range(depth) if f"mask_logits_{i}" in features]
         outputs = [
             [features[f"{kind}_logits{place}"] for place in (*places, "")]
             for kind in ("mask", "class")
@@ -88,7 +88,7 @@ class QueryTrainedModel(ImageModel):
         super()._before_fit()
         if self._query_graph is not None:
             # Draws count steps, of which a file of Keras has those of the optimizer alone.
-            optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            optimizer: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             steps = int(optimizer.iterations) * (optimizer.gradient_accumulation_steps or 1)
             state = ops.convert_to_numpy(self.annealing_seed.state)
             self.annealing_seed.state.assign(np.array([state[0], steps], state.dtype))
@@ -96,8 +96,10 @@ class QueryTrainedModel(ImageModel):
     def _forward(self, inputs: Any, training: Any = None, mask: Any = None, **options: Any) -> Any:
         if not training or self._query_graph is None:
             return super()._forward(inputs, training, mask, **options)
-        which = self._masked_queries(ops.shape(inputs)[0]) if len(self._query_graph.inputs) > 1 else []
-        masks, classes = self._query_graph([inputs, *which], training=True)
+        images = ops.cast(inputs, "float32")  # as `keras.Input` does
+        anneals = len(self._query_graph.inputs) > 1
+        which = self._masked_queries(ops.shape(images)[0]) if anneals else []
+        masks, classes = self._query_graph([images, *which], training=True)
         return {
             "logits": without_gradient(self._semantic, masks[-1], classes[-1]),
             "mask_logits": masks,

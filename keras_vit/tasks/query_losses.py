@@ -84,9 +84,7 @@ class QueryLoss(PixelCrossentropy):
         masks = ops.transpose(masks, (0, 3, 1, 2))
         classes = ops.arange(logits.shape[-1] - 1)
         is_present = ops.any(labels[:, None] == classes[:, None, None], axis=(2, 3))
-        rows = assigned_rows(
-            without_gradient(self._costs, labels, masks, logits, draw), is_present
-        )
+        rows = assigned_rows(without_gradient(self._costs, labels, masks, logits, draw), is_present)
         matched = ops.cast(rows >= 0, "float32")
         number = ops.maximum(ops.sum(ops.cast(is_present, "float32")), 1.0)
         of_masks = self._mask_losses(labels, masks, rows, draw) * matched
@@ -151,14 +149,14 @@ def query_loss(loss: Any, head: str) -> QueryLoss | None:
         ValueError: The head does not have queries, or there are other losses beside it.
     """
     losses = keras.tree.flatten(loss)
-    found = next((one for one in losses if isinstance(one, QueryLoss)), None)
-    if found is not None and (head != "eomt" or len(losses) > 1):
+    matching = next((one for one in losses if isinstance(one, QueryLoss)), None)
+    if matching is not None and (head != "eomt" or len(losses) > 1):
         raise ValueError(
             f"QueryLoss, one of {len(losses)} losses for a head of the kind {head!r}, matches the "
             'queries of an EoMT head: give it alone to a model with map_head="eomt", or give '
             "keras_vit.tasks.pixel_losses.PixelCrossentropy()."
         )
-    return found
+    return matching
 
 
 def sampled(maps: Any, points: Any) -> Any:

@@ -359,8 +359,8 @@ RECIPES = {
         **_FROZEN_PIXELS,
     ),
     "eomt_pixels": Recipe(
-        source="EoMT (Kerssies et al. 2025, section 4.1) and its released code: AdamW, layer decay, "
-        "gradients clipped at 0.01, a polynomial decay; tuned here for a few hundred photographs.",
+        source="EoMT (Kerssies et al. 2025, section 4.1) and its released code: AdamW, layer "
+        "decay, gradients clipped at 0.01; a higher learning rate for fewer steps.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 100 photographs.",
         model=size_arguments("ViT-Ti/16"),
         image_size=224,
