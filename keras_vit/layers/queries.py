@@ -179,7 +179,8 @@ class MaskedQueries(ConfiguredLayer):
     Takes the mask logits at the places of the patches, `(batch, rows, columns, queries)`, and
     returns what a block takes as `mask`, bool `(batch, 1, tokens, tokens)` for the sequence of
     queries, `num_prefix_tokens` and patches. A query attends to all queries and to the tokens in
-    front of the patches as well, which attend to everything, as patches do.
+    front of the patches as well, which attend to everything, as patches do. With `is_masked`, bool
+    `(batch, queries)`, only these queries are held to their masks (mask annealing).
 
     Args:
         num_prefix_tokens: Tokens between the queries and the patches: class token and registers.
@@ -196,17 +197,19 @@ class MaskedQueries(ConfiguredLayer):
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, mask_logits: Any) -> Any:
+    def call(self, mask_logits: Any, is_masked: Any = None) -> Any:
         rows, columns, queries = mask_logits.shape[1:]
         before = queries + self.num_prefix_tokens
         inside = ops.reshape(mask_logits, (-1, rows * columns, queries)) > 0
+        if is_masked is not None:
+            inside = inside | ops.logical_not(is_masked)[:, None]
         inside = ops.pad(
             ops.transpose(inside, (0, 2, 1)), ((0, 0), (0, 0), (before, 0)), "constant", True
         )
         rest = before - queries + rows * columns
         return ops.pad(inside, ((0, 0), (0, rest), (0, 0)), "constant", True)[:, None]
 
-    def compute_output_spec(self, mask_logits: Any) -> keras.KerasTensor:
+    def compute_output_spec(self, mask_logits: Any, is_masked: Any = None) -> keras.KerasTensor:
         batch, rows, columns, queries = mask_logits.shape
         tokens = queries + self.num_prefix_tokens + rows * columns
         return keras.KerasTensor((batch, 1, tokens, tokens), "bool")

@@ -9,6 +9,7 @@ Mask2Former adds an adapter, a pixel decoder and a Transformer decoder for.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -50,8 +51,8 @@ class EoMTHead:
             pixels of the image for one of the maps, once at least.
         activation: Of the head, as of `MLP`.
         masked: Whether a query attends in these blocks only to the patches inside its mask, the
-            intermediate one, which is computed for it. Trained models do not: the paper ends its
-            training without masks.
+            intermediate one, which is computed for it, after training too. Trained models do not:
+            training begins with masks and ends without (see `tasks.query_losses.QueryLoss`).
 
     Raises:
         ValueError: An argument is out of range.
@@ -117,29 +118,37 @@ class Queries:
         config: That of the model.
         patches: `(n, rows, columns, d)`, for the grid.
         norm: The last norm of the encoder, through which each prediction reads the tokens.
+        built: Layers by name that there are already, which then are taken in place of new ones.
     """
 
-    def __init__(self, config: Any, patches: Any, norm: Any) -> None:
+    def __init__(
+        self, config: Any, patches: Any, norm: Any, built: Mapping[str, keras.layers.Layer]
+    ) -> None:
         self.head: EoMTHead = config.map_head
         assert self.head.upscale_blocks is not None
-        self.config, self.patches, self.norm = config, patches, norm
-        options = {"dtype": config.dtype}
+        self.config, self.patches, self.norm, self.built = config, patches, norm, built
         steps, activation = range(self.head.upscale_blocks), self.head.activation
-        self.upscale = [MaskUpscale(activation, **options, name=f"eomt_upscale_{i}") for i in steps]
-        self.masks = QueryMasks(activation, **options, name="eomt_masks")
+        self.upscale = [
+            self.layer(MaskUpscale, activation, name=f"eomt_upscale_{i}") for i in steps
+        ]
+        self.masks = self.layer(QueryMasks, activation, name="eomt_masks")
         # Float32 under every policy, and zeros, as every head.
-        self.classes = keras.layers.Dense(
-            config.num_classes + 1, kernel_initializer="zeros", dtype="float32", name=CLASSES
-        )
+        zeros = {"kernel_initializer": "zeros", "dtype": "float32"}
+        self.classes = self.layer(keras.layers.Dense, config.num_classes + 1, **zeros, name=CLASSES)
+
+    def layer(self, cls: Any, *args: Any, name: str, **options: Any) -> Any:
+        """Return the layer of that name, or a new one of a class."""
+        if name in self.built:
+            return self.built[name]
+        return cls(*args, **{"dtype": self.config.dtype, **options}, name=name)
 
     def add(self, tokens: Any) -> Any:
         """Return the tokens with the queries in front."""
-        add = QueryTokens(self.head.queries, dtype=self.config.dtype, name="eomt_queries")
-        return add(tokens)
+        return self.layer(QueryTokens, self.head.queries, name="eomt_queries")(tokens)
 
     def split(self, tokens: Any, name: str) -> tuple[Any, Any]:
         """Return the queries, and the other tokens."""
-        split = SplitTokens(self.head.queries, dtype=self.config.dtype, name=f"eomt_split_{name}")
+        split = self.layer(SplitTokens, self.head.queries, name=f"eomt_split_{name}")
         queries, others = split(tokens)
         return queries, others
 
@@ -149,24 +158,19 @@ class Queries:
         The last class is that of no object.
         """
         queries, tokens = self.norm(queries), self.norm(others)
-        grid = TokensToGrid(
-            self.config.num_prefix_tokens,
-            data_format="channels_last",
-            dtype=self.config.dtype,
-            name=f"eomt_grid_{name}",
-        )
+        options = {"data_format": "channels_last", "name": f"eomt_grid_{name}"}
+        grid = self.layer(TokensToGrid, self.config.num_prefix_tokens, **options)
         maps = grid(tokens, self.patches)
         for layer in self.upscale:
             maps = layer(maps)
         return self.masks(queries, maps), self.classes(queries)
 
-    def attention_mask(self, mask_logits: Any, name: str) -> Any:
+    def attention_mask(self, mask_logits: Any, name: str, is_masked: Any) -> Any:
         """Return the `mask` of a block, from the masks that are predicted in front of it."""
-        options = {"dtype": self.config.dtype}
         _, rows, columns, _ = self.patches.shape
-        resize = MapResize((rows, columns), **options, name=f"eomt_resize_{name}")
-        mask = MaskedQueries(self.config.num_prefix_tokens, **options, name=f"eomt_mask_{name}")
-        return mask(resize(mask_logits))
+        resize = self.layer(MapResize, (rows, columns), name=f"eomt_resize_{name}")
+        mask = self.layer(MaskedQueries, self.config.num_prefix_tokens, name=f"eomt_mask_{name}")
+        return mask(resize(mask_logits), is_masked)
 
 
 def semantic_outputs(features: Any, config: Any) -> Any:

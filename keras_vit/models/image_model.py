@@ -43,6 +43,7 @@ from keras_vit.models.views import mean_of_views
 from keras_vit.ops import whole_values
 from keras_vit.tasks import TASKS, Task
 from keras_vit.tasks.loss_kinds import kind_of_loss
+from keras_vit.tasks.query_losses import query_loss
 from keras_vit.tasks.target import Seen
 from keras_vit.trainer.compiled_model import CompiledModel
 from keras_vit.trainer.spec import Spec
@@ -169,6 +170,7 @@ class ImageModel(CompiledModel):
     def _compile(self, *args: Any, **options: Any) -> Arguments:
         """Compile as `CompiledModel`; where the user gave no task, infer it from the loss."""
         arguments = super()._compile(*args, **options)
+        query_loss(self.loss, self.head_kind)
         has_head = self.num_classes and self._config.is_pooled
         if self._task_from != "user" and has_head and self.loss is not None:
             kind = self._trained_kind()

@@ -9,8 +9,9 @@ which the first, the prefix, belong to no patch: class token, distillation token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -36,14 +37,15 @@ from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.first_tokens import only_first_tokens
 from keras_vit.models.config import ViTAttributes, ViTConfig, arguments_of
 from keras_vit.models.eomt import Queries
+from keras_vit.models.eomt_training import QueryTrainedModel
 from keras_vit.models.geometry import ImageShape, feature_stride, image_size
 from keras_vit.models.head import classify
-from keras_vit.models.image_model import ImageModel
 from keras_vit.models.normalization import channels_last, normalize
 from keras_vit.models.resnet import resnet_features
 from keras_vit.ops import has_hooks
 
 Features = dict[str, Any]
+NO_LAYERS: Mapping[str, keras.layers.Layer] = MappingProxyType({})
 
 
 def vision_transformer(images: Any, config: ViTConfig) -> Features:
@@ -186,24 +188,40 @@ def encoder_block(config: ViTConfig, i: int) -> EncoderBlock:
     return EncoderBlock(config.block(i), **config.relative, dtype=config.dtype, name=f"block_{i}")
 
 
-def encode_queries(tokens: Any, patches: Any, norm: Any, config: ViTConfig) -> tuple[Any, Features]:
+def encode_queries(
+    tokens: Any,
+    patches: Any,
+    norm: Any,
+    config: ViTConfig,
+    built: Mapping[str, keras.layers.Layer] = NO_LAYERS,
+    is_masked: Sequence[Any] = (),
+) -> tuple[Any, Features]:
     """Return the tokens after the last blocks, which the queries of an EoMT head pass in front.
 
     And features: blocks as elsewhere, without the queries; `mask_logits` and `class_logits` of the
     last block, and where queries are masked those in front of each block, `mask_logits_i`.
+
+    Args:
+        tokens: Those in front of these blocks; `patches` and `config` as everywhere.
+        norm: The last norm of the encoder.
+        built: Layers by name that there are already; those that are missing are made.
+        is_masked: Which queries each of these blocks holds to their masks, bool `(n, queries)`;
+            without it, all where the head is `masked`, else none.
     """
     features: Features = {}
-    queries, number = Queries(config, patches, norm), config.map_head.queries
-    shared = positions_in_attention(tokens, patches, config, number)
+    queries, head = Queries(config, patches, norm, built), config.map_head
+    shared = positions_in_attention(tokens, patches, config, head.queries)
     tokens = queries.add(tokens)
     parts = queries.split(tokens, "first")
-    for i in range(config.depth - config.map_head.blocks, config.depth):
+    which = is_masked or (head.blocks * [None] if head.masked else ())
+    for k, i in enumerate(range(config.depth - head.blocks, config.depth)):
         masks = {}
-        if config.map_head.masked:
+        if which:
             predicted = queries.predict(*parts, f"{i}")
             features[f"mask_logits_{i}"], features[f"class_logits_{i}"] = predicted
-            masks["mask"] = queries.attention_mask(predicted[0], f"{i}")
-        tokens = encoder_block(config, i)(tokens, **shared, **masks)
+            masks["mask"] = queries.attention_mask(predicted[0], f"{i}", which[k])
+        block = built[f"block_{i}"] if built else encoder_block(config, i)
+        tokens = block(tokens, **shared, **masks)
         parts = queries.split(tokens, f"{i}")
         features[f"block_{i}"] = parts[1]
     features["mask_logits"], features["class_logits"] = queries.predict(*parts, "last")
@@ -357,7 +375,7 @@ def layer_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class VisionTransformer(ImageModel, ViTAttributes):
+class VisionTransformer(QueryTrainedModel, ViTAttributes):
     """A Vision Transformer of any size; its defaults are ViT-B/16 as its authors released it.
 
     Takes images `(batch, height, width, channels)` with pixels 0..255, uint8 or float, and
@@ -392,6 +410,14 @@ class VisionTransformer(ImageModel, ViTAttributes):
         if not is_row or has_hooks((last_block, self.get_layer("encoder_norm"))):
             return nullcontext()
         return only_first_tokens(last_block, 1 + self.distilled)
+
+    def _features_of_queries(self, is_masked: Sequence[Any]) -> Features:
+        config, x = self._config, self._features
+        first = config.depth - config.map_head.blocks
+        tokens = x[f"block_{first - 1}"] if first else x["tokens"]
+        built = {layer.name: layer for layer in self.layers}
+        norm = built["encoder_norm"]
+        return encode_queries(tokens, x["patches"], norm, config, built, is_masked)[1]
 
     @property
     def num_prefix_tokens(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 def assigned_rows(costs: Any, is_present: Any) -> Any:
     """Return which row each column is assigned, so that the sum of costs is least (Kuhn 1955).
 
-    On TensorFlow not within XLA, which does not call the host.
+    On TensorFlow not within XLA, which does not call the host; on JAX in one process.
 
     Args:
         costs: `(batch, rows, columns)`, float32; no gradient passes.
@@ -18,6 +18,9 @@ def assigned_rows(costs: Any, is_present: Any) -> Any:
     Returns:
         int32 `(batch, columns)`: a row, each at most once; -1 where the column is not present or
         there are no more rows.
+
+    Raises:
+        ValueError: There are several JAX processes.
 
     >>> costs = np.array([[[3.0, 1.0, 0.0], [1.0, 2.0, 0.0]]], "float32")
     >>> rows = assigned_rows(costs, np.array([[True, True, False]]))
@@ -33,6 +36,11 @@ def assigned_rows(costs: Any, is_present: Any) -> Any:
     if backend == "jax":
         import jax
 
+        if jax.process_count() > 1:
+            raise ValueError(
+                f"Costs of {jax.process_count()} JAX processes are on several hosts, and scipy "
+                "assigns on one: train in one process, on all of its devices, or on torch."
+            )
         shape = jax.ShapeDtypeStruct(is_present.shape, "int32")
         # A gradient of what is chosen, or its tangent, would be asked of the host, too.
         costs = jax.lax.stop_gradient(costs)

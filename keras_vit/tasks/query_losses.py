@@ -8,12 +8,16 @@ from keras import ops
 
 from keras_vit._base.errors import check_positive
 from keras_vit.ops import assigned_rows, without_gradient
+from keras_vit.tasks.pixel_losses import PixelCrossentropy
 
+Draw = Callable[[Any], Any]
 NO_OBJECT_WEIGHT = 0.1
+MOST_POINTS = 12544  # of a mask
 OVERSAMPLED, UNCERTAIN = 3, 0.75  # points to choose from; the part that is chosen by uncertainty
 
 
-class QueryLoss:
+@keras.saving.register_keras_serializable(package="keras_vit")
+class QueryLoss(PixelCrossentropy):
     """Matches queries with the classes of an image, and sums the losses of masks and of classes.
 
     Each class that an image has is a mask, and is assigned the query of least cost: -2 times the
@@ -23,12 +27,19 @@ class QueryLoss:
     many, and twice the cross-entropy of the classes of all queries, with a weight of 0.1 where a
     query is not matched. The numbers are those of transformers' `EomtLoss`.
 
+    A model with an EoMT head that is compiled with it takes the sum over its predictions as the
+    loss of a training step. Of maps of logits, as in validation, it is `PixelCrossentropy`.
+
     Args:
-        points: How many points of a mask are compared.
-        draw: From a shape to uniform random numbers in [0, 1), float32; None for `keras.random`.
+        points: How many points of a mask are compared; None for one per pixel of the predicted
+            masks, at most 12,544, as many as in the paper.
+        steps: Steps of the whole training, over which queries are freed from the masks of their
+            attention (see `models.eomt_training.masked_share`); None to train without these masks,
+            on the last prediction alone.
+        **kwargs: Arguments of `PixelCrossentropy`.
 
     Raises:
-        ValueError: `points` is not a positive integer.
+        ValueError: `points` or `steps` is not a positive integer.
 
     Example:
 
@@ -36,54 +47,70 @@ class QueryLoss:
     >>> from keras_vit.tasks.query_losses import QueryLoss
     >>> labels = np.zeros((2, 8, 8), "int32")
     >>> masks, classes = np.zeros((2, 4, 4, 5), "float32"), np.zeros((2, 5, 4), "float32")
-    >>> round(float(QueryLoss(points=64)(labels, masks, classes)))  # of random points
+    >>> round(float(QueryLoss(points=64).of_queries(labels, masks, classes)))  # of random points
     8
     """
 
-    def __init__(self, points: int = 12544, draw: Callable[[Any], Any] | None = None) -> None:
-        check_positive(points=points)
-        self.points = points
-        self.seed = keras.random.SeedGenerator()
-        self.draw = draw or (
-            lambda shape: keras.random.uniform(shape, dtype="float32", seed=self.seed)
-        )
+    calls_host = True  # within a step, which XLA does not on TensorFlow
 
-    def __call__(self, labels: Any, mask_logits: Any, class_logits: Any) -> Any:
-        """Return the loss of a batch, a scalar.
+    def __init__(
+        self,
+        points: int | None = None,
+        steps: int | None = None,
+        name: str = "queries",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        check_positive(**{} if points is None else {"points": points})
+        check_positive(**{} if steps is None else {"steps": steps})
+        self.points, self.steps = points, steps
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "points": self.points, "steps": self.steps}
+
+    def of_queries(
+        self, labels: Any, mask_logits: Any, class_logits: Any, draw: Draw = keras.random.uniform
+    ) -> Any:
+        """Return the loss of a prediction of a batch, a scalar.
 
         Args:
             labels: Integers `(batch, height, width)`; 255 for pixels that are of no class.
             mask_logits: `(batch, rows, columns, queries)`.
             class_logits: `(batch, queries, classes + 1)`.
+            draw: From a shape to uniform random numbers in [0, 1), float32.
         """
         masks, logits = (ops.cast(x, "float32") for x in (mask_logits, class_logits))
         labels = ops.cast(labels, "int32")
         masks = ops.transpose(masks, (0, 3, 1, 2))
         classes = ops.arange(logits.shape[-1] - 1)
         is_present = ops.any(labels[:, None] == classes[:, None, None], axis=(2, 3))
-        rows = assigned_rows(without_gradient(self._costs, labels, masks, logits), is_present)
+        rows = assigned_rows(without_gradient(self._costs, labels, masks, logits, draw), is_present)
         matched = ops.cast(rows >= 0, "float32")
         number = ops.maximum(ops.sum(ops.cast(is_present, "float32")), 1.0)
-        of_masks = self._mask_losses(labels, masks, rows) * matched
+        of_masks = self._mask_losses(labels, masks, rows, draw) * matched
         return 5 * ops.sum(of_masks) / number + 2 * _class_loss(logits, rows, matched)
 
-    def _costs(self, labels: Any, masks: Any, logits: Any) -> Any:
+    def _number(self, masks: Any) -> int:
+        """Return how many points of masks `(batch, masks, height, width)` are compared."""
+        return self.points or min(masks.shape[2] * masks.shape[3], MOST_POINTS)
+
+    def _costs(self, labels: Any, masks: Any, logits: Any, draw: Draw) -> Any:
         """Return `(batch, queries, classes)`."""
-        batch, queries = ops.shape(masks)[0], masks.shape[1]
-        points = self.draw((batch, self.points, 2))
-        shape = (batch, queries, self.points, 2)
+        batch, queries, number = ops.shape(masks)[0], masks.shape[1], self._number(masks)
+        points = draw((batch, number, 2))
+        shape = (batch, queries, number, 2)
         x = sampled(masks, ops.broadcast_to(points[:, None], shape))
         truth = _sampled_truth(labels, points[:, None], logits.shape[-1] - 1)
         targets = ops.transpose(truth, (0, 2, 1))  # (batch, points, classes)
         ones, zeros = ops.softplus(-x), ops.softplus(x)
-        entropy = (ops.matmul(ones, targets) + ops.matmul(zeros, 1 - targets)) / self.points
+        entropy = (ops.matmul(ones, targets) + ops.matmul(zeros, 1 - targets)) / number
         inside = ops.sigmoid(x)
         overlap = 2 * ops.matmul(inside, targets)
         total = ops.sum(inside, axis=-1)[:, :, None] + ops.sum(targets, axis=1)[:, None]
         dice = 1 - (overlap + 1) / (total + 1)
         return 5 * entropy + 5 * dice - 2 * ops.softmax(logits, axis=-1)[..., :-1]
 
-    def _mask_losses(self, labels: Any, masks: Any, rows: Any) -> Any:
+    def _mask_losses(self, labels: Any, masks: Any, rows: Any, draw: Draw) -> Any:
         """Return cross-entropy and Dice loss of each matched mask, `(batch, classes)`."""
         batch, classes = ops.shape(rows)[0], rows.shape[1]
         height, width = masks.shape[2:]
@@ -91,7 +118,7 @@ class QueryLoss:
         flat = ops.reshape(masks, (-1, masks.shape[1], height * width))
         index = ops.broadcast_to(index, (batch, classes, height * width))
         chosen = ops.reshape(ops.take_along_axis(flat, index, axis=1), (-1, classes, height, width))
-        points = without_gradient(self._uncertain_points, chosen, batch, classes)
+        points = without_gradient(self._uncertain_points, chosen, batch, classes, draw)
         x = sampled(chosen, points)
         truth = _sampled_truth(labels, points, classes)
         entropy = ops.mean(ops.softplus(x) - x * truth, axis=-1)
@@ -100,14 +127,36 @@ class QueryLoss:
         total = ops.sum(inside, axis=-1) + ops.sum(truth, axis=-1)
         return entropy + 1 - (overlap + 1) / (total + 1)
 
-    def _uncertain_points(self, masks: Any, batch: Any, classes: int) -> Any:
+    def _uncertain_points(self, masks: Any, batch: Any, classes: int, draw: Draw) -> Any:
         """Return `(batch, classes, points, 2)`: the most uncertain ones, and others at random."""
-        uncertain = int(UNCERTAIN * self.points)
-        many = self.draw((batch, classes, OVERSAMPLED * self.points, 2))
-        others = self.draw((batch, classes, self.points - uncertain, 2))
+        number = self._number(masks)
+        uncertain = int(UNCERTAIN * number)
+        many = draw((batch, classes, OVERSAMPLED * number, 2))
+        others = draw((batch, classes, number - uncertain, 2))
         places = ops.top_k(-ops.abs(sampled(masks, many)), uncertain)[1]
         places = ops.broadcast_to(places[..., None], (batch, classes, uncertain, 2))
         return ops.concatenate([ops.take_along_axis(many, places, axis=2), others], axis=2)
+
+
+def query_loss(loss: Any, head: str) -> QueryLoss | None:
+    """Return the loss of queries among what `compile` took as `loss`; None for others.
+
+    Args:
+        loss: As `compile` takes it.
+        head: The kind of the model's head.
+
+    Raises:
+        ValueError: The head does not have queries, or there are other losses beside it.
+    """
+    losses = keras.tree.flatten(loss)
+    matching = next((one for one in losses if isinstance(one, QueryLoss)), None)
+    if matching is not None and (head != "eomt" or len(losses) > 1):
+        raise ValueError(
+            f"QueryLoss, one of {len(losses)} losses for a head of the kind {head!r}, matches the "
+            'queries of an EoMT head: give it alone to a model with map_head="eomt", or give '
+            "keras_vit.tasks.pixel_losses.PixelCrossentropy()."
+        )
+    return matching
 
 
 def sampled(maps: Any, points: Any) -> Any:

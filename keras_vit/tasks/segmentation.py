@@ -18,6 +18,7 @@ from keras_vit.tasks.bilinear import resized_map
 from keras_vit.tasks.class_colors import Color, color_table
 from keras_vit.tasks.classification import softmax
 from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
+from keras_vit.tasks.query_losses import QueryLoss
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
 from keras_vit.tasks.task import Task
@@ -60,7 +61,7 @@ class Segmentation(Task):
     per_pixel = True
     mixes = False
     keeps_in_mirror = True
-    losses: ClassVar = {"pixel_crossentropy": PixelCrossentropy}
+    losses: ClassVar = {"pixel_crossentropy": PixelCrossentropy, "queries": QueryLoss}
     distillation: ClassVar = {}
     unbalanced = "an image has pixels of several"
     tensor_names = ("probabilities", "classes")

@@ -38,7 +38,12 @@ from keras_vit.trainer.saved_file import LEGACY_SUFFIXES, check_config_size, sav
 from keras_vit.trainer.spec import Spec
 from keras_vit.trainer.strategies import check_strategy, strategy_replicas
 from keras_vit.trainer.turns import taking_turns
-from keras_vit.trainer.xla import choose_xla_by_steps, compiled_by_xla
+from keras_vit.trainer.xla import (
+    calls_host,
+    choose_xla_by_steps,
+    compiled_by_xla,
+    without_xla,
+)
 
 # What changes weights or metrics, so that on every backend one thread at a time may do it.
 CHANGING = ("fit", "evaluate", "train_on_batch", "test_on_batch", "set_weights", "load_weights")
@@ -99,8 +104,11 @@ class CompiledModel(keras.Model):
         self._scales_loss = arguments["auto_scale_loss"]
         if self._scales_loss:
             arguments["optimizer"] = with_loss_scaling(self, arguments["optimizer"])
-        super().compile(*call.args[1:], **call.kwargs)
         self._requested_jit_compile = arguments["jit_compile"]
+        on_host = calls_host(arguments["loss"])
+        if on_host:
+            arguments["jit_compile"] = without_xla(self._requested_jit_compile)
+        super().compile(*call.args[1:], **call.kwargs)
         self._xla_functions = ()
         self._is_prepared = False
         self._xla_is_free = (
@@ -108,6 +116,7 @@ class CompiledModel(keras.Model):
             and self._requested_jit_compile == "auto"
             and not self.run_eagerly
             and not self._convolves
+            and not on_host
             and strategy_replicas(self) == 1
             and all(None not in tensor.shape[1:] for tensor in self.inputs)
         )

@@ -11,6 +11,7 @@ import keras
 
 from keras_vit._base.errors import warn_at_caller
 from keras_vit.ops import is_tensorflow
+from keras_vit.trainer.xla import calls_host
 
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
@@ -34,6 +35,11 @@ def check_strategy(model: keras.Model) -> None:
     where = f"{model.name} was built in the scope of a {type(model.distribute_strategy).__name__}"
     where += f" with {replicas} replicas"
     elsewhere = "train on one device, or with KERAS_BACKEND=jax and keras_vit.distribution"
+    if calls_host(model.loss):
+        raise ValueError(
+            f"{where}, and its loss counts masks over the whole batch, of which each replica has a "
+            f"part: {elsewhere}."
+        )
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
         value = getattr(optimizer, name)

@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.ops import is_tensorflow
+
 # XLA takes faster steps, but compiles each batch size before its first one: on two cores, 14 s of
 # processor time more than Keras for ViT-Ti/16 at batch 8, and 9 s for the smaller last batch. About
 # 60 steps make up for both; with fewer parameters each step saves less (the digits: 800 steps).
@@ -30,6 +32,28 @@ def xla_pays(model: keras.Model, steps: float | None) -> bool:
     import tensorflow as tf
 
     return all(d.device_type == "CPU" for d in tf.config.list_physical_devices())
+
+
+def calls_host(loss: Any) -> bool:
+    """Return whether a loss, as `compile` takes it, calls the host within a step."""
+    return any(getattr(one, "calls_host", False) for one in keras.tree.flatten(loss))
+
+
+def without_xla(jit_compile: Any) -> Any:
+    """Return the `jit_compile` of steps that call the host, which XLA does not on TensorFlow.
+
+    Raises:
+        ValueError: XLA was asked for there.
+    """
+    if not is_tensorflow():
+        return jit_compile
+    if jit_compile is True:
+        raise ValueError(
+            "jit_compile=True does not work with this loss on TensorFlow: it calls scipy on the "
+            "host within a step, which XLA does not compile there. Leave it out, or train with "
+            "KERAS_BACKEND=jax, whose steps XLA compiles."
+        )
+    return False
 
 
 @contextmanager

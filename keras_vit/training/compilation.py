@@ -12,6 +12,7 @@ from keras_vit._base.errors import accepted_arguments, check_positive
 from keras_vit.models.answers import task_of
 from keras_vit.models.head import DENSE_HEADS, HEAD_LAYERS
 from keras_vit.tasks import Classification, Task
+from keras_vit.tasks.query_losses import QueryLoss
 from keras_vit.tasks.task_words import in_words, scale_of
 from keras_vit.trainer.loss_scaling import with_loss_scaling
 from keras_vit.training.optimizers import OPTIMIZERS, TableOptimizer
@@ -100,6 +101,9 @@ def compile_model(
     optimizer = optimizer_of(recipe, schedule, groups)
     task = _task(network)
     loss, metrics = recipe_loss(task, recipe, targets), task.metrics()
+    of_queries = (*Classification.losses, "queries")
+    if getattr(network, "head_kind", None) == "eomt" and recipe.loss in of_queries:
+        loss = QueryLoss(steps=total_steps * recipe.accumulation)
     model.compile(with_loss_scaling(model, optimizer), loss, metrics=metrics, **options)
     sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
 
@@ -176,12 +180,6 @@ def check_task(network: keras.Model, asked: Task) -> None:
 
     A head without names may have more classes than there are.
     """
-    if getattr(network, "head_kind", None) == "eomt":
-        raise ValueError(
-            f"{network.name} has an EoMT head, whose queries are matched with masks in training, "
-            'which this package does not do yet: give map_head="dpt" or "linear", which '
-            "start from the encoder of the same weights."
-        )
     task = _task(network)
     is_wider = task.sums_to_one and task.size > asked.size and not task.names
     fits = task.kind == asked.kind and (task.size == asked.size or is_wider)

@@ -178,6 +178,12 @@ def prepare_network(network: Any, recipe: Recipe, splits: data.Splits) -> None:
     would go into the mean alone.
     """
     check_task(network, splits.task)
+    if recipe.frozen and getattr(network, "head_kind", None) == "eomt":
+        raise ValueError(
+            f"{network.name} has an EoMT head, whose queries pass the last blocks of the encoder, "
+            "and the recipe trains a head alone, on features that are frozen: give the recipe "
+            '"eomt_pixels", or map_head="dpt" or "linear".'
+        )
     if recipe.frozen:
         freeze_backbone(network)
     note_images(network, splits)

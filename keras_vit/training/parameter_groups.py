@@ -156,7 +156,7 @@ def layerwise_decay(
             f"decay={decay!r} must be in (0, 1], for instance 0.75; 1 changes nothing."
         )
     layers = {rf"block_{i}/": decay ** (depth - i) for i in range(depth)}
-    layers[r"(encoder_norm|pooling|pre_logits|pre_head_norm|head|head_\w+|dpt_\w+)/"] = 1.0
+    layers[r"(encoder_norm|pooling|pre_logits|pre_head_norm|head|head_\w+|dpt_\w+|eomt_\w+)/"] = 1.0
     layers[""] = decay ** (depth + 1)
     return tuple(
         replace(

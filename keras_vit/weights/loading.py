@@ -162,6 +162,25 @@ def model_class(weights: str | Path) -> type[ImageModel]:
         return STORED_FAMILIES[checkpoint.family].model
 
 
+def stored_map_head(weights: str | Path, task: Any) -> str | None:
+    """Return the kind of head for every pixel that a model with such weights has for a task.
+
+    Args:
+        weights: A file, or `MODEL:TAG` of released weights.
+        task: What the model is to answer.
+
+    Returns:
+        The kind, such as `"dpt"`; None where weights do not have one, or the task needs another.
+
+    Raises:
+        CheckpointError: The file is damaged or of something else.
+    """
+    path, layout, _ = resolve(weights, None, find_named)
+    with open_checkpoint(path, layout) as checkpoint:
+        head = head_of_other_outputs(_of_file(checkpoint).get("map_head"), task)
+    return str(kind_of(head)) if isinstance(head, Mapping) else head
+
+
 def arguments_for(
     weights: str | Path, /, *, num_classes: int = 1000, **arguments: Any
 ) -> dict[str, Any]:

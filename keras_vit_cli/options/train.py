@@ -32,7 +32,7 @@ from keras_vit_cli.options.shared import (
 )
 
 DISTILLATIONS = ("soft", "hard")  # as in keras_vit.training.Distillation
-HEADS = ("linear", "dpt")  # as in keras_vit.models.head
+HEADS = ("linear", "dpt", "eomt")  # as in keras_vit.models.head
 CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 
@@ -84,8 +84,9 @@ class TrainOptions:
         None,
     )
     map_head: str | None = in_model(
-        "how a model answers every pixel, with --labels of masks: a linear layer on each patch, or "
-        "the DPT head, which fuses the maps of four blocks (default: linear, or that of --weights)",
+        "how a model answers every pixel, with --labels of masks: a linear layer on each patch; "
+        "the DPT head, which fuses the maps of four blocks; or the EoMT head, whose queries pass "
+        "the last blocks, so that all weights are trained (default: linear, or that of --weights)",
         None,
         choices=HEADS,
         name="--head",

@@ -23,6 +23,7 @@ from keras_vit.training.auto_recipe import (
 from keras_vit.training.distillation import DISTILLATION_KINDS
 from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
+from keras_vit.weights.loading import stored_map_head
 from keras_vit_cli.train.job import Job
 
 DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
@@ -36,9 +37,10 @@ MANY = 1e9
 
 # Of a task of pixels, with pretrained weights: by the head.
 PIXELS = {
-    None: ("linear_pixels", "the head"),
-    "linear": ("linear_pixels", "a linear head"),
-    "dpt": ("dpt_pixels", "a DPT head"),
+    None: ("linear_pixels", "the head is trained on the features of every patch"),
+    "linear": ("linear_pixels", "a linear head is trained on the features of every patch"),
+    "dpt": ("dpt_pixels", "a DPT head is trained on the features of every patch"),
+    "eomt": ("eomt_pixels", "an EoMT head is trained with the encoder, whose blocks it passes"),
 }
 
 # The options that take the place of a recipe's.
@@ -125,7 +127,16 @@ def suited_recipe(
     """Return the recipe for these images and its name; print why if it was chosen for them."""
     images_per_class = len(splits.train) / splits.num_classes
     name, reason = recipe_name(job, images_per_class)
-    pixels, head = PIXELS[job.map_head]
+    head = job.map_head
+    if head is None and job.weights is not None and splits.task.per_pixel:
+        head = stored_map_head(job.weights, splits.task)
+    pixels, what = PIXELS[head]
+    if head == "eomt" and job.freeze_backbone:
+        raise ValueError(
+            "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "
+            "EoMT head pass the encoder's own blocks: leave freeze_backbone out, or give "
+            "map_head='dpt' or 'linear'."
+        )
     if splits.task.per_pixel and job.freeze_backbone and job.recipe not in (None, AUTO, pixels):
         raise ValueError(
             f"freeze_backbone trains a head of pixels by the recipe {pixels}, and recipe="
@@ -133,7 +144,7 @@ def suited_recipe(
         )
     is_open = job.weights and reason and job.recipe != MEASURED
     if splits.task.per_pixel and (job.freeze_backbone or is_open) and job.lora is None:
-        print_fn(f"recipe {pixels}: {head} is trained on the features of every patch")
+        print_fn(f"recipe {pixels}: {what}")
         return pixels, recipe_of(job, name=pixels)
     if reason is None:
         return name, recipe

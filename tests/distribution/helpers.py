@@ -10,6 +10,8 @@ import numpy as np
 import keras_vit
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.distribution.kinds import distribution_of
+from keras_vit.tasks import Segmentation
+from keras_vit.tasks.query_losses import QueryLoss
 from keras_vit.training.resume import ResumableRun
 
 # Runs the tests of a file in a process of its own: its devices are counted once.
@@ -134,6 +136,17 @@ def assert_same_weights(model: Any, expected: Any, tolerance: float) -> None:
         worst = max(worst, np.abs(one - other).max() / max(np.abs(other).max(), 0.1))
     print(f"weights differ by {worst:.1e} of their scale")
     assert worst <= tolerance
+
+
+def of_queries(vit: Callable[..., keras.Model], optimizer: Any, images: np.ndarray) -> keras.Model:
+    """A model with an EoMT head, trained on batches of which the last is not whole."""
+    keras.utils.set_random_seed(0)
+    options = {"num_classes": 3, "task": Segmentation(size=3), "depth": 2}
+    model = vit(**options, map_head={"kind": "eomt", "queries": 5, "blocks": 1})
+    model.compile(optimizer, QueryLoss(points=50, steps=6))
+    labels = (images[..., 0] // 86).clip(0, 2).astype("int32")
+    model.fit(images, labels, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return model
 
 
 def assert_as_in_one(kind: str, job: Job, tolerance: float = 1e-6, **options: Any) -> None:

@@ -128,6 +128,7 @@ JOBS: dict[str, tuple[Callable[[], Any], float]] = {
     "mixer": (lambda: trained(helpers.mixer(16, 16, stochastic_depth=0.2)), 2e-6),
     "masked patch prediction": (masked_patch_prediction, 1e-6),
     "distillation": (distillation, 1e-6),
+    "queries": (lambda: helpers.of_queries(vit, sgd(), IMAGES[:11]), 2e-6),
 }
 
 

@@ -24,7 +24,8 @@ thorough = partial(pytest.param, marks=pytest.mark.thorough)
 def vit(**arguments: Any) -> keras.Model:
     """Wide enough that its kernels are cut."""
     sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "num_heads": 8}
-    return helpers.with_head(helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments}))
+    model = helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments})
+    return model if "map_head" in arguments else helpers.with_head(model)
 
 
 def bit() -> keras.Model:
@@ -94,6 +95,7 @@ QUICK: dict[str, Callable[[], keras.Model]] = {
     "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
     "masked patch prediction": masked_patch_prediction,
     "distillation": distillation,
+    "queries": lambda: helpers.of_queries(vit, sgd(), IMAGES[:20]),
 }
 THOROUGH: dict[str, Callable[[], keras.Model]] = {
     "merging": lambda: trained(vit(depth=2, token_merging=2)),
