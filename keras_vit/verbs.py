@@ -12,12 +12,13 @@ from keras_vit import evaluation
 from keras_vit._base.errors import check_positive, printable
 from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data.sources.table_files import SUFFIXES as TABLES
-from keras_vit.evaluation.answer_row import Row, answer_row
+from keras_vit.evaluation.answer_row import Row, answer_row, row_of_heads
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_files
 from keras_vit.evaluation.unseen_images import check_same_task, unseen_images
 from keras_vit.exporting import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import task_of
+from keras_vit.models.combined import CombinedModel
 from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
 
 
@@ -72,6 +73,7 @@ def evaluate(
     """
     check_positive(batch_size=batch_size)
     path, model = _opened(model)
+    task_of(model)  # there is one, and not several
     if isinstance(data, tuple) and len(data) == 2:
         data = sources.ArraySplit("all", task_of(model), *data)
     known = (str, os.PathLike, sources.Split, sources.Splits)
@@ -98,7 +100,8 @@ def predict(
     """Answer images, each in a row of names and values.
 
     Args:
-        model: As for `evaluate`.
+        model: As for `evaluate`; or a model with several heads of
+            `keras_vit.models.combined.combine`, its folder, or its exported file.
         data: An image file; a folder, of which every image at any depth is taken; a table with a
             column of files; several files; or an array of pixels 0..255 as the model takes them,
             `(n, height, width, channels)`.
@@ -113,7 +116,8 @@ def predict(
     Returns:
         A dictionary per image, in order, with `file`, or the number of an image in an array,
         `error`, None or the reason why there is no answer, and the answer by the model's task, see
-        `keras_vit.evaluation.answer_row`. Of more files than memory holds rows of,
+        `keras_vit.evaluation.answer_row`; of several heads, such a dictionary for each by its name.
+        Of more files than memory holds rows of,
         `keras_vit.evaluation.prediction.predict_files` gives the answers one by one.
 
     Raises:
@@ -136,7 +140,7 @@ def predict(
     """
     check_positive(top=top)
     check_positive(batch_size=batch_size)
-    _, model = _opened(model)
+    _, model = _opened(model, several=True)
     answers: Iterable[tuple[Any, Any]]
     if hasattr(data, "__array__") and not hasattr(data, "tobitmap"):
         check_takes_pixels_to_answers(model)
@@ -149,15 +153,17 @@ def predict(
         answers = enumerate(answer_rows(model, outputs))
     else:
         answers = predict_files(model, _files(data), batch_size, max_pixels, windows)
+    if heads := {head.name: head.task for head in getattr(model, "heads", ())}:
+        return [row_of_heads(heads, file, answer, top) for file, answer in answers]
     task, novelty = task_of(model), has_novelty(model)
     return [answer_row(task, file, answer, top, novelty) for file, answer in answers]
 
 
-def _opened(model: Any) -> tuple[Any, Any]:
+def _opened(model: Any, several: bool = False) -> tuple[Any, Any]:
     """Return where a model is from, None for one in memory, and the model."""
     path, is_path = model, isinstance(model, str | os.PathLike)
-    model = load_classifier(Path(model)) if is_path else model
-    if not isinstance(model, ImageModel | ExportedModel):
+    model = load_classifier(Path(model), several=several) if is_path else model
+    if not isinstance(model, ImageModel | ExportedModel | CombinedModel):
         raise ValueError(
             f"model={type(model).__name__} is not a model of keras_vit. Give one, or a file, a "
             "folder or the name of released weights; others have Keras's `evaluate` and `predict`."

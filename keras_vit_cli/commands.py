@@ -20,10 +20,12 @@ from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
+from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit_cli.audit.audit_command import audit
 from keras_vit_cli.average_command import average
 from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
+from keras_vit_cli.combine_command import combine
 from keras_vit_cli.compare.compare_command import compare as compare_models
 from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
@@ -95,6 +97,7 @@ def run(options: dict[str, Any]) -> int:
         "serve": _serve,
         "convert": _convert,
         "average": average,
+        "combine": combine,
         "plan": plan,
         "augment": _augment,
         "list": _list,
@@ -133,7 +136,8 @@ def _export(options: ExportOptions) -> None:
         row.require_system(options.out)
     if options.triton:
         check_place(options.out)
-    model, out = load(options.model), options.out
+    is_several, out = is_combined(options.model), options.out
+    model: Any = load_combined(options.model) if is_several else load(options.model)
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     images = None

@@ -15,6 +15,7 @@ CALLS = {
     r"keras_vit\.export\b(?!\()": "keras-vit export",
     r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
     r"keras_vit\.load\(file\)": "--weights without --model",
+    r"model\.trainable = False before model\.with_classifier": "keras-vit train --freeze-backbone",
     r"recipe\.scaled\((.*?)\)": r"\1",
     r", in task=keras_vit\.tasks\.Depth\(\)": "",
     r"task=keras_vit\.tasks\.Ordinal\((\(.*?\))\)": r"order=\1",

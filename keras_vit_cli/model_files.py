@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from keras_vit.data import Split
 from keras_vit.exporting import ExportedModel, load_classifier
@@ -13,14 +14,20 @@ UNSAID = {"decoder": "tensorflow", "views": "one"}
 
 
 def open_classifier(
-    path: str | Path, decoder: str | None = None, views: str | None = None
-) -> ImageModel | ExportedModel:
+    path: str | Path,
+    decoder: str | None = None,
+    views: str | None = None,
+    *,
+    several: bool = False,
+) -> Any:
     """Return a model, or a file that `keras-vit export` wrote, with another decoder or other views.
+
+    With `several`, also the combined model in a folder.
 
     Raises:
         ValueError: An exported file sees what its model saw, and `views` are others.
     """
-    model = load_classifier(path)
+    model = load_classifier(path, several=several)
     if model.is_calibrated and (decoder, views) != (None, None):
         _warn_of_other_images(model, decoder, views)
     if decoder is not None:

@@ -1,6 +1,7 @@
 """An answer as a row of names and values, as JSON holds them."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ NOT_FINITE = "the model predicts "
 Row = dict[str, Any]
 
 
-def is_finite(answer: np.ndarray) -> bool:
-    """Return whether an answer `(size,)` is one: without NaN and infinity."""
-    return bool(np.isfinite(answer).all())
+def is_finite(answer: np.ndarray | tuple[np.ndarray, ...]) -> bool:
+    """Return whether an answer, or that of each head, is one: without NaN and infinity."""
+    return all(bool(np.isfinite(each).all()) for each in as_parts(answer))
+
+
+def as_parts(answer: Any) -> tuple[Any, ...]:
+    """Return the answers of the heads; of a model with one head, its answer alone."""
+    return answer if isinstance(answer, tuple) else (answer,)
 
 
 def name_of(path: Path | str) -> str:
@@ -67,3 +73,36 @@ def answer_row(
         answer, score = answer[:-1], float(answer[-1])
         row |= {"novel": score > 1, "novelty": score}
     return {**row, **task.describe(answer, top)}
+
+
+def row_of_heads(
+    tasks: Mapping[str, Task], file: Path | str | int, answer: Any, top: int = 5
+) -> Row:
+    """Put the answers of several heads to an image into words.
+
+    Args:
+        tasks: What they mean, by the name of the head.
+        file: As for `answer_row`.
+        answer: One per head; or the reason why there is none.
+        top: As for `answer_row`, of each head.
+
+    Returns:
+        `file`, `error`, and by the name of each head what `answer_row` has besides these.
+
+    Example:
+
+    >>> from keras_vit.evaluation.answer_row import row_of_heads
+    >>> from keras_vit.tasks import Regression
+    >>> row_of_heads({"size": Regression(("cm",))}, "a.jpg", (np.array([2.5]),))["size"]
+    {'predictions': [{'name': 'cm', 'value': 2.5}]}
+    """
+    if isinstance(answer, str):
+        return {"file": name_of(file) if not isinstance(file, int) else file, "error": answer}
+    row: Row = {"file": None, "error": None}
+    for (name, task), each in zip(tasks.items(), answer, strict=True):
+        of_head = answer_row(task, file, each, top)
+        row["file"], error = of_head.pop("file"), of_head.pop("error")
+        if error is not None:
+            return {"file": row["file"], "error": f"{error} ({name})"}
+        row[name] = of_head
+    return row

@@ -55,7 +55,8 @@ def predict_files(
         a probability per class (`(height, width, size)` of a task of pixels), which
         `model.task.describe` and `to_text` put into words; or with the reason why it cannot be
         decoded. Of a model with a `novelty`, an answer is `(size + 1,)`, the novelty last: above 1,
-        the image is unlike those of the training.
+        the image is unlike those of the training. Of a model with several heads it is a tuple of
+        the answer of each.
 
     Raises:
         ValueError: `batch_size` is below 1, or see `check_takes_pixels_to_answers` and `Windows`.
@@ -145,12 +146,14 @@ def check_takes_pixels_to_answers(model: keras.Model) -> None:
     Such a model returns features or tokens, does not have a task, takes normalized pixels, or
     answers every pixel of images whose border is cropped.
     """
-    if model.num_classes == 0 or len(model.output_shape) == 3:  # features, or all tokens
+    heads = getattr(model, "heads", ())
+    is_row = bool(heads) or len(model.output_shape) != 3
+    if model.num_classes == 0 or not is_row:  # features, or all tokens
         raise ValueError(
             f"{model.name} returns {model.output_shape}, not one score per class. "
             "Give a model with num_classes and pooling, such as model.with_classifier(5)."
         )
-    if task_of(model).per_pixel:
+    if any(task_of(each).per_pixel for each in heads or (model,)):
         eval_transform_of(model).check_whole(model.name)
     check_takes_pixels(model)
 
@@ -309,6 +312,8 @@ def _outcomes_of_windows(
 
 def _answer_bytes(model: keras.Model) -> int:
     """Return how many bytes the answer to an image takes, or the masks that it is made of."""
+    if heads := getattr(model, "heads", ()):
+        return sum(map(_answer_bytes, heads))
     queries = getattr(getattr(model, "map_head", None), "queries", 0)
     *pixels, outputs = model.output_shape[1:]
     return 4 * math.prod(pixels) * max(outputs, queries)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from keras_vit import tasks
@@ -13,7 +14,7 @@ from keras_vit._base.version import __version__
 from keras_vit.data.band_statistics import Statistics
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.seen_images import SeenImages
-from keras_vit.models.answers import NOVELTY, RAW_OUTPUTS
+from keras_vit.models.answers import HEAD_NAME, NOVELTY, RAW_OUTPUTS, head_prefix
 from keras_vit.models.config import check_statistics
 from keras_vit.tasks import Task
 
@@ -52,6 +53,9 @@ class Contract:
         statistics: The means and standard deviations of channels that are not 0..255, or None.
         seen_images: Which images the model was made with, or None.
         version: Of the package that wrote the file.
+        tasks: Of a model with several heads, the name and the task of each, and no `task`: the
+            names of its outputs begin with that of the head.
+        prefix: In the contract of one of several heads (`heads`), what its outputs begin with.
     """
 
     format: str
@@ -67,12 +71,39 @@ class Contract:
     statistics: Statistics | None = None
     seen_images: SeenImages | None = None
     version: str = __version__
+    tasks: tuple[tuple[str, Task], ...] = ()
+    prefix: str = ""
+
+    @property
+    def heads(self) -> tuple[Contract, ...]:
+        """The contract of each head by itself; of a model with one head, this contract."""
+        if not self.tasks:
+            return (self,)
+        one = partial(replace, self, tasks=())
+        return tuple(one(task=task, prefix=head_prefix(name)) for name, task in self.tasks)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs, the answers first."""
+        """The names of the outputs, the answers of each head first."""
+        if self.tasks:
+            return tuple(name for head in self.heads for name in head.outputs)
         names = (RAW_OUTPUTS,) if self.task is None else self.task.answer_names
-        return (*names, NOVELTY) if self.novelty else names
+        return tuple(self.prefix + name for name in (*names, *[NOVELTY] * self.novelty))
+
+    @property
+    def has_task(self) -> bool:
+        """Whether somebody said what its outputs mean, those of each head."""
+        return self.task is not None or bool(self.tasks)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The names of the answers themselves, one per head, without what follows from them."""
+        return tuple(head.outputs[0] for head in self.heads)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The names of the outputs that a proof has numbers of: the answers, and the novelty."""
+        return (*self.answers, *self.outputs[-1:] * self.novelty)
 
     @property
     def answer_shape(self) -> tuple[int, ...]:
@@ -101,7 +132,11 @@ class Contract:
             "evaluation": self.evaluation.to_dict(),
             "seen_images": self.seen_images and self.seen_images.to_dict(),
         }
-        return json.dumps({**vars(self), **written})
+        values = {**vars(self), **written}
+        del values["prefix"], values["tasks"]
+        if self.tasks:  # a file of one task has the text that it always had
+            values["tasks"] = [[name, task.get_config()] for name, task in self.tasks]
+        return json.dumps(values)
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Contract:
@@ -114,6 +149,8 @@ class Contract:
             values = json.loads(text)
             if values["task"] is not None:
                 values["task"] = tasks.get(values["task"])
+            heads = [(str(name), tasks.get(task)) for name, task in values.get("tasks", ())]
+            values["tasks"] = tuple(heads)
             values["raw_shape"] = tuple(map(int, values.get("raw_shape", ())))
             values["image_size"] = tuple(map(int, values["image_size"]))
             values["evaluation"] = EvalTransform.of(values.get("evaluation"))
@@ -126,8 +163,14 @@ class Contract:
             check_positive(max_pixels=contract.max_pixels)
             check_positive(**{f"raw_shape[{i}]": n for i, n in enumerate(contract.raw_shape)})
             check_positive(channels=contract.channels)
-            if not contract.answer_shape:
+            if not all(head.answer_shape for head in contract.heads):
                 raise ValueError("it has neither a task nor raw_shape")
+            if contract.prefix or (heads and (contract.task or contract.novelty)):
+                raise ValueError("it has one task and several")
+            if not all(HEAD_NAME.fullmatch(name) for name, _ in heads):
+                raise ValueError("a head does not have a name")
+            if len({*contract.outputs}) < len(contract.outputs):
+                raise ValueError("several outputs have one name")
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"its description is damaged: {error}") from error

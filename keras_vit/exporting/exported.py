@@ -13,12 +13,14 @@ import numpy as np
 from keras_vit._base.errors import check_positive
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.format_table import FORMATS, row_of
-from keras_vit.models import ImageModel
-from keras_vit.models.answers import NOVELTY
+from keras_vit.models.answers import several_tasks
+from keras_vit.models.combined import Head
+from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load
 from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.containers.checkpoint_file import holds_weights
+from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit.weights.folders.folder_writer import folder_layout
 
 
@@ -30,6 +32,8 @@ class ExportedModel:
         contract: What it takes and returns.
         name: Of the file.
         task: What it answers; None where nobody said what its outputs mean, until it is assigned.
+            Of a file with several heads, a ValueError.
+        heads: Of a file with several heads, a `keras_vit.models.combined.Head` each, else ().
         class_names: The names of the task, or numbers; None without one.
         num_classes: How many answers, or raw outputs, there are for an image.
         output_shape: `(None, num_classes)`, or that of the raw outputs.
@@ -49,15 +53,29 @@ class ExportedModel:
     ) -> None:
         self.path, self.contract, self._run = path, contract, run
         self.name = path.name
-        self.task = contract.task
+        self._task = contract.task
+        self.heads = tuple(
+            Head(name, task, "exported", (None, *task.answer_shape(contract.image_size)))
+            for name, task in contract.tasks
+        )
         self.class_names = contract.task and contract.task.shown_names
-        self.output_shape = (None, *contract.answer_shape)
-        self.num_classes = contract.answer_shape[-1]
-        self.classifier_activation = contract.task and "exported"
+        self.output_shape = (None, *contract.heads[0].answer_shape)
+        self.num_classes = contract.heads[0].answer_shape[-1]
+        self.classifier_activation = "exported" if contract.has_task else None
         self.eval_transform, self.normalization = contract.evaluation, contract.statistics
         self.image_size, self.seen_images = contract.image_size, contract.seen_images
         self.input_shape = (None, *contract.image_size, contract.channels)
         self._looks = True  # until a batch of `predict_on_batch` has shown its range
+
+    @property
+    def task(self) -> Task | None:
+        if self.heads:
+            raise ValueError(several_tasks(self.name, dict(self.contract.tasks)))
+        return self._task
+
+    @task.setter
+    def task(self, task: Task | None) -> None:
+        self._task = task
 
     def predict(
         self,
@@ -65,8 +83,10 @@ class ExportedModel:
         batch_size: int = 32,
         verbose: int | str = 0,
         steps: int | None = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Return float32 answers `(images, size)`, such as probabilities; without a task, outputs.
+
+        Of a file with several heads, a list of the answers of each.
 
         Args:
             images: Pixels 0..255 `(images, height, width, channels)`, uint8 or float; or batches
@@ -80,16 +100,18 @@ class ExportedModel:
             ValueError: The images have another shape, or the first of them hold NaN, or
                 `batch_size` or `steps` is below 1.
         """
-        return self.outputs(images, batch_size, verbose, steps)[0]
+        outputs = self.outputs(images, batch_size, verbose, steps)
+        return outputs if self.heads else outputs[0]
 
-    def predict_on_batch(self, images: Any) -> np.ndarray:
+    def predict_on_batch(self, images: Any) -> Any:
         """Return the answers for one batch, as `predict`."""
-        return self.outputs_on_batch(images)[0]
+        outputs = self.outputs_on_batch(images)
+        return outputs if self.heads else outputs[0]
 
     @property
     def is_calibrated(self) -> bool:
         """Whether the task has prediction sets or intervals, or the file a novelty."""
-        promises = self.task is not None and self.task.is_calibrated
+        promises = any(head.task and head.task.is_calibrated for head in self.contract.heads)
         return promises or self.contract.novelty
 
     def scoring(self) -> Any:
@@ -113,13 +135,13 @@ class ExportedModel:
         else:
             batches = (images[i : i + batch_size] for i in range(0, len(images), batch_size))
         batches = itertools.islice(batches, steps)
-        none = [np.zeros((0, *self.contract.answer_shape), "float32"), np.zeros(0, "float32")]
-        parts = [none[: 1 + self.contract.novelty]]
+        none = [np.zeros((0, *each.answer_shape), "float32") for each in self.contract.heads]
+        parts = [none + [np.zeros(0, "float32")] * self.contract.novelty]
         parts += [self.outputs_on_batch(b[0] if isinstance(b, tuple) else b) for b in batches]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def outputs_on_batch(self, images: Any) -> list[np.ndarray]:
-        """Return the answers for one batch, and the novelty where the file has one."""
+        """Return the answers for one batch, of each head, and the novelty where there is one."""
         images = np.asarray(images)
         if images.ndim != 4 or images.shape[1:] != self.input_shape[1:]:
             raise ValueError(
@@ -166,19 +188,22 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     row = row_of(contract.format)
     row.require(row.runs_with)
     row.require_system(path)
-    names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
     try:
-        run = row.implementation().runner(path, names, "float32")
+        run = row.implementation().runner(path, contract.measured, "float32")
     except Exception as error:  # every engine has errors of its own
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     return ExportedModel(path, contract, run)
 
 
-def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
+def load_classifier(path: str | Path, *, several: bool = False) -> Any:
     """Opens what `keras_vit.load` or `load_exported` opens: for predictions, either will do.
 
     Args:
         path: A file, the folder of a run, `"MODEL:TAG"` of released weights, or an exported file.
+        several: Open the folder of a combined model as well.
+
+    Returns:
+        An `ImageModel`, an `ExportedModel`, or a `CombinedModel`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -195,6 +220,8 @@ def load_classifier(path: str | Path) -> ImageModel | ExportedModel:
     >>> load_classifier(file).num_classes
     2
     """
+    if several and is_combined(Path(path)):
+        return load_combined(path)
     return load(path) if format_of(Path(path)) is None else load_exported(path)
 
 

@@ -76,6 +76,7 @@ def export(
     | ordinal | `probabilities`, float32 `(batch, grades)`; `grade`, int32 `(batch,)` |
     | none | `outputs`, float32, as the model returns them: features, tokens, or of a head |
     | | with `model.task = None` |
+    | several (`combine`) | those of each head, behind its name: `photos_probabilities` |
 
     A classifier with prediction sets also returns `in_set`, int32 `(batch, classes)`, 1 for the
     classes that the image may be of; a model with a `novelty` returns `novelty`, float32
@@ -168,11 +169,14 @@ def export(
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
     check_takes_pixels(model)
-    task, size = _task(model, class_names), _image_size(model, image_size)
+    heads = _heads(model, class_names)
+    task = None if heads else _task(model, class_names)
+    size = _image_size(model, image_size)
     contract = Contract(
         format=format,
         task=task,
-        raw_shape=() if task else _raw_shape(model, size),
+        tasks=heads,
+        raw_shape=() if task or heads else _raw_shape(model, size),
         image_size=size,
         channels=model.channels,
         # The file averages over views itself.
@@ -270,27 +274,26 @@ def _write(
     """Writes and checks the format, in this process where its backend is this one's."""
     model = _float32(model, contract)
     novel = None if model.novelty is None else model.feature_model("pre_logits")
+    heads = getattr(model, "heads", (model,))
 
     def answer(images: np.ndarray) -> dict[str, np.ndarray]:
-        answers = mean_of_views(model).predict(images, verbose=0)
-        if contract.task is not None:
-            answers = answers_of(model, answers)
-        named = {contract.outputs[0]: answers}
+        outputs = mean_of_views(model).predict(images, verbose=0)
+        outputs = outputs if contract.tasks else [outputs]
+        if contract.has_task:
+            outputs = [answers_of(*each) for each in zip(heads, outputs, strict=True)]
+        named = dict(zip(contract.answers, outputs, strict=True))
         if novel is not None:
             named[NOVELTY] = model.novelty.scores(novel.predict(images, verbose=0))
         return named
 
     images = check_images(contract.image_size, contract.channels, contract.statistics)
-    expected = answer(images.astype("float32"))
+    arrays: dict[str, Any] = {"images": images, **answer(images.astype("float32"))}
     proof = Proof.of(contract, answer)
-    arrays: dict[str, Any] = {"images": images, "expected": expected[contract.outputs[0]]}
-    if NOVELTY in expected:
-        arrays["novelty"] = expected[NOVELTY]
     if calibration is not None:
         arrays["calibration"] = calibration
     if contract.format == "tf_saved_model" and backend.is_tensorflow():
         try:
-            write_and_check(model, path, contract, proof, **arrays)
+            write_and_check(model, path, contract, proof, arrays)
         except (OSError, MemoryError, ImportError):
             raise
         except Exception as error:  # of Keras, AutoGraph or TensorFlow
@@ -358,6 +361,17 @@ def _check_calibration(calibration: np.ndarray | None, contract: Contract) -> No
         )
     # As bytes, 0..1 would pass.
     check_pixels(calibration.astype("float32"), "calibration", statistics=contract.statistics)
+
+
+def _heads(model: Any, names: Sequence[str] | None) -> tuple[tuple[str, Task], ...]:
+    """Return the names and tasks of a model with several heads; none of a model with one."""
+    heads = getattr(model, "heads", ())
+    if heads and names:
+        raise ValueError(
+            f"class_names are of one task, and {model.name} has several heads: name the classes of "
+            "each model before they are combined, and leave class_names out."
+        )
+    return tuple((head.name, head.task) for head in heads)
 
 
 def _task(model: ImageModel, names: Sequence[str] | None) -> Task | None:

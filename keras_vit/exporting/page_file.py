@@ -30,7 +30,6 @@ from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.page_engine import ENGINE, VERSION, WASM
 from keras_vit.exporting.proof import PROOF
 from keras_vit.models import ImageModel
-from keras_vit.models.answers import NOVELTY
 
 # What `write` writes.
 MODEL_PARTS = ("contract", "checks", "graph")
@@ -51,6 +50,11 @@ _UNEQUAL_MODE = "big_vision"
 def check_contract(contract: Contract) -> None:
     """Raises a ValueError for a model whose images or answers a page cannot show."""
     transform = contract.evaluation
+    if contract.tasks:
+        raise ValueError(
+            "A page shows the answer of one task, and the model has several heads: export the "
+            "model of one head, or give another format."
+        )
     if contract.task is None:
         raise ValueError(
             "A page shows what a task answers, and the model does not have one: "
@@ -117,7 +121,7 @@ def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str
 
 def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
     """Return images as files, their pixels' sums and their answers, for the page."""
-    names = [contract.outputs[0], *([NOVELTY] if contract.novelty else [])]
+    names = contract.measured
     run, images = onnx_file.graph_runner(graph, names), []
     for kind, content in check_files(contract.image_size):
         pixels = decode_with_pillow(content, contract.channels)

@@ -96,13 +96,14 @@ class Proof:
             tolerance[name] = 2 * float(off.max()) + between * (
                 OF_NOVELTY if name == NOVELTY else 1
             )
-        task, answers = contract.task, outputs[contract.outputs[0]]
-        steady = np.zeros(len(answers), bool)
-        if task is not None:
+        steady = np.full(len(outputs[contract.answers[0]]), contract.has_task)
+        for head in contract.heads if contract.has_task else ():
+            task, answers = head.task, outputs[head.outputs[0]]
+            assert task is not None
             step, top = between * task.answer_scale, answers == answers.max(-1, keepdims=True)
             others = (answers + step, answers - step, answers + np.where(top, -step, step))
             sure = [decisions_agree(task, answers, other) for other in others]
-            steady = np.all([*sure, self.same_decisions(outputs, contract)], axis=0)
+            steady = np.all([steady, *sure, self.same_decisions(outputs, head)], axis=0)
         return replace(self, tolerance=tolerance, steady=tuple(map(bool, steady)))
 
     def differences(
@@ -113,23 +114,27 @@ class Proof:
         Infinite where they are not finite or of another shape.
         """
         result = {}
+        tasks = {head.outputs[0]: head.task for head in contract.heads}
         for name, truth in self.expected.items():
             if outputs[name].shape != truth.shape:
                 result[name] = np.full(len(truth), np.inf)
                 continue
+            task = tasks.get(name)
             if name == NOVELTY:
                 scale: Any = np.maximum(truth, 1)
-            elif contract.task is None:
+            elif task is None:
                 scale = max(1.0, float(np.abs(truth).max()))
             else:
-                scale = contract.task.answer_scale
+                scale = task.answer_scale
             off = np.abs(outputs[name] - truth) / scale
             off = np.where(np.isfinite(off), off, np.inf)
             result[name] = off.reshape(len(off), -1).max(1)
         return result
 
     def same_decisions(self, outputs: Mapping[str, np.ndarray], contract: Contract) -> np.ndarray:
-        """Return where a file has the model's class, labels, grade or numbers."""
+        """Return where a file has the model's class, labels, grade or numbers, of every head."""
+        if contract.tasks:
+            return np.all([self.same_decisions(outputs, head) for head in contract.heads], axis=0)
         name, task = contract.outputs[0], contract.task
         if task is None or outputs[name].shape != self.expected[name].shape:
             return np.full(IMAGES, task is None)
@@ -160,13 +165,12 @@ class Proof:
             is_whole = seal == _seal(values, rest)
             files = tuple(base64.b64decode(content) for content in values["files"])
             shape = (IMAGES - len(files), *contract.image_size, contract.channels)
-            names = contract.outputs[:1] + contract.outputs[-1:] * contract.novelty
+            names = contract.measured
+            sizes = {head.outputs[0]: head.answer_shape[-1] for head in contract.heads}
             expected = {}
             for name in names:
                 packed, of = values["expected"][name]
-                if of[0] != IMAGES or math.prod(of) > IMAGES * max(
-                    MOST_VALUES, contract.answer_shape[-1]
-                ):
+                if of[0] != IMAGES or math.prod(of) > IMAGES * max(MOST_VALUES, sizes.get(name, 1)):
                     raise ValueError(f"{name} {of} is not of {IMAGES} images")
                 expected[name] = _unpacked(packed, tuple(map(int, of)), "float32")
             tolerance = {name: float(values["tolerance"][name]) for name in names}

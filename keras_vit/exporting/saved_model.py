@@ -30,11 +30,14 @@ def write(
     import tensorflow as tf
 
     size, channels = contract.image_size, contract.channels
-    task = contract.task
 
     def answer(images: Any, valid: Any) -> dict[str, Any]:
         answers = named_answers(model, model(images, training=False), contract.top_k)
-        named = {name: _of_valid(task, name, x, valid) for name, x in answers.items()}
+        named = {
+            name: _of_valid(head.task, name.removeprefix(head.prefix), answers[name], valid)
+            for head in contract.heads
+            for name in head.outputs
+        }
         return {**named, "valid": valid}
 
     def prepare(image: Any) -> Any:

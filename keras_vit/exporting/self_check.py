@@ -91,10 +91,11 @@ class Check:
         for name, off in self.differences.items():
             most = self.tolerance[name]
             rows.append((name, f"largest difference {off:.2g} (at most {most:.2g})"))
-        if self.differences and self.contract.task is not None:
+        if self.differences and self.contract.has_task:
             rows.append((f"another {self._noun}", f"{self.flipped} of {counted(IMAGES, 'image')}"))
         if math.isfinite(self.seconds):
             rows.append(("time per image", f"{1000 * self.seconds:.3g} ms"))
+        width = max(20, *(len(name) + 2 for name, _ in rows))
         end = "It answers here as its model." if self.ok else f"Wrong: {'; '.join(self.problems)}."
         if self.ok and not row.runs_here:
             end = "Its program answers as its model. Check it on a Mac, too: Core ML was not tried."
@@ -103,7 +104,7 @@ class Check:
                 f"{printable(self.name)}: {row.name}, {precision}, of keras_vit "
                 f"{printable(self.contract.version)}, run by {self.engine} on "
                 f"{counted(IMAGES, 'image')}{files}",
-                *(f"  {name:20}{text}" for name, text in rows),
+                *(f"  {name:{width}}{text}" for name, text in rows),
                 end,
             )
         )

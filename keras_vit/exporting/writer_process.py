@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +30,35 @@ def write_and_check(
     path: Path,
     contract: Contract,
     proof: Proof,
-    images: np.ndarray,
-    expected: np.ndarray,
-    calibration: np.ndarray | None = None,
-    novelty: np.ndarray | None = None,
+    arrays: Mapping[str, np.ndarray],
 ) -> None:
     """Writes a model in a format, runs what was written, and adds its proof.
+
+    Args:
+        model: The model.
+        path: Where it is written.
+        contract: What the file takes and returns.
+        proof: Not measured yet.
+        arrays: `images`, the model's answers to them by the names of the outputs, and perhaps
+            images for `calibration`.
 
     Raises:
         RuntimeError: It does not predict what the model does, or cannot be written.
     """
     implementation = FORMATS[contract.format].implementation()
-    implementation.write(scoring_model(model), path, contract, calibration)
-    names = contract.outputs[:1] if novelty is None else (contract.outputs[0], NOVELTY)
-    run = implementation.runner(path, names, contract.dtype)
-    check_agreement(lambda batch: run(batch)[0], images, expected, contract)
-    if novelty is not None:
-        check_novelty(lambda batch: run(batch)[1], images, novelty, contract)
+    implementation.write(scoring_model(model), path, contract, arrays.get("calibration"))
+    run, images = implementation.runner(path, contract.measured, contract.dtype), arrays["images"]
+    for i, head in enumerate(contract.heads):
+        of_head = partial(_output, run, i)
+        check_agreement(of_head, images, arrays[contract.answers[i]], head)
+    if contract.novelty:
+        check_novelty(partial(_output, run, -1), images, arrays[NOVELTY], contract)
     proof = proof.measured(run_proof(path, contract, proof, run), contract)
     implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
+
+
+def _output(run: Callable[..., list[np.ndarray]], i: int, images: np.ndarray) -> np.ndarray:
+    return run(images)[i]
 
 
 def main(folder: Path, path: Path) -> None:
@@ -54,9 +66,8 @@ def main(folder: Path, path: Path) -> None:
     contract = Contract.from_text((folder / CONTRACT_FILE).read_text("utf-8"))
     proof = Proof.from_text((folder / PROOF_FILE).read_bytes(), contract, "")[0]
     with np.load(folder / CHECK_FILE) as arrays:
-        write_and_check(
-            keras.saving.load_model(folder / MODEL_FILE), path, contract, proof, **dict(arrays)
-        )
+        model = keras.saving.load_model(folder / MODEL_FILE)
+        write_and_check(model, path, contract, proof, dict(arrays))
 
 
 if __name__ == "__main__":

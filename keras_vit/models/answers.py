@@ -1,10 +1,13 @@
 """What a model's outputs mean by its task: probabilities, labels, numbers or grades."""
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit._base.errors import printable
 from keras_vit.tasks import Task
 
 # Under any other `classifier_activation`, outputs are answers already.
@@ -25,6 +28,25 @@ def task_of(model: keras.Model) -> Task:
     if task is None:
         raise ValueError(unknown_task(model))
     return task
+
+
+# What a head may be called: it begins names of files, columns and tensors.
+HEAD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+
+def head_prefix(name: str) -> str:
+    """Return what the names of the outputs of a head begin with, where there are several heads."""
+    return f"{name}_"
+
+
+def several_tasks(name: str, tasks: Mapping[str, Task]) -> str:
+    """Return what to say of a model with several tasks, by their heads, where one is asked for."""
+    heads = ", ".join(f"{head} ({task.kind})" for head, task in tasks.items())
+    return (
+        f"{printable(name)} answers by several heads, {heads}, and what was asked for takes one "
+        "task: give the model of one head. All heads together predict, are exported, and their "
+        "file is checked."
+    )
 
 
 def unknown_task(model: keras.Model) -> str:
@@ -70,7 +92,14 @@ def named_answers(model: keras.Model, outputs: Any, top_k: int = 5) -> dict[str,
     """Return the named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
 
     Without a task, the outputs as they are. With a novelty beside the outputs, it is the last one.
+    Of a model with several heads, each head's, their names behind that of the head.
     """
+    if heads := getattr(model, "heads", ()):
+        named: dict[str, Any] = {}
+        for head, of_head in zip(heads, outputs, strict=True):
+            answers = named_answers(head, of_head, min(top_k, head.task.size))
+            named |= {head.prefix + name: values for name, values in answers.items()}
+        return named
     if isinstance(outputs, list | tuple):
         outputs, novelty = outputs
         return {**named_answers(model, outputs, top_k), NOVELTY: keras.ops.cast(novelty, "float32")}

@@ -35,16 +35,21 @@ def scoring_model(model: Any) -> Any:
     return scored
 
 
-def answer_rows(model: Any, outputs: Any) -> np.ndarray:
+def answer_rows(model: Any, outputs: Any) -> Any:
     """Return a `scoring_model`'s predictions as rows of answers, with novelty as a last column.
 
     Args:
         model: The model itself.
-        outputs: Of a batch: `(images, outputs)`, or a list of that and the novelty `(images,)`.
+        outputs: Of a batch: `(images, outputs)`, or a list of that and the novelty `(images,)`; of
+            a model with several heads, a list of the outputs of each.
 
     Returns:
-        `(images, size)`, or `(images, size + 1)`.
+        `(images, size)`, or `(images, size + 1)`; of several heads, for each image a tuple of the
+        answer of each.
     """
+    if heads := getattr(model, "heads", ()):
+        answers = (answers_of(head, each) for head, each in zip(heads, outputs, strict=True))
+        return list(zip(*answers, strict=True))
     if not isinstance(outputs, list | tuple):
         return answers_of(model, outputs)
     outputs, novelty = outputs

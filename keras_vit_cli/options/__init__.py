@@ -10,6 +10,7 @@ from keras_vit_cli.options.calibrate import CALIBRATE
 from keras_vit_cli.options.check import CHECK
 from keras_vit_cli.options.choose import CHOOSE
 from keras_vit_cli.options.cluster import CLUSTER
+from keras_vit_cli.options.combine import COMBINE
 from keras_vit_cli.options.compare import COMPARE
 from keras_vit_cli.options.convert import CONVERT
 from keras_vit_cli.options.embed import EMBED
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     "serve": SERVE,
     "convert": CONVERT,
     "average": AVERAGE,
+    "combine": COMBINE,
     "plan": PLAN,
     "augment": AUGMENT,
     "list": LIST,

@@ -16,7 +16,7 @@ from keras_vit._base.files import append, atomic_write, check_place, open_to_app
 from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.evaluation.answer_row import Row
 from keras_vit_cli.csv_lines import CsvLines
-from keras_vit_cli.predict.schema import Schema
+from keras_vit_cli.predict.schema import AnySchema
 from keras_vit_cli.printing import print_text
 
 # Rows of a row group of Parquet: many enough to be compressed well, few enough for memory.
@@ -28,7 +28,7 @@ Write = Callable[[Sequence[Row]], None]
 class Csv:
     """Rows as lines of CSV: UTF-8, texts in quotes, so that names may hold anything."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: AnySchema) -> None:
         schema.check_cells()
         self.schema, self.lines = schema, CsvLines()
         self.header = self.begin = self.lines.line(schema.columns)
@@ -60,7 +60,7 @@ class JsonLines:
 
     header, begin = "", '{"file": "'
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: AnySchema) -> None:
         self.schema = schema
 
     def text(self, row: Row) -> str:
@@ -106,7 +106,7 @@ class Answered:
         return len(self.digests)
 
 
-def answered(path: Path, format: str, schema: Schema) -> Answered:
+def answered(path: Path, format: str, schema: AnySchema) -> Answered:
     """Reads the file that an earlier run wrote, in the memory of 16 bytes per file name.
 
     Raises:
@@ -148,7 +148,7 @@ def answered(path: Path, format: str, schema: Schema) -> Answered:
 
 @contextmanager
 def line_writer(
-    path: Path | None, format: str, schema: Schema, end: int | None = None
+    path: Path | None, format: str, schema: AnySchema, end: int | None = None
 ) -> Iterator[Write]:
     """Writes rows to a file, or to standard output, as soon as it gets them.
 
@@ -193,7 +193,7 @@ def line_writer(
 
 
 @contextmanager
-def parquet_writer(path: Path, schema: Schema) -> Iterator[Write]:
+def parquet_writer(path: Path, schema: AnySchema) -> Iterator[Write]:
     """Writes rows to a Parquet file, which takes its place when all are there.
 
     Raises:

@@ -1,7 +1,8 @@
 """Answers to every pixel as files, of each image at its size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,32 +10,45 @@ from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.decode.pillow import displayed_size
-from keras_vit.evaluation.answer_row import is_finite
+from keras_vit.evaluation.answer_row import as_parts, is_finite
 from keras_vit.tasks import Task
 
 
-def check_maps(folder: Path, task: Task) -> None:
+def check_maps(folder: Path, tasks: Mapping[str, Task]) -> None:
     """Raise an error, before any work, where these files cannot be written to a folder.
 
     Raises:
         FileExistsError: Something is there.
         ValueError: The task does not answer pixels.
     """
-    if not task.per_pixel:
+    if not any(task.per_pixel for task in tasks.values()):
+        kinds = " and ".join(task.kind for task in tasks.values())
         raise ValueError(
-            f"--maps writes the answers to every pixel, and the model's task is {task.kind}: leave "
+            f"--maps writes the answers to every pixel, and the model's task is {kinds}: leave "
             "--maps out."
         )
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FileExistsError(f"{printable(folder)} is not an empty folder. Give another --maps.")
 
 
-def write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarray | str]]) -> None:
+def write_maps(
+    folder: Path, tasks: Mapping[str, Task], answers: Sequence[tuple[Path, Any]]
+) -> None:
     """Write the answers of a batch, each under the path of its image as it was given.
+
+    Where several heads answer every pixel, each has a folder of its name.
 
     Raises:
         FileExistsError: Two images have one name, but for the suffix.
     """
+    maps = [(i, name) for i, (name, task) in enumerate(tasks.items()) if task.per_pixel]
+    for i, name in maps:
+        place = folder / name if len(maps) > 1 else folder
+        of_head = [(file, a if isinstance(a, str) else as_parts(a)[i]) for file, a in answers]
+        _write_maps(place, tasks[name], of_head)
+
+
+def _write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarray | str]]) -> None:
     for path, answer in answers:
         if isinstance(answer, str) or not is_finite(answer):
             continue

@@ -18,8 +18,6 @@ from keras_vit._base.errors import counted, printable
 from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit.evaluation.answer_row import NOT_FINITE, Row, is_finite, name_of
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.models.answers import task_of
-from keras_vit.models.scoring import has_novelty
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.predict import PredictOptions
 from keras_vit_cli.predict.answer_files import (
@@ -30,7 +28,7 @@ from keras_vit_cli.predict.answer_files import (
 )
 from keras_vit_cli.predict.image_paths import image_paths, is_one_file
 from keras_vit_cli.predict.map_files import check_maps, write_maps
-from keras_vit_cli.predict.schema import Schema
+from keras_vit_cli.predict.schema import AnySchema, Schema, SchemaOfHeads, row_of_head, schema_of
 from keras_vit_cli.printing import print_table, print_text, progress_bar
 
 # Images in one table: the columns of a table are as wide as its widest cell, which has to wait for
@@ -52,10 +50,11 @@ def predict(options: PredictOptions) -> int:
         raise FileExistsError(f"{printable(out)} exists. Give{more} another --out, or delete it.")
     left_out: Counter[str] = Counter()
     paths = image_paths(options.files, left_out)
-    model = open_classifier(options.model, options.decoder, options.views)
-    schema = Schema(task_of(model), options.top, has_novelty(model))
+    model = open_classifier(options.model, options.decoder, options.views, several=True)
+    schema = schema_of(model, options.top)
+    tasks = {name: each.task for name, each in _heads(schema)}
     if options.maps is not None:
-        check_maps(options.maps, schema.task)
+        check_maps(options.maps, tasks)
     done = None
     if out is not None and options.resume:
         done = answered(out, options.format, schema)
@@ -69,7 +68,7 @@ def predict(options: PredictOptions) -> int:
         while batch := list(islice(answers, options.batch_size)):
             write([schema.row(file, answer) for file, answer in batch])
             if options.maps is not None:
-                write_maps(options.maps, schema.task, batch)
+                write_maps(options.maps, tasks, batch)
             count += len(batch)
             unread += sum(isinstance(answer, str) for _, answer in batch)
             infinite += sum(not isinstance(x, str) and not is_finite(x) for _, x in batch)
@@ -102,8 +101,13 @@ def _without_answer(unread: int, infinite: int) -> str:
     return "".join(f", {count:,} {what}" for what, count in counts.items() if count)
 
 
+def _heads(schema: AnySchema) -> Iterable[tuple[str, Schema]]:
+    """Return the schema of each head by its name; of a model with one head, that of the model."""
+    return schema.heads.items() if isinstance(schema, SchemaOfHeads) else [("", schema)]
+
+
 def _check_same_model(
-    options: PredictOptions, model: Any, schema: Schema, last: Row | None
+    options: PredictOptions, model: Any, schema: AnySchema, last: Row | None
 ) -> None:
     """Predicts the last answered file again: answers of two models do not belong in one file."""
     if last is None:
@@ -118,7 +122,7 @@ def _check_same_model(
 
 
 @contextmanager
-def _writer(options: PredictOptions, schema: Schema, end: int | None) -> Iterator[Write]:
+def _writer(options: PredictOptions, schema: AnySchema, end: int | None) -> Iterator[Write]:
     if options.format == "table":
         yield from _print_tables(schema)
         return
@@ -133,24 +137,28 @@ def _writer(options: PredictOptions, schema: Schema, end: int | None) -> Iterato
             yield write
 
 
-def _print_tables(schema: Schema) -> Iterator[Write]:
+def _print_tables(schema: AnySchema) -> Iterator[Write]:
     waiting: list[Row] = []
+
+    def show(rows: Sequence[Row]) -> None:
+        for name, each in _heads(schema):
+            print_table(_table(each, [row_of_head(r, name) for r in rows], name or "image"))
 
     def write(rows: Sequence[Row]) -> None:
         waiting.extend(rows)
         while len(waiting) >= TABLE_IMAGES:
-            print_table(_table(schema, waiting[:TABLE_IMAGES]))
+            show(waiting[:TABLE_IMAGES])
             del waiting[:TABLE_IMAGES]
 
     yield write
     if waiting:
-        print_table(_table(schema, waiting))
+        show(waiting)
 
 
-def _table(schema: Schema, rows: Sequence[Row]) -> Table:
+def _table(schema: Schema, rows: Sequence[Row], title: str) -> Table:
     """Make a table with a line per name; an image's first line has its file and what is decided."""
     keys = list(dict.fromkeys(key for row in schema.example["predictions"] for key in row))
-    table = Table("image", *schema.decided, *keys)
+    table = Table(title, *schema.decided, *keys)
     for row in rows:
         name = Text(printable(row["file"]))  # plain strings would be markup
         if row["error"] is not None:

@@ -1,14 +1,17 @@
 """The rows of answers: one schema for JSON lines, Parquet and, flattened, CSV."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_vit.evaluation.answer_row import Row, answer_row
+from keras_vit.evaluation.answer_row import Row, answer_row, row_of_heads
+from keras_vit.models.answers import task_of
+from keras_vit.models.scoring import has_novelty
 from keras_vit.tasks import Task
 
 # Between several labels in one cell of a CSV file.
@@ -52,10 +55,15 @@ class Schema:
         return answer_row(self.task, file, answer, self.top, self.novelty)
 
     @cached_property
+    def example_answer(self) -> np.ndarray:
+        """An answer that `row` takes."""
+        *maps, size = self.task.answer_shape((1, 1))
+        return np.ones((*maps, size + self.novelty), "float32")
+
+    @cached_property
     def example(self) -> Row:
         """A row with every key that rows have."""
-        *maps, size = self.task.answer_shape((1, 1))
-        return self.row(Path("example.jpg"), np.ones((*maps, size + self.novelty), "float32"))
+        return self.row(Path("example.jpg"), self.example_answer)
 
     @cached_property
     def decided(self) -> tuple[str, ...]:
@@ -125,6 +133,83 @@ class Schema:
 
     def _column(self, key: str, rank: int, row: Row) -> str:
         return f"{key}_{row.get('name', rank)}"
+
+
+@dataclass(frozen=True)
+class SchemaOfHeads:
+    """How the answers of several heads stand in one row: `Schema`, with an entry for each head.
+
+    Flattened, the columns of a head begin with its name: `photos_class_1`.
+
+    Attributes:
+        heads: The schema of each head by its name.
+        top: As of each of them.
+    """
+
+    heads: Mapping[str, Schema]
+    top: int
+
+    def row(self, file: Path | str, answer: Any) -> Row:
+        """Return the row of a file, from the answers or the reason why there are none."""
+        tasks = {name: schema.task for name, schema in self.heads.items()}
+        return row_of_heads(tasks, file, answer, self.top)
+
+    @cached_property
+    def example(self) -> Row:
+        """A row with every key that rows have."""
+        answers = tuple(schema.example_answer for schema in self.heads.values())
+        return self.row(Path("example.jpg"), answers)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a flat row."""
+        named = [f"{name}_{c}" for name, each in self.heads.items() for c in each.columns[2:]]
+        return ("file", "error", *named)
+
+    def flat(self, row: Row) -> list[Any]:
+        """Return a row with a cell per column."""
+        rows = [schema.flat(row_of_head(row, name)) for name, schema in self.heads.items()]
+        return [*rows[0][:2], *(cell for cells in rows for cell in cells[2:])]
+
+    def nested(self, cells: list[str]) -> Row:
+        """Return a row from the cells that `flat` made of it, with values as texts."""
+        first, rest = cells[:2], cells[2:]
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} cells")
+        row: Row = {"file": first[0], "error": first[1] or None}
+        for name, schema in self.heads.items() if not first[1] else ():
+            width = len(schema.columns) - 2
+            row[name] = schema.nested([*first, *rest[:width]])
+            del row[name]["file"], row[name]["error"]
+            rest = rest[width:]
+        return row
+
+    def check_cells(self) -> None:
+        """Raise a ValueError for names that cannot stand in one cell."""
+        for schema in self.heads.values():
+            schema.check_cells()
+
+    def agrees(self, row: Row, answer: Any) -> bool:
+        """Return whether a row was made of these answers, but for the rounding of another batch."""
+        parts = zip(self.heads.items(), answer, strict=True)
+        return all(schema.agrees(row[name], part) for (name, schema), part in parts)
+
+
+AnySchema: TypeAlias = Schema | SchemaOfHeads
+
+
+def row_of_head(row: Row, name: str) -> Row:
+    """Return the answer of a head in a row, as a row of its schema; without a name, the row."""
+    if not name:
+        return row
+    return {"file": row["file"], "error": row["error"], **row.get(name, {})}
+
+
+def schema_of(model: Any, top: int) -> AnySchema:
+    """Return how the answers of a model, perhaps with several heads, stand in rows."""
+    if heads := getattr(model, "heads", ()):
+        return SchemaOfHeads({head.name: Schema(head.task, top) for head in heads}, top)
+    return Schema(task_of(model), top, has_novelty(model))
 
 
 def _cell(value: Any) -> Any:

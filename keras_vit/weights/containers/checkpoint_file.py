@@ -45,6 +45,10 @@ FILES_IN_FOLDER = (
 )
 
 
+# What the folder of a combined model has: the names of its heads, each of which is a file.
+COMBINED = "combined.json"
+
+
 def file_in_folder(folder: Path) -> Path:
     """Return the weights file in a folder of a training, `save_weights`, transformers or timm.
 
@@ -63,6 +67,12 @@ def file_in_folder(folder: Path) -> Path:
             raise FileNotFoundError(
                 f"{file} is a link to {file.readlink()}, which is not there: download it again."
             )
+    if (snapshot / COMBINED).exists():
+        heads = " or ".join(repr(str(file)) for file in sorted(snapshot.glob("*.keras")))
+        raise FileNotFoundError(
+            f"{str(snapshot)!r} holds a combined model, whose heads predict and are exported "
+            f"together. All else takes one of them: give {heads}."
+        )
     if (best := snapshot / "best.keras").exists():  # of `fit`, or of a run that has not ended
         raise FileNotFoundError(
             f"{str(snapshot)!r} has the best model of a training so far, and none of one that has "

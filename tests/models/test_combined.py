@@ -1,0 +1,127 @@
+"""Several heads on one encoder: the answers of each model, from one pass, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import tasks
+from keras_vit.layers import EncoderBlock
+from keras_vit.models.combined import combine
+from keras_vit.weights import CheckpointError
+from keras_vit.weights.folders.combined_folder import load_combined, save_combined
+from tests import bank
+
+IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 32, 32, 3)).astype("float32")
+SCENES = tasks.Segmentation(("sky", "tree", "sea"))
+
+
+def heads_of(kind: str = "token") -> dict[str, Any]:
+    """Three models of one encoder, and where it has blocks a fourth, with a DPT head."""
+    first = bank.fresh_kind(kind)
+    first.eval_transform = "stretch"
+    models = {"kinds": first, "labels": first.with_classifier(task=tasks.Multilabel(("x", "y")))}
+    models["scenes"] = first.with_classifier(task=SCENES)
+    if kind in ("token", "dinov3"):
+        models["depth"] = first.with_classifier(task=tasks.Depth(), map_head={"width": 4})
+    for seed, (name, model) in enumerate(models.items()):
+        for layer in model.layers:
+            if layer.name.startswith(("head", "dpt")):
+                bank.fill(layer, seed, scale=0.05 if name == "depth" else 0.5)  # depth is an exp
+    return models
+
+
+@pytest.mark.parametrize("kind", ["token", "map", "dinov3", "eva02", "hybrid", "mixer", "bit"])
+def test_the_answers_of_each_from_one_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = heads_of(kind)
+    both, calls = combine(models), []
+    expected = [bank.outputs(model, IMAGES) for model in models.values()]
+    call = EncoderBlock.call
+    monkeypatch.setattr(EncoderBlock, "call", lambda *a, **o: calls.append(1) or call(*a, **o))
+    found = [np.asarray(keras.ops.convert_to_numpy(each)) for each in both(IMAGES)]
+    if keras.backend.backend() == "torch" and kind not in ("mixer", "bit"):
+        assert len(calls) == 2  # a call for each of two blocks
+    for head, one, other in zip(both.heads, found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6 * np.abs(other).max())
+        assert models[head.name].task == head.task
+    with pytest.raises(ValueError, match=r"several heads.* give the model of one head"):
+        _ = both.task
+
+
+def test_a_folder_holds_each_model_and_all(tmp_path: Path) -> None:
+    models = heads_of()
+    models["kinds"].eval_transform = "crop"
+    with pytest.raises(ValueError, match=r"mode is 'crop' and 'stretch'. Give eval_transform=str"):
+        save_combined(models, tmp_path / "all")
+    both = save_combined(models, tmp_path / "all", eval_transform="stretch")
+    again = load_combined(tmp_path / "all")
+    assert [head.name for head in again.heads] == list(models)
+    assert again.eval_transform.mode == "stretch"
+    for one, other in zip(again(IMAGES), both(IMAGES), strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one, other)))
+    both.save(tmp_path / "all.keras")
+    loaded = keras.saving.load_model(tmp_path / "all.keras")
+    copy = loaded.copy(dtype="float32")
+    for one, other in zip(copy.get_weights(), both.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(FileExistsError, match="is not empty"):
+        save_combined(models, tmp_path / "all", eval_transform="stretch")
+    for text in ('{"heads": ["../all/kinds"]}', "[]", '{"heads": [1]}'):
+        (tmp_path / "all/combined.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"is damaged.*Combine the models again"):
+            load_combined(tmp_path / "all")
+
+
+def changed(models: dict[str, Any], how: str) -> dict[str, Any]:
+    one = models["kinds"]
+    if how == "a weight":
+        other = one.copy()
+        kernel = other.get_layer("block_1").weights[-1]
+        kernel.assign(kernel + 1e-3)
+    elif how == "a merge":
+        other = one.with_token_merging(2)
+    elif how == "views":
+        one.eval_transform = {"mode": "stretch", "views": "flip"}
+        other = one.copy()
+    elif how == "a crop":
+        other = models["scenes"]
+        one.eval_transform = other.eval_transform = "crop"
+    elif how == "eomt":
+        other = bank.fresh(task=SCENES, map_head="eomt")
+    else:
+        other = bank.fresh(**eval(how))
+    return {"kinds": one, "other": other}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            "a weight",
+            "block_1/mlp/.*bias is the first tensor that differs, by up to 0.001.*train",
+        ),
+        ("{'patch_size': 16}", "patch_size is .8, 8. and .16, 16.*from the same weights"),
+        ("{'dtype': 'mixed_bfloat16'}", "dtype is .*float32.* and .*bfloat16"),
+        ("{'num_classes': 0}", "returns features: give one with a head"),
+        ("{'input_shape': (None, None, 3)}", "any size: give model.with_input_shape"),
+        ("eomt", "has an EoMT head.*linear"),
+        ("a merge", "with_token_merging.0."),
+        ("views", "views='flip'.*eval_transform=stretch, which leaves views out"),
+        ("a crop", "border of images out: give eval_transform=stretch"),
+    ],
+)
+def test_what_does_not_go_together(how: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        combine(changed(heads_of(), how))
+
+
+@pytest.mark.parametrize("names", [("kinds",), ("kinds", "a/b"), ("a", "A"), ("a", "1a")])
+def test_names(names: tuple[str, ...]) -> None:
+    model = bank.tiny()
+    with pytest.raises(ValueError, match=r"give another model|not the name of|another name"):
+        combine(dict.fromkeys(names, model))
+    with pytest.raises(ValueError, match=re.escape("called a_top_probabilities")):
+        combine({"a_top": model, "a": model})
