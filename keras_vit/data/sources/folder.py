@@ -519,21 +519,21 @@ def _unused_class(
 
 
 def _warn_of_spellings(names: set[str]) -> None:
-    """Warns of class folders whose names differ only in case or Unicode form."""
+    """Warns of class folders whose names differ only in case, blanks or Unicode form."""
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         spellings[_folded(name)].append(name)
     same = [" and ".join(map(repr, each)) for each in spellings.values() if len(each) > 1]
     if same:
         warn_at_caller(
-            f"{printable(listed(same))} are different classes that differ only in case or Unicode "
-            "form. Where they are one class, move the images into one folder."
+            f"{printable(listed(same))} are different classes that differ only in case, blanks or "
+            "Unicode form. Where they are one class, move the images into one folder."
         )
 
 
 def _folded(name: str) -> str:
-    """Return a name by which those that differ in case or Unicode form are equal."""
-    return unicodedata.normalize("NFC", name).casefold()
+    """Return a name by which those that differ in case, blanks or Unicode form are equal."""
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
 def _report_classes(
