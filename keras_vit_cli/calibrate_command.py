@@ -17,6 +17,7 @@ from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
+from keras_vit.training.training_set import looks_of
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.calibrate import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
@@ -53,7 +54,7 @@ def calibrate(options: CalibrateOptions) -> None:
     print_text(_fit_novelty(model, images.split, options))
     if images.digests is not None:
         # From now on, a score of these images promises too much.
-        calibrated = SeenImages.of({CALIBRATED: images.digests})
+        calibrated = SeenImages.of({CALIBRATED: images.digests}, looks_of(images.split))
         model.seen_images = calibrated | model.seen_images
     save_weights(model, out, overwrite=options.overwrite)
     print_text(f"written to {out}")

@@ -228,7 +228,7 @@ def without_used(
 def _uses(split: Split, seen: SeenImages | None) -> np.ndarray:
     if seen is None or not isinstance(split, IndexedSplit):
         return np.full(len(split), NEW)
-    return seen.uses(split.digests())
+    return seen.uses_of(split)
 
 
 def _those(split: IndexedSplit, mask: np.ndarray) -> IndexedSplit:

@@ -35,6 +35,7 @@ from keras_vit.training.refinement import set_head
 from keras_vit.training.training_set import (
     digests_of,
     grouped_part,
+    looks_of,
     some_of,
     without,
     without_copies,
@@ -204,7 +205,8 @@ def measured_fit(
     plan, splits, held_out, refits = prepared
     prepare_network(model, recipe, splits)
     if held_out is not None:
-        model.seen_images = SeenImages.of({TUNED: digests_of(held_out)}) | model.seen_images
+        held = SeenImages.of({TUNED: digests_of(held_out)}, looks_of(held_out))
+        model.seen_images = held | model.seen_images
     if recipe.views != "one":
         model.eval_transform = replace(model.eval_transform, views=recipe.views)
     train: Any = some_of(splits.train, MOST_COMPARED)

@@ -116,13 +116,14 @@ class TrainingSet:
             TUNED: digests_of(tuning, deciding),
             CALIBRATED: digests_of(calibrating),
         }
+        looks = looks_of(train, tuning, deciding, calibrating)
         val, line = self.splits.val, ""
         if isinstance(val, IndexedSplit):
-            val, line = _unseen(val, SeenImages.of(uses), before, self.splits.source)
+            val, line = _unseen(val, SeenImages.of(uses, looks), before, self.splits.source)
         known, splits = (
             replace(one, splits={**one.splits, "val": val}) for one in (self.known, self.splits)
         )
-        seen = SeenImages.of({**uses, VALIDATED: digests_of(val)}) | before
+        seen = SeenImages.of({**uses, VALIDATED: digests_of(val)}, looks) | before
         return TrainingSet(known, splits, tuning, deciding, calibrating, seen), line
 
 
@@ -274,6 +275,12 @@ def digests_of(*parts: Split | None) -> np.ndarray | None:
     return np.concatenate(known) if known else None
 
 
+def looks_of(*parts: Split | None) -> list[np.ndarray]:
+    """Return what the images of these parts look like; nothing where they are too many to list."""
+    known = [part for part in parts if isinstance(part, IndexedSplit)]
+    return [part.looks() for part in known] if sum(map(len, known)) <= MOST_LISTED else []
+
+
 def note_images(model: Any, splits: Splits) -> None:
     """Notes in a model that it is trained on and validated on these images.
 
@@ -285,7 +292,7 @@ def note_images(model: Any, splits: Splits) -> None:
         seen = SeenImages(counts={TRAINED: len(splits.train), VALIDATED: len(splits.val)})
     else:
         digests = {TRAINED: splits.train.digests(), VALIDATED: digests_of(splits.val)}
-        seen = SeenImages.of(digests)
+        seen = SeenImages.of(digests, looks_of(splits.train))
     model.seen_images = seen | model.seen_images
 
 
@@ -293,13 +300,12 @@ def _unseen(
     val: IndexedSplit, here: SeenImages, before: SeenImages, source: str
 ) -> tuple[Any, str]:
     """Return the validation images that nothing has seen, and a line on the others."""
-    digests = val.digests()
-    is_copy, is_known = (np.isin(seen.uses(digests), USED) for seen in (here, before))
+    is_copy, is_known = (np.isin(seen.uses_of(val), USED) for seen in (here, before))
     is_seen = is_copy | is_known
     if not is_seen.any():
         return val, ""
     if is_seen.all():
-        raise none_left((here | before).uses(digests), f"the validation split of {source}")
+        raise none_left((here | before).uses_of(val), f"the validation split of {source}")
     counts = {
         "are copies of training images": is_copy.sum(),
         "the weights it starts from were made with": (is_known & ~is_copy).sum(),

@@ -1,4 +1,4 @@
-"""No command scores an image that a run used, by the bytes of its file."""
+"""No command scores an image that a run used, by the bytes of its file or by its look."""
 
 import csv
 import hashlib
@@ -158,6 +158,64 @@ def test_nothing_that_a_run_used_is_scored(
     with suppress(ValueError):  # where no image is left to validate on
         again = run_of(tmp_path, seed + 1, uses.seen, **options)  # starts from these weights
         assert not contents(again.images.known.val.files) & used
+
+
+def turned(image: Image.Image, file: Path) -> None:
+    """As phones store a photograph: on its side, with a note which side is up."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.transpose(Image.Transpose.ROTATE_90).save(file.with_suffix(".jpg"), exif=exif)
+
+
+SAVED_ANEW = {
+    "another format": lambda image, file: image.save(file.with_suffix(".png")),
+    "half the size": lambda image, file: image.resize((48, 32)).save(file.with_suffix(".jpg")),
+    "a square": lambda image, file: image.resize((64, 64)).save(file.with_suffix(".webp")),
+    "a poor quality": lambda image, file: image.save(file.with_suffix(".jpg"), quality=40),
+    "without colors": lambda image, file: image.convert("L").save(file.with_suffix(".jpg")),
+    "turned": turned,
+    "with a comment": lambda image, file: image.save(file, comment="mine"),
+}
+
+
+def test_a_photograph_that_was_saved_anew_is_not_scored(tmp_path: Path, command: Command) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        file = tmp_path / "photos" / NAMES[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scene = Image.new("RGB", (96, 64), "gray")
+        for side in (2, 4, 8, 16, 32):  # parts of every size, as in photographs
+            parts = Image.fromarray(rng.integers(0, 256, (side, side, 3)).astype("uint8"))
+            scene = Image.blend(scene, parts.resize(scene.size, Image.Resampling.BICUBIC), 0.4)
+        scene.save(file, quality=95)
+    run = run_of(tmp_path, 0, reader="grain")
+    trained, validated = (run.images.splits[name].files for name in ("train", "val"))
+    run.model.save("model.keras")  # which lies anywhere, without its run
+    for way, save in SAVED_ANEW.items():
+        for file in (*trained, validated[0]):
+            copy = tmp_path / way / file.parent.name / file.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with Image.open(file) as image:
+                save(image, copy)
+        printed = command("evaluate model.keras --reader grain --data", tmp_path / way)
+        left_out = f"left out: {len(trained)} that the model was made with, saved anew or resized"
+        assert f"1 image: 1 new; {left_out}" in " ".join(printed.split()), way
+    # Nor is one validated on whose copy is trained on.
+    for file in run.images.known.val.files:
+        with Image.open(file) as image:
+            image.resize((60, 40)).save(trained[0].with_name(f"copy{file.stem}.png"))
+    kept = run_of(tmp_path, 3, reader="grain").images.splits
+    assert len(kept.val) < 8
+    twins = [sorted(f.stem.removeprefix("copy") for f in kept[n].files) for n in ("train", "val")]
+    assert not {*twins[0]} & {*twins[1]}
+    # Plain images all look the same: they are told apart by their bytes alone.
+    for number in range(8):
+        file = tmp_path / "gray" / NAMES[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20), (number, number, number)).save(file)
+    gray = keras_vit.data.load(tmp_path / "gray", val_fraction=None, reader="grain")["all"]
+    seen = SeenImages.of({"trained on": gray.digests()[:4]}, [gray.looks()])
+    assert seen.uses_of(gray).tolist() == ["trained on"] * 4 + ["new"] * 4
 
 
 @pytest.mark.usefixtures("small_recipe", "no_export")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from datetime import date, datetime
 from functools import partial
@@ -224,6 +225,40 @@ def test_a_table_in_the_folder_of_subfolders(reader: str, tmp_path: Path) -> Non
     assert labels.tolist() == splits.val.labels().tolist()
 
 
+@pytest.mark.parametrize(
+    "name", ["patient_id", "PatientID", "subject", "id", "lesion_id", "site_no"]
+)
+def test_a_patient_on_both_sides_is_told(name: str, table: Table) -> None:
+    files, numbers = {"file": FILES, "label": ANIMALS}, [i // 3 for i in range(COUNT)]
+    told = f"in the column '{name}' that are validated on are trained"
+    with pytest.warns(UserWarning, match=told):
+        splits = table(files | {name: numbers}, label_columns="label")
+    assert f"left out, and not used: '{name}'" in splits.task_reason
+    with pytest.warns(UserWarning, match=told):  # also where the table has the split
+        table(files | {name: numbers, "subset": SPLITS}, label_columns="label")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table(files | {name: numbers, "group": numbers}, label_columns="label")
+        table(files | {name: range(7, COUNT + 7)}, label_columns="label")
+
+
+def test_a_split_is_known_by_its_cells(table: Table) -> None:
+    expected = table(base(label=ANIMALS)).val.files
+    for name, options in (("subset", {}), ("Partition", {"label_columns": "label"})):
+        splits = table({"file": FILES, "label": ANIMALS, name: SPLITS}, **options)
+        assert f"'{name}' has the splits" in splits.task_reason
+        assert splits.val.files == expected
+
+
+def test_columns_with_one_1_are_classes(table: Table) -> None:
+    columns = {name: [int(animal == name) for animal in ANIMALS] for name in sorted(set(ANIMALS))}
+    splits, same = table(base(**columns), task="classification"), table(base(label=ANIMALS))
+    assert splits.task == same.task
+    assert splits.val.labels().tolist() == same.val.labels().tolist()
+    again = table(base(**columns), task=splits.task)  # as `evaluate` of such a model reads it
+    assert again.val.labels().tolist() == same.val.labels().tolist()
+
+
 def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
     for columns, kind, reason in (
         ({"label": ANIMALS}, Classification, "'label' holds 3 distinct texts"),
@@ -241,6 +276,8 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"Unnamed: 0": FLAGS["x"], "age": NUMBERS}, Regression, "numbers the rows: 'Unnamed: 0'"),
         ({"n": range(1, COUNT + 1), "age": NUMBERS}, Regression, "it numbers the rows: 'n'"),
         ({"label": cycled("caf\u00e9", "cafe\u0301 ", "tea")}, Classification, "2 distinct texts"),
+        ({"label": cycled("a", "nan", "N/A")}, Classification, "'N/A', 'nan' is a label here"),
+        ({"a": cycled(1, 0, 0), "b": cycled(0, 1, 1)}, Multilabel, "give task='classification'"),
         ({"label": cycled("A", "a")}, Classification, "letter differ in case: 'A' and 'a'"),
     ):
         splits = table(base(**columns))
@@ -249,6 +286,8 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         assert splits.class_names == splits.task.names
     for columns, options, message in (
         ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
+        ({"age": NUMBERS, "fold": cycled(1, 2, 3)}, {}, "'fold' does not .*label_columns='age'"),
+        ({"ill": FLAGS["x"], "is_valid": FLAGS["y"]}, {}, "'is_valid' does not have labels"),
         ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
         ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
         ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +315,67 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
     )
     (photos / "a" / "6.png").write_bytes(b"")
     refused(r"6.png cannot be read: the file is empty", verify=False)
+
+
+# What masks of other tools hold, and what is said of it: an error, or else a warning, or nothing.
+ODD_NUMBERS: dict[str, tuple[list[list[int]], str]] = {
+    "black and white": ([[0, 255]], r"one class alone, 0, and 255.* write 1 in its place.*nothing"),
+    "nothing drawn": ([[0, 0]], r"one class alone, 0\. There is nothing to learn"),
+    "blurred edges": (
+        [[0, 3, 9]],
+        r"^The masks have the numbers 0, 3, 9, so that 7 classes ",
+    ),
+    "two classes, some unknown": ([[0, 1, 255]], ""),
+    "a class that few have": ([[0, 1], [0, 2]], ""),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_NUMBERS)
+def test_numbers_that_mean_something_else_are_told(kind: str, tmp_path: Path) -> None:
+    folder, (numbers, match) = scenes(tmp_path), ODD_NUMBERS[kind]
+    (folder / "masks" / "classes.txt").unlink()
+    for i, file in enumerate(sorted((folder / "masks").rglob("*.png"))):
+        rows = np.resize(numbers[i % len(numbers)], (40, 1)).astype(np.uint8)
+        Image.fromarray(np.repeat(rows, 48, axis=1)).save(file)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            data.load(folder / "photos", labels=folder / "masks", reader="grain")
+            assert "nothing to learn" not in match
+        except ValueError as error:
+            warnings.warn(str(error), stacklevel=1)
+    said = [str(one.message) for one in told if one.category is UserWarning]
+    assert len(said) == bool(match), said
+    assert not match or re.search(match, said[0])
+
+
+def test_colors_and_names_that_mean_something_else_are_told(tmp_path: Path) -> None:
+    folder = scenes(tmp_path)
+    photos, masks = folder / "photos", folder / "masks"
+    colors = [9, 9, 9, 250, 0, 0, 0, 0, 250]  # red and blue, numbered anew in one of the files
+    for file, palette in (("b/1.png", colors), ("b/3.png", colors[:3] + colors[6:] + colors[3:6])):
+        with Image.open(masks / file) as image:
+            mask = Image.fromarray(np.asarray(image)).convert("P")
+        mask.putdata(list(np.asarray(image).ravel()))
+        mask.putpalette(palette + [0] * 759)
+        mask.save(masks / file)
+    with pytest.warns(UserWarning, match=r"palettes .* differ: 1 is the color \[250, 0, 0\] in "):
+        data.load(photos, labels=masks, reader="grain")
+    for photo in photos.rglob("*.png"):
+        name = "Tree" if photo.stem == "2" else "tree"
+        write_labelme(folder / "labelme" / photo.relative_to(photos), {name: SHAPES["tree"]})
+    for file in (folder / "labelme").rglob("*.png"):
+        file.rename(file.with_suffix(".json"))
+    with pytest.raises(ValueError, match=r"Labels differ in case.*: Tree, tree\. Write one"):
+        data.load(photos, labels=folder / "labelme", reader="grain")
+    kinds = [{"id": 4, "name": "tree"}, {"id": 4, "name": "road"}]
+    with pytest.raises(ValueError, match="two categories with one id"):
+        data.load(photos, labels=write_coco(folder, categories=kinds), reader="grain")
+    (folder / "yolo" / "a").mkdir(parents=True)
+    for name in ("0", "IMG_2", "IMG_4"):  # two were renamed
+        (folder / "yolo" / "a" / f"{name}.txt").write_text("0 0 0 1 0 1 0.4")
+    with pytest.warns(UserWarning, match=r"11 photographs .* be background alone.* IMG_2.txt"):
+        data.load(photos, labels=folder / "yolo", reader="grain")
 
 
 @pytest.mark.parametrize("reader", ["tensorflow", "grain"])

@@ -7,6 +7,7 @@ import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import counted, listed, printable, similar_paths, warn_at_caller
+from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
 from keras_vit.data.data_errors import BadImageError
@@ -39,6 +41,7 @@ from keras_vit.data.decode.image_kinds import (
 )
 from keras_vit.data.decode.rasters import fill_missing, read_raster, require_readers
 from keras_vit.data.eval_transform import check_bands
+from keras_vit.data.image_looks import look_of
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
 from keras_vit.data.sources.other_formats import (
@@ -170,6 +173,12 @@ class FileSplit(IndexedSplit):
         if self.nodata != "mean":
             image = fill_missing(image, self.nodata)
         return crop_to_box(image, crop)
+
+    def looks(self) -> np.ndarray:
+        if self.bands is not None or not len(self):
+            return super().looks()
+        with ThreadPoolExecutor(available_processors()) as pool:
+            return np.stack(list(pool.map(look_of, map(self._contents, range(len(self))))))
 
     def _contents(self, index: int) -> bytes:
         try:
@@ -510,21 +519,21 @@ def _unused_class(
 
 
 def _warn_of_spellings(names: set[str]) -> None:
-    """Warns of class folders whose names differ only in case or Unicode form."""
+    """Warns of class folders whose names differ only in case, blanks or Unicode form."""
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
         spellings[_folded(name)].append(name)
     same = [" and ".join(map(repr, each)) for each in spellings.values() if len(each) > 1]
     if same:
         warn_at_caller(
-            f"{printable(listed(same))} are different classes that differ only in case or Unicode "
-            "form. Where they are one class, move the images into one folder."
+            f"{printable(listed(same))} are different classes that differ only in case, blanks or "
+            "Unicode form. Where they are one class, move the images into one folder."
         )
 
 
 def _folded(name: str) -> str:
-    """Return a name by which those that differ in case or Unicode form are equal."""
-    return unicodedata.normalize("NFC", name).casefold()
+    """Return a name by which those that differ in case, blanks or Unicode form are equal."""
+    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
 def _report_classes(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable
+from keras_vit._base.errors import counted, listed, printable, warn_at_caller
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import read_contents
@@ -131,7 +131,16 @@ class Yolo(Labelme):
     )
 
     def find(self, paths: Iterable[Path]) -> dict[Path, Any]:
+        paths = list(paths)
         files = super().find(paths)
+        others = set(self.labels.rglob(f"*{self.suffix}")) - {*files.values(), self.labels / NAMES}
+        if files and others and len(files) < len(paths):
+            warn_at_caller(
+                f"{counted(len(paths) - len(files), 'photograph')} without a text file in "
+                f"{printable(self.labels)} will be background alone. Do the names fit? There: "
+                f"{counted(len(others), 'text file')} without a photograph, such as "
+                f"{printable(min(others).name)}."
+            )
         return {**dict.fromkeys(paths), **files} if files else {}
 
     def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
@@ -176,6 +185,8 @@ class Coco(Labelme):
             kinds = [_fields(one, "id", "name") for one in record["categories"]]
             self.images = {str(one["id"]): one for one in images}
             self.kinds = {int(one["id"]): str(one["name"]) for one in kinds}
+            if len(self.kinds) < len(kinds):
+                raise ValueError("has two categories with one id")
             self.annotations: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
             for one in record["annotations"]:
                 each = _fields(one, "image_id", "category_id", "segmentation")

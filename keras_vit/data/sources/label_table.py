@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,15 @@ _INDEX = re.compile(
     r"unnamed: ?\d+(_level_\d+)?|__index_level_\d+__|level_\d+|index|idx|id|uid|uuid|#"
     rf"|({_EXAMPLES})[\W_]?(id|idx|index|no|nr|number)"
 )
+# Names of columns whose values several images may share: these are alike, and no new ones.
+_SHARED = re.compile(
+    rf"(.*[\W_])?({_EXAMPLES}|person|lesion|individual|animal|series|scan|session|site|location|scene"
+    r"|video|clip|sequence)([\W_]?(id|idx|index|no|nr|number|name))?|id|uid|uuid"
+)
+# Names of columns that are about the rows, and never labels.
+_NOT_LABELS = re.compile(
+    r"(k[\W_]?)?folds?|is_?(train|val|valid|validation|test|holdout)|sample_?weights?"
+)
 
 
 class TableOptions(NamedTuple):
@@ -61,7 +70,8 @@ class _Columns(NamedTuple):
     labels: list[str]
     split: str | None
     group: str | None
-    indices: list[str]  # that are neither
+    indices: list[str]  # that number the rows
+    unused: Sequence[str] = ()  # these, and all others
 
 
 class _Rows(NamedTuple):
@@ -74,6 +84,7 @@ class _Rows(NamedTuple):
     usable: list[int]
     ignored: tuple[tuple[Path, str], ...]
     reason: str
+    columns: _Columns
 
 
 def load_table(
@@ -99,6 +110,7 @@ def load_table(
     if not reading.whole:
         with naming_file(table.path):
             parts = _validated(table, parts, groups, labels, val_fraction, seed)
+            _warn_of_shared(table, rows.columns, parts)
     elif not parts:
         raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
     bands, checked = check_images([files[row] for row in rows.usable], reading)
@@ -143,18 +155,25 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     usable = [row for row in range(len(files)) if row not in left_out]
     groups = _group_numbers(table.columns[columns.group]) if columns.group else None
     ignored = ((files[r], f"{table.places[r]}: {why}") for r, why in sorted(left_out.items()))
-    reason = "; ".join([labels.reason, *_notes(columns, labels, usable), *note])
-    return _Rows(files, splits, labels, groups, usable, tuple(ignored), reason)
+    notes = _notes(table, columns, labels, usable)
+    reason = "; ".join([labels.reason, *notes, *note])
+    return _Rows(files, splits, labels, groups, usable, tuple(ignored), reason, columns)
 
 
-def _notes(columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:
+def _notes(table: Table, columns: _Columns, labels: Labels, rows: list[int]) -> Iterator[str]:
     """Yield what else there is to know of the labels, and is easily overlooked."""
     none = (labels.targets[rows] == 0).all(axis=-1)
     if isinstance(labels.task, Multilabel) and none.any():
         yield f"{counted(int(none.sum()), 'image')} without any of the labels"
-    if columns.indices:
-        names = printable(listed(list(map(repr, columns.indices))))
-        yield f"left out, as it numbers the rows: {names}"
+    if columns.split and columns.split.lower() != "split":
+        yield f"{columns.split!r} has the splits"
+    shared = [name for name in columns.unused if _is_shared(table, name)]
+    others = [*shared, *(name for name in columns.unused if name not in columns.indices)]
+    counting = [name for name in columns.indices if name not in shared]
+    for what, names in (("as it numbers the rows", counting), ("and not used", others)):
+        if names:
+            shown_names = printable(listed(list(map(repr, dict.fromkeys(names))), 5))
+            yield f"left out, {what}: {shown_names}"
 
 
 def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
@@ -265,19 +284,58 @@ def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) ->
         next((name for name in others if name.lower() == usual), None)
         for usual in ("split", "group")
     )
+    if split is None:
+        named = (name for name in others if name != group)
+        split = next((name for name in named if _names_splits(table.columns[name])), None)
     others = [name for name in others if name not in (split, group)]
     file = options.file_column or _guess_file_column(table, images, others)
     _check_header(table, images, file)
     indices: list[str] = []
     if not labels:
         labels, indices = _label_columns(table, [name for name in others if name != file])
+        odd = [name for name in labels if _NOT_LABELS.fullmatch(name.lower())]
+        if odd and len(odd) < len(labels):
+            rest = ",".join(name for name in labels if name not in odd)
+            raise ValueError(
+                f"{printable(listed(list(map(repr, odd))))} does not have labels, by its name: "
+                f"give label_columns={rest!r}. To split by it, write train, val or test of each "
+                "row in a column 'split'."
+            )
     if not labels:
         hint = ": give label_columns= where what numbers the rows is meant"
         raise ValueError(
             f"{printable(table.path)} does not have a column of labels beside {_list(table)}"
             f"{hint if indices else ''}."
         )
-    return _Columns(file, labels, split, group, indices)
+    unused = [name for name in others if name != file and name not in labels]
+    return _Columns(file, labels, split, group, indices, unused)
+
+
+def _names_splits(cells: Sequence[Cell]) -> bool:
+    """Return whether all cells are the names of splits, as in a column `subset`."""
+    splits = {split_of(str(cell)) for cell in set(cells)}
+    return "train" in splits and len(splits) > 1 and None not in splits
+
+
+def _is_shared(table: Table, name: str) -> bool:
+    """Return whether rows share what identifies a patient, a place or the like."""
+    cells = table.columns[name]
+    return bool(_SHARED.fullmatch(name.lower())) and 1 < len(set(cells)) < len(cells)
+
+
+def _warn_of_shared(table: Table, columns: _Columns, parts: Mapping[str, Sequence[int]]) -> None:
+    """Warn of a patient, a place or the like with images on both sides of the split."""
+    for name in () if columns.group else columns.unused:
+        if _is_shared(table, name):
+            cells = table.columns[name]
+            train, val = ({cells[row] for row in parts[part]} for part in ("train", "val"))
+            if both := sorted(map(str, train & val - {""})):
+                warn_at_caller(
+                    f"{len(both):,} of {len(val):,} in the column {name!r} that are validated on "
+                    f"are trained on as well, such as {shown(both[0])}: where their images are "
+                    "alike, as those of one patient, scores promise too much. Rename the column "
+                    "to 'group', and none is on both sides."
+                )
 
 
 def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._base.errors import printable
+from keras_vit._base.errors import counted, listed, printable, warn_at_caller
 from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.budget import BudgetedFile
 from keras_vit.data.decode.image_files import read_contents
@@ -37,6 +38,7 @@ from keras_vit.data.sources.map_folder import (
     splits_of_maps,
 )
 from keras_vit.data.sources.splits import Splits
+from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.tasks import Segmentation, Task
 from keras_vit.tasks.class_colors import distinct_colors
 from keras_vit.tasks.pixel_losses import IGNORED, pixel_counts
@@ -123,10 +125,52 @@ def load_masks(
     colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
     meaning = Segmentation(names, size, colors)
     counts = np.array([mask.counts[: meaning.size] for mask in known], np.float64)
+    _check_numbers(known, names, options.whole)
     of_each, part = [mask.source for mask in known], (val_fraction, seed)
     return splits_of_maps(
         MaskSplit, folder, (paths, checked), of_each, meaning, counts, part, options
     )
+
+
+def _check_numbers(known: Sequence[_Mask], names: Sequence[str], whole: bool) -> None:
+    """Refuse masks of one class, of which 255 may mean another; warn of numbers that do not occur.
+
+    And of palettes that differ, as where colors were numbered anew in each file.
+    """
+    totals = np.sum([mask.counts for mask in known], axis=0)
+    there = np.flatnonzero(totals[:IGNORED])
+    if len(there) < 2:
+        only = names[there[0]] if len(there) and names else listed(list(map(str, there)))
+        text = f"The masks have pixels of one class alone, {printable(only)}"
+        if totals[IGNORED]:
+            text += (
+                f", and {IGNORED}, which is for pixels of no known class: where it means the other "
+                "class, as in masks of black and white, write 1 in its place: "
+                "PIL.Image.fromarray(np.uint8(np.asarray(mask) > 127))"
+            )
+        if not whole:
+            raise ValueError(f"{text}. There is nothing to learn.")
+        if totals[IGNORED]:
+            warn_at_caller(f"{text}.")
+    elif not names and (missing := there[-1] + 1 - len(there)) > 0:
+        warn_at_caller(
+            f"The masks have the numbers {listed(list(map(str, there)), 12)}, so that "
+            f"{counted(int(missing), 'class', 'classes')} from 0 to {there[-1]} never "
+            f"{'occurs' if missing == 1 else 'occur'}: are edges blurred, or numbers those of "
+            "objects? If this is meant, give the names of all classes in classes.txt."
+        )
+    colors: dict[int, tuple[str, Sequence[int]]] = {}
+    for mask in known:
+        for number in np.flatnonzero(mask.counts[:IGNORED]).tolist() if mask.palette else ():
+            color, place = mask.palette[3 * number : 3 * number + 3], printable(str(mask.source))
+            first, before = colors.setdefault(number, (place, color))
+            if color and before != color:
+                warn_at_caller(
+                    f"The palettes of the masks differ: {number} is the color {list(before)} in "
+                    f"{first} and {list(color)} in {place}. A number is one class in all masks, "
+                    "whatever its color: where colors are the classes, number them alike."
+                )
+                return
 
 
 def read_mask(file: Path, max_pixels: int | None) -> tuple[np.ndarray, Sequence[int]]:
@@ -193,7 +237,7 @@ def _checked_masks(
         if wrong.size:
             most = "254" if size is None else f"{size - 1}"
             raise ValueError(f"has the number {wrong[0]}, and classes are from 0 to {most}")
-        return _Mask(sources[path], pixel_counts(mask[None], IGNORED)[0], palette)
+        return _Mask(sources[path], pixel_counts(mask[None], IGNORED + 1)[0], palette)
 
     return each_map(paths, look, sources, "mask", _UNKNOWN + _LAYOUT)
 
@@ -218,10 +262,16 @@ def _drawn_masks(
     if not names:
         labels = {shape.label for _, each in shapes.values() for shape in each}
         names = with_background(listed_names or drawings.order(labels - {UNKNOWN, *BACKGROUND}))
+        if not listed_names and len(same := Counter(map(lookalike, names))) < len(names):
+            alike = [name for name in names if same[lookalike(name)] > 1]
+            raise ValueError(
+                f"Labels differ in case, or in what cannot be seen: {printable(listed(alike))}. "
+                f"Write one of them in all drawings, or list all that are meant in {NAMES}."
+            )
     numbers = numbers_of(names)
 
     def draw(path: Path) -> _Mask:
         drawing = Drawing(*shapes[path], numbers)
-        return _Mask(drawing, pixel_counts(drawing.class_map()[None], IGNORED)[0])
+        return _Mask(drawing, pixel_counts(drawing.class_map()[None], IGNORED + 1)[0])
 
     return each_map(paths, draw, sources, "mask", layout), names

@@ -20,6 +20,7 @@ from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.decoder import DECODERS, Crop
 from keras_vit.data.decode.image_files import unreadable_reason
+from keras_vit.data.image_looks import WORDS
 from keras_vit.data.random_numbers import generator
 from keras_vit.tasks import Task
 from keras_vit.tasks.classification import Classification, as_task
@@ -285,6 +286,13 @@ class IndexedSplit(Split):
                 read = pool.map(self._contents, range(len(self)))
                 self._digests = np.array([digest_of(one) for one in read], f"S{DIGEST_DIGITS}")
         return self._digests
+
+    def looks(self) -> np.ndarray:
+        """Return what each image looks like, uint64 `(images, 2)`: see `image_looks.look_of`.
+
+        Zeros of those that are not files of photographs.
+        """
+        return np.zeros((len(self), WORDS), np.uint64)
 
     def _contents(self, index: int) -> bytes:
         """Return the bytes that an image's digest is of."""

@@ -35,6 +35,19 @@ _OF_CLASSES = re.compile(
     r"(.*[\W_])?(labels?|class(es)?|categor(y|ies)|species|target|y)([\W_]?(id|idx|index|no))?"
 )
 
+_MISSING = (
+    "nan",
+    "<na>",
+    "na",
+    "n/a",
+    "#n/a",
+    "null",
+    "nil",
+    "none",
+    "-",
+    "?",
+)  # as tools write it
+
 Columns = Mapping[str, Sequence[Cell]]
 
 
@@ -79,6 +92,8 @@ def read_labels(
     columns = {n: read_cells(n, cells, names, places, bad) for n, cells in columns.items()}
     if len(columns) > 1:
         columns = {name: plain_numbers(name, cells) for name, cells in columns.items()}
+    if len(columns) > 1 and (task.kind if isinstance(task, Task) else task) == "classification":
+        columns = _one_of(columns) or columns
     kind, reason = _kind(columns, task, separator)
     numbers: Columns | None = None
     if kind == "regression":
@@ -107,6 +122,8 @@ def read_labels(
             reason += _check_lookalikes(name, sets, bad)
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
             names = _in_order({label for row in rows for label in sets[row]}, kind)
+            if missing := [name for name in names if name.lower() in _MISSING]:
+                reason += f"; {_quoted(missing)} is a label here: leave a cell without one empty"
         targets = _members(sets, names, name, bad, kind == "multilabel")
     if len(names) < TASKS[kind].fewest:
         raise ValueError(
@@ -202,7 +219,8 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
 def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
     quoted = _quoted(columns)
     if all(map(_are_flags, columns.values())):
-        return "multilabel", f"the columns {quoted} hold 0 and 1"
+        hint = "; each row has one 1: if labels exclude each other, give task='classification'"
+        return "multilabel", f"the columns {quoted} hold 0 and 1{hint if _one_of(columns) else ''}"
     if not all(_are(cells, number) for cells in columns.values()):
         raise ValueError(
             f"The columns {quoted} are neither all numbers nor all of 0 and 1: {settle}."
@@ -213,6 +231,15 @@ def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
             "-1 no where there is not a 0; or task='regression'."
         )
     return "regression", f"the columns {quoted} hold numbers"
+
+
+def _one_of(columns: Columns) -> Columns | None:
+    """Return columns of flags as one of their names; None where a row does not have one 1."""
+    names, cells = tuple(columns), zip(*columns.values(), strict=True)
+    rows = [list(map(flag, row)) for row in cells]
+    if not all(row.count(1) == 1 and row.count(0) == len(row) - 1 for row in rows):
+        return None
+    return {", ".join(names): [names[row.index(1)] for row in rows]}
 
 
 def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:

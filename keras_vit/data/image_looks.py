@@ -1,0 +1,48 @@
+"""What a photograph looks like, in 120 bits that stay when its file is saved anew or resized."""
+
+import numpy as np
+
+from keras_vit.data.data_errors import BadImageError
+from keras_vit.data.decode.pillow import reduced_gray
+
+WORDS = 2  # of 64 bits each
+# Of 150 flowers saved as PNG, at half the size, with quality 30 or at 64 pixels, 97 % or more are
+# this near to themselves; of 280,875 pairs of flowers none differs in fewer than 20 bits, and of
+# 499,500 pairs of digits none in fewer than 9.
+MOST_BITS = 5
+
+_SIDE, _LOW = 32, 11  # pixels of the reduced image, and frequencies of it that are kept
+_PLAIN = 4.0  # gray levels of standard deviation: images with less all look the same
+_COSINES = np.cos(np.pi * np.outer(np.arange(_LOW), 2 * np.arange(_SIDE) + 1) / (2 * _SIDE))
+
+
+def look_of(contents: bytes) -> np.ndarray:
+    """Return the signs of an image's low frequencies as uint64 `(2,)`; zeros of a plain image.
+
+    Zeros as well where Pillow does not decode the file. As `keras_vit.curation.perceptual_hash`,
+    but of more frequencies: a few bits of 64 are shared by other digits, too.
+    """
+    try:
+        gray = reduced_gray(contents, _SIDE)
+    except (OSError, BadImageError):
+        return np.zeros(WORDS, np.uint64)
+    if gray.std() < _PLAIN:
+        return np.zeros(WORDS, np.uint64)
+    signs = (_COSINES @ gray @ _COSINES.T).reshape(-1)[1:] > 0  # without the mean
+    return np.frombuffer(np.packbits(signs).tobytes().ljust(8 * WORDS, b"\0"), "<u8")
+
+
+def looks_like(looks: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return which looks `(n, 2)` are within `MOST_BITS` of one of those known, bool `(n,)`."""
+    is_alike, of_known = np.zeros(len(looks), bool), _signs(known)
+    step = max(1, 2**24 // max(len(known), 1))
+    for begin in range(0, len(looks), step) if len(known) else ():
+        agree = _signs(looks[begin : begin + step]) @ of_known.T
+        is_alike[begin : begin + step] = agree.max(-1) >= 64 * WORDS - 2 * MOST_BITS
+    return is_alike & looks.any(-1)
+
+
+def _signs(looks: np.ndarray) -> np.ndarray:
+    """Return bits as -1 and 1: the product of two rows is 128 less twice the bits that differ."""
+    octets = np.ascontiguousarray(looks, "<u8").view(np.uint8).reshape(len(looks), -1)
+    return np.unpackbits(octets, axis=-1).astype(np.float32) * 2 - 1
