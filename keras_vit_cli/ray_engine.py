@@ -233,17 +233,17 @@ def _in_bucket(word: Path, left_out: Counter[str]) -> Iterator[Path]:
     except Exception as error:
         raise ValueError(f"{printable(uri)} cannot be listed: {_last_line(error)}") from error
     files = sorted(each.path for each in inside if each.type == fs.FileType.File)
-    found, suffixes = [], suffixes_of(PILLOW)
+    images, suffixes = [], suffixes_of(PILLOW)
     for path in files:
         if any(map(is_hidden, path.removeprefix(name).split("/"))):
             continue
         if Path(path).suffix.lower() in suffixes:
-            found.append(Path(uri + path.removeprefix(name)))
+            images.append(Path(uri + path.removeprefix(name)))
         else:
             note_left_out(Path(path), left_out)
-    if not found:
+    if not images:
         raise ValueError(f"No image is at {printable(uri)}. Give one with {', '.join(suffixes)}.")
-    return iter(found)
+    return iter(images)
 
 
 @contextmanager

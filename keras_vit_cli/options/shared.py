@@ -85,8 +85,8 @@ def bucket(path: object) -> str | None:
     >>> bucket("s3:/photos/a.jpg"), bucket("a.jpg")
     ('s3://photos/a.jpg', None)
     """
-    text, found = str(path), BUCKET.match(str(path))
-    return f"{found[1]}://{text[found.end() :]}" if found else None
+    text, match = str(path), BUCKET.match(str(path))
+    return f"{match[1]}://{text[match.end() :]}" if match else None
 
 
 def split_name(text: str) -> str:
