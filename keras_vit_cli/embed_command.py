@@ -22,6 +22,7 @@ from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit.evaluation.unseen_images import seen_images_of
 from keras_vit_cli.options.embed import EmbedOptions
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
+from keras_vit_cli.ray_engine import embed_on_ray
 
 
 def embed(options: EmbedOptions) -> int:
@@ -61,6 +62,7 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
             max_pixels=options.max_pixels,
             source=_source(options.model, options.out),
             report=report,
+            elsewhere=None if options.ray is None else embed_on_ray(options),
         )
     print_unreadable(index.unreadable, f"{options.out}/files.jsonl")
     if model.seen_images is not None:

@@ -15,10 +15,11 @@ import os
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from functools import partial
+from itertools import chain, tee, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -121,6 +122,7 @@ def embed(
     max_pixels: int = MAX_PIXELS,
     source: str | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
+    elsewhere: Elsewhere | None = None,
 ) -> FeatureIndex:
     """Computes the features of photographs, and writes them as an index.
 
@@ -141,6 +143,7 @@ def embed(
         max_pixels: Largest height times width of a file to decode.
         source: What the model was loaded from, which the index notes for later searches.
         report: Called after each batch.
+        elsewhere: Calls `encode_ahead` on the batches, in order, in other processes; None: here.
 
     Returns:
         The index, whose files that cannot be decoded are `unreadable`.
@@ -205,7 +208,7 @@ def embed(
         check_identity(output.workspace, read_info(output.workspace), identity, model.name)
     with output.opened(overwrite=True, resume=is_begun) as workspace:
         write_text(workspace / INFO, _as_json({**info, "rows": 0, "class_names": []}))
-        _write_rows(workspace, encoder, listed, former, info, report)
+        _write_rows(workspace, encoder, listed, former, info, report, elsewhere)
         info["left_out"] = dict(listed.left_out)
         _write_tables(workspace, info, model.seen_images)
         output.finish()
@@ -346,6 +349,7 @@ def _write_rows(
     former: FeatureIndex | None,
     info: Entry,
     report: Callable[[Progress], None],
+    elsewhere: Elsewhere | None,
 ) -> None:
     """Writes the rows of all files, after those that a killed run has written."""
     features, log = workspace / FEATURES, workspace / LOG
@@ -355,12 +359,19 @@ def _write_rows(
     groups, done = _after_log(features, log, groups, info)
     files, computed, unreadable = done
     report(done)
+    groups, ahead = tee(groups)
+    requests = ([_request(item, listed.root) for item in g if not item.is_unchanged] for g in ahead)
+    elsewhere, warned = elsewhere or partial(encode_ahead, encoder), False
     with (
         open_to_append(features, new=False) as rows_file,
         open_to_append(log, new=False) as log_file,
     ):
-        for group, read in _decoded_ahead(groups, encoder, listed.root):
-            rows, entries = _rows_of(group, read, encoder, former)
+        for group, encoded in zip(groups, elsewhere(requests), strict=True):
+            deep = [] if warned else _sixteen_bits(group, encoded)
+            if deep:  # one warning, as soon as there is a reason for it
+                warn_of_sixteen_bits(deep, len(encoded))
+                warned = True
+            rows, entries = _rows_of(group, encoded, encoder.dimension, former)
             content = _stored(rows, info["dtype"]).tobytes()
             append(rows_file, content)
             line = json.dumps({"sum": zlib.crc32(content), "rows": len(rows), "files": entries})
@@ -420,86 +431,90 @@ def _is_done(group: Group, logged: Entry, rows_file: BinaryIO, row_bytes: int) -
     return len(content) == logged["rows"] * row_bytes and zlib.crc32(content) == logged["sum"]
 
 
-class _Read(NamedTuple):
-    """The result of reading a file: its SHA-256, and its pixels or the reason for their absence."""
+class Encoded(NamedTuple):
+    """What reading a file gave: its SHA-256, and its features or the reason for their absence.
+
+    A file whose sum is the `known` one has neither: its features are known.
+    """
 
     sha256: str | None
-    pixels: np.ndarray | None
+    row: np.ndarray | None
     error: str | None
     has_sixteen_bits: bool = False
 
 
-def _read(item: _Item, encoder: Encoder, root: Path) -> _Read:
+# A file, and its SHA-256 and error in an earlier index, if it is in one.
+Request = tuple[Path, tuple[str | None, str | None] | None]
+Elsewhere = Callable[[Iterator[list[Request]]], Iterable[list[Encoded]]]
+_Pixels = Encoded  # while `row` still is the prepared image
+
+
+def _request(item: _Item, root: Path) -> Request:
+    known = item.known
+    return root / item.photo.name, None if known is None else (known["sha256"], known["error"])
+
+
+def _sixteen_bits(group: Group, encoded: list[Encoded]) -> list[str]:
+    """Return the names of the files that were read and have more bits than are seen."""
+    read = (item.photo.name for item in group if not item.is_unchanged)
+    return [name for name, each in zip(read, encoded, strict=True) if each.has_sixteen_bits]
+
+
+def _read(request: Request, encoder: Encoder) -> _Pixels:
     """Reads a file once, for its sum and its pixels; a known sum does not need the pixels."""
     digest = None
+    path, known = request
     try:
-        contents = read_contents(root / item.photo.name)
+        contents = read_contents(path)
         digest = hashlib.sha256(contents).hexdigest()
-        if item.known is not None and digest == item.known["sha256"]:
-            return _Read(digest, None, item.known["error"])
+        if known is not None and digest == known[0]:
+            return Encoded(digest, None, known[1])
         deep = has_sixteen_bits(contents[:HEADER_BYTES])
-        return _Read(digest, encoder.prepare(contents), None, deep)
+        return Encoded(digest, encoder.prepare(contents), None, deep)
     except (OSError, BadImageError) as error:
-        known = digest if isinstance(error, BadImageError) else None
-        return _Read(known, None, unreadable_reason(error))
+        digest = digest if isinstance(error, BadImageError) else None
+        return Encoded(digest, None, unreadable_reason(error))
 
 
-def _decoded_ahead(
-    groups: Iterable[Group], encoder: Encoder, root: Path
-) -> Iterator[tuple[Group, list[_Read]]]:
-    """Groups with what was read of their files, a few of which threads read while others compute.
+def encode_ahead(encoder: Encoder, batches: Iterable[Sequence[Request]]) -> Iterator[list[Encoded]]:
+    """Read and encode batches of files, a few of which threads read while others compute.
 
     The decoders release Python's lock.
     """
-    waiting: deque[tuple[Group, list[Future[_Read]]]] = deque()
-    warned = False
+    waiting: deque[list[Future[_Pixels]]] = deque()
     with ThreadPoolExecutor(min(4, available_processors())) as threads:
-        for group in chain(groups, [None] * _GROUPS_AHEAD):
-            if group is not None:
-                to_read = [item for item in group if not item.is_unchanged]
-                waiting.append(
-                    (group, [threads.submit(_read, item, encoder, root) for item in to_read])
-                )
-            if waiting and (group is None or len(waiting) > _GROUPS_AHEAD):
-                ready, futures = waiting.popleft()
-                read = [future.result() for future in futures]
-                deep = [
-                    item.photo.name
-                    for item, each in zip(
-                        (i for i in ready if not i.is_unchanged), read, strict=True
-                    )
-                    if each.has_sixteen_bits
-                ]
-                if deep and not warned:  # one warning, as soon as there is a reason for it
-                    warn_of_sixteen_bits(deep, len(read))
-                    warned = True
-                yield ready, read
+        for batch in chain(batches, [None] * _GROUPS_AHEAD):
+            if batch is not None:
+                waiting.append([threads.submit(_read, each, encoder) for each in batch])
+            if waiting and (batch is None or len(waiting) > _GROUPS_AHEAD):
+                read = [future.result() for future in waiting.popleft()]
+                pixels = [each.row for each in read if each.row is not None]
+                rows = iter(encoder(np.stack(pixels)) if pixels else ())
+                yield [e if e.row is None else e._replace(row=next(rows)) for e in read]
 
 
 def _rows_of(
-    group: Group, read: list[_Read], encoder: Encoder, former: FeatureIndex | None
+    group: Group, encoded: list[Encoded], dimension: int, former: FeatureIndex | None
 ) -> tuple[np.ndarray, list[Entry]]:
     """Return the rows of a group's files, computed and known ones, and their entries."""
-    pixels = [each.pixels for each in read if each.pixels is not None]
-    computed = iter(encoder(np.stack(pixels)) if pixels else ())
-    results = iter(read)
+    results = iter(encoded)
     rows: list[np.ndarray] = []
     entries: list[Entry] = []
     for item in group:
         if item.is_unchanged:
             assert item.known is not None
-            each = _Read(item.known["sha256"], None, item.known["error"])
+            each = Encoded(item.known["sha256"], None, item.known["error"])
         else:
             each = next(results)
         entries.append(item.entry(each.sha256, each.error))
         if each.error is not None:
             continue
-        if each.pixels is None:
+        if each.row is None:
             assert former is not None
             rows.append(np.asarray(former.features[item.row]))
         else:
-            rows.append(next(computed))
-    return (np.stack(rows) if rows else np.zeros((0, encoder.dimension))), entries
+            rows.append(each.row)
+    return (np.stack(rows) if rows else np.zeros((0, dimension))), entries
 
 
 def _stored(rows: np.ndarray, dtype: str) -> np.ndarray:

@@ -1,8 +1,9 @@
 """A model's predictions for image files and for splits of a data set."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from keras_vit.tasks.answer import check_finite_answers
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20
 _ANY = 10**12  # pixels of files that were checked when they were found
+Answer = tuple[Path, np.ndarray | str]  # or the reason why there is none
+Batch = tuple[list[Path], int]  # and how many images it is filled up to, where shapes are compiled
 
 
 def predict_files(
@@ -37,7 +40,8 @@ def predict_files(
     batch_size: int = 32,
     max_pixels: int = data.MAX_PIXELS,
     windows: str | int | None = None,
-) -> Iterator[tuple[Path, np.ndarray | str]]:
+    elsewhere: Callable[[Iterator[Batch]], Iterable[Iterable[Answer]]] | None = None,
+) -> Iterator[Answer]:
     """Predicts what a model answers for image files.
 
     Args:
@@ -49,6 +53,7 @@ def predict_files(
         windows: Of a model of pixels, how large images are seen, `side` of
             `keras_vit.evaluation.windows.Windows`: answers are maps of the images' own sizes. None:
             images are resized to the model's size.
+        elsewhere: Calls `answer_batch` for each batch, in order, in other processes; None: here.
 
     Returns:
         An iterator over every file in order, with its answer `(size,)` by the model's task, such as
@@ -75,41 +80,56 @@ def predict_files(
     check_takes_pixels_to_answers(model)
     batch_size = min(batch_size, max(MOST_SCORE_BYTES // _answer_bytes(model), 1))
     by_windows = None if windows is None else Windows(model, windows, batch_size)
+    if elsewhere is not None:
+        answered = elsewhere
+    elif by_windows is not None:
+        answered = partial(map, partial(_by_windows, by_windows, max_pixels))
+    else:
+        answered = partial(map, partial(answer_batch, model, scoring_model(model), max_pixels))
     # What is refused is refused now, before whoever asks has opened a file for the answers.
-    return _answered_files(model, files, batch_size, max_pixels, by_windows)
+    return chain.from_iterable(answered(_batches(model, files, batch_size)))
 
 
-def _answered_files(
-    model: keras.Model,
-    files: Iterable[str | Path],
-    batch_size: int,
-    max_pixels: int,
-    by_windows: Windows | None,
-) -> Iterator[tuple[Path, np.ndarray | str]]:
-    """Yield what `predict_files` returns."""
-    scoring = scoring_model(model) if by_windows is None else None
+def _batches(model: keras.Model, files: Iterable[str | Path], batch_size: int) -> Iterator[Batch]:
+    """Yield the files in batches, and warn once of those with more bits than the model sees."""
     remaining, looked_at, size = iter(files), 0, 0
     deep: list[Path] = []
     while paths := [Path(file) for file in islice(remaining, batch_size)]:
         if not deep and eval_transform_of(model).bands is None:  # one warning
             looked_at += len(paths)
             warn_of_sixteen_bits(deep := sixteen_bit_files(paths), looked_at)
-        if by_windows is not None:
-            yield from ((path, by_windows.of_file(path, max_pixels)) for path in paths)
-            continue
-        if backend.compiles_per_shape() and len(paths) == batch_size:
+        if len(paths) == batch_size:
             size = batch_size  # also of batches with broken files, and of the last one
-        images, failed = read_images(model, paths, max_pixels)
-        answers = iter(_answers(model, scoring, images, size))
-        for path in paths:
-            yield path, failed[path] if path in failed else next(answers)
+        yield paths, size
 
 
-def _answers(model: keras.Model, scoring: Any, images: np.ndarray, size: int) -> np.ndarray:
-    """Return the rows of answers to a batch, which is padded to `size` images."""
-    if not len(images):
-        return images
-    return answer_rows(model, scoring.predict_on_batch(padded(images, size)))[: len(images)]
+def _by_windows(windows: Windows, max_pixels: int, batch: Batch) -> Iterator[Answer]:
+    """Yield the answers to a batch, one map after another."""
+    return ((path, windows.of_file(path, max_pixels)) for path in batch[0])
+
+
+def answer_batch(
+    model: keras.Model, scoring: Any, max_pixels: int, batch: Batch
+) -> Iterator[Answer]:
+    """Yield each file of a batch with its answer, as `predict_files` does.
+
+    The last digits of an answer depend on the batch that it is computed in: the same batch has the
+    same answers in every process.
+
+    Args:
+        model: As for `predict_files`, as is `max_pixels`.
+        scoring: Its `scoring_model`.
+        batch: Files, and how many images the batch is filled up to where shapes are compiled.
+    """
+    paths, size = batch
+    images, failed = read_images(model, paths, max_pixels)
+    rows: Iterable[np.ndarray] = ()
+    if len(images):
+        filled = padded(images, size if backend.compiles_per_shape() else 0)
+        rows = answer_rows(model, scoring.predict_on_batch(filled))
+    answers = iter(rows)
+    for path in paths:
+        yield path, failed[path] if path in failed else next(answers)
 
 
 def padded(images: np.ndarray, size: int) -> np.ndarray:

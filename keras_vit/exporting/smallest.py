@@ -71,8 +71,15 @@ class Smallest:
                 f"{mark} {trial.name:18}{row.size / 1e6:7.2f}{row.exported_score:{number}}"
                 f"{row.flips:10.2%}   {low:.2%} to {high:.2%}"
             )
+        # Wilson's interval of the chosen one: the bound was held by the images that chose it.
+        high = wilson_interval(chosen.flips, chosen.images)[1]
         if self.chosen.name == "float32":
             lines.append("No quantization holds the bound: float32 stays.")
+        elif high > self.max_flips:
+            lines.append(
+                f"These images hold the bound; of others up to {high:.2%} may change: more images "
+                "make it surer."
+            )
         return "\n".join(lines)
 
 
@@ -95,9 +102,10 @@ def export_smallest(
         model: As for `keras_vit.export`.
         path: As for `keras_vit.export`, like `format`, `calibration` and `overwrite`.
         split: Images that the model was not trained on.
-        max_flips: The largest part of the images, above 0 and at most 1, to which the file may give
-            another class, labels or grade, or a number that differs by a hundredth of its scale; of
-            pixels, where every pixel has a class.
+        max_flips: The largest part of these images, above 0 and at most 1, to which the file may
+            give another class, labels or grade, or a number that differs by a hundredth of its
+            scale; of pixels, where every pixel has a class. On others the part may be another: what
+            is returned prints how large, where the 95 % interval reaches above the bound.
         **options: Further ones of `keras_vit.export`, but for `quantize`.
 
     Returns:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_vit_cli.options.option import escaped
-from keras_vit_cli.options.shared import DATA_HELP, EXPORTED_HELP
+from keras_vit_cli.options.shared import DATA_HELP, EXPORTED_HELP, bucket
 
 ROOT = Path(__file__).parents[2]
 UNFINISHED = ".partial"  # ends the name of a run's folder until it is complete
@@ -40,7 +40,11 @@ PHOTOS = Kind("folder or table", "a folder of images, a table of them, or for au
 TABLE = Kind("table", "a CSV, TSV, JSON lines or Parquet file, with a column of files")
 INDEX = Kind("index", "the folder that keras-vit embed wrote")
 EXPORTED = Kind("exported file", EXPORTED_HELP)
-IMAGES = Kind("image", "image files; predict takes folders, patterns and @list.txt as well")
+IMAGES = Kind(
+    "image",
+    "image files; predict takes folders, patterns and @list.txt as well, and with --ray "
+    "s3://BUCKET/FOLDER",
+)
 DECISIONS = Kind("file of decisions", "the CSV file that the page of keras-vit audit downloads")
 
 # The options of all commands that name what has to be there.
@@ -94,8 +98,9 @@ def check_needs(options: dict[str, Any]) -> None:
         kind = EXISTING[name]
         if kind is not IMAGES:
             _check_path(value, name, options)
+    has_ray = options.get("ray") is not None
     words = [value for name, value in _paths(options) if EXISTING[name] is IMAGES]
-    if words and not any(map(_stands_for_images, words)):
+    if words and not any(_stands_for_images(w) or (has_ray and bucket(w)) for w in words):
         _refuse(words[0], IMAGES)  # one that is missing among others is a row with a reason
     _check_packages(options)
 
@@ -211,6 +216,8 @@ def _check_packages(options: dict[str, Any]) -> None:
     needed = [PACKAGES[command]] if command in PACKAGES else []
     if command == "predict" and options["format"] == "parquet":
         needed.append(BY_SUFFIX[".parquet"])
+    if options.get("ray") is not None:
+        needed.append((("ray", "pyarrow"), "ray"))
     if command == "audit" and options["decisions"] is not None:
         needed.clear()
     suffixes = [Path(text).suffix.lower() for _, text in _paths(options)]

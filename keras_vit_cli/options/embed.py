@@ -45,6 +45,7 @@ class EmbedOptions:
         choices=("float16", "float32"),
     )
     batch_size: int = in_run("images per batch", 32, BATCH)
+    ray: str | None = shared.ray()
 
 
 EMBED = Command(

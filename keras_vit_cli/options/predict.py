@@ -48,6 +48,7 @@ class PredictOptions:
         "go on with the .csv or .jsonl file of an earlier call: its images are left out", False
     )
     batch_size: int = in_run("images per batch", 32, BATCH)
+    ray: str | None = shared.ray()
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -63,6 +64,10 @@ def _check(options: dict[str, Any]) -> None:
         raise UsageError("--format parquet is not printed: give --out FILE")
     if options["resume"] and (out is None or format == "parquet"):
         raise UsageError("--resume goes on with a file: give --out FILE.csv or FILE.jsonl")
+    if options["ray"] is not None and (options["maps"] or options["windows"]):
+        raise UsageError("--ray does not make maps: leave --ray out, or --maps and --windows")
+    if out is not None and (address := shared.bucket(out)):
+        raise UsageError(f"--out {address} is in a bucket: give a file here, and copy it there")
     options["format"] = format
 
 

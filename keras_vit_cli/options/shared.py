@@ -1,6 +1,7 @@
 """Options that several commands have, and the ranges of their numbers."""
 
 import argparse
+import re
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras_vit_cli.options.option import (
     in_data,
     in_model,
     in_recipe,
+    in_run,
     nodata_rule,
     scale_of_depth,
 )
@@ -75,6 +77,20 @@ VIEWS_HELP = (
 )
 
 
+# A bucket as a path has it: with one slash behind the colon.
+BUCKET = re.compile(r"([a-z][a-z0-9+]+):/{1,2}(?=[^/])")
+
+
+def bucket(path: object) -> str | None:
+    """Return the address of a file in a bucket, of a word or of the path made of it; else None.
+
+    >>> bucket("s3:/photos/a.jpg"), bucket("a.jpg")
+    ('s3://photos/a.jpg', None)
+    """
+    text, match = str(path), BUCKET.match(str(path))
+    return f"{match[1]}://{text[match.end() :]}" if match else None
+
+
 def split_name(text: str) -> str:
     """Return the split that a word of `--split` stands for, in any case; another word as it is.
 
@@ -101,6 +117,31 @@ def window_side(text: str) -> str | int:
     )
 
 
+def ray_address(text: str) -> str:
+    """Return the value of `--ray`: auto, or a host and a port.
+
+    >>> ray_address("10.0.0.1:6379")
+    '10.0.0.1:6379'
+    """
+    if text in ("", "auto") or re.fullmatch(r"[^\s/:]+:\d{1,5}", text):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not accepted. Give the address that `ray start --head` prints, such as "
+        "10.0.0.1:6379; auto for a cluster of this machine; or --ray alone, as the last word."
+    )
+
+
+ray = partial(
+    in_run,
+    "share the work among the nodes of a Ray cluster, all of which see the images and the model: "
+    "its address, such as 10.0.0.1:6379 (default: that of RAY_ADDRESS or of this machine, where "
+    "one is started if there is none)",
+    None,
+    metavar="ADDRESS",
+    type=ray_address,
+    nargs="?",
+    const="",
+)
 labels = partial(
     in_data,
     "labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a column of "

@@ -30,6 +30,7 @@ from keras_vit_cli.predict.image_paths import image_paths, is_one_file
 from keras_vit_cli.predict.map_files import check_maps, write_maps
 from keras_vit_cli.predict.schema import AnySchema, Schema, SchemaOfHeads, row_of_head, schema_of
 from keras_vit_cli.printing import print_table, print_text, progress_bar
+from keras_vit_cli.ray_engine import name_for_ray, paths_for_ray, predict_on_ray
 
 # Images in one table: the columns of a table are as wide as its widest cell, which has to wait for
 # all of its rows.
@@ -49,7 +50,9 @@ def predict(options: PredictOptions) -> int:
         more = " --resume to go on with it," if options.format != "parquet" else ""
         raise FileExistsError(f"{printable(out)} exists. Give{more} another --out, or delete it.")
     left_out: Counter[str] = Counter()
-    paths = image_paths(options.files, left_out)
+    is_here = options.ray is None
+    find, name = (image_paths, name_of) if is_here else (paths_for_ray, name_for_ray)
+    paths = find(options.files, left_out)
     model = open_classifier(options.model, options.decoder, options.views, several=True)
     schema = schema_of(model, options.top)
     tasks = {name: each.task for name, each in _heads(schema)}
@@ -59,14 +62,14 @@ def predict(options: PredictOptions) -> int:
     if out is not None and options.resume:
         done = answered(out, options.format, schema)
         _check_same_model(options, model, schema, done.last)
-        paths = (path for path in paths if name_of(path) not in done)
+        paths = (path for path in paths if name(path) not in done)
     answers = _predicted(options, model, paths)
 
     end = None if done is None else done.end
     count = unread = infinite = 0
     with _writer(options, schema, end) as write, _progress(options) as advance:
         while batch := list(islice(answers, options.batch_size)):
-            write([schema.row(file, answer) for file, answer in batch])
+            write([schema.row(name(file), answer) for file, answer in batch])
             if options.maps is not None:
                 write_maps(options.maps, tasks, batch)
             count += len(batch)
@@ -92,7 +95,8 @@ def predict(options: PredictOptions) -> int:
 def _predicted(options: PredictOptions, model: Any, files: Iterable[str | Path]) -> Iterator[Any]:
     """Yield each file with the answer to it, or the reason why there is none."""
     batch, most = options.batch_size, options.max_pixels
-    return predict_files(model, files, batch, most, options.windows)
+    elsewhere = None if options.ray is None else predict_on_ray(options)
+    return predict_files(model, files, batch, most, options.windows, elsewhere)
 
 
 def _without_answer(unread: int, infinite: int) -> str:

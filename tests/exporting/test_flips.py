@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 from sklearn.metrics import accuracy_score
 
 import keras_vit
 from keras_vit import data
 from keras_vit.exporting import ExportedModel, check, export_smallest, load_exported, smallest
-from keras_vit.exporting.comparison import compare, size_of
+from keras_vit.exporting.comparison import Comparison, compare, size_of
+from keras_vit.exporting.smallest import Smallest, Trial
 from keras_vit_cli import commands as cli
 from tests import bank
 from tests.exporting.artifacts import DIGITS, PATHS, Artifacts, contract, formats, probabilities
@@ -111,6 +113,18 @@ def test_bounds_are_checked_before_any_work(tmp_path: Path, digits: Any, capsys:
         assert cli.main([*export, *words]) == 2
         assert message in capsys.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == ["m.keras"]
+
+
+@pytest.mark.parametrize(("images", "flips"), [(450, 0), (450, 2), (5000, 10), (5000, 45)])
+def test_what_a_bound_promises_of_other_images(images: int, flips: int) -> None:
+    """It prints where the interval, nearly that of Clopper and Pearson, reaches above the bound."""
+    of_images = (images, "accuracy", 0.9, 0.9, 1, "class", 10, 40)
+    trial = Trial("int8", Comparison(*of_images, flips=flips / images))
+    printed = str(Smallest((trial,), trial, 0.01))
+    exact = beta.ppf(0.975, flips + 1, images - flips)
+    assert ("of others up to" in printed) == (exact > 0.01)
+    high = float(printed.split(" to ")[1].split("%")[0]) / 100
+    assert exact <= high + 1e-4 < exact + 1e-3
 
 
 @pytest.mark.thorough

@@ -1,0 +1,125 @@
+"""`predict` and `embed` on a Ray cluster of two nodes, of which one is killed half way."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit_cli.options import early_checks
+from keras_vit_cli.predict import predict_command
+from tests.cli.conftest import Command
+from tests.cli.helpers import save_tiny, sums
+from tests.data.image_fixtures import plain, write
+
+pytestmark = pytest.mark.usefixtures("here")
+IMAGES = int(os.environ.get("RAY_IMAGES", "2000"))  # the issue of two nodes: 20000
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Two nodes, of a processor each, in the environment of this process."""
+    ray = pytest.importorskip("ray")
+    utilities = pytest.importorskip("ray.cluster_utils")
+    made = utilities.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.worker = made.add_node(num_cpus=1)
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def photos() -> Path:
+    random = np.random.default_rng(0)
+    folder = Path("photos")
+    folder.mkdir()
+    for i in range(IMAGES):
+        pixels = random.integers(0, 255, (16, 16, 3), "uint8")
+        Image.fromarray(pixels).save(folder / f"{i:05}.jpg")
+    (folder / "00077.jpg").write_bytes(b"\xff\xd8\xff")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_half_way(
+    cluster: Any, photos: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    model, written, busy = save_tiny("m.keras"), 0, set()
+    command("predict", model, photos, "--out", "one.parquet", status=1)
+    writer = predict_command.parquet_writer
+
+    @contextmanager
+    def killing(*arguments: Any) -> Iterator[Any]:
+        def write(rows: Any) -> None:
+            nonlocal written, busy
+            if written < IMAGES // 2 <= written + len(rows):
+                actors = import_module("ray._private.state").actors().values()
+                busy = {a["Address"]["NodeID"] for a in actors if a["State"] == "ALIVE"}
+                cluster.remove_node(cluster.worker, allow_graceful=False)
+            written += len(rows)
+            real(rows)
+
+        with writer(*arguments) as real:
+            yield write
+
+    monkeypatch.setattr(predict_command, "parquet_writer", killing)
+    words = ("--out", "two.parquet", "--ray", cluster.address)
+    printed = command("predict", model, photos, *words, status=1)
+    assert f"{IMAGES:,} images, 1 cannot be read" in printed
+    assert written == IMAGES
+    assert cluster.worker.node_id in busy
+    assert len(cluster.list_all_nodes()) == 1
+    assert Path("two.parquet").read_bytes() == Path("one.parquet").read_bytes()
+
+
+@pytest.mark.slow
+def test_an_index_made_by_two_nodes(cluster: Any, photos: Path, command: Command) -> None:
+    words = ("embed", photos, "--model", save_tiny("m.keras"), "--dtype", "float32", "--out")
+    command(*words, "one", status=1)
+    command(*words, "two", "--ray", cluster.address, status=1)
+    assert sums(Path("two")) == sums(Path("one"))
+    write(photos, {"new.png": plain(7)})
+    for out in ("one", "two"):
+        more = ("--ray", cluster.address) if out == "two" else ()
+        printed = command(*words, out, *more, status=1)
+        assert f"{IMAGES:,} images of 16 numbers, 1 read now" in printed
+    assert sums(Path("two")) == sums(Path("one"))
+
+
+@pytest.mark.slow
+def test_what_a_cluster_refuses(cluster: Any, command: Command) -> None:
+    model, photo = save_tiny("m.keras"), write(Path("photos"), {"a.png": plain(0)}) / "a.png"
+    words = ("predict", model, photo)
+    # Of this process alone, as a folder is on a machine without a shared disk.
+    os.dup2(os.open("photos", os.O_RDONLY), 900)
+    here = "/proc/self/fd/900/a.png"
+    refused = command("predict", model, here, "--ray", cluster.address, status=2)
+    assert f"does not see {here}, which is here. Give images that every node sees" in refused
+    refused = command(*words, "--ray", "127.0.0.1:1", status=2)
+    assert "There is no Ray cluster at 127.0.0.1:1: [Errno 111] Connection refused" in refused
+
+
+def test_without_ray(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused before a cluster is looked for."""
+    photo = write(Path("photos"), {"a.png": plain(0)}) / "a.png"
+    words = ("predict", save_tiny("m.keras"), photo, "--out", "a.csv", "--ray")
+    for wrong, expected in (
+        (("m.keras",), "'m.keras' is not accepted. Give the address"),
+        (("--maps", "maps"), "--ray does not make maps"),
+        (("--windows", "own"), "--ray does not make maps"),
+        (("--out", "s3://photos/a.csv"), "--out s3://photos/a.csv is in a bucket"),
+    ):
+        assert expected in command(*words, *wrong, status=2)
+    assert "--ray s3://BUCKET/FOLDER" in command(*words[:2], "s3://photos", status=2)
+    find = early_checks.find_spec
+    monkeypatch.setattr(early_checks, "find_spec", lambda n: None if n == "ray" else find(n))
+    for more in (words, ("embed", photo.parent, "--model", "m.keras", "--out", "i", "--ray")):
+        assert "needs ray: pip install 'keras3-vit[ray]'" in command(*more, status=2)
+    assert not Path("a.csv").exists()
