@@ -34,12 +34,26 @@ def look_of(contents: bytes) -> np.ndarray:
 
 def looks_like(looks: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return which looks `(n, 2)` are within `MOST_BITS` of one of those known, bool `(n,)`."""
-    is_alike, of_known = np.zeros(len(looks), bool), _signs(known)
+    return (_alike(looks, known, MOST_BITS) > 0) & looks.any(-1)
+
+
+def distinct(looks: np.ndarray) -> np.ndarray:
+    """Return those looks of different images that are unlike all others of them.
+
+    Where a camera stands still, or pages have one layout, images look alike that are not the same:
+    none of these is recognized by its look. The others are twice `MOST_BITS` apart.
+    """
+    return looks[_alike(looks, looks, 2 * MOST_BITS) == 1]
+
+
+def _alike(looks: np.ndarray, known: np.ndarray, bits: int) -> np.ndarray:
+    """Return of how many of those known each look differs in so many bits at most, `(n,)`."""
+    counts, of_known = np.zeros(len(looks), int), _signs(known)
     step = max(1, 2**24 // max(len(known), 1))
-    for begin in range(0, len(looks), step) if len(known) else ():
+    for begin in range(0, len(looks), step):
         agree = _signs(looks[begin : begin + step]) @ of_known.T
-        is_alike[begin : begin + step] = agree.max(-1) >= 64 * WORDS - 2 * MOST_BITS
-    return is_alike & looks.any(-1)
+        counts[begin : begin + step] = (agree >= 64 * WORDS - 2 * bits).sum(-1)
+    return counts
 
 
 def _signs(looks: np.ndarray) -> np.ndarray:

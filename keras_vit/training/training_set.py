@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit._base.errors import listed, printable
 from keras_vit.data import Split, Splits
+from keras_vit.data.image_looks import distinct
 from keras_vit.data.seen_images import (
     CALIBRATED,
     MOST_LISTED,
@@ -276,9 +277,12 @@ def digests_of(*parts: Split | None) -> np.ndarray | None:
 
 
 def looks_of(*parts: Split | None) -> list[np.ndarray]:
-    """Return what the images of these parts look like; nothing where they are too many to list."""
+    """Return the looks by which images of these parts are known; none of too many to list."""
     known = [part for part in parts if isinstance(part, IndexedSplit)]
-    return [part.looks() for part in known] if sum(map(len, known)) <= MOST_LISTED else []
+    if not known or sum(map(len, known)) > MOST_LISTED:
+        return []
+    looks = np.concatenate([part.looks() for part in known])
+    return [distinct(looks[looks.any(-1)])]
 
 
 def note_images(model: Any, splits: Splits) -> None:
