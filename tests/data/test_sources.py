@@ -102,6 +102,7 @@ UNLABELED = "test: without class folders: its labels are not known"
         ("TRAIN/ Dev/", "TRAIN Dev", None),
         ("train/ eval/ testing/", "train eval testing", None),
         ("Training/ Testing/", "Training Testing", BY_TEST),
+        ("training_set/ test_set/", "training_set test_set", BY_TEST),
         ("train/ val/ valid/", "train val", "valid: val is used as val"),
         ("train/ val/ more/", "train val", NOT_A_SPLIT),
         ("train/ more/", "train train", NOT_A_SPLIT),

@@ -514,7 +514,8 @@ def _unused_class(
         return path, f"{reason}: {printable(same[0])} has some, is it the same class?"
     inner = [part.name for part in folders_in(path)] if path.is_dir() else []
     if inner and not count:
-        return path, f"{reason}: it holds folders, {printable(listed(inner, 3))}; move them up"
+        holds = f"{reason}: it holds folders, {printable(listed(inner, 3))}"
+        return path, f"{holds}; move them up, or call it train, val or test if it is a split"
     return path, reason
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +17,12 @@ SPLIT_NAMES = {
     "val": ("val", "validation", "valid", "dev", "eval"),
     "test": ("test", "testing"),
 }
-SHOWN_NAMES = "train, val and test (also training, valid, validation, dev, eval and testing)"
+SHOWN_NAMES = (
+    "train, val and test (also training, train_set, valid, validation, dev, eval, testing)"
+)
 _SPLIT_OF = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 _PRIORITY = list(_SPLIT_OF)
+_BEHIND = re.compile(r"[ _-]?(set|data|images)$")
 
 Unused = list[tuple[Path, str]]  # a path, and why it is not used
 Part = TypeVar("Part")
@@ -27,10 +31,15 @@ Part = TypeVar("Part")
 def split_of(name: str) -> str | None:
     """Return the split that a name stands for, in any case; None for another name.
 
-    >>> split_of("Valid"), split_of("testing"), split_of("daisy")
-    ('val', 'test', None)
+    >>> split_of("Valid"), split_of("training_set"), split_of("daisy")
+    ('val', 'train', None)
     """
-    return _SPLIT_OF.get(name.strip().lower())
+    return _SPLIT_OF.get(_word(name))
+
+
+def _word(name: str) -> str:
+    """Return a name in lower case, without "set", "data" or "images" at its end."""
+    return _BEHIND.sub("", name.strip().lower())
 
 
 def folders_in(folder: Path) -> list[Path]:
@@ -71,9 +80,7 @@ def split_lists(folder: Path) -> tuple[dict[str, Path], Unused]:
 def _by_split(names: dict[Path, str]) -> tuple[dict[str, Path], Unused]:
     """Return the path that serves as each split, and further ones of the same split."""
     named = sorted(
-        (_PRIORITY.index(name.strip().lower()), path)
-        for path, name in names.items()
-        if split_of(name)
+        (_PRIORITY.index(_word(name)), path) for path, name in names.items() if split_of(name)
     )
     parts: dict[str, Path] = {}
     unused: Unused = []
