@@ -17,7 +17,7 @@ SPLIT_NAMES = {
     "val": ("val", "validation", "valid", "dev", "eval"),
     "test": ("test", "testing"),
 }
-SHOWN_NAMES = (
+SHOWN_NAMES = "train, val, test (also training, train_set, valid, validation, dev, eval, testing)"
     "train, val and test (also training, train_set, valid, validation, dev, eval, testing)"
 )
 _SPLIT_OF = {name: split for split, names in SPLIT_NAMES.items() for name in names}
