@@ -18,8 +18,6 @@ SPLIT_NAMES = {
     "test": ("test", "testing"),
 }
 SHOWN_NAMES = "train, val, test (also training, train_set, valid, validation, dev, eval, testing)"
-    "train, val and test (also training, train_set, valid, validation, dev, eval, testing)"
-)
 _SPLIT_OF = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 _PRIORITY = list(_SPLIT_OF)
 _BEHIND = re.compile(r"[ _-]?(set|data|images)$")
