@@ -485,7 +485,7 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     for name, wrong in (
         ("file", {1: "missing.png", 8: "", 9: "../secret.png", 12: "13.png"}),
         ("label", {3: "", 7: "lynx", 12: "dog"}),  # a lynx is in the validation split alone
-        ("split", {5: "training set", 7: "val"}),
+        ("split", {5: "practice", 7: "val"}),
     ):
         for row, cell in wrong.items():
             bad_rows[name][row] = cell
@@ -494,7 +494,7 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     reasons = {
         3: f"'missing.png' is not a file in {photos}",
         5: "the cell of 'label' is empty",
-        7: f"the split 'training set' is not one of {SHOWN_NAMES}",
+        7: f"the split 'practice' is not one of {SHOWN_NAMES}",
         9: "'lynx' in 'label' is not a label of the task or of a row to train on",
         10: "the cell of 'file' is empty",
         11: f"'../secret.png' is not in {photos}",
@@ -516,6 +516,8 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
         table(base(age=[wrong.get(i, n) for i, n in enumerate(NUMBERS)]))
     reasons = {row + 2: f"'{cell}' in 'age' is not a finite number" for row, cell in wrong.items()}
     assert errors(caught) == reasons
+    with pytest.raises(ValueError, match=r"'-999' in 'age' stands for a missing number"):
+        table(base(age=["-999" if i == 3 else f"{i + 0.5}" for i in range(COUNT)]))
     columns = {name: [*cells, cells[4]] for name, cells in base(label=ANIMALS).items()}
     splits = table(columns)
     assert len(splits.train) + len(splits.val) == COUNT
