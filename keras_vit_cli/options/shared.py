@@ -9,6 +9,7 @@ from keras_vit_cli.options.option import (
     POSITIONAL,
     Integers,
     Numbers,
+    NumbersOr,
     UsageError,
     band_numbers,
     in_data,
@@ -16,7 +17,6 @@ from keras_vit_cli.options.option import (
     in_recipe,
     in_run,
     nodata_rule,
-    scale_of_depth,
 )
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -172,8 +172,7 @@ depth_scale = partial(
     "inverse, where larger numbers are nearer, as disparities "
     "(default: 1 in files of floats; files of integers need it; evaluate takes the model's)",
     None,
-    metavar="NUMBER",
-    type=scale_of_depth,
+    NumbersOr(0, 1e6, metavar="NUMBER", word="inverse"),
 )
 file_column = partial(
     in_data,

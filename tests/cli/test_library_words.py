@@ -14,6 +14,7 @@ from keras_vit_cli.printing import short_warnings
 # The command | a message of the library | what is printed.
 MESSAGES = """
 train | cache=9 is too few: leave cache= out. | --cache 9 is too few: leave --cache out.
+train | give one as label_columns=. | give one as --label-columns.
 train | no pixels (nodata='mean') | no pixels (--nodata mean)
 train | load it with bands=(4, 3, 2). | load it with --bands 4,3,2.
 train | give balance="weights" or balance="logits" | give --balance weights or --balance logits

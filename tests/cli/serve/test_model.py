@@ -69,8 +69,9 @@ def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     contract = SimpleNamespace(
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
         evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False, statistics=None,
-        seen_images=None,
+        seen_images=None, tasks=(), has_task=True,
     )  # fmt: skip
+    contract.heads = (contract,)
     file = tmp_path / "model.onnx"
     file.write_bytes(b"")
     exported = ExportedModel(file, contract, lambda x: [np.full((len(x), 2), 0.5)])
