@@ -178,7 +178,9 @@ class FileSplit(IndexedSplit):
         if self.bands is not None or not len(self):
             return super().looks()
         with ThreadPoolExecutor(available_processors()) as pool:
-            return np.stack(list(pool.map(look_of, map(self._contents, range(len(self))))))
+            # Each file is read by its thread: the pool takes all its arguments at once.
+            read = pool.map(lambda index: look_of(self._contents(index)), range(len(self)))
+            return np.stack(list(read))
 
     def _contents(self, index: int) -> bytes:
         try:

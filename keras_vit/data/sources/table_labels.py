@@ -29,25 +29,14 @@ from keras_vit.data.sources.table_files import MOST_COLUMNS, Cell
 from keras_vit.tasks import TASKS, Task
 from keras_vit.tasks.ordinal import grade_order, known_order
 
-MISSING = (-99, -999, -9999, -99999, -32768)  # what stands for a number that nobody knows
+_MARKS = (-99, -999, -9999, -99999, -32768)  # what stands for a number that nobody knows
 FEW = 20  # distinct integers that are taken as classes
 # Names of columns whose integers may be classes, however many there are.
 _OF_CLASSES = re.compile(
     r"(.*[\W_])?(labels?|class(es)?|categor(y|ies)|species|target|y)([\W_]?(id|idx|index|no))?"
 )
 
-_MISSING = (
-    "nan",
-    "<na>",
-    "na",
-    "n/a",
-    "#n/a",
-    "null",
-    "nil",
-    "none",
-    "-",
-    "?",
-)  # as tools write it
+_MISSING = ("nan", "<na>", "na", "n/a", "#n/a", "null", "nil", "none", "-", "?")  # as tools write
 
 Columns = Mapping[str, Sequence[Cell]]
 
@@ -347,7 +336,7 @@ def _numbers(columns: Columns, kind: str, bad: dict[int, str]) -> np.ndarray:
                 bad.setdefault(row, f"the cell of {name!r} is empty, and not {accepted}")
             else:
                 bad.setdefault(row, f"{shown(cell)} in {name!r} is not {accepted}")
-        of_column, is_mark = values[:, column], np.isin(values[:, column], MISSING)
+        of_column, is_mark = values[:, column], np.isin(values[:, column], _MARKS)
         if kind == "regression" and is_mark.any() and (of_column[~is_mark] >= 0).all():
             for row in np.flatnonzero(is_mark).tolist():
                 what = "stands for a missing number, as all others are 0 or above"
