@@ -283,8 +283,8 @@ class IndexedSplit(Split):
         """
         if self._digests is None:
             with ThreadPoolExecutor(available_processors()) as pool:
-                read = pool.map(self._contents, range(len(self)))
-                self._digests = np.array([digest_of(one) for one in read], f"S{DIGEST_DIGITS}")
+                read = pool.map(lambda i: digest_of(self._contents(i)), range(len(self)))
+                self._digests = np.array(list(read), f"S{DIGEST_DIGITS}")
         return self._digests
 
     def looks(self) -> np.ndarray:
