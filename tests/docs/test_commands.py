@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import keras_vit
+from keras_vit.tasks import Segmentation
 from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options import COMMANDS
@@ -61,6 +62,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = ("seed0", "seed1", "seed2", "flowers_0", "flowers_1", "flowers_2", "teacher")
         for name in (*names, "before", "after"):
             shutil.copytree("runs/photos", f"runs/{name}")
+        masks = Segmentation(("sky", "tree"))  # on the same encoder
+        shutil.copytree(
+            "runs/photos", "runs/masks", ignore=shutil.ignore_patterns("*.keras", "SHA*")
+        )
+        keras_vit.load("runs/photos").with_classifier(task=masks).save("runs/masks/model.keras")
         for name, layout in (("ViT-B_16.npz", "google"), ("model.safetensors", "timm")):
             keras_vit.save_weights(keras_vit.ViTB16(num_classes=5), name, layout=layout)
         keras_vit.save_weights(keras_vit.ViTB16(), "FOLDER", layout="huggingface")
