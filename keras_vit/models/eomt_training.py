@@ -106,7 +106,6 @@ class QueryTrainedModel(ImageModel):
             "class_logits": classes,
         }
 
-    @property
     def _query_loss(self) -> QueryLoss:
         loss = query_loss(self.loss, self.head_kind)
         assert loss is not None
@@ -119,7 +118,7 @@ class QueryTrainedModel(ImageModel):
         """Draw which queries each block holds to their masks, bool `(rows, queries)` each."""
         head, seed = self._config.map_head, self.annealing_seed
         step = ops.cast(ops.convert_to_tensor(seed.state)[1], "float32")  # one draw per step
-        share = masked_share(step, self._query_loss.steps, head.blocks)
+        share = masked_share(step, self._query_loss().steps, head.blocks)
         shape = (head.blocks, head.queries)
         uniform = random_rows(lambda count: _uniform((count, *shape), seed), rows)
         return [uniform[:, i] < share[i] for i in range(head.blocks)]
@@ -142,7 +141,7 @@ class QueryTrainedModel(ImageModel):
                 "keras_vit.tasks.get('segmentation', ...).loss()."
             )
         predictions = zip(y_pred["mask_logits"], y_pred["class_logits"], strict=True)
-        loss, draw = self._query_loss, partial(_uniform, seed=self.point_seed)
+        loss, draw = self._query_loss(), partial(_uniform, seed=self.point_seed)
         total = sum(loss.of_queries(y, *prediction, draw) for prediction in predictions)
         return total + sum(map(ops.sum, self.losses))
 
