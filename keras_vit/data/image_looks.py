@@ -58,5 +58,5 @@ def _alike(looks: np.ndarray, known: np.ndarray, bits: int) -> np.ndarray:
 
 def _signs(looks: np.ndarray) -> np.ndarray:
     """Return bits as -1 and 1: the product of two rows is 128 less twice the bits that differ."""
-    octets = np.ascontiguousarray(looks, "<u8").view(np.uint8).reshape(len(looks), -1)
+    octets = np.ascontiguousarray(looks, "<u8").view(np.uint8).reshape(-1, 8 * WORDS)
     return np.unpackbits(octets, axis=-1).astype(np.float32) * 2 - 1

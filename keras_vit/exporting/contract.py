@@ -102,7 +102,7 @@ class Contract:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The names of the outputs that a proof has numbers of: the answers, and the novelty."""
+        """The names of the outputs that a proof has numbers of, answers and novelty."""
         return (*self.answers, *self.outputs[-1:] * self.novelty)
 
     @property
