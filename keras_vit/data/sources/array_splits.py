@@ -74,7 +74,7 @@ class ArraySplit(IndexedSplit):
         self._images, self._labels = images, labels
         self.reader = resolve_reader(reader)
 
-    _per_example = ("_labels", "_digests", "_images")
+    _per_example = ("_labels", "_digests", "_looks", "_images")
     _cached = ("_label_tensor", "_image_tensor")
 
     def as_arrays(self) -> tuple[np.ndarray, np.ndarray]:

@@ -102,7 +102,7 @@ class FileSplit(IndexedSplit):
 
     can_fail = True
     bitmaps = False  # whether the files are BMP, without palettes, which TensorFlow decodes
-    _per_example: tuple[str, ...] = ("_labels", "_digests", "files", "groups")
+    _per_example: tuple[str, ...] = ("_labels", "_digests", "_looks", "files", "groups")
     _cached = ("_label_tensor", "_file_tensor")
 
     def __init__(
@@ -174,9 +174,9 @@ class FileSplit(IndexedSplit):
             image = fill_missing(image, self.nodata)
         return crop_to_box(image, crop)
 
-    def looks(self) -> np.ndarray:
+    def _looks_of_files(self) -> np.ndarray:
         if self.bands is not None or not len(self):
-            return super().looks()
+            return super()._looks_of_files()
         with ThreadPoolExecutor(available_processors()) as pool:
             # Each file is read by its thread: the pool takes all its arguments at once.
             read = pool.map(lambda index: look_of(self._contents(index)), range(len(self)))

@@ -193,8 +193,9 @@ class IndexedSplit(Split):
 
     _labels: np.ndarray
     _digests: np.ndarray | None = None
+    _looks: np.ndarray | None = None
     # Attributes with an entry per example, and those that are made from them when first asked for.
-    _per_example: tuple[str, ...] = ("_labels", "_digests")
+    _per_example: tuple[str, ...] = ("_labels", "_digests", "_looks")
     _cached: tuple[str, ...] = ("_label_tensor",)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Self:
@@ -290,8 +291,13 @@ class IndexedSplit(Split):
     def looks(self) -> np.ndarray:
         """Return what each image looks like, uint64 `(images, 2)`: see `image_looks.look_of`.
 
-        Zeros of those that are not files of photographs.
+        Zeros of those that are not files of photographs. The first call decodes every file.
         """
+        if self._looks is None:
+            self._looks = self._looks_of_files()
+        return self._looks
+
+    def _looks_of_files(self) -> np.ndarray:
         return np.zeros((len(self), WORDS), np.uint64)
 
     def _contents(self, index: int) -> bytes:
