@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_vit._base.errors import check_choice
+from keras_vit._base.errors import check_choice, printable, warn_at_caller
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.answers import answers_in_graph, outputs_in_graph
 from keras_vit.models.shared_model import SharedModel
@@ -52,6 +52,11 @@ def mean_of_views(model: keras.Model, views: str | None = None) -> Any:
     chosen = VIEWS[check_choice(name, "views", VIEWS)]
     if len(chosen) == 1:
         return model
+    if reason := getattr(getattr(model, "task", None), "changes_in_mirror", ""):
+        warn_at_caller(
+            f'views="{name}" averages over mirror images, which show {printable(reason)}: '
+            'give views="one".'
+        )
     shape = model.inputs[0].shape
     first = getattr(model, "data_format", "channels_last") == "channels_first"
     rows, columns = (2, 3) if first else (1, 2)

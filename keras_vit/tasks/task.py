@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 from keras_vit._base.errors import check_arguments, check_choice, listed
 from keras_vit.tasks.answer import Answer
+from keras_vit.tasks.mirrored import moved_in_mirror, swapped_in_mirror
 from keras_vit.tasks.target import Target
 
 
@@ -60,6 +61,18 @@ class Task(Target, Answer):
             )
         if self._repeated and self.distinct:
             raise ValueError(f"{kind} has these names more than once: {listed(self._repeated)}.")
+
+    @property
+    def changes_in_mirror(self) -> str:
+        """What a mirror image shows in place of what it has, by the names; "" where nothing.
+
+        Example:
+
+        >>> from keras_vit.tasks import Classification
+        >>> Classification(("left hand", "right hand")).changes_in_mirror
+        "'right hand' for 'left hand'"
+        """
+        return (moved_in_mirror if self.are_numbers else swapped_in_mirror)(self.names)
 
     def _set(self, **values: Any) -> None:
         """Set fields while the object is made; it is frozen afterwards."""

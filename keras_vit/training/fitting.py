@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit._base.errors import as_pair, counted
+from keras_vit._base.errors import as_pair, counted, printable
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
 from keras_vit.data.sources.cached_files import note_of_cache
 from keras_vit.data.sources.splits import IndexedSplit
@@ -250,6 +250,11 @@ def _augmentation(
     if augment is None and not task.keeps_in_crop and settings.crop != "resize":
         settings = replace(settings, crop="resize")
         print_fn(f"without random crops: what is enlarged has another {task.kind}")
+    if augment is None and settings.flip and (reason := task.changes_in_mirror):
+        crop = "resize" if task.are_numbers else settings.crop
+        settings = replace(settings, flip=False, crop=crop)
+        also = " and random crops" if task.are_numbers else ""
+        print_fn(f"without mirror images{also}: they would show {printable(reason)}")
     if (settings.mixup or settings.cutmix) and not task.mixes:
         settings = replace(settings, mixup=0.0, cutmix=0.0)
         print_fn(f"without mixup and CutMix: {task.kind} targets cannot be mixed")

@@ -120,7 +120,9 @@ def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
     if path.exists() or ":" in text:  # MODEL:TAG, records:FOLDER, gs://BUCKET
         return
     folder = Path(options.get("data") or options.get("photos") or ".").expanduser()
-    if kind is TABLE and (folder / path).exists():  # it may lie among its images
+    # A table may lie among its images, and one of each split beside these.
+    places = (str(folder / part / glob.escape(text)) for part in ("", "*"))
+    if kind is TABLE and any(map(glob.glob, places)):
         return
     if kind is WEIGHTS and not (_looks_like_path(text) or (path.suffix and near_paths(path))):
         return

@@ -222,8 +222,11 @@ class Run:
             )
             self.job = replace(self.job, weights=weights)
         name, self.recipe = suited_recipe(self.job, self.recipe, self.loaded, self.print)
+        changes = bool(self.loaded.task.changes_in_mirror)
+        if changes and self.job.views is None:
+            self.recipe = replace(self.recipe, views="one")
         mirrors = not self.loaded.task.keeps_in_mirror
-        if mirrors and (note := note_of_mirroring(self.job, self.recipe)):
+        if mirrors and not changes and (note := note_of_mirroring(self.job, self.recipe)):
             self.print(note)
         self.facts["recipe"] = name
         task, recipe = self.loaded.task, self.recipe

@@ -52,11 +52,13 @@ from keras_vit.data.sources.other_formats import (
 from keras_vit.data.sources.split_names import (
     are_splits,
     folders_in,
+    photographs_and_maps,
     split_folders,
     split_lists,
     split_of,
     with_validation,
 )
+from keras_vit.data.sources.split_tables import labels_in_splits
 from keras_vit.data.sources.splits import (
     DIGEST_DIGITS,
     GRAY,
@@ -338,6 +340,14 @@ def _class_names(folder: Path, options: FileOptions) -> tuple[str, ...]:
         raise ValueError(
             f"{folder} has the {have} {', '.join(names)} without class folders: give "
             f"{names[0]}/<class>/*.jpg, or a table of labels (labels='labels.csv')."
+            f"{labels_in_splits(folder)}"
+        )
+    if pair := photographs_and_maps(names):
+        photographs, maps = (folder / name for name in pair)
+        raise ValueError(
+            f"{printable(folder)} has {pair[0]} and {pair[1]}, which are the names of photographs "
+            f"and their masks, not of classes: give {printable(photographs)} as the folder, and "
+            f"labels={printable(maps)!r}; or rename them, if they are classes."
         )
     if len(names) < (1 if options.whole else 2):
         needs = "one or more are needed" if options.whole else "a classifier needs two or more"

@@ -16,8 +16,10 @@ from keras_vit._base.errors import counted, listed, printable, warn_at_caller
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import read_contents
+from keras_vit.data.sources.listings import read_text
 from keras_vit.data.sources.map_folder import beside
 from keras_vit.data.sources.polygons import polygon_pixels
+from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.tasks.pixel_losses import IGNORED
 
 NAMES = "classes.txt"
@@ -168,6 +170,41 @@ class Yolo(Labelme):
         return Shape(self.names[number] if self.names else row[0], (_outline(corners, size),))
 
 
+def names_of_yolo(labels: Path) -> tuple[str, ...]:
+    """Return the names of classes in YOLO's `data.yaml`, in the folder of labels or above it.
+
+    Without such a file there are none; nor without PyYAML, which a warning says.
+
+    Raises:
+        ValueError: The file does not have a list of names, or a number for each.
+    """
+    folders = (labels, *labels.absolute().parents[:2])
+    files = [each for folder in folders for each in sorted(folder.glob("*.y*ml"))]
+    for file in files:
+        try:
+            import yaml
+        except ImportError:
+            warn_at_caller(
+                f"{printable(file)} may have the names of the classes; PyYAML reads it: "
+                f"pip install pyyaml; or list them in {NAMES}."
+            )
+            return ()
+        try:
+            names = yaml.safe_load(read_text(file, "the names of classes"))["names"]
+            if isinstance(names, dict):
+                names = [names[number] for number in range(len(names))]
+            if not isinstance(names, list) or not all(isinstance(x, str | int) for x in names):
+                raise TypeError("they are not a list of texts")
+        # PyYAML's own for tags such as "!!int ''" and "!!timestamp x".
+        except (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{printable(file)} does not have the names of YOLO's classes "
+                f"({printable(repr(error))}): give names: [cat, dog], or list them in {NAMES}."
+            ) from error
+        return tuple(map(str, names))
+    return ()
+
+
 class Coco(Labelme):
     """One JSON file of COCO for all photographs: polygons, and run lengths by pycocotools."""
 
@@ -179,41 +216,54 @@ class Coco(Labelme):
 
     def __init__(self, folder: Path, labels: Path, names: Sequence[str]) -> None:
         super().__init__(folder, labels, names)
-        try:
-            record = _fields(_read_json(labels), "images", "annotations", "categories")
-            images = [_fields(one, "id", "file_name") for one in record["images"]]
-            kinds = [_fields(one, "id", "name") for one in record["categories"]]
-            self.images = {str(one["id"]): one for one in images}
-            self.kinds = {int(one["id"]): str(one["name"]) for one in kinds}
-            if len(self.kinds) < len(kinds):
-                raise ValueError("has two categories with one id")
-            self.annotations: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-            for one in record["annotations"]:
-                each = _fields(one, "image_id", "category_id", "segmentation")
-                self.annotations[str(each["image_id"])].append(each)
-        except (BadImageError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{printable(labels)}: {printable(str(error))}. {self.layout}"
-            ) from error
+        self.images: dict[str, tuple[Path, Mapping[str, Any]]] = {}
+        self.kinds: dict[int, str] = {}
+        self.annotations: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        for file in [labels] if labels.exists() else files_of_splits(folder, labels.name):
+            try:
+                self._read(file)
+            except (BadImageError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{printable(file)}: {printable(str(error))}. {self.layout}"
+                ) from error
         rows = [one for each in self.annotations.values() for one in each]
         if any(isinstance(one["segmentation"], dict) for one in rows):
             _pycocotools()  # before any work
 
+    def _read(self, file: Path) -> None:
+        record = _fields(_read_json(file), "images", "annotations", "categories")
+        for one in record["images"]:
+            self.images[f"{file}:{_fields(one, 'id', 'file_name')['id']}"] = file, one
+        kinds = [_fields(one, "id", "name") for one in record["categories"]]
+        numbers = {int(one["id"]): str(one["name"]) for one in kinds}
+        if len(numbers) < len(kinds):
+            raise ValueError("has two categories with one id")
+        if any(self.kinds.get(number, name) != name for number, name in numbers.items()):
+            raise ValueError("has other categories than the files of the other splits")
+        # Roboflow's files begin with a category that is but the kind of the others.
+        used = {one.get("category_id") for one in record["annotations"] if isinstance(one, dict)}
+        above = {one.get("supercategory") for one in kinds}
+        unused = {n for n, name in numbers.items() if name in above and n not in used}
+        self.kinds |= {n: name for n, name in numbers.items() if n not in unused}
+        for one in record["annotations"]:
+            each = _fields(one, "image_id", "category_id", "segmentation")
+            self.annotations[f"{file}:{each['image_id']}"].append(each)
+
     def find(self, paths: Iterable[Path]) -> dict[Path, Any]:
         there = {os.path.abspath(path): path for path in paths}
         sources: dict[Path, Any] = {}
-        for number, image in self.images.items():
+        for number, (file, image) in self.images.items():
             name = str(image["file_name"])
-            places = [os.path.abspath(top / name) for top in (self.folder, self.labels.parent)]
+            places = [os.path.abspath(top / name) for top in (file.parent, self.folder)]
             path = next((there[place] for place in places if place in there), None)
             if path is None:
-                self.problems.append(f"{name}: is in {self.labels}, and not in {self.folder}")
+                self.problems.append(f"{name}: is in {file}, and not in {self.folder}")
             else:
                 sources[path] = number
         return sources
 
     def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
-        image = self.images[source]
+        _, image = self.images[source]
         _check_size(image.get("height"), image.get("width"), size)
         return tuple(self._annotation(one, size) for one in self.annotations[source])
 

@@ -26,6 +26,7 @@ from keras_vit._base.errors import (
 from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
+from keras_vit.data.sources.split_tables import files_of_splits, read_tables_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.table_cells import number, shown
 from keras_vit.data.sources.table_files import Cell, Table, read_table
@@ -101,7 +102,10 @@ def load_table(
             f"{printable(folder)} is not a folder here: with labels, give that of the images."
         )
     path = Path(options.labels).expanduser()
-    table = read_table(path if path.exists() else folder / path)
+    if not path.exists() and not (folder / path).exists() and files_of_splits(folder, path):
+        table = read_tables_of_splits(folder, path)
+    else:
+        table = read_table(path if path.exists() else folder / path)
     with naming_file(table.path):
         rows = _read_rows(folder, table, options, reading)
     files, labels, groups = rows.files, rows.labels, rows.groups

@@ -7,12 +7,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable
+from keras_vit._base.errors import counted, listed, printable, warn_at_caller
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError
@@ -21,6 +22,7 @@ from keras_vit.data.decode.image_kinds import is_hidden, kind_of
 from keras_vit.data.decode.pillow import displayed_size
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
 from keras_vit.data.sources.split_names import split_of, with_validation
+from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.verification import Checked
 from keras_vit.tasks import Task
@@ -71,6 +73,8 @@ def maps_in(folder: Path, labels: str | os.PathLike[str]) -> Path | None:
     """
     path = Path(labels).expanduser()
     is_file = path.suffix.lower() == ".json"
+    if is_file and not path.exists() and files_of_splits(folder, path):
+        return folder / path  # which stands for those of all splits
     return next((p for p in (path, folder / path) if p.is_dir() or (is_file and p.is_file())), None)
 
 
@@ -105,14 +109,28 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
     """Return the file of labels of each photograph: of its name and folders, with a suffix.
 
     The suffix may be in upper case, and the first of several counts. Photographs without such a
-    file are left out.
+    file are left out. Where none has one, all files may have one ending more, as `1_mask.png`.
     """
     there: dict[Path, Path] = {}
     files = sorted(labels.rglob("*"))  # of two, the one in lower case
     for suffix in reversed(suffixes):
         there |= {path.with_suffix(""): path for path in files if path.suffix.lower() == suffix}
     stems = {path: (labels / path.relative_to(folder)).with_suffix("") for path in paths}
-    return {path: there[stem] for path, stem in stems.items() if stem in there}
+    found = {path: there[stem] for path, stem in stems.items() if stem in there}
+    if found or not stems:
+        return found
+    first = next(iter(stems.values()))
+    near = (each.name for each in there if each.parent == first.parent)
+    endings = [name[len(first.name) :] for name in near if name.startswith(first.name)]
+    longer = {end: {p: s.with_name(s.name + end) for p, s in stems.items()} for end in endings}
+    fitting = {end: names for end, names in longer.items() if there.keys() >= {*names.values()}}
+    if len(fitting) != 1:
+        return {}
+    ((end, names),) = fitting.items()
+    warn_at_caller(
+        f"Files whose names end in {printable(end)} are taken for the photographs' maps."
+    )
+    return {path: there[name] for path, name in names.items()}
 
 
 def check_complete(
@@ -132,7 +150,9 @@ def check_complete(
     if missing:
         names = printable(listed(list(map(str, missing)), 3))
         first = (maps / missing[0]).with_suffix(suffix)
+        near = sorted(first.parent.glob(f"{escape(first.stem)}*")) if maps.is_dir() else []
         where = f"; {printable(first)} is not there" if maps.is_dir() else ""
+        where += f", and {printable(near[0].name)} is" if near else ""
         raise ValueError(
             f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} have "
             f"no {noun} in {printable(maps)}: {names}{where}. {layout}"

@@ -14,6 +14,7 @@ from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.budget import BudgetedFile
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.decode.quiet_decoders import QUIET
+from keras_vit.data.sources.colored_masks import ColoredMask, ColorTable, color_table
 from keras_vit.data.sources.folder import FileOptions
 from keras_vit.data.sources.label_drawings import (
     BACKGROUND,
@@ -22,7 +23,9 @@ from keras_vit.data.sources.label_drawings import (
     Drawing,
     Labelme,
     Shape,
+    Yolo,
     drawings_in,
+    names_of_yolo,
     numbers_of,
     with_background,
 )
@@ -50,7 +53,8 @@ _MODES = ("1", "L", "P", "I;16", "I;16B", "I")
 _LAYOUT = (
     "Give PNG files with the number of a class in each pixel, gray or with a palette, each with "
     "the name and folders of its photograph: photos/train/1.jpg has masks/train/1.png. Polygons of "
-    "labelme and YOLO, and a JSON file of COCO, are read as well."
+    "labelme and YOLO, and a JSON file of COCO, are read as well; and colors, with their table "
+    "labelmap.txt, as CVAT writes it, beside."
 )
 
 
@@ -64,7 +68,7 @@ class MaskSplit(MapSplit):
 
     def label_map(self, index: int) -> np.ndarray:
         mask = self.sources[index]
-        if isinstance(mask, Drawing):
+        if isinstance(mask, Drawing | ColoredMask):
             return mask.class_map()
         return read_mask(mask, self.max_pixels)[0]
 
@@ -72,7 +76,7 @@ class MaskSplit(MapSplit):
 class _Mask(NamedTuple):
     """What is known of a mask once it was read: how often it has each number, and its colors."""
 
-    source: Path | Drawing
+    source: Path | Drawing | ColoredMask
     counts: np.ndarray
     palette: Sequence[int] = ()
 
@@ -108,6 +112,9 @@ def load_masks(
     names = _names_of(task)
     of_numbers = listed_names or tuple(name for name in names if name not in BACKGROUND)
     drawings = drawings_in(folder, masks, of_numbers)
+    if isinstance(drawings, Yolo) and not listed_names:
+        listed_names = names_of_yolo(masks)
+        drawings.names = listed_names or drawings.names
     layout = drawings.layout if drawings else _LAYOUT
     sources = drawings.find(paths) if drawings else beside(paths, folder, masks, SUFFIX)
     suffix = drawings.suffix if drawings else SUFFIX
@@ -118,8 +125,10 @@ def load_masks(
             paths, sources, drawings, names, listed_names, options.max_pixels
         )
     else:
-        names = names or listed_names
-        known = _checked_masks(paths, sources, len(names) or None, options.max_pixels)
+        table = _table_of_colors(masks, [sources[path] for path in paths])
+        names = names or (table.names if table else listed_names)
+        table = table and table.of_classes(names)
+        known = _checked_masks(paths, sources, len(names) or None, options.max_pixels, table)
     most = max((int(np.flatnonzero(m.counts[:IGNORED]).max(initial=-1)) for m in known), default=-1)
     size = len(names) or max(most + 1, 2)
     colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
@@ -145,8 +154,8 @@ def _check_numbers(known: Sequence[_Mask], names: Sequence[str], whole: bool) ->
         if totals[IGNORED]:
             text += (
                 f", and {IGNORED}, which is for pixels of no known class: where it means the other "
-                "class, as in masks of black and white, write 1 in its place: "
-                "PIL.Image.fromarray(np.uint8(np.asarray(mask) > 127))"
+                "class, as in masks of black and white, write labelmap.txt beside the masks, with "
+                "the lines background:0,0,0:: and object:255,255,255::"
             )
         if not whole:
             raise ValueError(f"{text}. There is nothing to learn.")
@@ -224,20 +233,45 @@ def _listed_names(file: Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
+def _table_of_colors(masks: Path, files: Sequence[Path]) -> ColorTable | None:
+    """Return the table of the colors of masks; None where there is none, or masks have numbers."""
+    from PIL import Image
+
+    try:
+        with QUIET, Image.open(files[0], formats=("PNG",)) as image:
+            mode = image.mode
+    except Exception:  # each decoder raises what it stumbles over; all are reported together
+        return None
+    if mode in _MODES and mode not in ("1", "L"):
+        return None
+    table = color_table(masks)
+    # Gray ones may be numbers, and colors where the table is of grays, such as black and white.
+    return table if mode not in _MODES or (table and table.is_gray) else None
+
+
 def _checked_masks(
-    paths: Sequence[Path], sources: Mapping[Path, Path], size: int | None, max_pixels: int | None
+    paths: Sequence[Path],
+    sources: Mapping[Path, Path],
+    size: int | None,
+    max_pixels: int | None,
+    table: ColorTable | None,
 ) -> list[_Mask]:
     """Read every mask once, and refuse all that do not fit in one error."""
 
     def look(path: Path) -> _Mask:
         size_of_photograph = size_of(path, max_pixels)
-        mask, palette = read_mask(sources[path], max_pixels)
+        source: Path | ColoredMask = sources[path]
+        if table is None:
+            mask, palette = read_mask(sources[path], max_pixels)
+        else:
+            source = ColoredMask(sources[path], table, max_pixels)
+            mask, palette = source.class_map(), table.palette
         check_map_size(mask.shape, size_of_photograph)
         wrong = mask[(mask != IGNORED) & ((mask < 0) | (mask >= (size or IGNORED)))]
         if wrong.size:
             most = "254" if size is None else f"{size - 1}"
             raise ValueError(f"has the number {wrong[0]}, and classes are from 0 to {most}")
-        return _Mask(sources[path], pixel_counts(mask[None], IGNORED + 1)[0], palette)
+        return _Mask(source, pixel_counts(mask[None], IGNORED + 1)[0], palette)
 
     return each_map(paths, look, sources, "mask", _UNKNOWN + _LAYOUT)
 
@@ -261,6 +295,8 @@ def _drawn_masks(
     shapes = dict(zip(paths, readings, strict=True))
     if not names:
         labels = {shape.label for _, each in shapes.values() for shape in each}
+        if not labels and not listed_names:
+            raise ValueError(f"Not one file of labels has a shape. {layout}")
         names = with_background(listed_names or drawings.order(labels - {UNKNOWN, *BACKGROUND}))
         if not listed_names and len(same := Counter(map(lookalike, names))) < len(names):
             alike = [name for name in names if same[lookalike(name)] > 1]

@@ -21,6 +21,12 @@ SHOWN_NAMES = "train, val, test (also training, train_set, valid, validation, de
 _SPLIT_OF = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 _PRIORITY = list(_SPLIT_OF)
 _BEHIND = re.compile(r"[ _-]?(set|data|images)$")
+# Names of folders of photographs, and of what lies beside them for every pixel, in lower case.
+_PHOTOGRAPHS = re.compile(r"(jpeg|png|rgb|color)?_?(im(age|g)s?|photos?|photographs?|pictures?)")
+_MAPS = re.compile(
+    r"(segmentation|mask|label|annotation|annot|groundtruth|ground_truth|gt|trimap|depth|disparity)"
+    r"(class|object)?_?(s|maps?|images?|png)?"
+)
 
 Unused = list[tuple[Path, str]]  # a path, and why it is not used
 Part = TypeVar("Part")
@@ -68,6 +74,24 @@ def split_folders(folder: Path) -> tuple[dict[str, Path], Unused]:
     others = [path for path in inner if split_of(path.name) is None]
     unused += [(path, f"a folder beside {holders[0].name} that is not a split") for path in others]
     return parts, unused
+
+
+def photographs_and_maps(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return which folders have photographs and the masks or depths of these, by their names.
+
+    >>> photographs_and_maps(["JPEGImages", "SegmentationClass"])
+    ('JPEGImages', 'SegmentationClass')
+    >>> photographs_and_maps(["train", "train_labels"]), photographs_and_maps(["images", "text"])
+    (('train', 'train_labels'), None)
+    """
+    maps = [name for name in names if _MAPS.fullmatch(name.lower())]
+    maps.sort(key=lambda name: not name.lower().startswith(("mask", "segm")))  # rather than labels
+    photographs = [name for name in names if _PHOTOGRAPHS.fullmatch(name.lower())]
+    for name in names:  # train and train_labels
+        start, _, end = name.lower().rpartition("_")
+        if _MAPS.fullmatch(end) and (same := [x for x in names if x.lower() == start]):
+            return same[0], name
+    return (photographs[0], maps[0]) if photographs and maps else None
 
 
 def split_lists(folder: Path) -> tuple[dict[str, Path], Unused]:

@@ -173,6 +173,12 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
     ((name, cells),) = columns.items()
     filled = [cell for cell in cells if cell != ""]
     if any(isinstance(cell, tuple) for cell in filled):
+        pairs = {tuple(map(number, cell)) for cell in filled if isinstance(cell, tuple)}
+        if all(len(x) == 2 and None not in x and x[0] < x[1] for x in pairs):  # type: ignore[operator]
+            raise ValueError(
+                f"{name!r} holds pairs of rising numbers, such as {shown(filled[0])}: are they "
+                "ranges? Then write 0-2 for (0, 2); if they are labels, give task='multilabel'."
+            )
         return "multilabel", f"cells of {name!r} are lists"
     if rows_of_flags(filled, separator) is not None:
         return "multilabel", f"cells of {name!r} hold 0 and 1"

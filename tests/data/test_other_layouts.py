@@ -1,0 +1,177 @@
+"""Folders and tables as other tools write them: read for what they are, or refused with the fix."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import data, tasks
+
+SIZE = (12, 10)
+COLORS = {"background": (0, 0, 0), "cat": (250, 50, 83), "dog": (51, 221, 255)}
+LABELMAP = "# label:color_rgb:parts:actions\n" + "".join(
+    f"{name}:{','.join(map(str, color))}::\n" for name, color in COLORS.items()
+)
+NUMBERS = np.arange(120).reshape(10, 12) % 3
+SQUARE = "0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n"
+
+
+def write(folder: Path, files: dict[str, Any]) -> Path:
+    """Files of texts, JSON, pixels of a mask, or a number of which a photograph is made."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, int):
+            pixels = np.random.default_rng(content).integers(0, 255, (2, 2, 3), np.uint8)
+            Image.fromarray(pixels).resize(SIZE).save(path)
+        elif isinstance(content, np.ndarray):
+            Image.fromarray(content.astype(np.uint8)).save(path)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def in_both(photo: str, beside: str, content: Any, count: int = 4) -> dict[str, Any]:
+    """A photograph and what is beside it, for each of several numbers `{i}`."""
+    photos = {photo.format(i=i): i for i in range(count)}
+    return photos | {
+        beside.format(i=i): content.format(i=i % 2) if isinstance(content, str) else content
+        for i in range(count)
+    }
+
+
+def coco(split: str, label: int) -> dict[str, Any]:
+    """As Roboflow exports it: a category of the kind first, and ids from 0 in each split."""
+    outline = [[1, 1, 8, 1, 8, 8, 1, 8]]
+    names = {0: ("animals", "none"), 1: ("cat", "animals"), 2: ("dog", "animals")}
+    each = [{"image_id": i, "category_id": label, "segmentation": outline} for i in range(3)]
+    return {f"{split}/{i}.jpg": i + 10 * label for i in range(3)} | {
+        f"{split}/_annotations.coco.json": {
+            "images": [{"id": i, "file_name": f"{i}.jpg"} for i in range(3)],
+            "annotations": each,
+            "categories": [{"id": i, "name": n, "supercategory": s} for i, (n, s) in names.items()],
+        }
+    }
+
+
+def rows(header: str, line: str, split: str, count: int = 4) -> dict[str, Any]:
+    lines = [line.format(i=i, odd=i % 2, even=1 - i % 2, name="ab"[i % 2]) for i in range(count)]
+    seed = {"train": 0, "valid": 10, "validation": 10, "test": 20}[split]
+    photos = {f"{split}/{i}.jpg": seed + i for i in range(count)}
+    return photos | {
+        f"{split}/{header.partition('|')[0]}": header.partition("|")[2] + "".join(lines)
+    }
+
+
+MASKS = "segmentation"
+COLORED = np.array(list(COLORS.values()))[NUMBERS]
+# What it is called: the files, the folder, its labels, then the kind, the names and the splits.
+READ: dict[str, tuple[dict[str, Any], str, str | None, str, tuple[str, ...], dict[str, int]]] = {
+    "Hugging Face's metadata.csv in each split": (
+        rows("metadata.csv|file_name,label\n", "{i}.jpg,{name}\n", "train")
+        | rows("metadata.csv|file_name,label\n", "{i}.jpg,{name}\n", "validation"),
+        *(".", "metadata.csv", "classification", ("a", "b"), {"train": 4, "val": 4}),
+    ),
+    "Roboflow's _classes.csv in each split": (
+        rows("_classes.csv|filename, a, b\n", "{i}.jpg, 1, {odd}\n", "train")
+        | rows("_classes.csv|filename, a, b\n", "{i}.jpg, {odd}, {even}\n", "valid")
+        | rows("_classes.csv|filename, a, b\n", "{i}.jpg, {odd}, {even}\n", "test"),
+        *(".", "_classes.csv", "multilabel", ("a", "b"), {"train": 4, "val": 4, "test": 4}),
+    ),
+    "COCO in each split": (
+        coco("train", 1) | coco("valid", 2),
+        *(".", "_annotations.coco.json", MASKS, ("background", "cat", "dog")),
+        {"train": 3, "val": 3},
+    ),
+    "YOLO's names in data.yaml": (
+        in_both("images/{i}.jpg", "labels/{i}.txt", "{i} " + SQUARE)
+        | {"data.yaml": "nc: 2\nnames: {0: cat, 1: dog}\n"},
+        *("images", "labels", MASKS, ("background", "cat", "dog"), {"train": 3, "val": 1}),
+    ),
+    "CVAT's colors": (
+        in_both("JPEGImages/{i}.jpg", "SegmentationClass/{i}.png", COLORED)
+        | {"labelmap.txt": LABELMAP},
+        *("JPEGImages", "SegmentationClass", MASKS, tuple(COLORS), {"train": 3, "val": 1}),
+    ),
+    "black and white masks, named after their photographs": (
+        in_both("images/{i}.jpg", "masks/{i}_mask.png", 255 * (NUMBERS > 1))
+        | {"masks/labelmap.txt": "background:0,0,0::\nlesion:255,255,255::\n"},
+        *("images", "masks", MASKS, ("background", "lesion"), {"train": 3, "val": 1}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_other_tools_write_is_read(case: str, tmp_path: Path) -> None:
+    files, folder, labels, kind, names, counts = READ[case]
+    top = write(tmp_path, files)
+    where = labels if labels is None or folder == "." else top / labels
+    splits = data.load(top / folder, labels=where, reader="grain")
+    assert (splits.task.kind, splits.class_names) == (kind, names)
+    assert {name: len(split) for name, split in splits.splits.items()} == counts
+
+
+def test_colors_are_the_numbers_of_their_names(tmp_path: Path) -> None:
+    top = write(tmp_path, READ["CVAT's colors"][0])
+    options: dict[str, Any] = {"labels": top / "SegmentationClass", "reader": "grain"}
+    splits = data.load(top / "JPEGImages", **options)
+    np.testing.assert_array_equal(splits.train.label_map(0), NUMBERS)
+    assert splits.task.colors == tuple(COLORS.values())
+    turned = tasks.Segmentation(("dog", "background", "cat"))
+    splits = data.load(top / "JPEGImages", task=turned, **options)
+    np.testing.assert_array_equal(splits.train.label_map(0), np.array([1, 2, 0])[NUMBERS])
+    Image.fromarray(np.full((10, 12, 3), 7, np.uint8)).save(top / "SegmentationClass/3.png")
+    with pytest.raises(ValueError, match=r"3\.png: has the color 7,7,7, which is not in labelmap"):
+        data.load(top / "JPEGImages", **options)
+
+
+# The files, the folder, its labels, and what the error has.
+REFUSED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
+    "images and masks": (
+        in_both("images/{i}.jpg", "masks/{i}.png", NUMBERS),
+        *(".", None, r"images and masks, which are the names of photographs.*labels='.*masks'"),
+    ),
+    "images and masks of a split": (
+        in_both("train/images/{i}.jpg", "train/masks/{i}.png", NUMBERS),
+        *(".", None, r"train has images and masks"),
+    ),
+    "VOC": (
+        in_both("JPEGImages/{i}.jpg", "SegmentationClass/{i}.png", NUMBERS)
+        | {"Annotations/0.xml": "<a/>"},
+        *(".", None, r"JPEGImages and SegmentationClass"),
+    ),
+    "CamVid": (
+        in_both("train/{i}.jpg", "train_labels/{i}_L.png", NUMBERS),
+        *(".", None, r"train and train_labels"),
+    ),
+    "masks in JPEG files": (
+        in_both("images/{i}.jpg", "masks/{i}.jpg", NUMBERS),
+        *("images", "masks", r"0\.png is not there, and 0\.jpg is"),
+    ),
+    "tables in splits that are not given": (
+        rows("metadata.csv|file_name,label\n", "{i}.jpg,{name}\n", "train")
+        | rows("metadata.csv|file_name,label\n", "{i}.jpg,{name}\n", "validation"),
+        *(".", None, r"There is train/metadata\.csv.*labels='metadata\.csv'"),
+    ),
+    "tables in splits that differ": (
+        rows("metadata.csv|file_name,label\n", "{i}.jpg,{name}\n", "train")
+        | rows("metadata.csv|file_name,kind\n", "{i}.jpg,{name}\n", "validation"),
+        *(".", "metadata.csv", r"do not have the same columns: kind, label is in one of them"),
+    ),
+    "ranges": (
+        in_both("{i}.jpg", "l.csv", 'file,age\n0.jpg,"(0, 2)"\n1.jpg,"(4, 6)"\n2.jpg,"(0, 2)"\n'),
+        *(".", "l.csv", r"pairs of rising numbers, such as '0, 2': are they ranges\?"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_be_something_else_is_refused(case: str, tmp_path: Path) -> None:
+    files, folder, labels, message = REFUSED[case]
+    top = write(tmp_path, files)
+    where = labels if labels is None or folder == "." else top / labels
+    with pytest.raises(ValueError, match=message):
+        data.load(top / folder, labels=where, reader="grain")
