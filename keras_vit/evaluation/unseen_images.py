@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import check_choice, counted, listed, printable
+from keras_vit._base.errors import check_choice, counted, listed, printable, warn_at_caller
 from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
 from keras_vit.data.sources.split_names import split_of
@@ -24,6 +24,7 @@ from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Depth, Ordinal, RelativeDepth, Task
 
+_FAR = 5  # standard deviations
 WHOLE = "all"  # the split of a source that does not have any
 IMAGES = "images.csv"  # of a run: which images it used, and for what
 COLUMNS = ("image", "sha256_begins", "use")
@@ -259,6 +260,15 @@ def check_same_task(model: Any, split: Split) -> None:
             f"{asked.kind} of {_shorten(asked.shown_names)}: give its labels, and what they mean "
             "(labels, task, label_columns)."
         )
+    if task.are_numbers and not task.per_pixel and len(split):
+        numbers = task.check_targets(asked.to_targets(split.labels()))
+        far = np.median(np.abs(numbers), axis=0) > _FAR
+        if far.any():
+            warn_at_caller(
+                f"{printable(task.shown_names[int(far.argmax())])} of most of these images is more "
+                f"than {_FAR} standard deviations away from the mean that {model.name} was trained "
+                "on: is it in another unit?"
+            )
 
 
 def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dict[str, Any]:

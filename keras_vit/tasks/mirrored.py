@@ -1,4 +1,4 @@
-"""Answers that are others in a mirror image, told by their names: left and right, x, an angle."""
+"""Answers that are others in a mirror image, known by their names: left and right, x, an angle."""
 
 import re
 from collections.abc import Sequence

@@ -116,12 +116,13 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
     for suffix in reversed(suffixes):
         there |= {path.with_suffix(""): path for path in files if path.suffix.lower() == suffix}
     stems = {path: (labels / path.relative_to(folder)).with_suffix("") for path in paths}
-    found = {path: there[stem] for path, stem in stems.items() if stem in there}
-    if found or not stems:
-        return found
+    same = {path: there[stem] for path, stem in stems.items() if stem in there}
+    if same or not stems:
+        return same
     first = next(iter(stems.values()))
     near = (each.name for each in there if each.parent == first.parent)
     endings = [name[len(first.name) :] for name in near if name.startswith(first.name)]
+    endings = [end for end in endings if not end[:1].isdigit()]  # 1.jpg and 10.png
     longer = {end: {p: s.with_name(s.name + end) for p, s in stems.items()} for end in endings}
     fitting = {end: names for end, names in longer.items() if there.keys() >= {*names.values()}}
     if len(fitting) != 1:
