@@ -128,6 +128,13 @@ def test_colors_are_the_numbers_of_their_names(tmp_path: Path) -> None:
         data.load(top / "JPEGImages", **options)
 
 
+def test_a_list_in_another_order_is_other_numbers(tmp_path: Path) -> None:
+    files = in_both("images/{i}.jpg", "masks/{i}.png", NUMBERS) | {"masks/classes.txt": "a\nb\nc"}
+    top, turned = write(tmp_path, files), tasks.Segmentation(("b", "a", "c"))
+    with pytest.raises(ValueError, match=r"has a, b, c, and the classes are b, a, c"):
+        data.load(top / "images", labels=top / "masks", task=turned, reader="grain")
+
+
 # The files, the folder, its labels, and what the error has.
 REFUSED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
     "images and masks": (

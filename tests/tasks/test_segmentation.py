@@ -319,7 +319,7 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 # What masks of other tools hold, and what is said of it: an error, or else a warning, or nothing.
 ODD_NUMBERS: dict[str, tuple[list[list[int]], str]] = {
-    "black and white": ([[0, 255]], r"one class alone, 0, and 255.* write 1 in its place.*nothing"),
+    "black and white": ([[0, 255]], r"one class alone, 0, and 255.* write labelmap.txt.*nothing"),
     "nothing drawn": ([[0, 0]], r"one class alone, 0\. There is nothing to learn"),
     "blurred edges": (
         [[0, 3, 9]],

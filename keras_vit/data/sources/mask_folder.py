@@ -126,6 +126,12 @@ def load_masks(
         )
     else:
         table = _table_of_colors(masks, [sources[path] for path in paths])
+        if table is None and names and listed_names and names != listed_names:
+            raise ValueError(
+                f"{printable(masks / NAMES)} has {printable(listed(listed_names))}, and the "
+                f"classes are {printable(listed(names))}: a number would be another class. Write "
+                "the masks' numbers, and the list, in this order."
+            )
         names = names or (table.names if table else listed_names)
         table = table and table.of_classes(names)
         known = _checked_masks(paths, sources, len(names) or None, options.max_pixels, table)
