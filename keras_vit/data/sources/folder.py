@@ -44,6 +44,7 @@ from keras_vit.data.eval_transform import check_bands
 from keras_vit.data.image_looks import look_of
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.listings import read_listing, refuse_overlap
+from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
 from keras_vit.data.sources.other_formats import (
     advice_for,
     how_to_convert,
@@ -70,6 +71,7 @@ from keras_vit.data.sources.splits import (
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
 from keras_vit.tasks.classification import as_task
+from keras_vit.tasks.splitting import held_out
 
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
@@ -246,12 +248,15 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
         general = f"{folder} is a file, not a folder of images. {FOLDER_LAYOUTS}"
         raise NotADirectoryError(advice_for(str(folder)) or general)
     examples, class_names, ignored = _find_examples(folder, options)
+    sources: dict[Path, int] = {}
     if options.whole:
         examples = {"all": examples["train"]} if set(examples) == {"train"} else examples
     elif set(examples) == {"train"}:
-        examples = _stratified(examples["train"], class_names, val_fraction, seed)
+        examples, sources = _split_at_random(examples["train"], class_names, val_fraction, seed)
     else:
         examples = with_validation(examples, folder)
+        train, val = ([file for file, _ in examples.get(s, ())] for s in ("train", "val"))
+        warn_of_shared_sources(train, val)
     files = [file for part in examples.values() for file, _ in part]
     bands, checked = check_images(files, options)
     bad = {file for file, _ in checked.unreadable}
@@ -274,6 +279,8 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
     for name, part in examples.items():
         files, labels = [file for file, _ in part], [label[c] for _, c in part]
         splits[name] = checked_split(name, class_names, files, labels, bands, checked, options)
+        if sources:
+            splits[name].groups = np.array([sources[file] for file in files])
     _report_ignored(ignored)
     report = FileReport(tuple(checked.unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
@@ -402,6 +409,22 @@ def _scan(folder: Path, class_names: Iterable[str], reader: str) -> tuple[Files,
             else:
                 examples.append((path, name))
     return examples, ignored
+
+
+def _split_at_random(
+    examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
+) -> tuple[Examples, dict[Path, int]]:
+    """Return the examples to train on and to validate on, and the source of each, where known."""
+    strata = np.array([class_names.index(name) for _, name in examples], np.int32)
+    files = [file for file, _ in examples]
+    sources = kept_apart(files, strata) if len(set(strata.tolist())) > 1 else None
+    if sources is None:
+        return _stratified(examples, class_names, val_fraction, seed), {}
+    is_held_out = held_out(strata, val_fraction, seed, sources)
+    parts: Examples = {"train": [], "val": []}
+    for example, is_val in zip(examples, is_held_out, strict=True):
+        parts["val" if is_val else "train"].append(example)
+    return parts, dict(zip(files, sources.tolist(), strict=True))
 
 
 def _stratified(

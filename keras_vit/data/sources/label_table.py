@@ -25,6 +25,7 @@ from keras_vit._base.errors import (
 )
 from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
+from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits, read_tables_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
@@ -113,7 +114,7 @@ def load_table(
     parts = {name: part for name, part in parts.items() if part}
     if not reading.whole:
         with naming_file(table.path):
-            parts = _validated(table, parts, groups, labels, val_fraction, seed)
+            parts, groups = _validated(folder, table, rows, parts, val_fraction, seed)
             _warn_of_shared(table, rows.columns, parts)
     elif not parts:
         raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
@@ -461,24 +462,34 @@ def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:
 
 
 def _validated(
+    folder: Path,
     table: Table,
+    rows: _Rows,
     parts: dict[str, list[int]],
-    groups: np.ndarray | None,
-    labels: Labels,
     val_fraction: float,
     seed: int,
-) -> dict[str, list[int]]:
-    """Return the rows of each split, with some to validate on."""
+) -> tuple[dict[str, list[int]], np.ndarray | None]:
+    """Return the rows of each split, with some to validate on, and the group of each row."""
+    labels, groups = rows.labels, rows.groups
     if "train" not in parts:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
     parts = with_validation(parts, table.path)
     if "val" not in parts:
         train = np.array(parts["train"])
+        if groups is None:
+            strata = labels.targets[train] if labels.targets.ndim == 1 else None
+            sources = kept_apart([rows.files[row] for row in train], strata, folder)
+            if sources is not None:
+                groups = np.full(len(rows.files), -1)
+                groups[train] = sources
         of_row = None if groups is None else groups[train]
         held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
         parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
         _warn_of_untrained(labels, parts)
-    return parts
+    elif groups is None:
+        trained, val = ([rows.files[row] for row in parts[name]] for name in ("train", "val"))
+        warn_of_shared_sources(trained, val, folder)
+    return parts, groups
 
 
 def _warn_of_untrained(labels: Labels, parts: dict[str, list[int]]) -> None:

@@ -21,6 +21,7 @@ from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.image_kinds import is_hidden, kind_of
 from keras_vit.data.decode.pillow import displayed_size
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
+from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
 from keras_vit.data.sources.split_names import split_of, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
@@ -240,12 +241,18 @@ def splits_of_maps(
             for name in ("train", "val", "test")
             if name in top
         }
+    groups: np.ndarray | None = None
     if not options.whole:
         places = with_validation(places, folder)
         if "val" not in places:
+            groups = kept_apart(paths, None, folder)
             train = places["train"]
-            is_held_out = task.split(rows[train], *part)
+            of_train = None if groups is None else groups[train]
+            is_held_out = task.split(rows[train], *part, of_train)
             places |= {"train": train[~is_held_out], "val": train[is_held_out]}
+        else:
+            train, val = ([paths[i] for i in places[name]] for name in ("train", "val"))
+            warn_of_shared_sources(train, val, folder)
         task = task.fitted(rows[places["train"]])
     splits = {}
     for name, of_split in places.items():
@@ -253,5 +260,7 @@ def splits_of_maps(
         splits[name] = checked_split(
             name, task, files, rows[of_split], None, checked, options, kind, sources=maps
         )
+        if groups is not None:
+            splits[name].groups = groups[of_split]
     report = FileReport(tuple(checked.unreadable), ())
     return Splits(str(folder), task.names, splits, report)

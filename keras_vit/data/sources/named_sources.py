@@ -1,0 +1,129 @@
+"""Images of one patient, slide or video, known by the names of their files.
+
+They are alike, so that a split at random, which has them on both sides, promises too much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit._base.errors import counted, printable, warn_at_caller
+
+# What several images are of, with its number: patient12_slice3, sub-01_t1_040, clip 3 (0012).
+_SOURCE = re.compile(
+    r"(^|.*?[\W_])((patient|pat|pt|subject|subj|sub|person|case|individual|slide|wsi|specimen|biopsy"
+    r"|video|vid|clip|movie|sequence|seq|scene|session|scan|volume|vol|study|series|trial|flight)"
+    r"[\W_]*[a-z]?\d+|tcga[-_]\w\w[-_]\w{4})(?=[\W_].*\d|[a-z]+[\W_]*\d)"
+)
+# A part of something whose name is before it: GOPR0012_frame_34.
+_PART = re.compile(r"(.*?\w)[\W_]*(frame|slice|tile|patch|crop)[\W_]*\d[\W_\d]*")
+_FRAME = re.compile(r"(video|clip)?[\W_]*(frame|slice)[\W_]*\d+")
+# A version of an image, by Roboflow and by others.
+_VERSION = re.compile(
+    r"(.*?\w)(_(jpe?g|png|bmp|webp)\.rf\.\w+"
+    r"|[\W_]+(aug|augmented|rot|rotated|flip|flipped|mirrored|copy|noisy|blurred)[\W_]*\d*)"
+)
+_SAMPLE = 1000  # names that are looked at first: most folders have none of this
+_LEAST = 0.1  # the part of all images that have to be of shared sources
+
+
+def source_of(name: str) -> str:
+    """Return what an image is of, by its name without a suffix: the name itself, or its beginning.
+
+    >>> source_of("patient12_slice3"), source_of("GOPR0012_frame_34"), source_of("IMG_2034")
+    ('patient12', 'gopr0012', 'img_2034')
+    """
+    name = name.lower()
+    if version := _VERSION.fullmatch(name):
+        name = version[1]
+    if (source := _SOURCE.match(name)) or (source := _PART.fullmatch(name)):
+        return source[1] if source.re is _PART else source[0]
+    return name
+
+
+def sources_of(paths: Sequence[Path], top: Path | None = None) -> np.ndarray | None:
+    """Return the number of the source of each image; None where names do not show any.
+
+    Args:
+        paths: Of the images.
+        top: The folder of all of them, where the name of an image's own folder belongs to its name,
+            as of `patient12/003.png`; None where it is that of a class.
+    """
+    names = [
+        p.stem if top is None or p.parent == top else f"{p.parent.name}_{p.stem}" for p in paths
+    ]
+    sample = names[:: max(len(names) // _SAMPLE, 1)]
+    if all(source_of(name) == name.lower() for name in sample):
+        return None
+    sources = list(map(source_of, names))
+    counts = Counter(sources)
+    shared = sum(count for count in counts.values() if count > 1)
+    if len(counts) < 2 or shared < max(_LEAST * len(names), 2):
+        return None
+    numbers = {source: number for number, source in enumerate(counts)}
+    return np.array([numbers[source] for source in sources])
+
+
+def kept_apart(
+    paths: Sequence[Path], strata: np.ndarray | None, top: Path | None = None
+) -> np.ndarray | None:
+    """Return the sources of images that are to be split, with a warning; None where none are shown.
+
+    Args:
+        paths: Of the images.
+        strata: The class of each image, of which those of one source alone cannot be on both sides;
+            None without classes.
+        top: As for `sources_of`.
+    """
+    sources = sources_of(paths, top)
+    if sources is None:
+        frames = [path for path in paths if _FRAME.fullmatch(path.stem.lower())]
+        if 2 * len(frames) > len(paths):
+            warn_at_caller(
+                f"{counted(len(frames), 'image')} seem to be the frames of a recording, such as "
+                f"{printable(frames[0].name)}: neighbors are alike, and on both sides of the "
+                "split, so that scores promise too much. Put other recordings into folders train "
+                "and val."
+            )
+        return None
+    number = len(set(sources.tolist()))
+    example = next(i for i, source in enumerate(sources) if (sources == source).sum() > 1)
+    about = (
+        f"{counted(len(paths), 'image')} are of {counted(number, 'source')} by their names, such "
+        f"as {printable(paths[example].name)}"
+    )
+    pairs = set(zip([] if strata is None else strata.tolist(), sources.tolist(), strict=False))
+    few = strata is not None and min(Counter(one for one, _ in pairs).values()) < 2
+    if few:
+        warn_at_caller(
+            f"{about}, and a class has those of one alone: they are on both sides of the split, "
+            "and scores promise too much where they are alike. Give images of other sources, or "
+            "folders train and val."
+        )
+        return None
+    warn_at_caller(
+        f"{about}: those of one source are trained on or validated on, and not both. Folders "
+        "train and val, or a table with a column group, say it otherwise."
+    )
+    return sources
+
+
+def warn_of_shared_sources(
+    train: Sequence[Path], val: Sequence[Path], top: Path | None = None
+) -> None:
+    """Warn of sources with images on both sides of a split that folders or a table have."""
+    sources = sources_of([*train, *val], top)
+    if sources is None:
+        return
+    trained, validated = set(sources[: len(train)].tolist()), sources[len(train) :].tolist()
+    if both := [i for i, source in enumerate(validated) if source in trained]:
+        warn_at_caller(
+            f"{len(both):,} of {counted(len(val), 'image')} that are validated on are of sources "
+            f"that are trained on as well, by their names, such as {printable(val[both[0]].name)}: "
+            "where these are alike, scores promise too much. Keep the images of one on one side."
+        )
