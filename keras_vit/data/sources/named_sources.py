@@ -28,7 +28,7 @@ _VERSION = re.compile(
     r"(.*?\w)(_(jpe?g|png|bmp|webp)\.rf\.\w+"
     r"|[\W_]+(aug|augmented|rot|rotated|flip|flipped|mirrored|copy|noisy|blurred)[\W_]*\d*)"
 )
-_SAMPLE = 1000  # names that are looked at first: most folders have none of this
+_SAMPLE = 1000  # names that are looked at first: most folders do not show any
 _LEAST = 0.1  # the part of all images that have to be of shared sources
 
 
@@ -86,7 +86,7 @@ def kept_apart(
         if 2 * len(frames) > len(paths):
             warn_at_caller(
                 f"{counted(len(frames), 'image')} seem to be the frames of a recording, such as "
-                f"{printable(frames[0].name)}: neighbors are alike, and on both sides of the "
+                f"{printable(frames[0].name)}: one is like the next, and on the other side of the "
                 "split, so that scores promise too much. Put other recordings into folders train "
                 "and val."
             )
