@@ -182,3 +182,15 @@ def test_what_would_be_something_else_is_refused(case: str, tmp_path: Path) -> N
     where = labels if labels is None or folder == "." else top / labels
     with pytest.raises(ValueError, match=message):
         data.load(top / folder, labels=where, reader="grain")
+
+
+@pytest.mark.parametrize("labels", [None, "l.csv"])
+def test_one_image_with_two_labels_is_warned_of(labels: str | None, tmp_path: Path) -> None:
+    names = [f"{c}/{i}.png" for c in "ab" for i in range(4)]
+    numbers = [0, 1, 2, 3, 4, 5, 6, 0]  # a/0.png is b/3.png
+    table = {"l.csv": "".join(["file,label\n", *(f"{name},{name[0]}\n" for name in names)])}
+    write(tmp_path, dict(zip(names, numbers, strict=True)) | table)
+    with pytest.warns(
+        UserWarning, match=r"1 file with the content of one with another.*a/0\.png and .*b/3\.png"
+    ):
+        data.load(tmp_path, labels=labels, reader="grain")

@@ -6,7 +6,7 @@ import os
 import sys
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -281,6 +281,7 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
         splits[name] = checked_split(name, class_names, files, labels, bands, checked, options)
         if sources:
             splits[name].groups = np.array([sources[file] for file in files])
+    warn_of_contradictions(splits)
     _report_ignored(ignored)
     report = FileReport(tuple(checked.unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
@@ -506,6 +507,24 @@ def checked_split(
         digests = [checked.digests[file] for file in files]
         split._digests = np.array(digests, f"S{DIGEST_DIGITS}")
     return split
+
+
+def warn_of_contradictions(splits: Mapping[str, FileSplit]) -> None:
+    """Warn of the same file under several names, with labels that differ."""
+    first: dict[bytes, tuple[Path, Any]] = {}
+    count, example = 0, ""
+    for split in splits.values():
+        digests = () if split._digests is None else split._digests.tolist()
+        for file, digest, label in zip(split.files, digests, split.labels().tolist(), strict=False):
+            other, known = first.setdefault(digest, (file, label))
+            if label != known:
+                count += 1
+                example = example or f"{printable(other)} and {printable(file)}"
+    if count:
+        warn_at_caller(
+            f"{counted(count, 'file')} with the content of one with another label, such as {example}: "
+            "one of the labels is wrong, or an image has several. An audit lists all of them."
+        )
 
 
 def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:

@@ -24,7 +24,12 @@ from keras_vit._base.errors import (
     warn_at_caller,
 )
 from keras_vit.data.decode.image_kinds import suffixes_of
-from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
+from keras_vit.data.sources.folder import (
+    FileOptions,
+    check_images,
+    checked_split,
+    warn_of_contradictions,
+)
 from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits, read_tables_of_splits
@@ -134,6 +139,7 @@ def load_table(
     if groups is not None:
         for name, split in made.items():
             split.groups = groups[parts[name]]
+    warn_of_contradictions(made)
     report = FileReport(tuple(checked.unreadable), rows.ignored)
     return Splits(str(folder), task.names, made, report, rows.reason)
 
