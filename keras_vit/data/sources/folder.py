@@ -522,8 +522,8 @@ def warn_of_contradictions(splits: Mapping[str, FileSplit]) -> None:
                 example = example or f"{printable(other)} and {printable(file)}"
     if count:
         warn_at_caller(
-            f"{counted(count, 'file')} with the content of one with another label, such as {example}: "
-            "one of the labels is wrong, or an image has several. An audit lists all of them."
+            f"{counted(count, 'file')} with the content of one with another label, such as "
+            f"{example}: one of the labels is wrong, or an image has several. An audit lists all."
         )
 
 
