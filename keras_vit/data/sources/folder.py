@@ -416,9 +416,10 @@ def _split_at_random(
     examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
 ) -> tuple[Examples, dict[Path, int]]:
     """Return the examples to train on and to validate on, and the source of each, where known."""
-    strata = np.array([class_names.index(name) for _, name in examples], np.int32)
+    label = {name: index for index, name in enumerate(class_names)}
+    strata = np.array([label[name] for _, name in examples], np.int32)
     files = [file for file, _ in examples]
-    sources = kept_apart(files, strata) if len(set(strata.tolist())) > 1 else None
+    sources = kept_apart(files, strata)
     if sources is None:
         return _stratified(examples, class_names, val_fraction, seed), {}
     is_held_out = held_out(strata, val_fraction, seed, sources)
@@ -511,15 +512,23 @@ def checked_split(
 
 def warn_of_contradictions(splits: Mapping[str, FileSplit]) -> None:
     """Warn of the same file under several names, with labels that differ."""
-    first: dict[bytes, tuple[Path, Any]] = {}
+    known = [split for split in splits.values() if split._digests is not None]
+    if not known:
+        return
+    files = [file for split in known for file in split.files]
+    labels = np.concatenate([split.labels() for split in known])
+    _, image, counts = np.unique(
+        np.concatenate([split._digests for split in known if split._digests is not None]),
+        return_inverse=True,
+        return_counts=True,
+    )
+    first: dict[int, int] = {}
     count, example = 0, ""
-    for split in splits.values():
-        digests = () if split._digests is None else split._digests.tolist()
-        for file, digest, label in zip(split.files, digests, split.labels().tolist(), strict=False):
-            other, known = first.setdefault(digest, (file, label))
-            if label != known:
-                count += 1
-                example = example or f"{printable(other)} and {printable(file)}"
+    for row in np.flatnonzero(counts[image] > 1).tolist():
+        other = first.setdefault(int(image[row]), row)
+        if not np.array_equal(labels[row], labels[other]):
+            count += 1
+            example = example or f"{printable(files[other])} and {printable(files[row])}"
     if count:
         warn_at_caller(
             f"{counted(count, 'file')} with the content of one with another label, such as "

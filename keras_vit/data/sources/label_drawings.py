@@ -23,6 +23,7 @@ from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.tasks.pixel_losses import IGNORED
 
 NAMES = "classes.txt"
+_DATA = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")  # of YOLO, which have the names
 BACKGROUND = ("background", "_background_", "__background__")  # of pixels that nothing covers
 UNKNOWN = "__ignore__"  # labelme's label of pixels of no known class
 _CORNERS = 128  # of a circle
@@ -179,8 +180,9 @@ def names_of_yolo(labels: Path) -> tuple[str, ...]:
         ValueError: The file does not have a list of names, or a number for each.
     """
     folders = (labels, *labels.absolute().parents[:2])
-    files = [each for folder in folders for each in sorted(folder.glob("*.y*ml"))]
-    for file in files:
+    for file in (folder / name for folder in folders for name in _DATA):
+        if not file.is_file():
+            continue
         try:
             import yaml
         except ImportError:

@@ -29,6 +29,7 @@ _VERSION = re.compile(
     r"|[\W_]+(aug|augmented|rot|rotated|flip|flipped|mirrored|copy|noisy|blurred)[\W_]*\d*)"
 )
 _SAMPLE = 1000  # names that are looked at first: most folders do not show any
+_FEWEST = 5  # sources that are kept apart
 _LEAST = 0.1  # the part of all images that have to be of shared sources
 
 
@@ -91,19 +92,18 @@ def kept_apart(
                 "and val."
             )
         return None
-    number = len(set(sources.tolist()))
-    example = next(i for i, source in enumerate(sources) if (sources == source).sum() > 1)
+    sizes = np.bincount(sources)
+    example = paths[int((sizes[sources] > 1).argmax())].name
     about = (
-        f"{counted(len(paths), 'image')} are of {counted(number, 'source')} by their names, such "
-        f"as {printable(paths[example].name)}"
+        f"{counted(len(paths), 'image')} are of {counted(len(sizes), 'source')} by their names, "
+        f"such as {printable(example)}"
     )
-    pairs = set(zip([] if strata is None else strata.tolist(), sources.tolist(), strict=False))
-    few = strata is not None and min(Counter(one for one, _ in pairs).values()) < 2
-    if few:
+    per_class = Counter([] if strata is None else np.unique([strata, sources], axis=1)[0].tolist())
+    if len(sizes) < _FEWEST or min(per_class.values(), default=2) < 2:
         warn_at_caller(
-            f"{about}, and a class has those of one alone: they are on both sides of the split, "
-            "and scores promise too much where they are alike. Give images of other sources, or "
-            "folders train and val."
+            f"{about}, which are too few to keep apart, or one alone in a class: they are on both "
+            "sides of the split, and scores promise too much where they are alike. Give images of "
+            "other sources, or folders train and val."
         )
         return None
     warn_at_caller(

@@ -22,7 +22,7 @@ _SPLIT_OF = {name: split for split, names in SPLIT_NAMES.items() for name in nam
 _PRIORITY = list(_SPLIT_OF)
 _BEHIND = re.compile(r"[ _-]?(set|data|images)$")
 # Names of folders of photographs, and of what lies beside them for every pixel, in lower case.
-_PHOTOGRAPHS = re.compile(r"(jpeg|png|rgb|color)?_?(im(age|g)s?|photos?|photographs?)")
+_PHOTOGRAPHS = re.compile(r"(jpeg|png|rgb|color)?_?(im(age|g)s?|photos?|photographs?)|rgb")
 _MAPS = re.compile(
     r"(segmentation|mask|label|annotation|annot|groundtruth|ground_truth|gt|trimap|depth|disparity)"
     r"(class|object)?_?(s|maps?|images?|png)?"

@@ -54,7 +54,8 @@ def read_tables_of_splits(folder: Path, name: str | os.PathLike[str]) -> Table:
         for column in columns:
             cells = table.columns[column]
             texts = [cell for cell in cells[:100] if isinstance(cell, str) and cell]
-            is_path = bool(texts) and 2 * sum((part / x).is_file() for x in texts) >= len(texts)
+            files_there = sum(os.path.isfile(os.path.join(part, text)) for text in texts)
+            is_path = bool(texts) and 2 * files_there >= len(texts)
             joined.columns[column] += [
                 f"{part.name}/{cell}" if is_path and cell else cell for cell in cells
             ]
