@@ -75,6 +75,15 @@ READ: dict[str, tuple[dict[str, Any], str, str | None, str, tuple[str, ...], dic
         | rows("metadata.csv|file_name,label\n", "{i}.jpg,{name}\n", "validation"),
         *(".", "metadata.csv", "classification", ("a", "b"), {"train": 4, "val": 4}),
     ),
+    "one table of the folders of splits": (
+        in_both("train/{i}.jpg", "test/{i}.png", 9)
+        | {
+            "l.csv": "file,label\n"
+            + "".join(f"train/{i}.jpg,{'ab'[i % 2]}\n" for i in range(4))
+            + "test/0.png,a\n"
+        },
+        *(".", "l.csv", "classification", ("a", "b"), {"train": 4, "val": 1}),
+    ),
     "Roboflow's _classes.csv in each split": (
         rows("_classes.csv|filename, a, b\n", "{i}.jpg, 1, {odd}\n", "train")
         | rows("_classes.csv|filename, a, b\n", "{i}.jpg, {odd}, {even}\n", "valid")

@@ -151,6 +151,13 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     bad = dict(table.broken)
     files, note = images.find_all(table.columns[columns.file], columns.file, bad)
     splits = _read_splits(table, columns, bad)
+    if columns.split is None and columns.group is None:
+        # A row without a file stands in the folder itself, and is left out in any case.
+        first = (file.relative_to(folder).parts[:1] or ("train",) for file in files)
+        tops = [split_of(part[0]) for part in first]
+        if "train" in tops and len(set(tops)) > 1 and None not in tops:
+            splits = list(map(str, tops))
+            note = [*note, f"the folders are the splits: {listed(sorted(set(splits)))}"]
     if reading.whole and set(splits) == {"train"}:
         splits = ["all"] * len(files)
     known = set(splits) if reading.whole else {"train"}
