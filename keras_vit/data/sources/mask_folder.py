@@ -248,11 +248,9 @@ def _table_of_colors(masks: Path, files: Sequence[Path]) -> ColorTable | None:
             mode = image.mode
     except Exception:  # each decoder raises what it stumbles over; all are reported together
         return None
-    if mode in _MODES and mode not in ("1", "L"):
-        return None
-    table = color_table(masks)
+    table = None if mode.startswith("I") else color_table(masks)
     # Gray ones may be numbers, and colors where the table is of grays, such as black and white.
-    return table if mode not in _MODES or (table and table.is_gray) else None
+    return None if table and mode in ("1", "L") and not table.is_gray else table
 
 
 def _checked_masks(
