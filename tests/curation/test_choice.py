@@ -1,4 +1,7 @@
-"""Left-out answers are those of a fit per row, and scikit-learn's."""
+"""Left-out answers are those of a fit per row, and scikit-learn's; what every function refuses."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from keras_vit import curation
 from keras_vit.curation import choice, judge_features, neighbors_answers, ridge_answers
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
+from tests.curation.photos import in_memory, no_hashes
 
 PENALTIES = (0.01, 0.3, 10.0, 300.0)
 
@@ -71,9 +75,6 @@ def test_features_are_judged_by_the_scores_of_their_task() -> None:
     scores = judge_features(features[rare], labels[rare], task)
     assert scores.measure == "balanced_accuracy"
     assert {"accuracy", "balanced_accuracy"} <= scores.knn.keys()
-    # Images that are all the same know nothing.
-    scores = judge_features(np.ones((60, 4)), labels, task)
-    assert scores.probe["accuracy"].value < 0.4
     # Other tasks have their own scores.
     numbers = np.stack([features[:, 0] * 1000, labels], axis=1)
     scores = judge_features(features, numbers, Regression(("grams", "kind")), resamples=50)
@@ -81,12 +82,13 @@ def test_features_are_judged_by_the_scores_of_their_task() -> None:
     assert scores.probe[scores.measure].value == pytest.approx(np.mean(each))
     assert scores.probe["mae_grams"].value > 10 * scores.probe["mae_kind"].value  # in units
     labels_of = np.stack([labels == 0, labels != 1], axis=1).astype("float32")
-    scores = judge_features(features, labels_of, Multilabel(("x", "y")), resamples=50)
-    assert scores.measure == "mean_average_precision"
-    assert scores.probe[scores.measure].value > 0.6
-    scores = judge_features(features, labels, Ordinal(("low", "mid", "high")), resamples=50)
-    assert scores.measure == "quadratic_kappa"
-    assert 0 < scores.probe[scores.measure].value < 1
+    for task, targets, measure, least in (
+        (Multilabel(("x", "y")), labels_of, "mean_average_precision", 0.6),
+        (Ordinal(("low", "mid", "high")), labels, "quadratic_kappa", 0),
+    ):
+        scores = judge_features(features, targets, task, resamples=50)
+        assert scores.measure == measure
+        assert least < scores.probe[measure].value < 1
 
 
 def test_two_sets_of_features_are_compared_where_they_are_scored() -> None:
@@ -107,12 +109,52 @@ def test_two_sets_of_features_are_compared_where_they_are_scored() -> None:
         change = getattr(ours, name)
         np.testing.assert_allclose(change.value, after - before, atol=1e-12)
         assert change.low <= change.value <= change.high
-    whole = curation.compare_features(noise, noise, labels, task)
-    assert whole.before == judge_features(noise, labels, task)
-    assert (whole.knn.value, whole.is_gain) == (0, False)
+    assert curation.compare_features(noise, noise, labels, task).knn.value == 0
     back = curation.compare_features(features, noise, labels, task, scored, k=7)
-    assert ours.is_gain
-    assert not back.is_gain
+    assert (ours.is_gain, back.is_gain) == (True, False)
     for wrong in ([0], [0, 60], [-1, 2], [0.5, 1.5]):
         with pytest.raises(ValueError, match="must be the places of at least two of 60"):
             curation.compare_features(noise, features, labels, task, wrong)
+
+
+X = np.random.default_rng(0).normal(size=(20, 16)).astype("float32")
+Y = np.arange(20) % 4
+FEW_LABELS = "two classes or more with two labeled images each"
+ONE, TWO = np.ones((4, 1)), np.ones((4, 2))
+
+
+def duplicates(measured: int = 20, **options: Any) -> None:
+    curation.find_duplicates(in_memory(X), no_hashes(measured), **options)
+
+
+@pytest.mark.parametrize(("words", "call"), [
+    (r"\(5, 1\) do not match 4 rows", lambda: curation.ridge_answers(TWO, np.ones((5, 1)))),
+    ("at least 3", lambda: curation.ridge_answers(np.ones((2, 2)), np.ones((2, 1)))),
+    ("An answer is NaN", lambda: curation.ridge_answers(TWO, ONE * np.nan)),
+    ("A feature is NaN or infinite", lambda: curation.ridge_answers(np.full((4, 2), np.inf), ONE)),
+    ("above 0", lambda: curation.ridge_answers(TWO, ONE, [0.0])),
+    ("temperature=0 must be greater", lambda: curation.neighbors_answers(ONE, ONE, temperature=0)),
+    ("2 images are not enough for clusters: give 3", lambda: curation.find_clusters(np.eye(2), 3)),
+    (r"similar=1.5 is not a cosine", lambda: duplicates(similar=1.5)),
+    ("closeness=2", lambda: duplicates(closeness=2)),
+    ("2 measures do not fit 20 photographs", lambda: duplicates(2)),
+    ("do not fit 20 rows", lambda: curation.find_label_errors(X, Y[:5])),
+    (FEW_LABELS, lambda: curation.find_label_errors(X, np.zeros(20, int))),
+    ("Groups of shape", lambda: curation.find_label_errors(X, Y, [0])),
+    ("do not match", lambda: curation.label_quality(Y, np.ones((20, 1)))),
+    ("are not classes of 0 to 1", lambda: curation.confident_errors(Y[2:3], np.ones((1, 2)))),
+    ("2 numbers do not fit features of 16", lambda: curation.nearest_neighbors(X, np.ones((1, 2)))),
+    ("NaN or infinite", lambda: curation.nearest_neighbors(X, np.full((1, 16), np.nan))),
+    ("are not rows", lambda: curation.nearest_neighbors(X, np.ones(16))),
+    ("count=0 must be an integer of at least 1", lambda: curation.next_to_label(X, count=0)),
+    ("dropouts=2 must be odd", lambda: curation.next_to_label(X, dropouts=2)),
+    ("rate=1.0 is not a rate", lambda: curation.next_to_label(X, rate=1.0)),
+    ("seed=-1", lambda: curation.next_to_label(X, seed=-1)),
+    ("give an integer per row, -1 where", lambda: curation.next_to_label(X, [0.5] * 20)),
+    (r"Labels of shape \(2,\)", lambda: curation.next_to_label(X, [0, 1])),
+    ("All 20 images have a label", lambda: curation.next_to_label(X, [1] * 20)),
+    ("NaN or infinite", lambda: curation.next_to_label(np.full((4, 2), np.nan))),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -26,6 +26,9 @@ HASHES = {
 }
 
 
+GOOD = ("good0", "good1", "good2")
+
+
 def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
     image = grainy(picture(0))
     measured = measure_image(np.asarray(image))
@@ -35,13 +38,12 @@ def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
     assert measured.brightness == pytest.approx(np.percentile(gray, 95))
     assert (measured.height, measured.width) == (64, 85)
     # Large images are measured small.
-    large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 600)).astype("uint8"))
+    large = grainy(picture(0, side=600)).convert("L").convert("RGB")
     small = large.copy()
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
-    one, other = (measure_image(np.asarray(i.convert("RGB"))) for i in (large, small))
-    assert one.sharpness == other.sharpness
+    assert measure_image(np.asarray(large)).sharpness == measure_image(np.asarray(small)).sharpness
     # The bad ones are found, the worst first.
-    images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
+    images = {name: grainy(picture(i, side=96)) for i, name in enumerate(GOOD)}
     good = images["good0"]
     images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
     images |= {"darker": good.point(lambda level: int(level * 0.02)), "blurred": blurred(good)}
@@ -55,8 +57,7 @@ def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
         return [index.files[row].removesuffix(".png") for row in rows]
 
     assert names(measures.dark()) == ["darker", "dark"]
-    assert {"blurred", "line"} <= set(names(measures.blurred()))
-    assert not {"good0", "good1", "good2"} & set(names(measures.blurred()))
+    assert {"blurred", "line"} <= {*names(measures.blurred())} <= images.keys() - {*GOOD}
     assert names(measures.tiny()) == ["line", "tiny"]
 
 
@@ -108,8 +109,6 @@ def test_outliers_are_far_from_their_neighbors_and_duplicates_near() -> None:
     peer = NearestNeighbors(n_neighbors=5, metric="cosine").fit(features).kneighbors()[0]
     np.testing.assert_allclose(distances, peer.mean(axis=1), atol=1e-6)
     assert find_outliers(distances, spreads=3).tolist() == [17]
-    assert find_outliers(np.zeros(0)).tolist() == []
-    assert outlier_distances(features[:1]).tolist() == [0]
     # Rows are near that are much closer to each other than to their tenth neighbors.
     random = np.random.default_rng(0)
     features = random.normal(size=(40, 32)).astype("float32")
@@ -118,8 +117,6 @@ def test_outliers_are_far_from_their_neighbors_and_duplicates_near() -> None:
     found = find_duplicates(index, no_hashes(40))
     assert found.pairs.tolist() == [[3, 7]]
     assert found.similarities[0] > 0.9
-    distances = 1 - np.corrcoef(features)  # about the same as the cosine's
-    assert distances[3, 7] < 0.2 < np.sort(distances[3])[10]
     assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
     # With fewer rows than the tenth neighbor.
     assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0
@@ -144,7 +141,6 @@ def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> No
     assert [n for n, copy in zip(names, duplicates.is_copy, strict=True) if copy] == copies
     groups = [{index.files[row] for row in rows} for rows in duplicates.members()]
     assert groups[0] == {"one/0.png", "two/again.png", "two/copy.png"}
-    assert sorted(map(len, groups)) == [2, 2, 2, 3]
     of_splits = "one/0.png one/1.png one/saved.jpg two/copy.png"
     of_labels = "one/0.png one/3.png two/again.png two/copy.png two/small.png"
     for mask, expected in (

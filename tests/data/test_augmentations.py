@@ -20,13 +20,12 @@ from keras_vit.data.random_numbers import uniform
 
 tf, ndimage = map(pytest.importorskip, ("tensorflow", "scipy.ndimage"))
 IMAGE = np.random.default_rng(0).uniform(0, 255, (9, 12, 2)).astype("float32")
-# What the option alone does to the image's brightest point, in moments of a bright bar: from its
-# x and the sums of x^2, y^2 and xy.
+# The option alone, and its amount in a matrix (a, b, c, d, e, f).
 CHANGES = {
-    "shift": (2, lambda x, xx, yy, xy: x),
-    "zoom": (0.5, lambda x, xx, yy, xy: np.log(np.sqrt(xx / 32))),
-    "rotation": (30.0, lambda x, xx, yy, xy: np.rad2deg(np.arctan2(2 * xy, xx - yy) / 2)),
-    "shear": (0.5, lambda x, xx, yy, xy: xy / yy),
+    "shift": (2, lambda a, b, c, *_: c),
+    "zoom": (0.5, lambda a, *_: np.log(a)),
+    "rotation": (30.0, lambda a, b, c, d, *_: np.rad2deg(np.arctan2(d, a))),
+    "shear": (0.5, lambda a, b, *_: b),
 }
 PIXELS = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype("uint8")
 PICTURE = Image.fromarray(PIXELS)
@@ -51,7 +50,7 @@ def mixed(images: np.ndarray, seed: int, *alphas: float) -> tuple[np.ndarray, np
     return made, mix_rows(labels, np.roll(labels, 1, axis=0), draws)
 
 
-def test_images_and_labels_are_mixed_alike_and_in_training_only_by_seed_and_in_turns() -> None:
+def test_images_and_labels_are_mixed_alike_in_training_only_and_in_turns() -> None:
     images = np.zeros((4, 2, 2, 1), "float32") + np.arange(4, dtype="float32").reshape(4, 1, 1, 1)
     weights = []
     for seed in range(200):
@@ -65,17 +64,10 @@ def test_images_and_labels_are_mixed_alike_and_in_training_only_by_seed_and_in_t
     # E[max(b, 1-b)] of Beta(0.2, 0.2), by numpy's generator.
     b = np.random.default_rng(0).beta(0.2, 0.2, 100_000)
     assert np.mean(weights) == pytest.approx(np.maximum(b, 1 - b).mean(), abs=0.03)
-    split, options = data.load("digits").train, {"channels": 1, "num_classes": 10}
-    options["augment"] = replace(data.AUGMENTATIONS["digits"], mixup=1.0)
-
-    def first(seed: int, training: bool = True) -> tf.Tensor:
-        return next(iter(data.pipeline(split, 8, 16, training, seed=seed, **options)))[1].numpy()
-
-    np.testing.assert_array_equal(first(1), first(1))
-    assert (first(1) != first(2)).any()
-    assert first(1).max(axis=1).min() < 1
-    assert set(np.unique(first(1, training=False))) == {0.0, 1.0}
-    options["augment"] = replace(data.AUGMENTATIONS["none"], mixup=1.0, cutmix=1.0)
+    split, both = data.load("digits").train, replace(data.AUGMENTATIONS["none"], mixup=1, cutmix=1)
+    options = {"channels": 1, "num_classes": 10, "augment": both}
+    _, labels = next(iter(data.pipeline(split, 8, 16, **options)))
+    assert set(np.unique(labels)) == {0.0, 1.0}
     batches = data.pipeline(split, 8, 16, True, **options).take(80).as_numpy_iterator()
     whole = [bool((images == np.round(images)).all()) for images, _ in batches]
     assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
@@ -117,29 +109,24 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     areas = boxes.mean((1, 2))
     assert 0.015 < areas.min() < 0.04
     assert 0.28 < areas.max() < 0.345
-    ratios, corners = [], []
+    ratios = []
     for box in boxes:
         inside = np.argwhere(box)
         low, high = inside.min(0), inside.max(0) + 1
         assert box.sum() == np.prod(high - low)  # a rectangle
         ratios.append((high - low)[0] / (high - low)[1])
-        corners.append((low[0] == 0, high[0] == 60, low[1] == 0, high[1] == 80))
-    assert 0.28 < min(ratios) < 0.5
-    assert 2 < max(ratios) < 3.6
-    assert np.sum(corners, axis=0).min() >= 1  # up to every border
+    assert 0.28 < min(ratios) < 0.5 < 2 < max(ratios) < 3.6
     quartiles = np.quantile(images[images >= 0], [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
     # Probability and seed.
     images = erased(400, 0.25)
     assert 66 <= (images >= 0).any((1, 2, 3)).sum() <= 134  # four standard deviations
-    np.testing.assert_array_equal(images[:20], erased(20, 0.25))
     # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
     assert len({int(np.argwhere(i >= 0)[:, 0].min()) for i in images if (i >= 0).any()}) > 15
 
 
-def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
-    matrix = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
-    a, b, c, d, e, f = matrix
+def test_affine_changes_equal_scipy() -> None:
+    matrix = a, b, c, d, e, f = (0.9, 0.2, 0.4, -0.3, 1.1, 1.2)
     seen = transform(tf.constant(IMAGE), matrix, "BILINEAR").numpy()
     for channel in range(2):
         # scipy's axes are rows and columns: (y, x) from (e y + d x + f, b y + a x + c).
@@ -148,25 +135,14 @@ def test_affine_changes_equal_scipy_and_follow_from_the_seed() -> None:
         options = {"output_shape": IMAGE.shape[:2], "order": 1}
         expected = ndimage.affine_transform(padded, [[e, d], [b, a]], place, **options)
         np.testing.assert_allclose(seen[..., channel], expected, atol=1e-3)
-    change = Affine(rotation=20.0, zoom=0.2, shear=0.2, shift=1)
-    first, second = applied(change, IMAGE, count=2)
-    assert np.abs(first - second).max() > 1
-    assert 0 <= first.min() <= first.max() <= 255
 
 
 @pytest.mark.parametrize("option", CHANGES)
 def test_each_change_stays_within_its_range(option: str) -> None:
-    value, change = CHANGES[option]
-    rows, columns = np.mgrid[0:41, 0:41] - 20.0
-    bar = np.exp(-((columns / 8) ** 2) - (rows / 4) ** 2).astype("float32")[..., None] * 255
-    seen = []
-    for image in applied(Affine(**{option: value}), bar, count=60)[..., 0]:
-        weight = image / image.sum()
-        y, x = (weight * rows).sum(), (weight * columns).sum()
-        right, down = columns - x, rows - y
-        moments = ((weight * a * b).sum() for a, b in ((right, right), (down, down), (right, down)))
-        seen.append(change(x, *moments))
-    assert 0.8 * value < np.abs(seen).max() < 1.05 * value
+    value, amount = CHANGES[option]
+    draws = Affine(**{option: value}).draw(uniform(5, "test", 0, 60, 6), (41, 41))
+    seen = amount(*draws["matrix"].T)
+    assert 0.8 * value < np.abs(seen).max() <= 1.001 * value
     assert abs(np.mean(seen)) < 0.4 * value  # either side
 
 
@@ -187,7 +163,7 @@ def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
     return np.asarray(changed, float)
 
 
-def test_three_augment_equals_pillow_up_to_its_rounding_and_follows_from_the_seed() -> None:
+def test_three_augment_equals_pillow_up_to_its_rounding() -> None:
     chosen = set()
     images = applied(ThreeAugment(), PIXELS, count=12)
     for draws, image in zip(uniform(5, "test", 0, 12, 5), images, strict=True):
@@ -199,13 +175,6 @@ def test_three_augment_equals_pillow_up_to_its_rounding_and_follows_from_the_see
         images = applied(ThreeAugment(), np.random.default_rng(0).uniform(0, 255, shape), count=6)
         assert images.shape == (6, *shape)
         assert 0 <= images.min() <= images.max() <= 255
-    plain = Augmentation(crop="resize", flip=False)
-    before, after = (
-        training_image(PIXELS, 112, how.draw(112, seed=0, position=1), how)
-        for how in (plain, replace(plain, three_augment=True))
-    )
-    np.testing.assert_array_equal(before, PIXELS)
-    assert np.abs(after - before).mean() > 1
 
 
 MOVING = {"rotation": 25, "zoom": 0.2, "shear": 0.2, "shift": 4}
@@ -310,7 +279,7 @@ def test_colors_are_pillows(name: str, image: str) -> None:
         assert (difference > 0).mean() < 0.01
 
 
-def test_gray_and_rotation_are_pillows_and_solarize_add_and_cutout() -> None:
+def test_gray_is_pillows_and_solarize_add_and_cutout() -> None:
     expected = np.asarray(Image.fromarray(NOISE).convert("L"))
     np.testing.assert_array_equal(_gray(tf.constant(NOISE))[..., 0], expected)
     expected = np.where(NOISE < 128, np.minimum(NOISE.astype(int) + 55, 255), NOISE)
@@ -321,37 +290,28 @@ def test_gray_and_rotation_are_pillows_and_solarize_add_and_cutout() -> None:
     expected[20 - 7 : 20 + 7, 24 - 8 : 24 + 8] = True  # 40 / 224 of each side, both ways
     np.testing.assert_array_equal(middle, expected)
     assert corner.sum() == 7 * 8
-    smooth = np.asarray(Image.fromarray(NOISE).resize((48, 40)).reduce(8).resize((48, 40)))
-    turned = Image.fromarray(smooth).rotate(-30, fillcolor=(128, 128, 128))
-    result = [apply("rotate", smooth, 10, draw, 0, 0) for draw in (0.1, 0.9)]
-    fractions = [(f == np.asarray(turned)).all(-1).mean() for f in result]
-    assert max(fractions) > 0.97
-    assert min(fractions) < 0.7
 
 
 @pytest.mark.parametrize(("draw", "sign"), [(0.9, 1), (0.1, -1)])
 @pytest.mark.parametrize("name", ["shear_x", "shear_y", "translate_x", "translate_y", "rotate"])
-def test_geometry(name: str, draw: float, sign: int) -> None:
-    angle, shear = np.deg2rad(18.3) * sign, 0.183 * sign
-    across, down = 0.61 * 100 / 224 * 48 * sign, 0.61 * 100 / 224 * 40 * sign
+def test_geometry_is_pillows(name: str, draw: float, sign: int) -> None:
+    angle, shear, shift = np.deg2rad(18.3) * sign, 0.183 * sign, 0.61 * 100 / 224 * sign
     cos, sin = np.cos(angle), np.sin(angle)
-    sources = {
-        "shear_x": lambda x, y: (x + shear * y, y),
-        "shear_y": lambda x, y: (x, y + shear * x),
-        "translate_x": lambda x, y: (x + across, y),
-        "translate_y": lambda x, y: (x, y + down),
-        "rotate": lambda x, y: (
-            cos * (x - 23.5) - sin * (y - 19.5) + 23.5,
-            sin * (x - 23.5) + cos * (y - 19.5) + 19.5,
-        ),
-    }
-    # Output (x, y) from the nearest pixel to source(x, y), gray from outside.
-    y, x = np.mgrid[0:40, 0:48].astype(np.float64)
-    column, row = (np.rint(places).astype(int) for places in sources[name](x, y))
-    inside = (column >= 0) & (column < 48) & (row >= 0) & (row < 40)
-    moved = np.where(inside[..., None], NOISE[row.clip(0, 39), column.clip(0, 47)], 128)
+    # Output (x, y) from the nearest pixel to (a x + b y + c, d x + e y + f), gray from outside.
+    a, b, c, d, e, f = {
+        "shear_x": (1, shear, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, shear, 1, 0),
+        "translate_x": (1, 0, shift * 48, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, shift * 40),
+        "rotate": (cos, -sin, 23.5, sin, cos, 19.5),
+    }[name]
+    if name == "rotate":  # around the middle
+        c, f = c - a * 23.5 - b * 19.5, f - d * 23.5 - e * 19.5
+    # Pillow's pixels have their centers at 0.5.
+    affine = (a, b, c + (1 - a - b) / 2, d, e, f + (1 - d - e) / 2)
+    picture = Image.fromarray(NOISE).transform((48, 40), 0, affine, fillcolor=(128,) * 3)
     # Where the source lies half way between two pixels, float32 may choose the other one.
-    assert (apply(name, NOISE, 6.1, draw, 0, 0) != moved).any(-1).mean() < 0.003
+    assert (apply(name, NOISE, 6.1, draw, 0, 0) != np.asarray(picture)).any(-1).mean() < 0.003
 
 
 @pytest.mark.parametrize("channels", [1, 3])

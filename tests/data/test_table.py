@@ -117,11 +117,9 @@ WRITTEN: dict[str, Callable[[list[str]], str]] = {
 }
 ORDERS = (
     (("medium", "High", "low"), ("low", "medium", "High")),
-    (("severe", "none", "mild"), ("none", "mild", "severe")),
     (("M", "XL", "S", "XS"), ("XS", "S", "M", "XL")),
     (("moderate", "very_high", "low"), ("low", "moderate", "very_high")),
     (("stage 10", "stage 9"), ("stage 9", "stage 10")),
-    (("2 high", "1 low"), ("1 low", "2 high")),
 )
 CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
 LONG = b"x" * 10**7
@@ -137,14 +135,11 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
         "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
         "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
         "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
-        "empty": (b"", "does not have a row of labels"),
         "one name twice": (b"file,label,label\n", "line 1 has the column 'label' twice"),
-        "missing cells": (CSV + b"01.png\n", "line 3: the row has 1 cells, and the header 2: 01"),
         "wide and long": (WIDE + b"\nc0" * 2000, "has 30,0.* cells or more, and at most"),
     },
     "t.jsonl": {
         "half an object": (JSON + b'{"file": "01.png"', NOT_AN_OBJECT),
-        "an array": (b'[{"file": "0.png"}]', "line 1 has what is not an object .*it is a list"),
         "very deep": (JSON + b"[" * 10**6, NOT_AN_OBJECT),
         "many digits": (JSON + b'{"label": ' + b"9" * 10**5 + b"}", NOT_AN_OBJECT),
         "a long cell": (JSON + b'{"label": "%b"}' % LONG, "line 2 has a cell of more than"),
@@ -166,7 +161,6 @@ def test_formats(table: Table, name: str) -> None:
     assert names_of_files == dict(zip(FILES, labels, strict=True))
     parts = {f.name: name for name, split in splits.items() for f in split.files or ()}
     assert parts == dict(zip(FILES, SPLITS, strict=True))
-    assert splits.task_reason == "'label' holds 3 distinct texts"
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])
@@ -181,31 +175,30 @@ def test_values_of_json_and_parquet(table: Table, name: str) -> None:
         assert (of(splits)[both], of(splits)[neither]) == ([1, 1], [0, 0])
     numbers: Columns = {"file": FILES, "a": [i / 7 for i in range(COUNT)], "b": NUMBERS}
     numbers["a"][4] = None
-    with pytest.raises(ValueError, match=f"{'line' if name == 't.jsonl' else 'row'} 5: .* empty"):
-        table(numbers, name)
     with pytest.warns(UserWarning, match="1 row of .* left out"):
         splits = table(numbers, name, on_bad_row="skip")
     assert (splits.task.names, splits.task.kind) == (("a", "b"), "regression")
+    row = "line" if name == "t.jsonl" else "row"
+    assert splits.report.ignored[0][1].startswith(f"{row} 5: the cell of 'a' is empty")
 
     named = Multilabel(("a", "b", "c"))
     for one, two in (([1, 0, 1], [0, 1, 0]), ([1.0, 0.0, 1.0], [0.0, 1.0, 0.0])):
-        with pytest.raises(ValueError, match=r"(line|row) 1: .* of 3 labels, of which the table"):
+        with pytest.raises(ValueError, match=rf"{row} 1: .* of 3 labels, of which the table"):
             table(base(labels=cycled(one, two)), name)
         splits = table(base(labels=cycled(one, two)), name, task=named)
         assert (splits.task, of(splits)["00.png"]) == (named, [1, 0, 1])
     dates: list[Any] = [date(2021, 3, 1), datetime(2021, 3, 1), [date(2021, 3, 1)]]
     for value in ([0.5, 0.25], [["cat"]], [{"x": 1}], *(dates if name == "t.parquet" else [])):
-        with pytest.raises(ValueError, match=r"(line|row) 1: .* is not a label: .* \(30 rows\)"):
+        with pytest.raises(ValueError, match=rf"{row} 1: .* is not a label: .* \(30 rows\)"):
             table(base(labels=[value] * COUNT), name)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_lists_as_tables_hold_them(table: Table, name: str) -> None:
-    for task in ("multilabel", None):
-        splits = table(base(tags=list(map(WRITTEN[name], SETS))), task=task)
-        assert splits.task == Multilabel(("sea", "sun"))
-        assert [of(splits)[FILES[i]] for i in (0, 2, 4)] == [[0, 0], [1, 0], [1, 1]]
-        assert "10 images without any of the labels" in splits.task_reason
+    splits = table(base(tags=list(map(WRITTEN[name], SETS))))
+    assert splits.task == Multilabel(("sea", "sun"))
+    assert [of(splits)[FILES[i]] for i in (0, 2, 4)] == [[0, 0], [1, 0], [1, 1]]
+    assert "10 images without any of the labels" in splits.task_reason
     one = table(base(label=[WRITTEN[name]([a]) for a in ANIMALS]), task="classification")
     assert one.task == ANIMAL
     with pytest.raises(ValueError, match="looks like a dictionary: write a column per key"):
@@ -234,29 +227,22 @@ def test_a_patient_on_both_sides_is_told(name: str, table: Table) -> None:
     with pytest.warns(UserWarning, match=told):
         splits = table(files | {name: numbers}, label_columns="label")
     assert f"left out, and not used: '{name}'" in splits.task_reason
-    with pytest.warns(UserWarning, match=told):  # also where the table has the split
-        table(files | {name: numbers, "subset": SPLITS}, label_columns="label")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         table(files | {name: numbers, "group": numbers}, label_columns="label")
         table(files | {name: range(7, COUNT + 7)}, label_columns="label")
 
 
-def test_a_split_is_known_by_its_cells(table: Table) -> None:
-    expected = table(base(label=ANIMALS)).val.files
-    for name, options in (("subset", {}), ("Partition", {"label_columns": "label"})):
-        splits = table({"file": FILES, "label": ANIMALS, name: SPLITS}, **options)
-        assert f"'{name}' has the splits" in splits.task_reason
-        assert splits.val.files == expected
-
-
-def test_columns_with_one_1_are_classes(table: Table) -> None:
+def test_a_split_is_known_by_its_cells_and_classes_by_their_one_1(table: Table) -> None:
+    expected = table(base(label=ANIMALS))
+    splits = table({"file": FILES, "label": ANIMALS, "subset": SPLITS})
+    assert "'subset' has the splits" in splits.task_reason
+    assert splits.val.files == expected.val.files
     columns = {name: [int(animal == name) for animal in ANIMALS] for name in sorted(set(ANIMALS))}
-    splits, same = table(base(**columns), task="classification"), table(base(label=ANIMALS))
-    assert splits.task == same.task
-    assert splits.val.labels().tolist() == same.val.labels().tolist()
-    again = table(base(**columns), task=splits.task)  # as `evaluate` of such a model reads it
-    assert again.val.labels().tolist() == same.val.labels().tolist()
+    for task in ("classification", ANIMAL):  # of a name, and as `evaluate` of such a model reads it
+        splits = table(base(**columns), task=task)
+        assert splits.task == expected.task
+        assert splits.val.labels().tolist() == expected.val.labels().tolist()
 
 
 def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
@@ -265,11 +251,9 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"grade": [i % 11 for i in range(COUNT)]}, Classification, f"'grade' {ELEVEN}"),
         ({"tags": TAGS}, Multilabel, "7 of 30 cells of 'tags' hold several labels, separated"),
         ({"tags": COMMAS}, Multilabel, "by ','"),
-        ({"label": DOGS}, Classification, "2 distinct texts"),
         (FLAGS, Multilabel, "the columns 'x', 'y' hold 0 and 1"),
         (BOOLEANS, Multilabel, "hold 0 and 1"),
         ({"age": NUMBERS}, Regression, "'age' holds 30 distinct numbers"),
-        ({"age": [i % 4 + 0.5 for i in range(COUNT)]}, Regression, "4 distinct numbers"),
         ({"a": NUMBERS, "b": NUMBERS}, Regression, "columns 'a', 'b' hold num"),
         ({"a": cycled("yes", "no"), "b": FLAGS["x"]}, Multilabel, "hold 0 and 1; 7 images without"),
         ({"a": cycled("0,5", "1,25"), "b": NUMBERS}, Regression, "'b' hold numbers"),
@@ -295,10 +279,8 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"a": ["1", "1.0", "2"] * 10}, {}, "'1' and '1.0' are the same number"),
         ({"age": [4.5] * COUNT}, {}, "there is nothing to learn"),
         ({"label": ANIMALS}, {"task": "regression", "separator": "|"}, "leave one"),
-        ({"label": ANIMALS}, {"task": Classification(size=5)}, "size=5"),
         ({"a": ANIMALS, "b": ANIMALS}, {"task": "classification"}, "give one of them"),
         ({"a": NUMBERS}, {"task": Regression(("b",))}, "the label columns are 'a'"),
-        ({}, {}, "does not have a column of labels"),
         ({"id": cycled(1, 2)}, {}, "label_columns= where what numbers the rows is meant"),
         ({"label": cycled("cat", "Cat", "dog")}, {}, r"'cat' \(10 rows\) and 'Cat' \(10 rows\)"),
         ({"label": cycled("cat", "cat\u200b")}, {}, "in what cannot be seen: .*u200b"),
@@ -336,25 +318,20 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert splits.task.scale == pytest.approx((7 * np.std(trained), np.std(trained)))
     units = splits.task.answers(splits.train.labels())
     np.testing.assert_allclose(units[:, 1], trained, rtol=1e-4, atol=1e-4)
-    numbers = table(base(grade=[10 - i % 11 for i in range(COUNT)]))
-    assert numbers.class_names == tuple(map(str, range(11)))
-    grades = base(grade=[i // 2 % 12 + 1 for i in range(COUNT)])
-    splits = table(grades, task="ordinal")
+    splits = table(base(grade=[i // 2 % 12 + 1 for i in range(COUNT)]), task="ordinal")
     assert splits.task == Ordinal(tuple(map(str, range(1, 13))))
-    assert "as given, in the order 1, 2, 3" in splits.task_reason
-    assert table(grades, task="regression").task.names == ("grade",)
     for texts, order in ORDERS:
         assert table(base(grade=cycled(*texts)), task="ordinal").class_names == order
-    sizes = table(base(size=cycled("S", "M", "XL")))
-    assert "3 distinct texts; the task ordinal is for grades" in sizes.task_reason
-    named = Ordinal(("owl", "dog", "cat"))
-    splits = table(base(label=ANIMALS), task=named)
-    assert (splits.task, of(splits)["00.png"]) == (named, 2)
-    assert table(base(label=ANIMALS), task="multilabel").task == Multilabel(("cat", "dog", "owl"))
+    words, named = [("a b", "b", "a")[i % 3] for i in range(COUNT)], Ordinal(("owl", "dog", "cat"))
     weight = Regression(("age",), units=("years",))
+    for columns, options, task in (
+        ({"label": ANIMALS}, {"task": named}, named),
+        ({"label": ANIMALS}, {"task": "multilabel"}, Multilabel(("cat", "dog", "owl"))),
+        ({"tags": words}, {"separator": " "}, Multilabel(("a", "b"))),
+    ):
+        assert table(base(**columns), **options).task == task
+    assert of(table(base(label=ANIMALS), task=named))["00.png"] == 2
     assert table(base(age=NUMBERS, other=ANIMALS), task=weight).task.units == ("years",)
-    words = [("a b", "b", "a")[i % 3] for i in range(COUNT)]
-    assert table(base(tags=words), separator=" ").task == Multilabel(("a", "b"))
     signs = table(base(a=cycled(-1, 1), b=cycled(1, -1, 1)), task="multilabel")
     assert [of(signs)[FILES[i]] for i in (0, 2, 4)] == [[0, 1], [1, 0], [0, 1]]
     for cells, values in (
@@ -376,7 +353,6 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
         (photos, {"file_column": "file"}, ValueError, "are about a table: give it as labels"),
         ("digits", {"labels": "l.csv"}, NotADirectoryError, "give that of the images"),
         (photos, {"labels": "l.csv"}, FileNotFoundError, r"There is no table .*l\.csv"),
-        (photos, {"labels": "masks"}, FileNotFoundError, "There is no file or folder .*masks"),
         (photos, {"labels": "l.csv", "on_bad_row": "no"}, ValueError, "on_bad_row='no'"),
         (photos, {"labels": tmp_path / "t.xlsx"}, ValueError, r"give one of \.csv, \.tsv"),
         (photos, {"labels": tmp_path / "t.parquet"}, ImportError, "pip install pyarrow"),
@@ -395,49 +371,37 @@ def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:
     names = [name for name in ("Training", "dev", "testing") for _ in range(10)]
     splits = table(base(split=names, label=ANIMALS))
     assert {name: len(s) for name, s in splits.items()} == {"train": 10, "val": 10, "test": 10}
-    # As in folders: without "val", "test" is what is validated on.
-    with pytest.warns(match="and not val: test is validated on"):
-        splits = table(base(split=["train"] * 20 + ["test"] * 10, label=ANIMALS))
-    assert {name: len(s) for name, s in splits.items()} == {"train": 20, "val": 10}
     # All rows, as of images that a model is only evaluated on: of one class, and of one number.
-    animals = Classification(("cat", "dog", "owl"))
-    for columns, name in (({}, "all"), ({"split": ["test"] * COUNT}, "test")):
-        rows = {"file": FILES, "label": ["dog"] * COUNT, **columns}
-        whole = table(rows, task=animals, val_fraction=None)
-        assert (list(whole), whole.class_names) == ([name], animals.names)
-        assert whole[name].labels().tolist() == [1] * COUNT
-    number = table({"file": FILES, "age": [7.5] * COUNT}, task="regression", val_fraction=None)
-    assert number["all"].labels().tolist() == [[7.5]] * COUNT
+    for columns, task, name, label in (
+        ({"label": ["dog"] * COUNT}, ANIMAL, "all", 1),
+        ({"label": ["dog"] * COUNT, "split": TEST}, ANIMAL, "test", 1),
+        ({"age": [7.5] * COUNT}, "regression", "all", [7.5]),
+    ):
+        whole = table({"file": FILES, **columns}, task=task, val_fraction=None)
+        assert list(whole) == [name]
+        assert whole[name].labels().tolist() == [label] * COUNT
     splits = table({"file": FILES, "label": ANIMALS}, val_fraction=0.3)
-    assert set(of(splits)) == set(FILES)
     assert np.bincount(splits.val.labels()).tolist() == [3, 3, 3]
     columns = {"file": FILES, "label": ANIMALS, "group": GROUPS}
-    for seed in range(3):
-        splits = table(columns, seed=seed)
-        sides = [{int(f.stem) // 3 for f in split.files or ()} for split in splits.values()]
-        assert not sides[0] & sides[1]
-        assert len(sides[0] | sides[1]) == 10
-        assert table(columns, seed=seed).val.files == splits.val.files
-        for split in splits.values():  # a number per group, by which training images are held out
-            names = [GROUPS[int(file.stem)] for file in split.files or ()]
-            assert len(set(zip(names, split.groups, strict=True))) == len(set(names))
+    splits = table(columns)
+    assert table(columns).val.files == splits.val.files
+    sides = [{int(f.stem) // 3 for f in split.files or ()} for split in splits.values()]
+    assert not sides[0] & sides[1]
+    assert len(sides[0] | sides[1]) == 10
+    for split in splits.values():  # a number per group, by which training images are held out
+        names = [GROUPS[int(file.stem)] for file in split.files or ()]
+        assert len(set(zip(names, split.groups, strict=True))) == len(set(names))
     with pytest.warns(UserWarning, match="No image to train on has (cat|dog|owl): the groups"):
         table({**columns, "group": ANIMALS}, val_fraction=0.34)
 
 
-WAYS: dict[str, Callable[[str, str], str]] = {
-    "an id": lambda kind, i: i,
-    "a name": lambda kind, i: f"{i}.jpg",
-    "upper case": lambda kind, i: f"{kind}/{i}.JPG",
-    "backslashes": lambda kind, i: rf"{kind}\{i}.jpg",
-    "of Windows": lambda kind, i: rf"C:\data\photos\{kind}\{i}.jpg",
-    "of another home": lambda kind, i: f"/home/other/photos/{kind}/{i}",
-    "from above": lambda kind, i: f"photos/{kind}/{i}.jpg",
-}
-REFUSED: dict[str, tuple[Callable[[str, str], str], str]] = {
-    "two roots": (lambda kind, i: f"/home/{kind}/{kind}/{i}.jpg", "where there is cat/0.jpg\n"),
-    "another folder": (lambda kind, i: f"val/{i}.jpg", "where there is cat/0.jpg\n"),
-    "two files": (lambda kind, i: "x", "where there is cat/x.jpg and dog/x.jpg\n"),
+# Of a class and a number.
+WAYS = ("{1}", "{1}.jpg", "{0}/{1}.JPG", r"{0}\{1}.jpg", r"C:\data\photos\{0}\{1}.jpg")
+WAYS += ("/home/other/photos/{0}/{1}", "photos/{0}/{1}.jpg")
+REFUSED = {
+    "/home/{0}/{0}/{1}.jpg": "where there is cat/0.jpg\n",  # two roots
+    "val/{1}.jpg": "where there is cat/0.jpg\n",
+    "x": "where there is cat/x.jpg and dog/x.jpg\n",
 }
 
 
@@ -447,16 +411,16 @@ def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
     names = [f"{kind}/{i}.jpg" for kind, i in pairs]
     write(photos, dict.fromkeys([*names, "cat/x.jpg", "dog/x.jpg"], plain(0)))
 
-    def load_rows(way: Callable[[str, str], str]) -> Splits:
-        path.write_text("\n".join(["file,label", *(f"{way(*pair)},{pair[0]}" for pair in pairs)]))
+    def load_rows(way: str) -> Splits:
+        rows = (f"{way.format(*pair)},{pair[0]}" for pair in pairs)
+        path.write_text("\n".join(["file,label", *rows]))
         return load(photos, labels=path, verify=False, file_column="file")
 
-    for way in WAYS.values():
+    for way in WAYS:
         with pytest.warns(UserWarning, match="8 paths of 'file' taken for the only file that fits"):
             splits = load_rows(way)
         assert sorted(of(splits)) == sorted(f"{i}.jpg" for i in range(8))
-    assert "such as 'photos/cat/0.jpg' as cat/0.jpg" in splits.task_reason
-    for way, message in REFUSED.values():
+    for way, message in REFUSED.items():
         with pytest.raises(ValueError, match=r"8 rows .* cannot be used") as caught:
             load_rows(way)
         assert message in str(caught.value)
@@ -466,21 +430,22 @@ def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
         assert read_file_table(table) == [("cat/0.jpg", "cat", None), ("dog/1.jpg", "dog", None)]
 
 
-@pytest.mark.parametrize(
-    ("header", "row"),
-    [("sep=;\r\nfile;label\r\n", "{};{}\r\n"), ('"file", "label"\n', '"{}", "{}"\n')],
-)
-def test_csv_of_spreadsheets(header: str, row: str, photos: Path, tmp_path: Path) -> None:
-    rows = [row.format(*pair) for pair in zip(FILES, DOGS, strict=True)]
-    (tmp_path / "t.csv").write_text("".join([header, *rows]))
-    splits = load(photos, labels=tmp_path / "t.csv", verify=False)
-    assert splits.task == Classification(tuple(sorted(set(DOGS))))
-    (tmp_path / "t.csv").write_text("".join(rows).replace(", golden", "").replace(", small", ""))
-    with pytest.raises(ValueError, match="begins with the row of the image"):
-        load(photos, labels=tmp_path / "t.csv")
+def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    for header, row in (
+        ("sep=;\r\nfile;label\r\n", "{};{}\r\n"),
+        ('"file", "label"\n', '"{}", "{}"\n'),
+    ):
+        rows = "".join(row.format(*pair) for pair in zip(FILES, DOGS, strict=True))
+        path.write_text(header + rows)
+        splits = load(photos, labels=path, verify=False)
+        assert splits.task == Classification(tuple(sorted(set(DOGS))))
+        path.write_text(rows.replace(", golden", "").replace(", small", ""))
+        with pytest.raises(ValueError, match="begins with the row of the image"):
+            load(photos, labels=path)
 
 
-def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_used(table: Table, photos: Path) -> None:
     bad_rows = {name: list(cells) for name, cells in base(label=ANIMALS).items()}
     for name, wrong in (
         ("file", {1: "missing.png", 8: "", 9: "../secret.png", 12: "13.png"}),
@@ -506,7 +471,6 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
         splits = table(bad_rows, on_bad_row="skip")
     assert set(of(splits)) == {FILES[row] for row in range(COUNT) if row + 2 not in reasons}
     assert len(splits.report.ignored) == 8
-    assert splits.report.ignored[1][1] == "line 5: the cell of 'label' is empty"
     columns = base(label=["" if i % 5 else a for i, a in enumerate(ANIMALS)])
     with pytest.raises(ValueError, match=r"(?s)24 rows of.*\n    and 4 more\nCorrect") as caught:
         table(columns)
@@ -518,27 +482,28 @@ def test_rows_and_files_that_cannot_be_used(table: Table, photos: Path, tmp_path
     assert errors(caught) == reasons
     with pytest.raises(ValueError, match=r"'-999' in 'age' stands for a missing number"):
         table(base(age=["-999" if i == 3 else f"{i + 0.5}" for i in range(COUNT)]))
+
+
+def test_images_in_two_rows_and_damaged_ones(table: Table, photos: Path, tmp_path: Path) -> None:
     columns = {name: [*cells, cells[4]] for name, cells in base(label=ANIMALS).items()}
     splits = table(columns)
     assert len(splits.train) + len(splits.val) == COUNT
     ((path, reason),) = splits.report.ignored
     assert path.name == "04.png"
-    assert "line 32: " in reason
+    assert reason.startswith("line 32: ")
     assert "also in line 6" in reason
     columns["split"][-1] = "val"
-    with pytest.raises(ValueError, match=r"04.png' is also in line 6, with another split"):
-        table(columns)
-    columns["file"][-1] = "link.png"
     (photos / "link.png").symlink_to(photos / FILES[4])  # is the same image
-    with pytest.raises(ValueError, match=r"line 32: .*link\.png' is also in line 6, with another"):
-        table(columns)
+    for name in ("04.png", "link.png"):
+        columns["file"][-1] = name
+        with pytest.raises(ValueError, match=f"line 32: .*{name}' is also in line 6, with another"):
+            table(columns)
     (photos / "link.png").unlink()
     table(base(age=NUMBERS))
     folder = write(shutil.copytree(photos, tmp_path / "photos"), {FILES[4]: b"no image"})
     with pytest.warns(UserWarning, match="1 of 30 files cannot be decoded"):
         splits = load(folder, labels=tmp_path / "t.csv")
     assert [file.name for file, _ in splits.report.unreadable] == [FILES[4]]
-    assert len(splits.train) == 19
     trained = [NUMBERS[i] for i in range(COUNT) if SPLITS[i] == "train" and i != 4]
     assert splits.task.offset == pytest.approx((np.mean(trained),))
 
@@ -560,8 +525,7 @@ def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
     few, flags = pa.array(["x"] * 9), pa.nulls(11 * 10**6, pa.bool_())
     for column, options, reason in (
         (texts, {}, "has 1,000,000,000 bytes of text, and at most 268,435,456"),
-        (lists, {}, "has 1,000,000,000 bytes of text"),
-        (texts, {"store_schema": False}, "has 1,000,000,000 bytes of text"),
+        (lists, {"store_schema": False}, "has 1,000,000,000 bytes of text"),
         (few, DELTA, "it as PLAIN"),
         (flags, {}, "has 11,000,000 rows or more, and at most 10,000,000 rows and 30,000,000"),
         (pa.array([2**30], pa.date32()), {}, "cannot be read as Parquet: "),

@@ -1,6 +1,5 @@
 """Attention maps, rollout and distances, positions and filters: as recorded and as defined."""
 
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,18 +23,14 @@ RECORDED += ["bv_vit_tok", "bv_vit_gap_learn", WITH_PROBE]
 
 
 def distances(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
-    """As the ViT paper defines them (figure 11), number by number, in pixels per layer and head.
+    """As the ViT paper defines them (figure 11), in pixels per layer and head.
 
     `maps` are of patches alone, `(images, depth, heads, patches, patches)`.
     """
-    each = np.zeros(maps.shape[:-1])
-    for *which, query in np.ndindex(each.shape):
-        weights = maps[(*which, query)].astype("float64")
-        for key, weight in enumerate(weights):
-            down = (query // columns - key // columns) * patch[0]
-            right = (query % columns - key % columns) * patch[1]
-            each[(*which, query)] += weight / weights.sum() * math.hypot(down, right)
-    return each.mean(axis=(0, 3))
+    row, column = np.divmod(np.arange(maps.shape[-1]), columns)
+    down, right = (place[:, None] - place for place in (row, column))
+    weights = maps.astype("float64") / maps.sum(axis=-1, keepdims=True, dtype="float64")
+    return (weights * np.hypot(down * patch[0], right * patch[1])).sum(-1).mean(axis=(0, 3))
 
 
 def joint_attention(maps: np.ndarray) -> np.ndarray:
@@ -48,12 +43,10 @@ def joint_attention(maps: np.ndarray) -> np.ndarray:
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
-    """`(grid_h, grid_w, dim)` to the cosine of every pair, one by one."""
-    similarity = np.zeros(2 * vectors.shape[:2])
-    for i, j, k, m in np.ndindex(similarity.shape):
-        a, b = vectors[i, j].astype("float64"), vectors[k, m].astype("float64")
-        similarity[i, j, k, m] = a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b))
-    return similarity
+    """`(grid_h, grid_w, dim)` to the cosine of every pair."""
+    flat = vectors.reshape(-1, vectors.shape[-1]).astype("float64")
+    unit = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    return (unit @ unit.T).reshape(2 * vectors.shape[:2])
 
 
 @pytest.mark.filterwarnings("ignore:Patches of")
@@ -73,7 +66,6 @@ def test_what_is_recorded(name: str, shared: Path) -> None:
     if name == "vit_token":
         rollout = inspection.attention_rollout(model, images)
         its_rollout = np.load(case.folder / "rollout.npz")["cls_to_patches"]
-        assert rollout.shape == (2, 4, 4)
         assert np.abs(rollout.reshape(2, 16) - its_rollout).max() <= 1e-5
     if name == "vit_nonsquare":
         table = np.load(case.file)["Transformer/posembed_input/pos_embedding"]
@@ -119,16 +111,19 @@ def test_layers_batches_and_errors() -> None:
     some = attention_maps(model, twice, layers=[-1, 0], batch_size=3)
     expected = maps_of("token")[:, [1, 0]]
     assert np.abs(some - np.concatenate([expected, expected[::-1]])).max() < 1e-6
-    with pytest.raises(ValueError, match=r"depth 2.*0 to 1"):
-        attention_maps(model, images, layers=[2])
-    with pytest.raises(ValueError, match=r"\(32, 12, 3\).*images\[None\]"):
-        attention_maps(model, images[0])
-    with pytest.raises(ValueError, match="at least one"):
-        attention_maps(model, images[:0])
-    with pytest.raises(ValueError, match="without encoder blocks"):
-        attention_maps(keras.Sequential([keras.layers.Dense(1)]), images)
-    with pytest.raises(ValueError, match='pooling="map"'):
-        pooling_attention(model, images)
+    without = keras.Sequential([keras.layers.Dense(1)])
+    for reason, call in (
+        (r"depth 2.*0 to 1", lambda: attention_maps(model, images, layers=[2])),
+        (r"\(32, 12, 3\).*images\[None\]", lambda: attention_maps(model, images[0])),
+        ("at least one", lambda: attention_maps(model, images[:0])),
+        ("without encoder blocks", lambda: attention_maps(without, images)),
+        ('pooling="map"', lambda: pooling_attention(model, images)),
+        ("'learned', 'learned_2d', 'sincos2d'", lambda: position_similarity(model_of("registers"))),
+        (r"components=28.*Give 15 or fewer", lambda: inspection.embedding_filters(model)),
+        ("without a patch embedding", lambda: inspection.embedding_filters(without)),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            call()
 
 
 @pytest.mark.parametrize("kind", rows(KINDS, ["token", "map"]))
@@ -149,7 +144,6 @@ def test_readout_rollout_and_distance_equal_their_definitions(kind: str) -> None
     for its_rollout, its_row, its_maps in zip(rollout, row, maps, strict=True):
         expected = its_row @ joint_attention(its_maps)
         assert np.abs(its_rollout.ravel() - expected[prefix:]).max() < 1e-6
-        assert abs(expected.sum() - 1) < 1e-6
     if kind in ("token", "registers", "map", "any_size"):
         expected = distances(maps[..., prefix:, prefix:], 3, (8, 4))
         assert np.abs(inspection.attention_distance(model, images) - expected).max() < 1e-4
@@ -157,19 +151,8 @@ def test_readout_rollout_and_distance_equal_their_definitions(kind: str) -> None
 
 def test_distances_of_patches_without_attention_are_not_nan() -> None:
     nothing = SimpleNamespace(patch_pixels=(8, 4), grid=(2, 2), prefix=1, blocks=[None])
-    all_on_class_token = np.eye(5, dtype="float32")[np.zeros((1, 2, 5), int)]
-    nothing.attention = lambda layer: all_on_class_token
+    nothing.attention = lambda layer: np.eye(5)[np.zeros((1, 2, 5), int)]  # on the class token
     assert not ForwardPass.distances(nothing).any()
-
-
-def test_mixed_precision_gives_nearly_the_same_maps() -> None:
-    model, images = model_of("token"), images_for("token")
-    mixed = type(model).from_config({**model.get_config(), "dtype": "mixed_bfloat16"})
-    mixed.set_weights(model.get_weights())
-    maps, exact = attention_maps(mixed, images), maps_of("token")
-    assert maps.dtype == np.float32
-    assert np.abs(maps.sum(axis=-1) - 1).max() < 0.02
-    assert np.abs(maps - exact).mean() < 0.01
 
 
 def test_similarity_of_positions() -> None:
@@ -181,14 +164,10 @@ def test_similarity_of_positions() -> None:
     # Sines and cosines know nothing but the offset: the same at every place with this offset.
     fixed = position_similarity(model_of("gap"))
     assert np.abs(fixed[0, 0, 2, 1] - fixed[1, 1, 3, 2]) < 1e-6
-    assert position_similarity(model_of("any_size")).shape == (3, 2, 3, 2)
     zeros = untrained()
     embedding = zeros.get_layer("position_embedding").embedding
     embedding.assign(np.zeros(embedding.shape))
     assert not position_similarity(zeros).any()  # and not NaN
-    for kind in ("registers", "gap_registers"):
-        with pytest.raises(ValueError, match="'learned', 'learned_2d', 'sincos2d'"):
-            position_similarity(model_of(kind))
 
 
 def test_filters_are_principal_components() -> None:
@@ -196,13 +175,7 @@ def test_filters_are_principal_components() -> None:
     kernel = numpy(model.get_layer("patch_embedding").kernel).astype("float64")
     expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
     filters = inspection.embedding_filters(model, components=15)
-    assert filters.shape == (15, 8, 4, 3)
     flat = filters.reshape(15, -1)
     signs = np.sign((flat * expected).sum(axis=1))
     assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
     assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
-    assert np.abs(inspection.embedding_filters(model, 4) - filters[:4]).max() == 0
-    with pytest.raises(ValueError, match=r"components=28.*Give 15 or fewer"):
-        inspection.embedding_filters(model)
-    with pytest.raises(ValueError, match="without a patch embedding"):
-        inspection.embedding_filters(keras.Sequential([keras.layers.Dense(1)]))

@@ -15,7 +15,7 @@ from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.browser import assert_fits_and_can_be_read, opened
-from tests.inspection.models import SHAPE, model_of, untrained
+from tests.inspection.models import model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
@@ -48,8 +48,7 @@ def test_the_page_needs_no_other_file_and_is_accessible(written: Path, files: li
             value = attributes.get(name)
             assert value is None or value.startswith("data:"), (tag, value)
     assert "http" not in elements.text
-    assert "@import" not in page_in(written)
-    assert "url(" not in page_in(written)
+    assert not re.search(r"@import|url\(", page_in(written))
     policy = next(a["content"] for a in elements.all("meta") if "http-equiv" in a)
     assert policy.startswith("default-src 'none'")
     assert len(elements.all("img")) == 3 + 5
@@ -57,8 +56,6 @@ def test_the_page_needs_no_other_file_and_is_accessible(written: Path, files: li
     (slider,) = elements.all("input")
     assert slider["id"] in [label.get("for") for label in elements.all("label")]
     assert (slider["type"], slider["min"], slider["max"]) == ("range", "0", "3")
-    assert len(elements.all("option")) == 1 + 2
-    assert len(elements.all("h1")) == 1
     assert not elements.all("b")  # names are text
     assert files[0].name in elements.text
     assert "Where <Ti/16> looks" in elements.text
@@ -71,7 +68,6 @@ def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> Non
     heads, whole = readout_attention(model, images), class_attribution(model, images)
     data = page_data(page_in(written))
     assert (data["depth"], data["heads"], data["grid"]) == (2, 2, [4, 3])
-    assert [image["name"] for image in data["images"]] == [file.name for file in files[:3]]
     for image, (one, two), of_class in zip(data["images"], heads, whole, strict=True):
         expected = [one.mean(0), *one, two.mean(0), *two, of_class]
         overlays = zip(image["maps"], image["ranges"], expected, strict=True)
@@ -83,13 +79,13 @@ def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> Non
 
 @pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])
 def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, name: str) -> None:
-    theirs = {name: b"theirs", "notes.txt": b"theirs"}
-    for file in theirs:
+    for file in (name, "notes.txt"):
         (tmp_path / file).write_bytes(b"theirs")
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match=rf"{name} was not written by keras-vit inspect"):
             inspect_files(model_of("registers"), files, tmp_path, overwrite=overwrite)
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
+        found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert found == {name: b"theirs", "notes.txt": b"theirs"}
 
 
 def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_path: Path) -> None:
@@ -103,9 +99,8 @@ def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_pa
     assert {path.name for path in out.iterdir()} == files_now
     reason = "position_embedding='relative' does not have position embeddings"
     assert reason in Elements(page_in(out)).text
-    (tmp_path / "file").write_bytes(b"theirs")
-    with pytest.raises(NotADirectoryError, match="file is a file"):
-        inspect_files(model_of("token"), files, tmp_path / "file", overwrite=True)
+    with pytest.raises(NotADirectoryError, match=r"notes.txt is a file"):
+        inspect_files(model_of("token"), files, out / "notes.txt", overwrite=True)
 
 
 def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
@@ -120,7 +115,7 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
     assert not elements.all("ol")
 
 
-def test_errors(files: list[Path], tmp_path: Path) -> None:
+def test_errors_and_a_model_around_a_transformer(files: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
         inspect_files(model_of("token"), files[3:], tmp_path)
     plain = untrained(include_preprocessing=False)
@@ -128,11 +123,17 @@ def test_errors(files: list[Path], tmp_path: Path) -> None:
         inspect_files(plain, files, tmp_path)
     assert not list(tmp_path.iterdir())
     # Pixels of files are a hundred times too large where nothing normalizes them.
-    around = [keras.Input(SHAPE), plain, keras.layers.Dense(3)]
+    around = [keras.Input((64, 24, 3)), keras.layers.Resizing(32, 12), plain]
+    around.append(keras.layers.Dense(3, "softmax"))
     with pytest.raises(ValueError, match=r"values up to 2\d\d.*Rescaling\(1 / 127\.5, -1\)"):
         inspect_files(keras.Sequential(around), files, tmp_path)
     around.insert(1, keras.layers.Rescaling(1 / 127.5, -1))
-    inspect_files(keras.Sequential(around), files, tmp_path)
+    assert list(inspect_files(keras.Sequential(around), files, tmp_path, top=3)) == [files[3]]
+    page = page_in(tmp_path)
+    assert (page_data(page)["grid"], page_data(page)["method"]) == ([4, 3], "attribution")
+    assert "width:100.000%;height:100.000%" in page
+    shown = re.findall(r"class=probability>([\d.]+)%", page)
+    assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
 
 
 def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,34 +149,23 @@ def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert str(out / "index.html") in printed
     assert "broken.jpg cannot be read" in error
     assert "Where small looks" in page_in(out)
-    again, of_class = ("--overwrite",), "--for-class"
+    again, of_class, rollout = "--overwrite", "--for-class", ("--method", "rollout")
     for arguments, reason in (
         ((), "--overwrite"),
-        ((*again, of_class, "rose"), "There is no class 'rose' to explain"),
-        ((*again, of_class, "1", "--method", "rollout"), "Rollout is the same for every class"),
+        ((again, of_class, "rose"), "There is no class 'rose' to explain"),
+        ((again, of_class, "1", *rollout), "Rollout is the same for every class"),
     ):
         code, _, error = inspect(files[0], *arguments)
         assert (code, reason in error) == (2, True), error
-    explained = []
-    for options in ((of_class, "1"), (of_class, "3"), ("--method", "rollout")):
-        assert inspect(files[0], *again, *options)[0] == 0
+    for options, method, explained in (
+        ((of_class, "3"), "attribution", "3"),
+        (rollout, "rollout", ""),
+    ):
+        assert inspect(files[0], again, *options)[0] == 0
         data = page_data(page_in(out))
-        explained.append((data["method"], data["images"][0]["explained"]))
+        assert (data["method"], data["images"][0]["explained"]) == (method, explained)
         plots = {path.stem for path in out.glob("*.png")} & {"attribution", "rollout"}
-        assert plots == {data["method"]}  # that of the other method does not stay behind
-    assert explained == [("attribution", "1"), ("attribution", "3"), ("rollout", "")]
-
-
-def test_the_page_of_a_model_around_a_transformer(files: list[Path], tmp_path: Path) -> None:
-    around = [keras.Input((64, 24, 3)), keras.layers.Resizing(32, 12), model_of("token")]
-    model = keras.Sequential([*around, keras.layers.Dense(3, "softmax")])
-    assert list(inspect_files(model, files, tmp_path, top=3)) == [files[3]]
-    page = page_in(tmp_path)
-    assert page_data(page)["grid"] == [4, 3]
-    assert page_data(page)["method"] == "attribution"
-    assert "width:100.000%;height:100.000%" in page
-    shown = re.findall(r"class=probability>([\d.]+)%", page)
-    assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
+        assert plots == {method}  # that of the other method does not stay behind
 
 
 @pytest.fixture
@@ -207,58 +197,27 @@ def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
         assert len(shot.convert("RGB").getcolors(1 << 24)) > 1000
 
 
-def test_the_slider_changes_the_overlay(page: Any, written: Path) -> None:
-    maps = page_data(page_in(written))["images"][0]["maps"]
+def test_the_slider_changes_the_overlay_and_a_head_can_be_chosen(page: Any, written: Path) -> None:
+    one, other, _ = page_data(page_in(written))["images"]
     # The keyboard alone: Tab reaches the slider first, arrows move it by a layer.
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "layer"
     shots = {}
     for key, index in (("End", 6), ("ArrowLeft", 3), ("ArrowLeft", 0)):
         page.keyboard.press(key)
-        assert np.abs(overlay(page)[..., 3] - (110 + np.floor(0.3 * maps[index]))).max() <= 1
+        assert np.abs(overlay(page)[..., 3] - (110 + np.floor(0.3 * one["maps"][index]))).max() <= 1
         stop = page.text_content("#stop")
         shots[stop] = page.screenshot(full_page=True)
         assert stop in page.get_attribute("#overlay-0", "aria-label")
     assert list(shots) == ["attribution", "layer 2", "layer 1"]
     assert len(set(shots.values())) == 3
     assert "% per patch" in page.text_content("#peak-0")
-    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.select_option("#head", "1")
+    assert np.abs(overlay(page, 1)[..., 3] - (110 + np.floor(0.3 * other["maps"][4]))).max() <= 1
+    low, _ = other["ranges"][4]
+    assert page.text_content("#peak-1").startswith(f"{float(f'{100 * low:.2g}'):g} to ")
+    page.evaluate("layer.value = 0; layer.dispatchEvent(new Event('input'))")
     assert page.text_content("#stop") == "photograph alone"
     assert page.is_hidden("#overlay-0")
     assert page.is_disabled("#head")
-
-
-def test_a_head_can_be_chosen(page: Any, written: Path) -> None:
-    data = page_data(page_in(written))["images"][1]
-    page.evaluate("layer.value = 2; layer.dispatchEvent(new Event('input'))")
-    page.select_option("#head", "1")
-    assert np.abs(overlay(page, 1)[..., 3] - (110 + np.floor(0.3 * data["maps"][4]))).max() <= 1
-    low, _ = data["ranges"][4]
-    assert page.text_content("#peak-1").startswith(f"{float(f'{100 * low:.2g}'):g} to ")
-
-
-# Of every name, how many letters its last line has.
-LAST_LINES = """[...document.querySelectorAll(".card h2")].map(heading => {
-  const walker = document.createTreeWalker(heading, NodeFilter.SHOW_TEXT), tops = [];
-  while (walker.nextNode()) for (let i = 0; i < walker.currentNode.length; i++) {
-    const range = document.createRange();
-    range.setStart(walker.currentNode, i);
-    range.setEnd(walker.currentNode, i + 1);
-    tops.push(Math.round(range.getBoundingClientRect().top));
-  }
-  return tops.filter(top => top === tops[tops.length - 1]).length;
-})"""
-
-
-def test_a_long_name_does_not_end_in_a_line_of_one_letter(browser: Any, tmp_path: Path) -> None:
-    """Photographs of the web are called like this; every length breaks somewhere else."""
-    names = [f"{'1234567890' * 3}_{'5632165b04' * 2}"[: 20 + i] + ".jpg" for i in range(24)]
-    for name in names:
-        image.fromarray(np.zeros(SHAPE, "uint8")).save(tmp_path / name)
-    inspect_files(model_of("token"), [tmp_path / name for name in names], tmp_path / "out")
-    with opened(browser, tmp_path / "out/index.html", 1280, ("file", "data")) as page:
-        for width in (1280, 390, 320):
-            page.set_viewport_size({"width": width, "height": 900})
-            last_lines = page.evaluate(LAST_LINES)
-            assert len(last_lines) == len(names)
-            assert min(last_lines) >= len(".jpg"), width

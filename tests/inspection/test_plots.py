@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import inspection
-from keras_vit.inspection.plots import _evenly_spaced, draw_maps, upsample
+from keras_vit.inspection.plots import draw_maps
 from tests.inspection.models import images_for, model_of, untrained
 
 pytest.importorskip("matplotlib")
@@ -36,27 +36,13 @@ def test_every_plot_is_one_call(kind: str) -> None:
     for name, (figure, axes) in figures.items():
         assert len(figure.axes) == axes, name
         height, width, _ = png(figure).shape
-        assert width >= 600, name
-        assert 100 < height < 4000, name
-    gray = untrained(input_shape=(32, 12, 1))
-    assert len(inspection.plot_embedding_filters(gray, 4).axes) == 4
+        assert (width >= 600, 100 < height < 4000) == (True, True), name
     with pytest.raises(ValueError, match="8 channels"):
         inspection.plot_embedding_filters(untrained(input_shape=(32, 12, 8)))
     axes = figures["distance"][0].axes[0]
     shown = np.array([dots.get_offsets()[:, 1] for dots in axes.collections]).T
     assert np.abs(shown - inspection.attention_distance(model, images)).max() < 1e-5
     assert "of 12" in axes.get_ylabel()
-
-
-def test_large_grids_are_thinned_and_small_ones_upsampled() -> None:
-    assert list(_evenly_spaced(1, 8)) == [0]
-    assert list(_evenly_spaced(8, 8)) == [*range(8)]
-    assert list(_evenly_spaced(9, 8)) == [0, 2, 4, 6, 8]
-    assert list(_evenly_spaced(24, 8)) == [1, 4, 7, 10, 13, 16, 19, 22]
-    grid = np.random.default_rng(0).random((3, 2), np.float32)
-    large = upsample(grid, (9, 10))
-    assert large.shape == (9, 10)
-    assert np.abs(large[[1, 4, 7]][:, [0, -1]] - grid).max() < 1e-12  # values and borders
 
 
 def test_patches_without_attention_are_dark() -> None:
@@ -71,29 +57,11 @@ def test_patches_without_attention_are_dark() -> None:
     # A hybrid's patches may extend beyond the image.
     assert len(draw_maps(np.ones((1, 30, 11, 3)), rollout, (32, 12), "rollout").axes) == 2
     # One patch far above all others does not leave the rest black.
-    maps = np.ones((1, 14, 14))
-    maps[0, 0, 0] = 50
-    figure = draw_maps(np.ones((1, 28, 28, 3)), maps, (28, 28), "attribution")
+    maps = np.ones((5, 14, 14))
+    maps[:, 0, 0] = 50
+    figure = draw_maps(np.ones((5, 28, 28, 3)), maps, (28, 28), "attribution")
     assert figure.axes[1].images[0].get_array().min() > 0.9
-
-
-def blank_strips(figure) -> list[int]:
-    """Heights and widths in pixels of the white strips that cross the figure."""
-    white = (png(figure) == 255).all(axis=2)
-    strips = []
-    for blank in (white.all(axis=1), white.all(axis=0)):
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], blank, [0]]).astype(int)))
-        strips += (edges[1::2] - edges[::2]).tolist()
-    return strips
-
-
-@pytest.mark.parametrize("shape", [(32, 32), (24, 40), (40, 24)])
-def test_no_strip_of_the_figure_is_empty(shape: tuple[int, int]) -> None:
-    for count in range(1, 6):
-        images = np.full((count, *shape, 3), 0.5)
-        figure = draw_maps(images, np.ones((count, 4, 4)), shape, "rollout")
-        assert max(blank_strips(figure)) <= 16, count  # of 160 per inch
-        assert all(len(axes.images) == 1 for axes in figure.axes), count  # no place is left empty
+    assert all(len(axes.images) == 1 for axes in figure.axes)  # no place is left empty
 
 
 def test_without_matplotlib_only_plots_fail_and_name_the_extra(monkeypatch) -> None:

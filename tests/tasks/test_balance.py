@@ -8,7 +8,7 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.utils.class_weight import compute_class_weight
 
-from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, balance
+from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, balance
 from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
 from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
 from tests.backend import rows
@@ -32,7 +32,6 @@ def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:
     balanced = compute_class_weight("balanced", classes=np.arange(4), y=np.repeat(range(4), COUNTS))
     np.testing.assert_allclose(class_weights(COUNTS, 1.0), balanced)
     np.testing.assert_allclose(balance.sampling_rates(COUNTS), balanced)
-    np.testing.assert_array_equal(class_weights(COUNTS, 0.0), np.ones(4))
     assert class_weights([5, 0, 1])[1] == class_weights([5, 0, 1])[2]  # counts as one
 
 
@@ -64,24 +63,17 @@ def test_losses_of_classes_are_those_by_hand(loss: str) -> None:
 
 def test_losses_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    functional, weights = torch.nn.functional, class_weights(COUNTS)
-    tensors = torch.tensor(LOGITS), torch.tensor(LABELS), torch.tensor(weights).float()
-    theirs = functional.cross_entropy(*tensors, reduction="none").mean()
-    ours = BalancedLoss(SoftmaxCrossentropy(), weights=weights)(LABELS, LOGITS)
-    np.testing.assert_allclose(float(ours), float(theirs), rtol=1e-5)
     present = (ROWS > 0).astype("float32")
     weights = positive_weights([5, 90, 3, 0], 100)
     tensor, weight = torch.tensor(LOGITS, requires_grad=True), torch.tensor(weights).float()
     pair = tensor, torch.tensor(present)
-    theirs = functional.binary_cross_entropy_with_logits(*pair, pos_weight=weight)
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(*pair, pos_weight=weight)
     theirs.backward()
     loss = BinaryCrossentropy(positive_weights=weights)
     for one in (loss, restore(loss)):
         actual, slope = of_logits(one, present, LOGITS)
         np.testing.assert_allclose(actual, theirs.item(), rtol=1e-5)
         np.testing.assert_allclose(slope, tensor.grad.numpy(), atol=1e-6)
-    smooth, plain = BinaryCrossentropy(0.2, positive_weights=(1.0,) * 4), BinaryCrossentropy(0.2)
-    np.testing.assert_allclose(smooth(present, LOGITS), plain(present, LOGITS), rtol=1e-5)
 
 
 def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
@@ -101,7 +93,7 @@ def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
     assert joint.argmax(1).tolist() == [0, 0]
 
 
-def test_positive_weights_and_counts_and_every_task_without() -> None:
+def test_positive_weights_and_counts() -> None:
     np.testing.assert_allclose(positive_weights([1, 50, 0, 100], 100, 1.0), [99, 1, 1, 1])
     np.testing.assert_allclose(positive_weights([1], 100), [(1 - 0.999**99) / (1 - 0.999)])
     task = Multilabel(("a", "b"))
@@ -109,12 +101,6 @@ def test_positive_weights_and_counts_and_every_task_without() -> None:
     assert loss.positive_weights == pytest.approx((1.0, 1.0))
     assert loss.label_smoothing == 0.1
     np.testing.assert_array_equal(task.counts([["a"], [], ["a", "b"]]), [2, 1])
-    # Every task goes without.
-    for kind in TASKS.values():
-        task = kind(size=min(3, kind.most))
-        loss = task.loss()
-        task.check_balance("none", next(iter(task.losses)))
-        assert task.balanced(loss, "none", None) is loss
     assert Regression(size=1).counts([1.0]) is None
     assert Ordinal(size=3).counts([0, 2, 2]).tolist() == [1, 0, 2]
     assert Classification(size=2).counts([[0.75, 0.25], [1, 0]]).tolist() == [1.75, 0.25]
@@ -123,6 +109,5 @@ def test_positive_weights_and_counts_and_every_task_without() -> None:
     assert describe_counts(["a", "b"], [4, 40]) == f"b 40, a 4: 10 {than}"
     many = describe_counts([f"c{i}" for i in range(1000)], np.arange(1000) + 1)
     assert many == f"c999 1,000, c998 999, c997 998, ..., c2 3, c1 2, c0 1: 1,000 {than}"
-    assert describe_counts(["a", "b", "c"], [3, 0, 1]).startswith("a 3, c 1: 3 times")
     counts = ([100, 10], [100, 11], [100, 0])  # the last is not tested, rather than rare
     assert list(map(balance.differs_much, counts)) == [True, False, False]

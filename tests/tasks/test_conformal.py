@@ -25,8 +25,6 @@ import keras
 import numpy as np
 import pytest
 from scipy.stats import betabinom, binomtest
-from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 
 from keras_vit import tasks
 from keras_vit.tasks import Classification, PredictionSets
@@ -53,7 +51,6 @@ def test_the_sets_of_torchcp_and_mapie(method: str, kind: str, coverage: float) 
     if method != "lac":  # and the most probable class
         theirs = theirs | (NEW.max(axis=1, keepdims=True) == NEW)
     np.testing.assert_array_equal(sets.contains(NEW), theirs)
-    assert sets.conditional == (tuple(range(6)) if kind == "conditional" else ())
     if (kind, method) in (("marginal", "lac"), ("marginal", "aps")):
         mapie = GOLDEN[f"mapie/{method}/marginal/{coverage}/sets"]
         np.testing.assert_array_equal(sets.contains(NEW), mapie)
@@ -78,23 +75,14 @@ def test_a_graph_has_the_same_sets() -> None:
 
 
 @pytest.mark.parametrize("coverage", [0.9, 0.95])
-@pytest.mark.parametrize(
-    ("images", "method"), [("digits", "lac"), ("flowers", "lac"), ("flowers", "aps_randomized")]
-)
-def test_coverage_over_random_splits_is_beta_binomial(
-    images: str, method: str, coverage: float
-) -> None:
+@pytest.mark.parametrize("method", ["lac", "aps_randomized"])
+def test_coverage_over_random_splits_is_beta_binomial(method: str, coverage: float) -> None:
     """Of a fixed pool, the number of covered images over random splits is beta-binomial, exactly.
 
     (Where no two scores are equal; Angelopoulos and Bates 2021, section 3.2 and appendix C.)
     """
-    if images == "digits":
-        pool, labels = load_digits(return_X_y=True)
-        probe = LogisticRegression(max_iter=50, C=1e-3).fit(pool[:600] / 16, labels[:600])
-        pool, labels = probe.predict_proba(pool[600:] / 16), labels[600:]
-    else:
-        file = np.load(FOLDER / "flowers_probe.npz")
-        pool, labels = file["probabilities"], file["labels"].astype(int)
+    file = np.load(FOLDER / "flowers_probe.npz")
+    pool, labels = file["probabilities"], file["labels"].astype(int)
     calibration = len(labels) // 2
     new, counts = len(labels) - calibration, []
     options = {"coverage": coverage, "method": method, "conditional": False}
@@ -122,35 +110,6 @@ def test_sets_up_to_a_sum_by_the_definition_of_their_papers() -> None:
         expected = sums - u[:, None] * rows <= quantile + SLACK * (1 - quantile)
         np.testing.assert_array_equal(sets.contains(rows), expected)
         assert (method == "aps_inclusive") == sets.contains(rows).any(axis=1).all()
-    # Sizes are in order.
-    file = np.load(FOLDER / "flowers_probe.npz")
-    pool, labels = file["probabilities"], file["labels"].astype(int)
-    methods = ("lac", "aps_randomized", "aps_inclusive", "aps")
-    sets = [PredictionSets.calibrated(labels[::2], pool[::2], 0.9, method) for method in methods]
-    sizes = [each.contains(pool[1::2]).sum() for each in sets]
-    assert sizes == sorted(sizes)
-
-
-def test_each_class_with_enough_images_is_covered_and_the_others_together() -> None:
-    rng = np.random.default_rng(0)
-    shares = [0.5, 0.3, 0.15, *5 * [0.01]]  # of 400: about four images of each of the last five
-
-    def sample(count: int) -> tuple[np.ndarray, np.ndarray]:
-        labels = rng.choice(8, count, p=shares)
-        skill = np.array([4.0, 2.0, 1.0, *5 * [0.5]])[labels, None]  # the rare ones are hard
-        return labels, softmax(rng.normal(0, 1, (count, 8)) + skill * np.eye(8)[labels])
-
-    covered = np.zeros((60, 4))
-    for row in covered:
-        sets = PredictionSets.calibrated(*sample(400), 0.9)
-        assert set(range(3)) <= set(sets.conditional)
-        labels, new = sample(4000)
-        inside = sets.contains(new)[np.arange(len(new)), labels]
-        row[:] = [inside[np.minimum(labels, 3) == group].mean() for group in range(4)]
-    assert (covered.mean(axis=0) >= 0.9 - 3 * covered.std(axis=0) / np.sqrt(len(covered))).all()
-    marginal = PredictionSets.calibrated(*sample(400), 0.9, conditional=False)
-    labels, new = sample(4000)
-    assert marginal.contains(new)[labels == 2, 2].mean() < 0.8  # what one of its own is for
 
 
 def test_the_fewest_images_are_enough_and_a_class_with_fewer_has_the_threshold_of_all() -> None:
@@ -159,21 +118,17 @@ def test_the_fewest_images_are_enough_and_a_class_with_fewer_has_the_threshold_o
     sets, everything = (PredictionSets.calibrated(*rows, conditional=own) for own in (True, False))
     assert sets.conditional == (0, 1, 2, 3, 4)
     assert sets.thresholds[5] == everything.thresholds[0]
-    for coverage in (0.5, 0.95):
-        few = fewest_examples(coverage)
-        PredictionSets.calibrated(LABELS[:few], PROBABILITIES[:few], coverage)
-        with pytest.raises(ValueError, match=f"need at least {few} images"):
-            PredictionSets.calibrated(LABELS[: few - 1], PROBABILITIES[: few - 1], coverage)
+    few = fewest_examples(0.95)
+    PredictionSets.calibrated(LABELS[:few], PROBABILITIES[:few], 0.95)
+    with pytest.raises(ValueError, match=f"need at least {few} images"):
+        PredictionSets.calibrated(LABELS[: few - 1], PROBABILITIES[: few - 1], 0.95)
 
 
 def test_a_task_with_sets_is_saved_and_describes_them() -> None:
     plain, row = Classification(tuple("abcdef")), [0.4, 0.0, 0.0, 0.6, 0.0, 0.0]
-    assert plain.answer_names == ("probabilities", "top_classes", "top_probabilities")
     task = replace(plain, sets=calibrated(0.95, "raps"))
     assert tasks.get(json.loads(json.dumps(task.get_config()))) == task
-    assert task.answer_names[-1] == "in_set"
-    described = task.describe(row, top=1)
-    assert described["set"] == ["d", "a"]
+    assert task.describe(row, top=1)["set"] == ["d", "a"]
     damaged = task.get_config()["sets"] | {"thresholds": [float("nan")]}
     for words, call in (
         ("does not have prediction sets", lambda: plain.names_in_set(row)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,24 @@ from tests import bank
 from tests.tasks.test_losses import value_and_gradient
 
 SIZE = (20, 30)
+RELEASED = [("relu", RelativeDepth()), ("sigmoid", Depth(form="depth"))]
 
 
 def depth_folders(folder: Path, count: int = 6, size: tuple[int, int] = SIZE) -> Path:
     """Photographs, brighter where farther, and maps of 1 to 5 m with holes, in three formats."""
     rng = np.random.default_rng(0)
+    for kind in ("photos", "maps"):
+        (folder / kind).mkdir(parents=True)
     for i in range(count):
         near, far = rng.uniform(1, 2), rng.uniform(3, 5)
         depth = np.linspace(near, far, size[1], dtype="float32") + np.zeros((size[0], 1), "float32")
         image = np.repeat(np.rint(50 * depth)[..., None], 3, axis=-1).astype("uint8")
         depth[:2, :3], depth[2, :2], depth[3, 0] = np.nan, (np.inf, -1), 0
-        photo, file = folder / "photos" / f"{i}.png", folder / "maps" / str(i)
-        for path in (photo, file):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(photo)
+        Image.fromarray(image).save(folder / "photos" / f"{i}.png")
         if i % 2:
-            np.save(file.with_suffix(".npy"), depth[..., None])
+            np.save(folder / "maps" / f"{i}.npy", depth[..., None])
         else:
-            Image.fromarray(depth).save(file.with_suffix(".tiff"))
+            Image.fromarray(depth).save(folder / "maps" / f"{i}.tiff")
     return folder
 
 
@@ -51,25 +52,11 @@ def maps(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return targets, rng.normal(1, 0.5, (4, 5, 6, 1)).astype("float32")
 
 
-@pytest.mark.every_backend
-def test_the_loss_and_its_gradient_are_those_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    targets, outputs = maps(np.random.default_rng(0))
-    for balance in (0.0, 0.5):
-        values, gradients = np.zeros(4), np.zeros_like(outputs)
-        for i in range(3):  # Depth Anything V2's loss of a batch of one
-            x = torch.tensor(outputs[i, ..., 0], requires_grad=True)
-            y = torch.tensor(targets[i], dtype=torch.float32)
-            valid = y > 0
-            d = torch.log(y[valid]) - x[valid]
-            loss = torch.sqrt(torch.pow(d, 2).mean() - balance * torch.pow(d.mean(), 2))
-            loss.backward()
-            values[i], gradients[i, ..., 0] = loss.item(), x.grad.numpy()
-        ours = SiLog(balance, reduction="none")(targets, outputs)
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(ours), values, rtol=1e-5)
-        loss = SiLog(balance, reduction="sum")
-        _, gradient = value_and_gradient(lambda x, loss=loss: loss(targets, x), outputs)
-        np.testing.assert_allclose(gradient, gradients, rtol=1e-4, atol=1e-7)
+def silog_in_torch(x: Any, y: Any, balance: float) -> Any:
+    """Depth Anything V2's loss of a batch of one."""
+    valid = y > 0
+    d = y[valid].log() - x[valid]
+    return ((d**2).mean() - balance * d.mean() ** 2).sqrt()
 
 
 def relative_in_torch(x: Any, y: Any, weight: float) -> Any:
@@ -92,25 +79,30 @@ def relative_in_torch(x: Any, y: Any, weight: float) -> Any:
     return loss
 
 
+LOSSES = [(SiLog, silog_in_torch, 0, 1e-5), (AffineInvariant, relative_in_torch, 2, 1e-4)]
+
+
 @pytest.mark.every_backend
-def test_the_relative_loss_and_its_gradient_are_those_of_torch() -> None:
+@pytest.mark.parametrize(("kind", "in_torch", "seed", "rtol"), LOSSES)
+def test_losses_and_gradients_are_those_of_torch(kind, in_torch, seed, rtol: float) -> None:
     torch = pytest.importorskip("torch")
-    targets, outputs = maps(np.random.default_rng(2))
+    targets, outputs = maps(np.random.default_rng(seed))
     for weight in (0.0, 0.5):
         values, gradients = np.zeros(4), np.zeros_like(outputs)
         for i in range(3):
             x = torch.tensor(outputs[i, ..., 0], dtype=torch.float64, requires_grad=True)
-            loss = relative_in_torch(x, torch.tensor(targets[i]), weight)
-            loss.backward()
-            values[i], gradients[i, ..., 0] = loss.item(), x.grad.numpy()
-        ours = AffineInvariant(weight, reduction="none")
-        for scale, shift in ((1, 0), (3, 70)):  # either of which changes nothing
+            value = in_torch(x, torch.tensor(targets[i]), weight)
+            value.backward()
+            values[i], gradients[i, ..., 0] = value.item(), x.grad.numpy()
+        ours, loss = (kind(weight, reduction=reduction) for reduction in ("none", "sum"))
+        scales = [(1, 0), (3, 70)] if kind is AffineInvariant else [(1, 0)]  # which change nothing
+        for scale, shift in scales:
             got = keras.ops.convert_to_numpy(ours(targets, scale * outputs + shift))
-            np.testing.assert_allclose(got, values, rtol=1e-4)
-        loss = AffineInvariant(weight, reduction="sum")
-        _, gradient = value_and_gradient(lambda x, loss=loss: loss(targets, x), outputs)
-        np.testing.assert_allclose(gradient, gradients, rtol=1e-3, atol=1e-6)
-        _, gradient = value_and_gradient(lambda x, loss=loss: loss(targets, x), 0 * outputs)
+            np.testing.assert_allclose(got, values, rtol=rtol)
+        of_loss = partial(loss, targets)
+        _, gradient = value_and_gradient(of_loss, outputs)
+        np.testing.assert_allclose(gradient, gradients, rtol=10 * rtol, atol=rtol / 100)
+        _, gradient = value_and_gradient(of_loss, 0 * outputs)
         assert np.isfinite(gradient).all()
         assert np.abs(gradient[:3]).max() > 0  # a new head's, which are all the same
 
@@ -136,8 +128,6 @@ def test_relative_scores_are_those_of_aligned_depths() -> None:
     assert float(metric.result()) == pytest.approx(np.mean(shares), abs=0.02)
     with pytest.warns(UserWarning, match='upside down.*depth_scale="inverse"'):
         task.scores(np.divide(1, targets, where=valid, out=np.zeros_like(targets)), answers)
-    report = keras_vit.evaluation.report(task, targets, answers)
-    assert report.constant["aligned_abs_rel"].value > np.mean(errors)
 
 
 def test_scores_are_those_of_scikit_learn() -> None:
@@ -166,10 +156,10 @@ def test_scores_are_those_of_scikit_learn() -> None:
 
 def test_files_of_three_formats_are_one_map(tmp_path: Path) -> None:
     folder = depth_folders(tmp_path)
-    splits = data.load(folder / "photos", labels=folder / "maps", reader="grain")
+    load = partial(data.load, folder / "photos", labels="../maps", reader="grain")
+    splits = load()
     assert splits.task == Depth()
-    assert splits.task.typical == pytest.approx(2.7, abs=0.4)
-    split = data.load(folder / "photos", labels="../maps", reader="grain", val_fraction=None)["all"]
+    split = load(val_fraction=None)["all"]
     expected = [split.label_map(i) for i in range(len(split))]
     assert (expected[0] == 0).sum() == 9
     assert split.labels()[0, 0] == 20 * 30 - 9
@@ -177,17 +167,14 @@ def test_files_of_three_formats_are_one_map(tmp_path: Path) -> None:
         source.unlink()
         millimeters = Image.fromarray(np.rint(1000 * depth).astype(np.uint16))
         millimeters.save(source.with_suffix(".png"))
-    task = Depth(("distance",), depth_scale=0.001)
-    split = data.load(folder / "photos", labels="../maps", reader="grain", task=task)["train"]
+    split = load(task=Depth(("distance",), depth_scale=0.001))["train"]
     assert split.task.names == ("distance",)
-    inverse = RelativeDepth(depth_scale="inverse")
-    some = data.load(folder / "photos", labels="../maps", reader="grain", task=inverse)["train"]
-    i = int(some.sources[0].stem)
-    tenths = np.where(expected[i] > 0, 1e-3 / np.maximum(expected[i], 1e-9), 0)
-    np.testing.assert_allclose(some.label_map(0), tenths, rtol=1e-3)  # of what are millimeters
-    of_each = {int(path.stem): split.label_map(i) for i, path in enumerate(split.sources)}
-    for i, depth in of_each.items():
-        np.testing.assert_allclose(depth, expected[i], atol=6e-4)
+    inverse = load(task=RelativeDepth(depth_scale="inverse"))["train"]
+    for i, path in enumerate(split.sources):
+        depth = expected[int(path.stem)]
+        np.testing.assert_allclose(split.label_map(i), depth, atol=6e-4)
+        tenths = np.where(depth > 0, 1e-3 / np.maximum(depth, 1e-9), 0)
+        np.testing.assert_allclose(inverse.label_map(i), tenths, rtol=1e-3)  # of millimeters
 
 
 def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
@@ -198,7 +185,6 @@ def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=match):
             data.load(photos, labels=labels, reader="grain", **options)
 
-    refused("of 6 .*have no mask", task="segmentation")
     (place / "0.tiff").rename(place / "0.TIFF")
     (place / "1.npy").rename(tmp_path / "1.npy")
     refused(r"1 photograph of 6 .* have no map in .*1.npy is not there\. Give a map of depth")
@@ -212,17 +198,13 @@ def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
         r"7 x 9 pixels, and its photograph 30 x 20.*3.npy: a NumPy file of object.*4.tiff: "
         r"integers, whose unit is not known: give depth_scale.*5.npy: 2 bands"
     )
-    (place / "1.npy").write_bytes((place / "1.npy").read_bytes()[:500])
-    refused(r"1.npy: the NumPy file is incomplete")
     (folder / "coco.json").write_text("{}")
     refused("is a file, not a folder of maps of depth", folder / "coco.json", task="depth")
 
 
 @pytest.mark.parametrize(("reader", "training"), [("tensorflow", True), ("grain", False)])
-def test_depths_move_as_their_images_without_mixing(
-    tmp_path: Path, reader: str, training: bool
-) -> None:
-    pytest.importorskip("tensorflow" if reader == "tensorflow" else "grain")
+def test_depths_move_as_their_images(tmp_path: Path, reader: str, training: bool) -> None:
+    pytest.importorskip(reader)
     folder = depth_folders(tmp_path, 4)
     options: dict[str, Any] = {"labels": folder / "maps", "val_fraction": None, "reader": reader}
     split = data.load(folder / "photos", **options)["all"]
@@ -242,21 +224,17 @@ def test_what_it_refuses_and_how_it_is_shown() -> None:
     assert np.abs(levels.astype(int) - viridis).max() <= 6
     answer = task.answers(np.log(np.full((1, 4, 4, 1), 2.0)))[0]
     assert task.answer_files(answer, (7, 9)).keys() == {".tiff", ".color.png"}
-    lines: list[str] = []
-    recipe = keras_vit.recipes.get("linear_pixels")
+    recipe, lines = keras_vit.recipes.get("linear_pixels"), []
     settings, _ = _augmentation(None, recipe, task, lines.append)
     assert (settings.crop, settings.flip) == ("resize", True)
     assert "without random crops: what is enlarged has another depth" in lines
-    assert _augmentation("maps", recipe, task, lines.append)[0].crop == "inception"
     model = bank.fresh(task=task)
     model.compile(loss=task.loss())
     with pytest.raises(ValueError, match="class_weight weights an image by its one class"):
         model.fit(bank.pixels(2, 32, 32, 3), np.ones((2, 32, 32)), class_weight={0: 1.0}, verbose=0)
 
 
-@pytest.mark.parametrize(
-    ("activation", "task"), [("relu", RelativeDepth()), ("sigmoid", Depth(form="depth"))]
-)
+@pytest.mark.parametrize(("activation", "task"), RELEASED)
 def test_released_models_answer(activation: str, task: Depth, tmp_path: Path) -> None:
     head = {"width": 8, "activation": activation, "scale": 20.0}
     changes: dict[str, Any] = {"layer_scale": 1.0, "activation": "gelu", "depth": 4, "mlp_dim": 128}
@@ -266,10 +244,7 @@ def test_released_models_answer(activation: str, task: Depth, tmp_path: Path) ->
     assert model.task == task
     outputs = bank.outputs(model, bank.pixels(2, 32, 32, 3))
     np.testing.assert_array_equal(task.answers(outputs), outputs)
-    np.testing.assert_array_equal(task.answers_in_graph(outputs), outputs)
-    np.testing.assert_array_equal(task.outputs_in_graph(outputs), outputs)
-    model.save(tmp_path / "m.keras")
-    assert keras_vit.load(tmp_path / "m.keras").task == task
+    np.testing.assert_array_equal(task.outputs_in_graph(task.answers_in_graph(outputs)), outputs)
     depths = np.linspace(1, 9, 2048, dtype="float32").reshape(2, 32, 32)
     assert 0 <= task.scores(depths, outputs)[task.main_score(depths)].value <= 1
     if activation == "sigmoid":
