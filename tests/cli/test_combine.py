@@ -66,11 +66,7 @@ pytestmark = pytest.mark.usefixtures("here")
 def test_scores_and_images_that_differ(command: Command) -> None:
     folder = color_photos(Path("photos"), 20, ".png", brighter=3)
     files = sorted(folder.rglob("*.png"))
-    paths = [Path(f"model_{seed}.keras") for seed in (1, 2, 3)]
-    for seed, path in enumerate(paths):
-        model = bank.tiny(task=Classification(COLORS), num_classes=2)
-        bank.fill(model, seed + 1, 1.0)
-        model.save(path)
+    paths = [save_tiny(f"model_{seed}.keras", seed) for seed in (1, 2, 3)]
     labels = np.array([COLORS.index(file.parent.name) for file in files])
     models = map(keras_vit.load, paths)
     rows = [np.stack([row for _, row in predict_files(model, files)]) for model in models]

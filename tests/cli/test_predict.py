@@ -9,6 +9,7 @@ import re
 import select
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,11 @@ COLUMNS = {
 }
 
 
-def saved(task: tasks.Task, folder: Path, seed: int = 0) -> Path:
-    model = bank.tiny(task=task, num_classes=task.outputs, input_shape=(8, 8, 3))
-    bank.fill(model, seed, scale=1)
-    model.save(path := folder / f"{task.kind}{seed}.keras")
-    return path
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     folder = tmp_path_factory.mktemp("models")
-    return {kind: saved(task, folder) for kind, task in TASKS.items()}
+    tiny = partial(save_tiny, seed=0, input_shape=(8, 8, 3))
+    return {kind: tiny(folder / f"{kind}.keras", task=task) for kind, task in TASKS.items()}
 
 
 @pytest.fixture
@@ -189,7 +184,7 @@ def test_resume_refuses_files_of_others_and_another_model(format: str, predict: 
         assert out.read_text() == content
     out.unlink()
     predict("regression", words)
-    other = saved(TASKS["regression"], Path(), seed=1)
+    other = save_tiny("other.keras", 1, task=TASKS["regression"], input_shape=(8, 8, 3))
     words, before = f"photos/a.png photos/b.png --out {out} --resume", out.read_bytes()
     for model, message in ((other, "has another answer for"), ("ordinal", "Give another")):
         assert message in predict(model, words, status=2)

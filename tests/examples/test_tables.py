@@ -20,6 +20,7 @@ from keras_vit import data
 from keras_vit._base.manifest import read_manifest
 from keras_vit.curation import measure_photos
 from keras_vit.layers.novelty_score import unit_rows
+from keras_vit.tasks import Classification
 from keras_vit.tasks.scores import Score
 from keras_vit_cli import commands
 from tests import bank
@@ -156,6 +157,7 @@ def test_vit_beside_resnet(tmp_path: Path, run_example: Run) -> None:
     levels = iter([[1, 1], [0, 0], [0, 1], [0, 1]])
 
     def fit(model: Any, recipe: Any, splits: Any, folder: Path, seed: int) -> None:
+        folder.mkdir(parents=True)
         calls.append((folder.name, seed, recipe.epochs))
 
     evaluation = SimpleNamespace(
@@ -191,7 +193,8 @@ def test_each_augmentation_makes_batches(run_example: Run) -> None:
 
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
     script = load_example("what_it_sees")
-    model = bank.tiny(patch_size=16, depth=2, input_shape=(48, 32, 3))
+    names = Classification(tuple("abcdef"))
+    model = bank.tiny(patch_size=16, num_classes=6, task=names, input_shape=(48, 32, 3))
     model.save(tmp_path / "model.keras")
     Image.fromarray(bank.pixels(60, 60, 3)).save(tmp_path / "photo.png")
     words = ["--weights", tmp_path / "model.keras", "--out", tmp_path / "out.png", "--photo"]
@@ -360,4 +363,4 @@ def test_pretraining_goes_on_where_it_was(tmp_path: Path, capsys: Any) -> None:
     for _ in range(2):
         load_example("pretrain_imagenet21k").main(words)
     assert keras.saving.load_model(tmp_path / "model.keras", compile=False).num_classes == 10
-    assert "continues with step 4" in capsys.readouterr().out
+    assert "finished already, at step 4" in capsys.readouterr().out
