@@ -53,12 +53,15 @@ def outcome_of(run: Path) -> list[np.ndarray]:
     return [np.array(json.dumps(facts)), *weights_of(run)]
 
 
-def save_tiny(file: str | Path, **changes: Any) -> Path:
+def save_tiny(file: str | Path, seed: int | None = None, **changes: Any) -> Path:
     """The file of a tiny ViT with weights that are not zero, by default of the two colors."""
     if "num_classes" not in changes:
         changes = {"task": Classification(COLORS), **changes}
         changes["num_classes"] = changes["task"].outputs
-    bank.tiny(**changes).save(file)
+    model = bank.tiny(**changes)
+    if seed is not None:
+        bank.fill(model, seed, scale=1)
+    model.save(file)
     return Path(file)
 
 

@@ -44,7 +44,6 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
     printed = command("evaluate --data digits model-calibrated.keras")
     assert "Prediction sets of 0.9 coverage, from 360 images" in printed
-    assert "Novel, unlike the training images: " in printed
     write(Path("images"), {f"{i}.png": plain(60 * i) for i in range(5)})
     for file in ("a.csv", "a.jsonl"):
         command(f"predict model-calibrated.keras images --top 10 --out {file}")
@@ -60,9 +59,8 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     assert any(row["set"] for row in rows)
 
 
-def test_numbers_have_intervals_and_others_are_refused(command: Command) -> None:
+def test_what_cannot_be_calibrated(command: Command) -> None:
     save("model.keras")
-    Path("config.json").write_text(json.dumps({"job": {"data": "digits"}}))
     Path("others").mkdir()
     save("others/model.keras", ("a", "b"))
     for words, message in (
@@ -73,12 +71,6 @@ def test_numbers_have_intervals_and_others_are_refused(command: Command) -> None
         ("others/model.keras", "predicts 2 classes"),
     ):
         assert message in command(f"calibrate --data digits {words}", status=2)
-    task = tasks.Regression(("weight",))
-    labels, answers = np.arange(40.0)[:, None], np.arange(40.0)[:, None] + 0.5
-    covered = task.with_coverage(labels, answers, 0.95)
-    assert (covered.coverage, covered.margins) == (0.95, (0.5,))
-    with pytest.raises(ValueError, match="ordinal has neither"):
-        tasks.Ordinal(DIGITS).with_coverage([0], np.eye(10)[:1], 0.9)
 
 
 @pytest.mark.thorough  # the images are kept apart in test_scored_images.py
@@ -88,12 +80,11 @@ def test_train_with_a_coverage(command: Command) -> None:
     train = "train --data digits --weights model.keras --out run --image-size 8 --recipe finetune"
     train = f"{train} --freeze-backbone --coverage"
     assert "needs at least 999 training images" in command(f"{train} 0.999", status=2)
-    printed = command(f"{train} 0.9 --overwrite")
+    printed = command(f"{train} 0.9")
     facts = json.loads((out / "report.json").read_text())
     count = facts["calibrated_on"]
     assert facts["data"] == {"train": 1437 - count, "val": 360}
     assert count == pytest.approx(144, abs=10)
-    assert f"Prediction sets of 0.9 coverage, from {count} images" in printed
     model = keras_vit.load(out)
     scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
     assert facts["report"]["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
@@ -101,9 +92,5 @@ def test_train_with_a_coverage(command: Command) -> None:
     page = (out / "report.md").read_text()
     for text in (printed, page, command("evaluate --data digits run/saved_models/run/1")):
         assert novel in text
-    assert facts["report"]["sets"]["calibrated_on"] == count
-    assert f"| calibrated on | {count} training images, used for nothing else |" in page
     contract = keras_vit.exporting.load_exported(out / "saved_models/run/1").contract
     assert contract.task.sets == model.task.sets
-    assert contract.novelty
-    assert (model.novelty.classes, model.task.sets.coverage) == (10, 0.9)

@@ -1,34 +1,35 @@
-"""`keras-vit choose`: from photographs and weights to a table and a plot."""
+"""`keras-vit choose` and `train --weights auto`: from photographs to the best of some weights."""
 
-import itertools
+import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace as Names
+from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.curation import embedding
+from keras_vit.curation import embedding, neighbors_answers, ridge_answers
+from keras_vit_cli.choose import local_weights as local
+from keras_vit_cli.train.weights_choice import best_within_error
 from tests.cli.conftest import Command
-from tests.cli.helpers import COLORS, color_photos, rows_of
+from tests.cli.helpers import color_photos, rows_of
 from tests.data.image_fixtures import write
 
 pytestmark = pytest.mark.usefixtures("inside")
-SIZES = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+SIZES = {"patch_size": 4, "hidden_dim": 16, "num_heads": 2, "input_shape": (8, 8, 3)}
 CHOOSE = "choose photos --out choice --among one.keras"
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
-    photos = color_photos(folder / "photos", 15, ".png", brighter=3)
-    rows = ["file,weight,colors"]
-    for name, i in itertools.product(COLORS, range(15)):
-        rows.append(f"{name}/{i}.png,{3 * i / 2},{name}{'|bright' if i > 7 else ''}")
-    (photos / "labels.csv").write_text("\n".join(rows))
+    color_photos(folder / "photos", 15, ".png", brighter=3)
     for seed, name in enumerate(("one", "other")):
         keras.utils.set_random_seed(seed)
-        model = keras_vit.VisionTransformer(**SIZES, input_shape=(8, 8, 3))
+        model = keras_vit.VisionTransformer(**SIZES, depth=1)
         keras_vit.save_weights(model, folder / f"{name}.keras")
     return folder
 
@@ -39,7 +40,6 @@ def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPa
     assert "24 training images of photos: classification of 2 classes" in printed
     assert "accuracy of 24 images, each answered by all others" in printed
     assert "next: keras-vit train --data photos --weights" in printed
-    assert printed.rstrip().endswith("--image-size 12")
     rows = rows_of("choice/choice.csv")
     layers = [("pre_logits", ""), ("block_0", "token")]
     asked = {(f"{name}.keras", "12", *each) for name in ("one", "other") for each in layers}
@@ -48,7 +48,6 @@ def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPa
     scores = [float(row["probe_accuracy"]) for row in rows]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > 0.9
-    assert Path("choice/choice.png").read_bytes().startswith(b"\x89PNG")
     # The second call finds its features, and replaces what the first has written when asked to.
     monkeypatch.setattr(embedding, "_write_rows", None)
     assert "choice is not empty" in command(f"{CHOOSE} {more}", status=2)
@@ -56,18 +55,6 @@ def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPa
     of_one = [row for row in rows if row["weights"] == "one.keras"]
     for again, row in zip(rows_of("choice/choice.csv"), of_one, strict=True):
         assert {**again, "images_per_second": row["images_per_second"]} == row
-
-
-@pytest.mark.parametrize(
-    ("columns", "task", "measure"),
-    [("weight", "regression", "r2"), ("colors", "multilabel", "mean_average_precision")],
-)
-def test_a_table_has_other_tasks(columns: str, task: str, measure: str, command: Command) -> None:
-    more = f"--labels photos/labels.csv --label-columns {columns} --task {task}"
-    command(f"{CHOOSE} --out {task} {more}")
-    rows = rows_of(f"{task}/choice.csv")
-    assert [row["measure"] for row in rows] == [measure]
-    assert all(row[f"probe_{measure}"] for row in rows)
 
 
 def test_drawn_images_names_and_errors(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +73,78 @@ def test_drawn_images_names_and_errors(command: Command, monkeypatch: pytest.Mon
     for more, words in (
         ("--layers block_9", "No feature 'block_9'"),
         ("--poolings token", "--poolings has no effect"),
-        ("--sizes 3", "3"),
-        ("--task regression", "--task has no effect without --labels"),
-        ("--among nowhere.keras", "nowhere.keras"),
         ("--out mine --overwrite", "files that are not of an earlier choice"),
         ("--out photos/choice", "is, holds or lies in photos"),
     ):
         assert words in command(f"{CHOOSE} --out failed {more}", status=2)
         assert not Path("failed").exists()
+
+
+TRAIN = "train --data photos --out run --image-size 8 --freeze-backbone --weights"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("no_export")
+def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None:
+    color_photos(here / "photos", 10, ".png")
+    for depth in (1, 2):
+        keras.utils.set_random_seed(depth)
+        model = keras_vit.VisionTransformer(**SIZES, depth=depth)
+        keras_vit.save_weights(model, here / f"zoo/{depth}/model.keras")
+    (here / "zoo/broken.safetensors").write_bytes(b"not much")
+    printed = command(f"{TRAIN} auto:zoo")
+    assert "weights auto: 3 files and folders of weights on this machine" in printed
+    assert "zoo/broken.safetensors left out: " in printed
+    facts = json.loads(Path("run/report.json").read_text("utf-8"))["weights"]
+    assert facts["chosen"] in ("zoo/1", "zoo/2")
+    job = json.loads(Path("run/config.json").read_text("utf-8"))["job"]
+    assert job["weights"] == facts["chosen"]
+    assert "## Weights compared" in Path("run/report.md").read_text("utf-8")
+    Path("runs").mkdir()
+    Path("run").rename("runs/first")
+    error = command(f"{TRAIN} auto:runs --overwrite", status=2)
+    assert "none of 1 file or folder of weights can be used" in error
+    assert "give images that it has not seen" in error
+    assert "there are none in photos: give --weights" in command(f"{TRAIN} auto:photos", status=2)
+
+
+def test_downloads_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(FileNotFoundError, match=r"there are none in .*keras_vit and .*hub: give"):
+        local.local_weights()
+    row = keras_vit.list_weights("ViT-Ti/16")[0]
+    (tmp_path / "keras_vit").mkdir()
+    (tmp_path / "keras_vit" / row.file_name).write_bytes(bytes(9))
+    snapshot = tmp_path / "hub/models--a--b/snapshots/0"
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes(bytes(3))
+    (tmp_path / "hub/models--a--empty").mkdir()
+    sizes = local.local_weights()
+    assert list(sizes.items()) == [(str(tmp_path / "hub/models--a--b"), 3), (row.name, 9)]
+
+
+def test_the_smallest_within_one_standard_error() -> None:
+    def choice(value: float, parameters: int) -> Any:
+        score = Names(value=value, low=value - 0.0392, high=value + 0.0392)  # an error of 0.02
+        return Names(probe=score, parameters=parameters)
+
+    choices = [choice(0.9, 30), choice(0.89, 20), choice(0.881, 10), choice(0.87, 1)]
+    assert best_within_error(choices).parameters == 10
+
+
+def test_images_of_a_group_do_not_answer_each_other() -> None:
+    random = np.random.default_rng(0)
+    x, groups = random.normal(size=(24, 5)), np.repeat(np.arange(8), 3)
+    y = x[:, :2] + random.normal(0, 0.1, (24, 2))
+    answers = ridge_answers(x, y, penalties=[2.0], groups=groups).answers
+    ridge = pytest.importorskip("sklearn.linear_model").Ridge(2.0)
+    votes = neighbors_answers(x, y, k=1, groups=groups)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    for row, group in enumerate(groups):
+        others = groups != group
+        expected = ridge.fit(x[others], y[others]).predict(x[row : row + 1])[0]
+        assert answers[row] == pytest.approx(expected, abs=1e-8)
+        assert votes[row] == pytest.approx(y[others][(unit[others] @ unit[row]).argmax()])
+    with pytest.raises(ValueError, match="two groups at least"):
+        ridge_answers(x, y, groups=np.zeros(24))

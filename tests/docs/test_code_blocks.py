@@ -4,8 +4,6 @@ import argparse
 import json
 import re
 import runpy
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +78,7 @@ def test_commands_are_accepted_or_marked(name: str, monkeypatch: pytest.MonkeyPa
                 runpy.run_path(str(path), run_name="__main__")
 
 
-def test_files_of_deploy_are_quoted_and_start_commands_that_exist(tmp_path: Path) -> None:
+def test_files_of_deploy_are_quoted_and_start_commands_that_exist() -> None:
     """In the page of the server: the container and the unit of systemd; others are named."""
     page = PAGES["docs/serving.md"]
     quoted = [block.code for block in blocks_of(page)]
@@ -95,15 +93,8 @@ def test_files_of_deploy_are_quoted_and_start_commands_that_exist(tmp_path: Path
     options = parse(words)
     assert (program, options["host"], options["log_requests"]) == ("keras-vit", "0.0.0.0", True)
     assert f"EXPOSE {options['port']}\n" in text
-    assert f"http://127.0.0.1:{options['port']}/ready" in text
-    file = REPOSITORY / "deploy/keras-vit.service"
-    (line,) = re.findall(r"^ExecStart=(.*)$", file.read_text("utf-8"), re.M)
+    unit = (REPOSITORY / "deploy/keras-vit.service").read_text("utf-8")
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.M)
     program, *words = line.split()
     assert Path(program).name == "keras-vit"
     assert parse(words)["log_requests"]
-    if shutil.which("systemd-analyze"):
-        unit = tmp_path / file.name  # the program is not installed here
-        unit.write_text(file.read_text("utf-8").replace(program, "/bin/true"))
-        command = ["systemd-analyze", "verify", str(unit)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert file.name not in done.stderr, done.stderr

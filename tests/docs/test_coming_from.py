@@ -1,6 +1,5 @@
 """What docs/coming_from.md calls equal is equal, with random weights copied from the other side."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +119,3 @@ def test_transformers(tmp_path: Path) -> None:
     equal(features["encoder_norm"], theirs.last)
     maps = keras_vit.inspection.attention_maps(ours, IMAGES)
     equal(maps[:, 1], theirs.attentions[1])
-
-
-def test_keras_applications() -> None:
-    arguments = inspect.signature(keras.applications.ResNet50).parameters
-    assert {"include_top", "weights", "input_tensor", "input_shape", "pooling"} <= {*arguments}
-    assert arguments["classifier_activation"].default == "softmax"
-    newer = inspect.signature(keras.applications.EfficientNetV2B0).parameters
-    assert newer["include_preprocessing"].default is True

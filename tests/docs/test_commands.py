@@ -112,7 +112,6 @@ def _run(words: Sequence[str]) -> None:
 
 
 def _output(words: Sequence[str]) -> Path | None:
-    """What a command writes."""
     options = parse(words)
     if words[0] == "convert":
         return Path(options["target"])

@@ -1,4 +1,4 @@
-"""Features, the pooled pre-logits, and predictions of files and splits, in both data formats."""
+"""Features, the pooled pre-logits, predictions of files and splits; and `keras-vit evaluate`."""
 
 import importlib
 import os
@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit import VisionTransformer, data
-from keras_vit.data.decode.image_files import prepare_file
-from keras_vit.evaluation import features, predict_split
+from keras_vit import data
+from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.tasks import Multilabel, Ordinal, Regression, Task
-from tests.backend import rows
+from keras_vit_cli import commands as cli
 from tests.bank import TINY, fill, fresh, outputs, pixels, tiny
-from tests.data.image_fixtures import IMAGE, encode, flat_folder, write
+from tests.data.image_fixtures import encode, flat_folder, plain, write
 
 pytest.importorskip("tensorflow")
 
@@ -52,7 +50,6 @@ def test_features_are_the_pooled_pre_logits() -> None:
     split, model = split_of(), build()
     images, labels = split.as_arrays()
     x, y = features(model, split, batch_size=4)  # the last batch is not full
-    assert x.dtype == np.float32
     np.testing.assert_array_equal(y, labels)
     with model.only_pooled_tokens():
         expected = outputs(model.feature_model("pre_logits"), images.astype("float32"))
@@ -61,7 +58,6 @@ def test_features_are_the_pooled_pre_logits() -> None:
     low, _ = features(build(dtype="mixed_bfloat16"), split, batch_size=4)
     assert low.dtype == np.float32
     assert np.abs(low - expected).mean() < 0.02
-    # Channels may come first.
     split, last = split_of(5, 12, 20, 3), build(input_shape=(8, 16, 3))
     first = build(input_shape=(3, 8, 16), data_format="channels_first")
     first.set_weights(last.get_weights())
@@ -86,8 +82,6 @@ def test_features_are_cached_until_a_change(tmp_path: Path, computed: list) -> N
     assert len(computed) == 1
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
-    assert [file.suffix for file in tmp_path.iterdir()] == [".npz"]  # nothing temporary stays
     other_weights, other_evaluation = model.copy(), model.copy()
     kernel = other_weights.get_layer("patch_embedding").weights[0]
     kernel.assign(kernel + 1e-3)
@@ -158,7 +152,6 @@ def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) 
     assert labels.tolist() == [0, 1, 2, 0, 1]
     np.testing.assert_allclose(expected, outputs(pair[0], images.astype("float32")), atol=1e-4)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    # Broken files leave the others their answers.
     images = map(Image.fromarray, pixels(7, 24, 32, 3))
     files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(images)}
     write(tmp_path, {**files, "2.png": b"broken", "5.png": b""})
@@ -173,15 +166,48 @@ def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) 
             np.testing.assert_allclose(answer, alone, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "task", rows([Multilabel(size=3), Regression(("kg",)), Ordinal(size=3)], [Ordinal(size=3)])
-)
-def test_files_are_answered_by_the_task(task: Task, tmp_path: Path) -> None:
-    sizes = {name: size for name, size in TINY.items() if name != "num_classes"}
-    model = VisionTransformer(**sizes | {"input_shape": (24, 32, 3)}, task=task)
-    model.get_layer("head").bias.assign(np.arange(1, 1 + task.outputs))
-    file = write(tmp_path, {"1.png": encode(IMAGE, "PNG")}) / "1.png"
-    ((_, answer),) = predict_files(model, [file])
-    expected = task.answers(outputs(model, prepare_file(file, (24, 32))[None]))
-    np.testing.assert_allclose(answer, expected[0], atol=1e-5)
-    assert answer.shape == (task.size,)
+def evaluate(*arguments: object) -> int:
+    return cli.main(["evaluate", *map(str, arguments)])
+
+
+def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}  # by their gray level
+    files |= {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)}
+    images, cache = write(tmp_path / "images", files), tmp_path / "cache"
+    file, model = tmp_path / "model.keras", fresh(**TINY)
+    model.class_names = ("dark", "light")
+    model.save(file)
+    options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", cache]
+    assert evaluate(file, "--data", images, *options) == 0
+    printed = capsys.readouterr().out
+    splits = data.load(images)
+    # The cache also serves the model that was saved.
+    four = (*features(model, splits.train, cache), *features(model, splits.val, cache))
+    for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
+        line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)
+        assert f"{row.mean:.2%}" in line
+        assert f"± {100 * row.spread:.2f} over 4 seeds" in line
+    # Its own classes; nothing says which images it has seen, and all are scored.
+    assert evaluate(file, "--data", images) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "40 images; vision_transformer does not have a record of those it was made" in printed
+    assert evaluate(file, "--data", images, "--split", "val") == 0
+    labels, scores = predict_split(model, splits.val)
+    expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    np.testing.assert_array_equal(labels, splits.val.labels())
+    report = classification_report(labels, expected, ("dark", "light"))
+    assert str(report) in capsys.readouterr().out
+    # Errors in the labels come before features.
+    monkeypatch.delattr("keras_vit_cli.evaluate.tables.features")
+    others = write(tmp_path / "others", {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
+    of_images = (file, "--data", images)
+    other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"
+    for arguments, words in (
+        ((file,), "does not say what it was trained on: give --data"),
+        ((file, "--data", others), other_names),
+        ((*of_images, "--split", "test"), "--split test is not known"),
+        ((*of_images, "--knn", 99), "--knn 99 is more than the 32"),
+    ):
+        assert evaluate(*arguments) == 2
+        assert words in capsys.readouterr().err

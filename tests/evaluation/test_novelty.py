@@ -50,17 +50,6 @@ def test_the_scores_of_pytorch_ood_and_the_covariance_of_ledoit_and_wolf() -> No
         np.testing.assert_allclose(shrunk_covariance(rows), ledoit_wolf(rows)[0])
 
 
-def test_false_alarms_of_new_images() -> None:
-    """Over many draws, those of images that set nothing are as rare as asked for."""
-    rng, above = np.random.default_rng(0), []
-    mixing = rng.normal(0, 1, (8, 8))
-    for _ in range(60):
-        rows = rng.normal(0, 1, (700, 8)) @ mixing + 2
-        novelty = fit_novelty(rows[:100], rows[100:200], 0.1)
-        above.append((novelty.scores(rows[200:]) > 1).mean())
-    assert 0.08 < np.mean(above) < 0.1 + 3 * np.std(above) / np.sqrt(60)
-
-
 def test_images_between_the_classes_are_found_by_their_energy() -> None:
     """At no more false alarms, and with those that are far from all training images."""
     centers, alarms, between = 4 * np.eye(3, 8), [], []
@@ -99,7 +88,6 @@ def test_novelty_is_saved_and_of_these_weights(tmp_path: Path, recwarn: Any) -> 
     model.save(tmp_path / "novelty.keras")
     loaded = keras.saving.load_model(tmp_path / "novelty.keras")
     np.testing.assert_array_equal(outputs(loaded, NEW), outputs(model, NEW))
-    assert novelty.compute_output_shape((None, 8)) == (None,)
     # An average has other weights, and so has a model after `fit`.
     model, plain = calibrated(), calibrated().uncalibrated()
     assert model.is_calibrated

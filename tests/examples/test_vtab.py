@@ -15,7 +15,6 @@ from examples.vtab.runner import Setting, finetuning, run_vtab
 from examples.vtab.tasks import VTAB_TASKS, TaskSplit, VtabTask, task, task_splits
 from keras_vit import data
 from tests.bank import TINY, fresh, pixels, tiny
-from tests.data.image_fixtures import plain
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -48,7 +47,6 @@ def test_nineteen_tasks_have_the_published_splits_and_label_maps() -> None:
         both = f"train[:800]+{val}"
         expected = {"train800": "train[:800]", "val200": val, "train800val200": both, "test": test}
         assert task(name).splits(sizes) == expected, name
-    # Label maps against NumPy.
     labels = vtab_tasks.TURN, vtab_tasks.SPRITES_X, vtab_tasks.AZIMUTH
     for label, count, step in zip(labels, (40, 32, 18), (2.5, 2, 1), strict=True):
         values = [int(label.read(value)) for value in range(count)]
@@ -72,44 +70,26 @@ def test_nineteen_tasks_have_the_published_splits_and_label_maps() -> None:
     assert int(vtab_tasks.KITTI_DISTANCE.read(people)) == 3
 
 
-def mocked(name: str, number: int = 4, **options: Any) -> tuple[TaskSplit, np.ndarray]:
-    """A split of a task on a mocked data set, and its labels."""
-    with tfds.testing.mock_data(num_examples=number, **options):
-        split = TaskSplit("test", task(name), tfds.builder(task(name).dataset), "test", number)
-        return split, split.labels()
-
-
-# All kinds of labels but the two below, and gray, two-valued and RGB pixels.
+# All kinds of labels but those of objects, and gray, two-valued and RGB pixels.
 @pytest.mark.parametrize(
     "name", ["cifar100", "retinopathy", "dsprites_orientation", "norb_elevation"]
 )
 def test_mocked_records(name: str) -> None:
+    row = task(name)
     with tfds.testing.mock_data(num_examples=4):
-        split, labels = mocked(name)
+        split = TaskSplit("test", row, tfds.builder(row.dataset), "test", 4)
+        labels = split.labels()
         images, batch_labels = next(iter(data.pipeline(split, 16, 4, eval_transform="stretch")))
         raw = [pixels for pixels, *_ in split.images(split.dataset()).as_numpy_iterator()]
-    assert len(split.class_names) == task(name).classes
+    assert len(split.class_names) == row.classes
     assert (images.shape, raw[0].shape[-1]) == ((4, 16, 16, 3), 3)
     for values in (labels, batch_labels.numpy()):  # the mock samples new ones each time
         assert (values.shape, values.dtype) == ((4,), np.int32)
-        assert 0 <= values.min() <= values.max() < task(name).classes
-
-
-def test_mocked_records_of_many_objects_and_of_two_valued_pixels() -> None:
-    objects = {
-        "size": tf.zeros(5, tf.int64),
-        "pixel_coords": tf.constant([[0.0, 0.0, z] for z in (9.7, 12, 11, 13, 14)]),
-        "type": tf.constant([0, 4, 7, 2, 1], tf.int64),
-        "location": tf.constant([[0.0, 0.0, z] for z in (30.0, 3, 2, 19, 40)]),
-    }
-    records = tf.data.Dataset.from_tensors({"image": plain(7), "objects": objects}).repeat(2)
-    for name, expected in {"clevr_count": 2, "clevr_distance": 4, "kitti_distance": 1}.items():
-        split, labels = mocked(name, 2, as_dataset_fn=lambda *_, **__: records)
-        assert labels.tolist() == [expected, expected]
-        assert split.class_names == tuple(map(str, range(task(name).classes)))
-    stored = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) % 2
-    image = mocked("dsprites_location")[0].decode(tf.io.encode_png(stored))
-    np.testing.assert_array_equal(image, np.repeat(stored * 255, 3, axis=-1))
+        assert 0 <= values.min() <= values.max() < row.classes
+    if "dsprites" in name:
+        stored = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) % 2
+        shown = split.decode(tf.io.encode_png(stored))
+        np.testing.assert_array_equal(shown, np.repeat(stored * 255, 3, axis=-1))
 
 
 class KvVtab(tfds.core.GeneratorBasedBuilder):
@@ -133,30 +113,24 @@ class KvVtab(tfds.core.GeneratorBasedBuilder):
 
 
 def test_prepared_splits_and_the_command(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    KvVtab(data_dir=tmp_path / "tfds").download_and_prepare()
-    splits = task_splits(OURS, tmp_path / "tfds")
-    sizes = {"train800": 800, "val200": 200, "train800val200": 1000, "test": 130}
-    assert {name: len(split) for name, split in splits.items()} == sizes
-    seen = {}
-    for name, split in splits.items():
+    KvVtab(data_dir=tmp_path).download_and_prepare()
+    seen, sizes = {}, {"train800": 800, "val200": 200, "train800val200": 1000, "test": 130}
+    for name, split in task_splits(OURS, tmp_path).items():
         pixels = [p[0, 0] for p, *_ in split.images(split.dataset()).as_numpy_iterator()]
-        seen[name] = [256 * int(p[0]) + int(p[1]) for p in pixels]
-        assert len(set(seen[name])) == sizes[name]
-        np.testing.assert_array_equal(split.labels(), np.array(seen[name]) % 2)
-    whole = set(seen["train800val200"])  # TFDS reads the parts of a sum alternately
-    assert whole == {*seen["train800"], *seen["val200"]}
-    assert not whole & {*seen["test"]}
-    # The command reads them.
+        numbers = [256 * int(p[0]) + int(p[1]) for p in pixels]
+        np.testing.assert_array_equal(split.labels(), np.array(numbers) % 2)
+        seen[name] = set(numbers)
+        assert len(split) == len(numbers) == len(seen[name]) == sizes[name]
+    assert seen["train800val200"] == seen["train800"] | seen["val200"]
+    assert not seen["train800val200"] & seen["test"]
     tiny(input_shape=(8, 8, 3)).save(tmp_path / "m.keras")
-    common = [str(tmp_path / "m.keras"), "--data-dir", str(tmp_path / "tfds")]
-    options = ["--out", str(tmp_path / "out"), "--steps=2", "--image-size=8", "--batch-size=64"]
+    words = [tmp_path / "m.keras", "--data-dir", tmp_path, "--out", tmp_path / "out", "--steps=2"]
+    words = [*map(str, words), "--image-size=8", "--batch-size=64"]
     with pytest.raises(SystemExit, match="None of the 1 data sets"):
-        command.main([*common, *options, "--tasks", "svhn"])
+        command.main([*words, "--tasks", "svhn"])
     assert "tfds build svhn_cropped" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="accumulate=3"):
-        command.main([*common, *options, "--accumulate", "3"])
     monkeypatch.setattr(command, "VTAB_TASKS", (OURS, task("svhn")))
-    assert command.main([*common, *options]) == 1
+    assert command.main(words) == 1
     printed = capsys.readouterr().out
     assert "natural (2)" in printed
     assert "missing" in printed
@@ -166,7 +140,7 @@ def test_prepared_splits_and_the_command(tmp_path: Path, monkeypatch: Any, capsy
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list:
     def splits(row: VtabTask, data_dir: Any) -> dict[str, str]:
-        if data_dir and row.name in data_dir:
+        if data_dir == row.name:
             raise data.DatasetUnavailableError(f"{row.name}: not prepared")
         return {name: name for name in ("train800", "val200", "train800val200", "test")}
 
@@ -176,7 +150,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list:
 
 def trainer(calls: list, fail_at: int | None = None) -> vtab.Train:
     def train(row: VtabTask, train: Any, test: Any, setting: Setting) -> float:
-        if fail_at is not None and len(calls) == fail_at:
+        if len(calls) == fail_at:
             raise KeyboardInterrupt
         calls.append((row.name, train, test, setting.learning_rate))
         # The middle learning rate is best on validation; every task has another accuracy.
@@ -196,19 +170,14 @@ def test_sweep_selects_on_validation_and_tests_once(calls: list, tmp_path: Path)
     parts = np.split(accuracies, [7, 11])
     for group, part in zip((*vtab.VTAB_GROUPS, None), (*parts, accuracies), strict=True):
         assert report.mean(group) == pytest.approx(part.mean())
-    lines = [line.split() for line in str(report).splitlines()]
-    assert len(lines) == 19 + 3 + 1
-    assert lines[-1] == ["mean", "of", "19", "tasks", "91.00%"]
+    assert str(report).splitlines()[-1].split() == ["mean", "of", "19", "tasks", "91.00%"]
     assert "| specialized (4) | 91.50% |" in (tmp_path / "vtab.md").read_text()
-    assert json.loads((tmp_path / "svhn.json").read_text())["setting"]["learning_rate"] == 0.01
-    # A single setting needs no validation.
     calls.clear()
     run_vtab(trainer(calls), tmp_path / "single", **TWO)
     assert [call[1] for call in calls] == ["train800val200"] * 2
-    assert Setting() == Setting(0.01, 2500, 512, 384)  # the ViT paper's
 
 
-@pytest.mark.parametrize("fail_at", [0, 2, 3, 4, 7])
+@pytest.mark.parametrize("fail_at", [0, 2, 3, 7])
 def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fail_at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_vtab(trainer(calls, fail_at), tmp_path, sweep=SWEEP, **TWO)
@@ -219,16 +188,11 @@ def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fa
 
 
 def test_missing_data_explain_themselves_at_once(calls: list, tmp_path: Path) -> None:
-    words = rf"is not prepared in {tmp_path}[\s\S]*`tfds build "
-    for name in ("cifar100", "retinopathy"):
-        with pytest.raises(data.DatasetUnavailableError, match=words) as caught:
-            task_splits(task(name), tmp_path)
-        assert ("Kaggle" in str(caught.value)) == (name == "retinopathy")
-    # Its group does not have a mean.
-    lines: list[str] = []
-    report = run_vtab(trainer(calls), tmp_path, data_dir="svhn", log=lines.append)
+    words = rf"is not prepared in {tmp_path}[\s\S]*`tfds build [\s\S]*Kaggle"
+    with pytest.raises(data.DatasetUnavailableError, match=words):
+        task_splits(task("retinopathy"), tmp_path)
+    report = run_vtab(trainer(calls), tmp_path, data_dir="svhn", **SILENT)
     assert report.missing == {"svhn": "svhn: not prepared"}
-    assert report.missing["svhn"] in lines
     assert report.mean("natural") is report.mean() is None
     assert report.mean("structured") is not None
     assert "| natural (7) | missing |" in report.to_markdown()
@@ -248,22 +212,18 @@ def test_what_does_not_fit_is_refused(calls: list, tmp_path: Path) -> None:
         file.write_text(record)
         with pytest.raises(ValueError, match=words):
             run_vtab(trainer(calls), tmp_path, **(ONE | {"identity": "a"} | changes))
-    words = r"VTAB does not have a task 'cifar10'\. Did you mean 'cifar100'"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"a task 'cifar10'\. Did you mean 'cifar100'"):
         task("cifar10")
-    out_of_range = {"learning_rate": np.nan, "steps": 0, "image_size": 0, "warmup": -1}
-    for name, value in (*out_of_range.items(), ("learning_rate", 0.0), ("accumulate", 3)):
+    for name, value in (("learning_rate", np.nan), ("steps", 0), ("warmup", -1), ("accumulate", 3)):
         with pytest.raises(ValueError, match=f"{name}="):
             replace(Setting(), **{name: value})
     with pytest.raises(ValueError, match="train returned nan for caltech101"):
         run_vtab(lambda *_: np.nan, tmp_path / "new", **ONE)
-    assert not list((tmp_path / "new").iterdir())
     # Another program's table is not replaced.
-    (foreign := tmp_path / "b/vtab.md").parent.mkdir()
-    foreign.write_text("mine")
+    (tmp_path / "new/vtab.md").write_text("mine")
     with pytest.raises(FileExistsError, match=r"vtab\.md exists without results"):
-        run_vtab(trainer(calls), foreign.parent, **SILENT)
-    assert foreign.read_text() == "mine"
+        run_vtab(trainer(calls), tmp_path / "new", **SILENT)
+    assert (tmp_path / "new/vtab.md").read_text() == "mine"
 
 
 def test_finetuning_learns() -> None:

@@ -1,4 +1,4 @@
-"""Models of raw files of 12 bits, and their exports. (To train one: `tests/cli/test_bands.py`.)"""
+"""Models of raw files of 12 bits, and their exports. (To train one: `tests/cli/test_tasks.py`.)"""
 
 from pathlib import Path
 from typing import Any

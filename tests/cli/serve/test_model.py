@@ -9,14 +9,11 @@ import pytest
 from keras_vit._base.errors import printable
 from keras_vit.exporting import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
-from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification
 from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.versions import newest_version
 from tests import bank
 from tests.cli.serve.helpers import NAMES, save, tiny_model
-from tests.models.test_task import TASKS, vit
-from tests.models.test_task import images as some_images
 
 
 @pytest.mark.every_backend
@@ -64,7 +61,6 @@ def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             load_served(file)
     with pytest.raises(FileNotFoundError, match="no model at"):
         load_served(tmp_path / "nothing")
-    # A model without attention explains nothing.
     assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
     contract = SimpleNamespace(
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
@@ -95,16 +91,3 @@ def test_the_newest_version(tmp_path: Path) -> None:
     assert newest_version(tmp_path / "2") == run
     (tmp_path / "2" / "model.keras").write_text("changed")
     assert newest_version(tmp_path / "2").name != run.name
-
-
-@pytest.mark.parametrize("kind", TASKS)
-def test_the_server_answers_what_predict_does(kind: str, tmp_path: Path) -> None:
-    model = vit(task=TASKS[kind])
-    model.save(tmp_path / "m.keras")
-    served = load_served(tmp_path / "m.keras")
-    warm_up(served, 4)
-    pixels = some_images(2).astype("float32")
-    expected = answers_of(model, bank.outputs(model, pixels))
-    found = served.predict(pixels)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    assert served.task.describe(found[0]).keys() == model.task.describe(expected[0]).keys()

@@ -37,14 +37,13 @@ def drop(page: Any, content: bytes, name: str = "photo.jpg") -> None:
 
 
 @pytest.mark.parametrize("width", [1000, 390])
-def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
+def test_a_dropped_photograph(width: int, page: Any) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     drop(page, jpeg())
     page.wait_for_selector("#look:not([hidden])")
     rows = page.locator("#classes li")
     shown = [float(text.split()[0]) for text in rows.locator(".probability").all_text_contents()]
     assert (len(shown), shown) == (3, sorted(shown, reverse=True))
-    assert sum(shown) == pytest.approx(100, abs=0.3)
     # Bars are as long as the probabilities, and the overlay lies on the image.
     track = rows.first.locator(".track").bounding_box()["width"]
     bar = rows.first.locator(".bar").bounding_box()["width"]
@@ -58,7 +57,6 @@ def test_a_dropped_photograph(width: int, page: Any, tmp_path: Path) -> None:
     )
     assert (min(shades), max(shades)) == (0, 190)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.uncheck("#shown")
     assert page.is_hidden("#overlay")
 

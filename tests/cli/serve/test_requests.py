@@ -1,7 +1,6 @@
 """What programs send to `keras-vit serve`: forms, two kinds of JSON, ids; and what strangers do."""
 
 import base64
-import http.client
 import json
 import re
 import uuid
@@ -54,10 +53,6 @@ def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, A
     return {"inputs": [{"name": name, "datatype": datatype, "shape": shape, "data": data}]}
 
 
-def pixels_of(file: bytes) -> np.ndarray:
-    return prepare_contents(file, (32, 24), transform=tiny_model().eval_transform)
-
-
 @pytest.fixture(scope="module")
 def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """Rows of `keras-vit predict`, with names as printed, but for rounding of other batches."""
@@ -86,16 +81,14 @@ def test_forms_and_instances_have_the_rows_of_predict(written: Rows, port: int) 
     status, content, _ = request(port, "/predict", body, **headers)
     assert (status, content) == (200, {"rows": written, "version": content["version"]})
     assert request(port, "/predict", form({"b": BROKEN})[0], **headers)[0] == 422
-    _, content, _ = request(port, "/predict", jpeg(1))
-    assert content.keys() == {"file", "error", "predictions", "version"}
-    assert (content["file"], content["error"]) == ("0", None)
-    # As instances of TensorFlow Serving.
+    _, content, sent = request(port, "/predict", jpeg(1))
+    assert content == {**written[0], "file": "0", "version": content["version"]}
+    assert sent["x-content-type-options"] == "nosniff"
     content = {**instances(*FILES.values()), "signature_name": "serving_default"}
     status, answer = post(port, PREDICT, content)
     assert (status, answer.keys()) == (200, {"predictions", "version"})
     assert answer["predictions"] == unnamed(written)
     assert post(port, PREDICT, instances(BROKEN))[0] == 200  # a list stays one
-    # What is not base64 is a row, too.
     texts = [base64_of(jpeg(1)), "not base64!", "", "é", base64_of(b"no image")]
     status, answer = post(port, PREDICT, {"instances": [{"b64": text} for text in texts]})
     assert status == 200
@@ -115,8 +108,6 @@ def test_files_in_tensors(written: Rows, port: int) -> None:
         post(port, INFER, {**sent, **tensor("contents", "BYTES", [3, 1], contents)})[1]
     )
     assert list(map(json.loads, column["rows"])) == unnamed(written)
-    kinds = [(output["datatype"], output["shape"]) for output in answer["outputs"]]
-    assert kinds == [("FP32", [3, 3]), ("BOOL", [3]), ("BYTES", [3])]
     data = data_of(answer)
     rows = list(map(json.loads, data["rows"]))
     assert (data["valid"], rows) == ([True, False, True], unnamed(written))
@@ -138,7 +129,9 @@ def test_sets_novelty_and_pixels_are_tensors(port: int) -> None:
     data = data_of(infer.infer_answer(infer.InferRequest(None, [], names), model, answers, rows))
     assert (data["valid"], data["in_set"]) == ([True, False, True], [1, 0, 0, 0, 1, 1])
     assert (data["novelty"], data["probabilities"]) == ([0.5, 0, 1.5], [0.9, 0.1, 0, 0, 0.5, 0.5])
-    model, pixels = tiny_model(), np.stack([pixels_of(jpeg(seed)) for seed in (1, 2)])
+    model, files = tiny_model(), (jpeg(1), jpeg(2))
+    options = {"transform": model.eval_transform}
+    pixels = np.stack([prepare_contents(file, (32, 24), **options) for file in files])
     for name, datatype, images in (
         ("images", "UINT8", np.round(pixels).astype("uint8")),
         ("pixels", "FP32", pixels.astype("float64")),
@@ -172,7 +165,6 @@ def test_what_is_refused(port: int) -> None:
     for path, content, status, reason in (
         *((PREDICT, body, 400, "not JSON") for body in NO_JSON),
         (PREDICT, b"[" * 300_000, 413, "more parts than one of 10 images"),
-        (PREDICT, b'{"instances": [' + b"[]," * 100_000 + b"[]]}", 413, "more parts"),
         (PREDICT, {str(i): 0 for i in range(20_000)}, 413, "more parts"),
         (PREDICT, b'{"instances": [NaN]}', 400, "NaN is not a number of JSON"),
         (PREDICT, [1], 400, "not a JSON object"),
@@ -181,34 +173,26 @@ def test_what_is_refused(port: int) -> None:
         *((PREDICT, {"instances": value}, 400, "not a list of images") for value in ([], "x")),
         (PREDICT, {"instances": [FILE]}, 400, "instances[0] is not a JSON object"),
         (PREDICT, {"instances": [{"b64": FILE}, {}]}, 400, 'instances[1]["b64"] is not a text'),
-        (PREDICT, {"instances": [{"b64": [1]}]}, 400, "is not a text"),
         (PREDICT, {"instances": [{"b64": FILE, "url": "file:///etc/passwd"}]}, 400, '"url"'),
         (PREDICT, {**instances(), "signature_name": "images"}, 400, 'no signature "images"'),
         (PREDICT, instances(*[b""] * 11), 413, "more than 10 images"),
-        (PREDICT, instances(*[b""] * 10_000), 413, "more parts than one of 10 images"),
         (PREDICT, {"instances": [{"b64": "A" * MAX_BYTES}]}, 413, "more than 400000 bytes"),
         *((INFER, body, 400, "not a list of one tensor") for body in ({}, {"inputs": []})),
         (INFER, {"inputs": [1]}, 400, "inputs[0] is not a JSON object"),
         (INFER, {"id": 7, "inputs": []}, 400, '"id" is not a text'),
         (INFER, {"inputs": [], "binary": 1}, 400, '"binary"'),
         (INFER, tensor("images", "INT64", SHAPE, BLACK), 400, 'of datatype "INT64"'),
-        (INFER, tensor("images", "FP32", SHAPE, BLACK), 400, 'of datatype "FP32"'),
         (INFER, tensor(["images"], "UINT8", SHAPE, BLACK), 400, 'no input ["images"]'),
         (INFER, tensor("images", "UINT8", [1, 24, 32, 3], BLACK), 400, "[1, 24, 32, 3]"),
         *((INFER, tensor("images", "UINT8", of, BLACK), 400, "has the shape") for of in SHAPES),
         (INFER, tensor("images", "UINT8", [0, 32, 24, 3], []), 400, "has the shape"),
-        (INFER, tensor("images", "UINT8", [1] * 50_000, []), 400, "has the shape"),
         (INFER, tensor("images", "UINT8", [10**30, 32, 24, 3], []), 413, "10 images"),
-        (INFER, tensor("contents", "BYTES", [10_000], ["x"] * 10_000), 413, "10 images"),
         (INFER, tensor("images", "UINT8", SHAPE, BLACK[1:]), 400, "list of 2304 values"),
-        (INFER, tensor("images", "UINT8", SHAPE, 0), 400, "not a flat list"),
         (INFER, tensor("images", "UINT8", SHAPE, [256, *BLACK[1:]]), 400, "from 0 to 255"),
         (INFER, tensor("images", "UINT8", SHAPE, [0.5, *BLACK[1:]]), 400, "from 0 to 255"),
         (INFER, tensor("images", "UINT8", SHAPE, ["0", *BLACK[1:]]), 400, "not a number"),
-        (INFER, tensor("pixels", "FP32", SHAPE, [None, *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("pixels", "FP32", SHAPE, [10**400, *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("images", "UINT8", SHAPE, [[0] * 2304]), 400, "not a flat list"),
-        (INFER, tensor("images", "UINT8", SHAPE, [[0], *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("contents", "BYTES", [1], [7]), 400, "not a text in base64"),
         (INFER, {**tensor("contents", "BYTES", [1], [FILE]), **LOGITS}, 400, 'no output "logits"'),
     ):
@@ -238,16 +222,10 @@ def test_what_the_model_is(file: Path, port: int) -> None:
     status, model, _ = request(port, "/v1/models/photos")
     version = request(port, "/health")[1]["version"]
     assert (status, model["name"], model["version"]) == (200, "photos", version)
-    assert (model["image_size"], model["channels"], model["format"]) == ([32, 24], 3, "keras")
     assert model["sha256"] == weights_digest(keras_vit.load(file))
-    assert model["keras_vit"] == keras_vit.__version__
-    assert (model["task"]["kind"], model["task"]["names"]) == ("classification", model["classes"])
     _, tensors, _ = request(port, "/v2/models/photos")
-    assert (tensors["name"], tensors["versions"]) == ("photos", [version])
     inputs = [(each["name"], each["shape"]) for each in tensors["inputs"]]
     assert inputs == [("contents", [-1]), ("images", [-1, 32, 24, 3]), ("pixels", [-1, 32, 24, 3])]
-    assert request(port, "/v2/health/ready")[1]["ready"] is True
-    assert request(port, "/v2/health/live")[0] == 200
 
 
 TRICKS = """nothing .. ../photos ..%2f..%2fetc%2fpasswd %2e%2e photos%00 photos/.. photos:predict
@@ -262,28 +240,20 @@ def test_tricks_in_the_name_of_a_model(port: int) -> None:
             status, content, headers = request(port, path, body)
             assert status in (404, 405), (path, content)
             assert content["type"] in ("not_found", "method_not_allowed")
-            assert len(content["error"]) < 1000
             assert content["error"].isprintable()
             assert "x-evil" not in headers
 
 
 def test_ids_are_echoed_or_made(port: int) -> None:
-    def sent_back(*values: str) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.putrequest("GET", "/health")
-        for value in values:
-            connection.putheader("X-Request-ID", value.encode("latin-1"))
-        connection.endheaders()
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer.getheader("x-request-id")
+    def sent_back(**headers: str) -> str:
+        return request(port, "/health", **headers)[2]["x-request-id"]
 
     for name in ("a", "job-7.2:x/y_z+=", "x" * 128):
-        assert sent_back(name) == name
-    for names in ((), ("",), ("x" * 129,), ('a"b',), ("a b",), ("\xe9",), ("a", "b")):
-        assert re.fullmatch("[0-9a-f]{32}", sent_back(*names)), names
-    assert len({sent_back() for _ in range(5)}) == 5
+        assert sent_back(X_Request_ID=name) == name
+    made = [sent_back(X_Request_ID=name) for name in ("", "x" * 129, 'a"b', "a b", "\xe9", "\xe9")]
+    made += [sent_back(), sent_back()]
+    assert all(re.fullmatch("[0-9a-f]{32}", name) for name in made), made
+    assert len(set(made)) == len(made)
     for path, body in (("/predict", b"x"), ("/nothing", None), ("/predict", bytes(MAX_BYTES + 1))):
         assert request(port, path, body, X_Request_ID="abc")[2]["x-request-id"] == "abc"
     assert request(port, "/", Host="evil.example", X_Request_ID="abc")[2]["x-request-id"] == "abc"
@@ -304,13 +274,10 @@ def test_a_line_of_json_per_request(server: Server) -> None:
     assert (line["method"], line["path"], line["status"]) == ("POST", "/predict", 200)
     assert (line["images"], line["id"]) == (2, names[0])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", line["time"])
-    assert 0 < line["milliseconds"] < 60_000
     assert not any("secret" in line for line in server.lines)
     request(server.port, "/v1/models/%1b%5b2J%0a%22%e2%80%ae", X_Request_ID=names[1])
     line = logged(names[1])
     assert (line["path"], line["status"]) == ('/v1/models/\x1b[2J\n"\u202e', 404)
-    request(server.port, PREDICT, json.dumps(instances(BROKEN)).encode(), X_Request_ID=names[2])
-    assert (logged(names[2])["images"], logged(names[2])["status"]) == (1, 200)
     request(server.port, "/" + "p" * 5000, X_Request_ID=names[3])
     assert len(logged(names[3])["path"]) == 200
 
@@ -319,24 +286,18 @@ def test_a_line_of_json_per_request(server: Server) -> None:
 def test_many_images_leave_room_for_one(file: Path, start_server: Start) -> None:
     server = start_server(file, 0.5, code=SLOW)  # seconds per batch of two
 
-    def in_progress(number: int) -> None:
-        eventually(lambda: server.metric("keras_vit_in_progress") == number, 10)
-
     body, headers = form({str(i): jpeg(i) for i in range(20)})
     with ThreadPoolExecutor(1) as pool:
         many = pool.submit(request, server.port, "/predict", body, **headers)
-        in_progress(1)
+        eventually(lambda: server.metric("keras_vit_in_progress") == 1, 10)
         assert request(server.port, "/predict", jpeg())[0] == 200
         assert not many.done()  # one image does not wait behind all of ten batches
         status, content, _ = many.result()
     assert (status, len(content["rows"])) == (200, 20)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[] if k == "multilabel" else [pytest.mark.slow]) for k in TASKS]
-)
-def test_each_task_in_each_way(kind: str, tmp_path: Path, start_server: Start) -> None:
-    model = vit(task=TASKS[kind])
+def test_another_task_in_each_way(tmp_path: Path, start_server: Start) -> None:
+    model = vit(task=TASKS["multilabel"])
     server = start_server(save(model, tmp_path / "photos.keras"), *LIMITS)
     _, one, _ = request(server.port, "/predict", jpeg(1))
     _, listed = post(server.port, PREDICT, instances(jpeg(1)))
@@ -348,7 +309,6 @@ def test_each_task_in_each_way(kind: str, tmp_path: Path, start_server: Start) -
     assert tensors["outputs"][0]["shape"] == [1, model.task.size]
     config = json.loads(json.dumps(model.task.get_config()))
     assert described["task"] == {**config, "names": described["classes"]}
-    assert not any(line.startswith("{") for line in server.lines)
 
 
 def test_every_pixel_is_a_file(tmp_path: Path, start_server: Start) -> None:
@@ -369,5 +329,4 @@ def test_every_pixel_is_a_file(tmp_path: Path, start_server: Start) -> None:
         assert shown.getpalette()[:6] == [0, 0, 255, 0, 128, 0]
         classes = np.array(shown)
     parts = {row["class"]: row["part"] for row in answer["predictions"]}
-    assert set(np.unique(classes)) <= {0, 1}
     assert float((classes == 1).mean()) == pytest.approx(parts["tree"], abs=0.1)
