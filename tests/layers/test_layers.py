@@ -10,6 +10,8 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.activations import gelu, gelu_tanh
 from keras_vit.ops import DropoutStrategy, kernels
 from tests.backend import gradients, numpy
@@ -204,3 +206,77 @@ def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "jax_is_accelerated", lambda: True)
     for array, like in zip(outputs_and_gradients(), expected, strict=True):
         np.testing.assert_allclose(array, like, rtol=0, atol=2e-6 * float(np.abs(like).max()))
+
+
+def kept(rate: float, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    dropped = numpy(Dropout(rate, seed=seed)(ops.ones(shape), training=True))
+    np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - rate)], rtol=1e-6)
+    return dropped > 0
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.1, 0.5, 0.9])
+def test_dropout_is_as_often_as_the_rate_says_each_for_itself(rate: float) -> None:
+    rows, length = 40_000, 16  # of two numbers a row
+    found = kept(rate, (rows, length))
+    six_sigma = 6 * np.sqrt(rate * (1 - rate) / rows)
+    np.testing.assert_allclose(found.mean(0), 1 - rate, atol=six_sigma)
+    assert np.abs(np.corrcoef(found.T) - np.eye(length)).max() < 6 / np.sqrt(rows)
+    # How many of a row: binomial, so that its variance is the sum of theirs.
+    assert abs(found.sum(1).var() / (length * rate * (1 - rate)) - 1) < 0.06
+
+
+def test_dropout_draws_anew_at_every_call_and_by_its_seed() -> None:
+    layer = Dropout(0.5, seed=3)
+    first, second = (numpy(layer(ops.ones((4, 50)), training=True)) for _ in "ab")
+    assert (first != second).any()
+    np.testing.assert_array_equal(first > 0, kept(0.5, (4, 50), seed=3))
+    inputs = np.arange(12.0, dtype="float32").reshape(3, 4)
+    # Nothing, all, and nothing outside of training.
+    for rate, training, share in ((0.0, True, 1), (1.0, True, 0), (0.5, False, 1)):
+        found = numpy(Dropout(rate)(inputs, training=training))
+        np.testing.assert_array_equal(found, inputs * share)
+
+
+def numbered(batch: int, length: int, width: int) -> np.ndarray:
+    return np.tile(np.arange(length, dtype="float32")[None, :, None], (batch, 1, width))
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_the_stated_number_of_patches_is_kept_in_order(prefix: int) -> None:
+    sizes = [(0.5, 16, 8), (0.5, 15, 7), (0.25, 16, 12), (0.9, 10, 1), (0.99, 16, 1), (0.0, 16, 16)]
+    for rate, patches, left in sizes:
+        tokens = numbered(4, prefix + patches, 3)
+        found = numpy(layers.PatchDropout(rate, prefix, seed=1)(tokens, training=True))
+        assert found.shape == (4, prefix + left, 3)
+        np.testing.assert_array_equal(found[:, :prefix], tokens[:, :prefix])
+        assert (np.diff(found[..., 0], axis=1) > 0).all()
+        assert set(found.ravel()) <= set(tokens.ravel())
+
+
+def test_patches_are_all_kept_in_inference_and_drawn_fairly_and_by_seed_in_training() -> None:
+    tokens, layer = values(2, 17, 8), layers.PatchDropout(0.5, 1, seed=7)
+    for arguments in ({}, {"training": False}):
+        np.testing.assert_array_equal(numpy(layer(tokens, **arguments)), tokens)
+    with pytest.raises(ValueError, match=r"rate=1\.0"):
+        layers.PatchDropout(1.0)
+    found = numpy(layers.PatchDropout(0.5, 0, seed=0)(numbered(2000, 8, 1), training=True))
+    shares = np.bincount(found.astype(int).ravel(), minlength=8) / 2000
+    np.testing.assert_allclose(shares, 0.5, atol=0.05)  # every patch as often as another
+    first, other = (numpy(layer(numbered(2, 64, 1), training=True)) for _ in range(2))
+    again = numpy(layers.PatchDropout(0.5, 1, seed=7)(numbered(2, 64, 1), training=True))
+    np.testing.assert_array_equal(again, first)
+    assert not (first[0] == first[1]).all()
+    assert not (first == other).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8), (2, 3, 4, 8)])
+def test_the_dense_layer_is_that_of_keras(shape: tuple[int, ...]) -> None:
+    inputs = values(*shape)
+    for use_bias in (False, True):
+        ours = Dense(6, activation="tanh", use_bias=use_bias)
+        theirs = keras.layers.Dense(6, activation="tanh", use_bias=use_bias)
+        theirs(inputs), ours(inputs)
+        theirs.set_weights(ours.get_weights())
+        for training in (False, True):
+            found = numpy(ours(inputs, training=training))
+            np.testing.assert_allclose(found, numpy(theirs(inputs)), atol=1e-6)

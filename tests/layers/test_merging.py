@@ -115,16 +115,6 @@ def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.Encode
     return blocks
 
 
-def test_a_block_alone() -> None:
-    block, _ = block_and()
-    tokens, token_index = at_once(block)(values(2, 17, 32))
-    assert (tuple(tokens.shape), tuple(token_index.shape)) == ((2, 13, 32), (2, 17))
-    assert block.compute_output_shape((2, 17, 32)) == ((2, 13, 32), (2, 17))
-    half, _ = block_and(dtype="mixed_bfloat16")
-    half = at_once(half)(values(2, 17, 32))
-    assert [keras.backend.standardize_dtype(x.dtype) for x in half] == ["bfloat16", "int32"]
-
-
 def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
     """Equal tokens, merged and not: the other tokens must not notice (ToMe, equation 1)."""
     block, plain = block_and(merge=0)

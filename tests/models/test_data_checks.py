@@ -15,7 +15,6 @@ from keras_vit import tasks
 from keras_vit.data import DataRangeWarning
 from keras_vit.trainer.compiled_model import CompiledModel
 from keras_vit.trainer.pixel_ranges import check_label_rows, check_pixels
-from keras_vit.trainer.spec import Spec
 from tests.backend import numpy
 from tests.bank import fresh, pixels
 from tests.training.common import SOURCES, Source
@@ -117,27 +116,6 @@ def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model:
         other.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
 
 
-class Stripes(CompiledModel):
-    """A model of a user, which says what it takes."""
-
-    @property
-    def spec(self) -> Spec:
-        return Spec("stripes", self.input_shape, self.output_shape, 3)
-
-
-def test_any_model_with_a_spec_is_checked() -> None:
-    images = keras.Input((16, 16, 3))
-    means = keras.layers.GlobalAveragePooling2D()(images)
-    model = Stripes(images, keras.layers.Dense(3)(means))
-    with pytest.warns(UserWarning, match="expects probabilities, and stripes returns logits"):
-        model.compile("sgd", "sparse_categorical_crossentropy")
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.raises(ValueError, match="Label 3 is not a class of stripes"):
-        model.fit(IMAGES, np.full(len(IMAGES), 3), verbose=0)
-    (message,) = ranges(lambda: model.fit(IMAGES / 255, LABELS * 0, verbose=0))
-    assert "stripes takes pixels from 0 to 255" in message
-
-
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
 def test_maps_have_classes_and_no_class_weight(source: Source) -> None:
     model = fresh(task=tasks.Segmentation(size=3))
@@ -160,7 +138,7 @@ def test_multi_hot_labels_outside_0_1(source: Source) -> None:
     assert "(labels + 1) / 2" in message
     assert ranges(lambda: model.fit(**source(IMAGES, several), verbose=0)) == []
     assert ranges(lambda: model.fit(**source(IMAGES, several * 0.8 + 0.1), verbose=0)) == []
-    with pytest.raises(ValueError, match="The labels hold nan"):
+    with pytest.raises(ValueError, match=r"The labels hold nan.*sample_weight"):
         model.evaluate(**source(IMAGES, np.where(several, np.nan, 0)), verbose=0)
 
 
@@ -327,9 +305,5 @@ def test_rows_of_labels() -> None:
         smooth, mixed = rows * 0.9 + 0.02, 0.7 * rows + 0.3 * rows[::-1]
         for labels in (rows, rows.astype("uint8"), smooth, mixed.astype("float16"), rows > 0):
             check_label_rows(labels, "the loss")
-    for labels, seen in ((rows * 2 - 1, "from -1 to 1"), (rows * 3, "from 0 to 3")):
-        with pytest.warns(DataRangeWarning, match=f"{seen}, and the loss takes 0 to 1") as caught:
-            check_label_rows(labels, "the loss")
-        assert len(caught) == 1
-    with pytest.raises(ValueError, match=r"labels hold nan.*sample_weight"):
-        check_label_rows(np.where(rows, np.nan, 0), "the loss")
+    with pytest.warns(DataRangeWarning, match="from 0 to 3, and the loss takes 0 to 1"):
+        check_label_rows(rows * 3, "the loss")

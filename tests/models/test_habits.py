@@ -243,19 +243,7 @@ def test_quantizers_of_ones_own_are_saved_and_those_of_text_refused(tmp_path: Pa
         assert model.get_layer("head").quantization_mode is None
 
 
-def test_policies_of_the_program_and_maps_of_them_are_honored_by_all_layers(tmp_path: Path) -> None:
-    map_of = keras.dtype_policies.DTypePolicyMap
-    policies = {"block_0/mlp/.*": "bfloat16", "head": "mixed_bfloat16"}
-    wanted = {path: keras.DTypePolicy(policy) for path, policy in policies.items()}
-    model = make(dtype=map_of("float32", wanted))
-    assert policies == {path: policy.name for path, policy in wanted.items()}
-    for one in (model, reloaded(model, tmp_path), model.copy()):
-        head, block = one.get_layer("head"), one.get_layer("block_0")
-        assert (head.compute_dtype, head.variable_dtype) == ("bfloat16", "float32")
-        assert block.mlp.dense_1.variable_dtype == "bfloat16"
-        assert block.norm_1.variable_dtype == "float32"
-    unnamed = make(dtype=map_of("mixed_bfloat16", {"block_0": wanted["head"]}))
-    assert unnamed.get_layer("head").compute_dtype == "float32"
+def test_outputs_are_float32_under_every_policy_of_the_program() -> None:
     for policy in ("mixed_bfloat16", "bfloat16", "float64"):
         keras.config.set_dtype_policy(policy)
         model = make()
@@ -318,19 +306,7 @@ def test_over_the_frames_of_a_video_and_in_two_towers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(predict(loaded, images), predict(model, images))
 
 
-def test_summary_layers_by_name_and_attributes_to_read(architecture: str) -> None:
-    model, lines = make(architecture), []
-    model.summary(print_fn=lambda line, **_: lines.append(line), expand_nested=True)
-    assert "head" in "\n".join(lines)
-    headless = keras.Model(model.input, model.layers[:-1][-1].output)
-    assert_equal_outputs(headless, model.feature_model("pre_logits"))
-    assert all(hasattr(model, name) for name in inspect.signature(type(model)).parameters)
-    assert (model.num_classes, model.data_format) == (5, "channels_last")
-    with pytest.raises(AttributeError):
-        model.data_format = "channels_first"
-    assert not hasattr(model, "nothing_of_this_name")
-
-
+@pytest.mark.parametrize("architecture", rows(ARCHITECTURES, ["hybrid"]))
 def test_channels_first_is_the_default_where_keras_says_so(architecture: str) -> None:
     keras.config.set_image_data_format("channels_first")
     model = make(architecture, input_shape=None)
@@ -342,9 +318,24 @@ def test_channels_first_is_the_default_where_keras_says_so(architecture: str) ->
     last = make(architecture, input_shape=(32, 24, 3))
     last.set_weights(first.get_weights())
     images, middle = pixels(2, 32, 24, 3), "stage_1" if architecture == "bit" else "block_0"
+    found = predict(first, images.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(found, predict(last, images), atol=1e-6)
     first, last = (model.feature_model(middle, format="grid") for model in (first, last))
     found = predict(first, images.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
     np.testing.assert_allclose(found, predict(last, images), atol=1e-5)
+
+
+def test_an_image_classifier_of_keras_hub_on_a_grid_of_features(tmp_path: Path) -> None:
+    keras_hub = pytest.importorskip("keras_hub", exc_type=ImportError)
+    model = make(num_classes=0)
+    grid = model.feature_model("encoder_norm", format="grid")
+    classifier = keras_hub.models.ImageClassifier(backbone=grid, num_classes=3)
+    classifier.compile(jit_compile=JIT)
+    before = model.get_weights()
+    history = classifier.fit(IMAGES, np.arange(4) % 3, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert not all(map(np.array_equal, before, model.get_weights()))  # ours, not copies
+    assert_equal_outputs(reloaded(classifier, tmp_path), classifier)
 
 
 def test_a_loaded_model_is_called_before_keras_exports_it(tmp_path: Path, monkeypatch: Any) -> None:

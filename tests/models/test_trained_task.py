@@ -14,13 +14,12 @@ import pytest
 import keras_vit
 from keras_vit import data, tasks
 from keras_vit.data import DataRangeWarning
-from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, losses
 from keras_vit.training.compilation import check_task
 from tests.backend import reloaded, rows
 from tests.bank import TINY, fresh, outputs, pixels
-from tests.training.common import SOURCES, Source
+from tests.training.common import SOURCES, Source, splits_of
 
 KERAS = keras.losses
 BINARY = KERAS.BinaryCrossentropy(from_logits=True)
@@ -221,15 +220,11 @@ def test_targets_of_another_task(
             model.fit(**source(IMAGES, targets), verbose=0)
 
 
-def splits_of(task: tasks.Task, labels: Any) -> data.Splits:
-    split = ArraySplit("train", task, pixels(8, 16, 16, 3), labels, "none")
-    return data.Splits("arrays", task.names, {"train": split, "val": split})
-
-
-CLASSES = splits_of(Classification(("a", "b", "c")), ROWS.argmax(1))
-LABELS = splits_of(Multilabel(("a", "b", "c")), SEVERAL)
-GRADES = splits_of(Ordinal(("a", "b", "c", "d")), np.arange(8) % 4)
-SCALED = splits_of(BODY.fitted(NUMBERS), NUMBERS[:8])
+PIXELS = IMAGES.astype("uint8")
+CLASSES = splits_of(Classification(("a", "b", "c")), PIXELS, ROWS.argmax(1))
+LABELS = splits_of(Multilabel(("a", "b", "c")), PIXELS, SEVERAL)
+GRADES = splits_of(Ordinal(("a", "b", "c", "d")), PIXELS, np.arange(8) % 4)
+SCALED = splits_of(BODY.fitted(NUMBERS), PIXELS, NUMBERS[:8])
 PLAIN = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
 
 

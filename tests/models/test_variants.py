@@ -2,10 +2,8 @@
 
 import inspect
 import math
-import types
-from dataclasses import fields
 from functools import partial
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,13 +12,12 @@ import pytest
 import keras_vit
 from keras_vit import VisionTransformer
 from keras_vit.layers import StandardizedConv2D
-from keras_vit.models import BiTResNet, MLPMixer, model_cost
+from keras_vit.models import model_cost
 from keras_vit.models.cost import cost_of
 from keras_vit.models.families import family_of
-from keras_vit.models.image_model import OF_KERAS
 from keras_vit.models.skeleton import without_values
 from tests.backend import numpy
-from tests.models.test_common import KINDS, build
+from tests.models.test_common import FAMILIES, KINDS, build, built
 
 # 224 px, 1000 classes, compared below. Source: models_test.py of the official code,
 # timm for g and G, big_vision's modules for BiT and for the Mixers that vit_jax does not list.
@@ -88,6 +85,9 @@ def test_every_registered_model_has_a_count_and_a_python_name() -> None:
         assert "num_classes: Number of classes" in constructor.__doc__
         of_class = inspect.signature(family_of(name).model).parameters
         assert {"num_classes", "normalization"} < set(of_class)
+    for kind in FAMILIES:
+        model = built(kind)
+        assert all(hasattr(model, name) for name in inspect.signature(type(model)).parameters)
     model = keras_vit.ViTTi16(num_classes=5)
     assert (model.patch_size, model.hidden_dim, model.name) == ((16, 16), 192, "vit_ti_16")
     assert keras_vit.list_models("vit-s*") == ["ViT-S/32", "ViT-S/16"]
@@ -112,38 +112,6 @@ def test_initial_values_are_the_released_codes() -> None:
     assert numpy(layer("position_embedding").embedding).std() == pytest.approx(0.02, rel=0.02)
     for zero in (layer("class_token").embedding, head.kernel, head.bias, qkv.bias):
         assert not numpy(zero).any()
-
-
-SMALL = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "input_shape": (32, 32, 3)}
-VIT = {**SMALL, "num_heads": 2}
-ALL_TOKENS = {**VIT, "pooling": None, "num_classes": 0, "layer_scale": 0.1}
-ATTRIBUTES = {
-    VisionTransformer: [VIT, ALL_TOKENS, {**VIT, "conv_stem": ((8, 2),), "token_merging": (4,)}],
-    MLPMixer: [SMALL],
-    BiTResNet: [{"depths": (1,), "width": 32, "input_shape": (32, 32, 3)}],
-}
-
-
-@pytest.mark.parametrize("cls", ATTRIBUTES)
-def test_every_argument_is_an_attribute_of_the_declared_type(cls: Any) -> None:
-    hints = {**get_type_hints(cls.config_class), **get_type_hints(cls)}
-    names = {field.name for field in fields(cls.config_class)} - {*OF_KERAS, "dtype"}
-    for arguments in ATTRIBUTES[cls]:
-        model = cls(**arguments)
-        for name in names:
-            value = getattr(model, name)
-            assert is_of(value, hints[name]), f"{name}={value!r} is not {hints[name]}"
-
-
-def is_of(value: Any, hint: Any) -> bool:
-    if isinstance(hint, types.UnionType):
-        return any(is_of(value, part) for part in get_args(hint))
-    if get_origin(hint) is not tuple:
-        return isinstance(value, hint)
-    parts = get_args(hint)
-    parts = parts[:1] * len(value) if isinstance(value, tuple) and parts[-1:] == (...,) else parts
-    fits = isinstance(value, tuple) and len(value) == len(parts)
-    return fits and all(map(is_of, value, parts))
 
 
 # GMACs at 224 px as timm publishes them; it counts norms and softmax too, so ours are just below.

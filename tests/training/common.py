@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import data
+from keras_vit.data.sources.array_splits import ArraySplit
 from tests.backend import numpy
 
 BACKEND = keras.backend.backend()
@@ -62,6 +64,13 @@ def refused(*words: str) -> Iterator[Any]:
         yield error
     for word in words:
         assert word in str(error.value)
+
+
+def splits_of(task: Any, images: np.ndarray, labels: Any, val: Any = None) -> data.Splits:
+    """Arrays of a task, or of classes of these names; validated on themselves, or on `val`."""
+    train = ArraySplit("train", task, images, labels, "none")
+    val = train if val is None else ArraySplit("val", task, *val, "none")
+    return data.Splits("arrays", getattr(task, "names", task), {"train": train, "val": val})
 
 
 def arrays(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:

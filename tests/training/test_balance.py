@@ -10,7 +10,6 @@ import pytest
 
 import keras_vit
 from keras_vit import data, evaluation
-from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.tasks import Multilabel, Regression, Task
 from keras_vit.tasks.balance import log_priors
 from keras_vit.training.compilation import compile_model
@@ -23,6 +22,7 @@ from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 from tests.backend import reloaded
+from tests.training import common
 from tests.training.common import StopAt, assert_equal
 
 RECIPE = Recipe(source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=3e-3)
@@ -32,12 +32,12 @@ SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_sh
 
 def splits_of(counts: list[int] = COUNTS) -> data.Splits:
     """Images of a class are brighter than those of the one before, under noise."""
-    random, parts = np.random.default_rng(0), {}
-    for name, of_class in (("train", counts), ("val", [20] * 3)):
+    random, parts = np.random.default_rng(0), []
+    for of_class in (counts, [20] * 3):
         labels = random.permutation(np.repeat(range(3), of_class))
         images = 60 * labels[:, None, None, None] + random.integers(0, 100, (len(labels), 8, 8, 1))
-        parts[name] = ArraySplit(name, tuple("abc"), images.astype("uint8"), labels, "none")
-    return data.Splits("arrays", tuple("abc"), parts)
+        parts.append((images.astype("uint8"), labels))
+    return common.splits_of(tuple("abc"), *parts[0], parts[1])
 
 
 def build(task: Task | None = None) -> Any:
@@ -88,8 +88,7 @@ def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -
     """Where present labels weigh as much as absent ones, that is a probability of one half."""
     task, labels = Multilabel(("a", "b")), np.zeros((100, 2), "float32")
     labels[:50, 0], labels[:2, 1] = 1, 1
-    split = ArraySplit("train", task, np.zeros((100, 8, 8, 1), np.uint8), labels, "none")
-    splits = data.Splits("arrays", task.names, {"train": split, "val": split.take(range(4))})
+    splits = common.splits_of(task, np.zeros((100, 8, 8, 1), np.uint8), labels)
     model, recipe = build(task), replace(RECIPE, balance="weights", learning_rate=1e-9)
     fit(model, recipe.scaled(steps=2), splits, tmp_path, print_fn=lambda line: None)
     # 98 absent ones are 93.4 effective ones, and one more of each side is counted.
@@ -162,9 +161,6 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert printed(splits_of(), balance="logits") == [counts]
     assert printed(splits_of([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
-    ages = ArraySplit(
-        "train", Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
-    )
-    splits = data.Splits("arrays", ("age",), {"train": ages, "val": ages})
+    ages = Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
     with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
-        printed(splits, balance="logits")
+        printed(common.splits_of(*ages), balance="logits")

@@ -15,7 +15,7 @@ import pytest
 import keras_vit
 from keras_vit.tasks.losses import SigmoidCrossentropy
 from tests.backend import reloaded, rows
-from tests.bank import SIZES, pixels
+from tests.bank import pixels
 from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal
 
 arrays, tensorflow_dataset, generator, py_dataset, torch_loader = SOURCES
@@ -221,26 +221,6 @@ def test_an_ignored_class_is_not_outside() -> None:
         assert np.isfinite(model.evaluate(**source(IMAGES, labels), verbose=0)).all()
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_images_in_0_1_are_warned_of_once(source: Source, survivor: Any) -> None:
-    data = source(IMAGES / 255, LABELS)
-    (ours,) = warned_of("The images range", lambda: survivor.fit(**data, verbose=0))
-    assert "from 0 to 1" in str(ours.message)
-    assert "include_preprocessing=False" in str(ours.message)
-    if source in (arrays, tensorflow_dataset):
-        with pytest.warns(UserWarning, match="multiply them by 255"):
-            survivor.evaluate(**source(IMAGES / 255, LABELS), verbose=0)
-        with pytest.warns(UserWarning, match="multiply them by 255"):
-            survivor.predict(source(IMAGES / 255, LABELS)["x"], verbose=0)
-
-
-def test_no_warning_of_images_as_they_should_be(survivor: Any) -> None:
-    as_pixels = [IMAGES, IMAGES.astype("uint8") // 255, np.zeros_like(IMAGES)]
-    scaled = compiled(include_preprocessing=False), IMAGES / 127.5 - 1
-    for model, images in (*((survivor, images) for images in as_pixels), scaled):
-        assert not warned_of("images range", functools.partial(model.predict, images, verbose=0))
-
-
 ERRORS: tuple[type[Exception], ...] = (ValueError, TypeError, RuntimeError, OSError)
 if BACKEND == "tensorflow":  # what it makes of an error in the data
     import tensorflow as tf
@@ -314,13 +294,3 @@ def test_every_source_of_batches_trains_alike(
     survivor.set_weights(start)
     loss = survivor.fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
-
-
-@pytest.mark.every_backend
-def test_it_learns_by_heart() -> None:
-    images, labels = pixels(16, 32, 32, 3), np.arange(16) % 4
-    schedule = keras.optimizers.schedules.CosineDecay(0.0, 60, warmup_target=3e-3, warmup_steps=10)
-    optimizer = keras.optimizers.AdamW(schedule, global_clipnorm=1.0)
-    model = compiled(None, optimizer, **SIZES | {"num_classes": 4, "depth": 1})
-    history = model.fit(images, labels, batch_size=8, epochs=30, verbose=0).history
-    assert history["accuracy"][-1] == model.evaluate(images, labels, verbose=0)[1] == 1

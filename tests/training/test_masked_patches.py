@@ -195,8 +195,6 @@ def test_transfer_and_file(tmp_path: Path) -> None:
 def test_recipe_in_mixed_precision_with_labels() -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     task, recipe = small_task(), recipes.get("masked_patches")
-    assert (recipe.learning_rate, recipe.warmup, recipe.steps) == (2e-4, 10_000, 1_000_000)
-    assert (recipe.batch_size, recipe.decay, recipe.optimizer) == (4096, "cosine", "adam")
     keras_vit.training.compile_model(task, recipe.scaled(steps=6), 6, jit_compile=JIT)
     labels = np.eye(4, dtype="float32")[np.arange(8) % 4]
     assert np.isfinite(task.fit(IMAGES, labels, epochs=2, verbose=0).history["loss"]).all()

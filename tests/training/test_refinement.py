@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from keras_vit import data, evaluation
-from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.models.answers import answers_of
 from keras_vit.training import average_weights, model_stock
 from keras_vit.training.fitting import fit
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.refinement import refine, set_head
+from keras_vit.training.refinement import refine
 from keras_vit.training.resume import ResumableRun
 from keras_vit.training.training_set import hold_out
-from tests.bank import TINY, fill, fresh, outputs
+from tests.bank import TINY, fill, fresh
 from tests.data.image_fixtures import flat_folder
+from tests.training import common
 from tests.training.common import assert_equal, refused
 
 RNG = np.random.default_rng(0)
@@ -25,10 +25,8 @@ RECIPE = Recipe(source="", model={}, image_size=16, epochs=1, batch_size=8, lear
 
 
 def splits_of(count: int, classes: int = 3) -> data.Splits:
-    names = tuple("abcdefgh"[:classes])
     images = RNG.integers(0, 256, (count, 16, 16, 3)).astype("uint8")
-    train = ArraySplit("train", names, images, np.arange(count) % classes)
-    return data.Splits("arrays", names, {"train": train, "val": train})
+    return common.splits_of(tuple("abcdefgh"[:classes]), images, np.arange(count) % classes)
 
 
 def build(seed: int = 0, **options: Any) -> Any:
@@ -60,19 +58,6 @@ def test_a_part_of_every_class_is_kept_from_training(tmp_path: Path) -> None:
     for split in (rest.train, part):
         folders = [file.parent.name for file in split.files]
         assert folders == [splits.class_names[label] for label in split.labels()]
-
-
-def test_a_probe_becomes_the_head() -> None:
-    model = build(distilled=True)
-    for layer in model.layers:
-        if layer.name.startswith("head"):
-            layer.set_weights([np.zeros((16, 3)), np.zeros(3)])
-    x = RNG.normal(size=(30, 16)).astype("float32")
-    probe = evaluation.linear_probe(x, np.arange(30) % 3, x, np.arange(30) % 3)
-    set_head(model, probe)
-    images = RNG.uniform(0, 255, (4, 16, 16, 3)).astype("float32")
-    expected = outputs(model.feature_model("pre_logits"), images) @ probe.kernel + probe.bias
-    np.testing.assert_allclose(outputs(model, images), expected, atol=1e-4)
 
 
 def test_each_step_after_training() -> None:
