@@ -1,7 +1,6 @@
 """Eight simulated devices give what one device gives (run by `test_many_devices.py`)."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -74,40 +73,18 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
-def masked_patch_prediction() -> keras.Model:
-    task = keras_vit.training.MaskedPatchPrediction(vit(), seed=3)
-    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
-    task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
-    return task
-
-
-def distillation() -> keras.Model:
-    """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
-    student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
-    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
-    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
-    return task
-
-
-QUICK: dict[str, Callable[[], keras.Model]] = {
+# The devices do not divide the twelve rows.
+JOBS = helpers.jobs(vit, trained, sgd, IMAGES[:12], LABELS[:12], 12) | {
     "mixer": lambda: trained(helpers.with_head(helpers.mixer(128, 32))),
-    "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
-    "masked patch prediction": masked_patch_prediction,
-    "distillation": distillation,
-    "queries": lambda: helpers.of_queries(vit, sgd(), IMAGES[:20]),
-}
-THOROUGH: dict[str, Callable[[], keras.Model]] = {
-    "merging": lambda: trained(vit(depth=2, token_merging=2)),
     "remat": lambda: trained(vit(remat=True, dropout=0.1)),
-    "hybrid": lambda: trained(vit(resnet=(1,), patch_size=4)),
     "bit": lambda: trained(bit()),
 }
+THOROUGH = ("merging", "remat", "hybrid", "bit")
 
 
-@pytest.mark.parametrize("name", [*QUICK, *map(thorough, THOROUGH)])
+@pytest.mark.parametrize("name", [thorough(n) if n in THOROUGH else n for n in JOBS])
 def test_it_is_as_on_one_device(name: str) -> None:
-    assert_as_in_one("fsdp", {**QUICK, **THOROUGH}[name])
+    assert_as_in_one("fsdp", JOBS[name])
 
 
 def test_two_groups_of_four() -> None:
