@@ -26,7 +26,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
     "tests/cli/test_kills.py": BACKENDS,
     "tests/data/test_without_tensorflow.py::test_commands_read_the_data_of_other": BACKENDS,
-    "tests/distribution/test_many_devices.py": BACKENDS,
     "tests/distribution/test_two_processes.py": BACKENDS,
     "tests/docs/": BACKENDS,
     "tests/examples/": BACKENDS,

@@ -1,4 +1,4 @@
-"""Eight simulated devices give what one device gives (run by `test_many_devices.py`)."""
+"""Eight simulated devices give what one device gives (run by `test_two_processes.py`)."""
 
 import math
 from functools import partial
@@ -143,20 +143,6 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
     helpers.assert_same_weights(loaded, many, 0)
     again = on("tensor_parallel", lambda: keras.models.load_model(tmp_path / "model.keras"))
     assert share(again.variables) < 0.5
-
-
-def test_a_failed_step_leaves_the_model_usable() -> None:
-    def job() -> None:
-        model = compiled(vit(), sgd())
-        before = model.get_weights()
-        with pytest.raises(ValueError, match="not a class"):
-            model.fit(IMAGES, LABELS + 7, verbose=0)
-        with pytest.raises(ValueError, match="do not fit"):
-            model.fit(IMAGES[:, :16], LABELS, verbose=0)
-        assert_same(model.get_weights(), before, 0)
-        model.fit(IMAGES, LABELS, verbose=0)
-
-    on("fsdp", job)
 
 
 def test_what_is_refused() -> None:

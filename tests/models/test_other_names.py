@@ -148,13 +148,8 @@ def test_misspelled_tags_and_other_names_are_errors() -> None:
 
 
 def test_plan_and_train_take_the_names(capsys: Any, tmp_path: Any) -> None:
-    for arguments, status, printed in (
-        (["vit_tiny_patch16_384"], 0, "at 384 px"),
-        (["facebook/dinov2-small", "--num-classes", "10"], 0, f"{22_056_192 + 3850:,}"),
-        (["vit_base_patch16_clap_224"], 2, "'vit_base_patch16_clip_224'"),
-    ):
-        assert cli.main(["plan", *arguments]) == status
-        assert printed in "".join(capsys.readouterr())
+    assert cli.main(["plan", "facebook/dinov2-small", "--num-classes", "10"]) == 0
+    assert f"{22_056_192 + 3850:,}" in capsys.readouterr().out
     job = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
     recipe = recipe_of(job)
     assert recipe.image_size == 32

@@ -126,11 +126,7 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alar
     model.set_novelty(fit_novelty(rows[:20], rows[20:], false_alarms, classifier_head(model)))
     assert model.get_config()["novelty"] == ("energy" if false_alarms == 0.2 else True)
     expected, loaded = model.novelty.scores(rows[:3]), reloaded(model, tmp_path)
-    model.save_weights(tmp_path / "model.weights.h5")
-    of_weights = model.copy()
-    of_weights.novelty.set_weights([0 * w for w in model.novelty.get_weights()])
-    of_weights.load_weights(tmp_path / "model.weights.h5")
-    for each in (loaded, model.copy(), of_weights, model.copy(dtype="mixed_bfloat16")):
+    for each in (loaded, model.copy(), model.copy(dtype="mixed_bfloat16")):
         np.testing.assert_allclose(each.novelty.scores(rows[:3]), expected)
     of_images = model.novelty.scores(outputs(model.feature_model("pre_logits"), images()))
     for seen in (model, loaded):

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.every_backend  # variables and locks are the backend's
 THREADS, CALLS = 8, 60
 IMAGES, LABELS = pixels(4, 16, 16, 3), np.arange(4)
 IS_JAX = keras.backend.backend() == "jax"
-WRONG = (ValueError, TypeError, RuntimeError)
 
 
 def compiled() -> Any:
@@ -112,19 +111,3 @@ def test_callbacks_use_the_model_that_is_in_fit(model: Any, tmp_path: Path) -> N
     np.testing.assert_allclose(seen[3], model.predict(IMAGES, verbose=0), rtol=1e-5)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(outputs(again, IMAGES), outputs(model, IMAGES))
-
-
-def test_two_threads_train_two_models_and_a_failure_leaves_the_weights(model: Any) -> None:
-    models = [model, compiled()]
-    with ThreadPoolExecutor(2) as pool:
-        fits = [pool.submit(m.fit, IMAGES, LABELS, epochs=5, verbose=0) for m in models]
-        assert all(np.isfinite(fit.result().history["loss"]).all() for fit in fits)
-    before = outputs(model, IMAGES)
-    for other in (model.feature_model("pre_logits"), model.with_views("flip")):
-        with pytest.raises(WRONG):
-            other.predict(IMAGES[0], verbose=0)  # one image without a batch
-        np.testing.assert_array_equal(outputs(model, IMAGES), before)
-    with pytest.raises(WRONG):
-        model.predict(IMAGES[:, :15], verbose=0)
-    with ThreadPoolExecutor(1) as pool:  # the next is let in
-        assert pool.submit(model.predict, IMAGES, verbose=0).result(120).shape == (4, 5)

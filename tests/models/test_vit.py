@@ -131,16 +131,6 @@ def test_without_a_head_with_an_activation_and_with_stochastic_depth() -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])  # rises to the last block
 
 
-def test_dropout_is_off_outside_training_and_on_inside() -> None:
-    quiet = built("token")
-    expected = predict(quiet, IMAGES)
-    for option in ("dropout", "attention_dropout", "stochastic_depth"):
-        model = build("token", **{option: 0.5})
-        model.set_weights(quiet.get_weights())
-        np.testing.assert_allclose(predict(model, IMAGES), expected, atol=1e-6)
-        assert np.abs(numpy(model(IMAGES, training=True)) - expected).max() > 1e-3, option
-
-
 def test_copies_share_no_weights_and_keep_the_corners_of_positions() -> None:
     model, grids = built("token"), []
     before, copy = model.get_weights(), model.with_classifier(3)
