@@ -37,7 +37,6 @@ def endless(images: np.ndarray, labels: np.ndarray, size: int, start: int) -> It
 
 
 def vit(**arguments: Any) -> keras.Model:
-    """Of the weights that the seed gives it."""
     sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 1, "num_heads": 2}
     common = {"num_classes": CLASSES, "input_shape": (16, 16, 3)}
     return keras_vit.VisionTransformer(**{**sizes, **common, **arguments})
@@ -114,7 +113,6 @@ def scores_of_1003(model: keras.Model) -> tuple[list[float], np.ndarray]:
 
 
 def assert_same(one: Any, other: Any, tolerance: float) -> None:
-    """Each number of a structure within a tolerance."""
     for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=tolerance)
 
@@ -151,7 +149,6 @@ def jobs(vit: Any, trained: Any, sgd: Any, images: Any, labels: Any, size: int) 
         return task, task.fit(images, **options).history
 
     def distillation() -> Any:
-        """The teacher is on the devices, too."""
         student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
         task = keras_vit.training.Distillation(student, teacher, weight=0.9)
         task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -21,7 +21,6 @@ thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 def vit(**arguments: Any) -> keras.Model:
-    """Wide enough that its kernels are cut."""
     sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "num_heads": 8}
     model = helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments})
     return model if "map_head" in arguments else helpers.with_head(model)
@@ -54,7 +53,6 @@ def scores_of_1003() -> Any:
 
 @pytest.fixture(scope="module")
 def on_one_device() -> Any:
-    """The training and the scores that each kind is compared with."""
     return on(None, training), on(None, scores_of_1003)
 
 
@@ -88,12 +86,10 @@ def test_it_is_as_on_one_device(name: str) -> None:
 
 
 def test_two_groups_of_four() -> None:
-    """Tensor parallel within a group, data parallel between groups."""
     assert_as_in_one("tensor_parallel", lambda: trained(vit(dropout=0.1)), model_devices=4)
 
 
 def share(variables: list[keras.Variable]) -> float:
-    """The part of some variables that one device holds."""
     held = (math.prod(v.value.sharding.shard_shape(v.shape)) for v in variables)
     return sum(held) / sum(math.prod(v.shape) for v in variables)
 

@@ -59,7 +59,6 @@ def ended(folder: Path, started: list[subprocess.Popen[bytes]]) -> list[tuple[in
 
 
 def finish(folder: Path, *command: str, **options: Any) -> list[str]:
-    """What processes print that end well."""
     results = ended(folder, start(folder, *command, **options))
     for code, output in results:
         assert code == 0, output[-8000:]

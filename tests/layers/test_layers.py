@@ -182,7 +182,6 @@ def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float,
 
 @pytest.mark.backends("jax")
 def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operators for TPUs give a block's outputs and gradients."""
     if keras.backend.backend() != "jax":
         pytest.skip("TPUs are JAX's")
     import jax

@@ -228,12 +228,7 @@ def test_layers_that_a_filter_leaves_out_are_not_quantized(whose: str) -> None:
     assert model.get_layer("head").quantization_mode == "int8"
 
 
-def test_quantizers_of_ones_own_are_saved_and_those_of_text_refused(tmp_path: Path) -> None:
-    weights_only = quantizer("Int8QuantizationConfig", activation_quantizer=None)
-    model, plain = quantized(make(), config=weights_only), quantized(make(), "int8")
-    assert (outputs(plain)[0] != outputs(model)[0]).any()
-    for other in (reloaded(model, tmp_path), model.copy()):
-        assert_equal_outputs(other, model)
+def test_quantizers_of_text_are_refused() -> None:
     for name in ("GPTQConfig", "AWQConfig"):
         model, config = make(), quantizer(name, dataset=list(IMAGES), tokenizer=str)
         with pytest.raises(ValueError, match=r'token ids.*Give "int8", "int4" or "float8"'):
@@ -261,8 +256,6 @@ def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path
 
 @keras.saving.register_keras_serializable(package="tests")
 class Scaled(keras_vit.VisionTransformer):
-    """With an argument of its own, and a layer beside the graph."""
-
     def __init__(self, scale: float, num_classes: int = 5, **kwargs: Any) -> None:
         super().__init__(num_classes=num_classes, **kwargs)
         self.scale = scale

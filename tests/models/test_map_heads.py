@@ -320,8 +320,6 @@ def steps_counted(model: Any) -> int:
 
 @pytest.mark.every_backend
 def test_a_stopped_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """With dropout, accumulation, and the random masks and points of every step."""
-
     def fit(folder: str, seed: int, *callbacks: Any) -> tuple[Any, Any]:
         keras.utils.set_random_seed(seed)
         model = vit({**EOMT, "blocks": 2}, task=TASK, dropout=0.1)

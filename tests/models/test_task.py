@@ -56,10 +56,14 @@ def test_only_several_classes_are_taken_for_classes() -> None:
 
 
 @pytest.mark.parametrize("kind", rows(TASKS, ["multilabel", "ordinal"]))
-def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
+def test_the_task_sets_the_head_gives_the_answers_and_is_copied(kind: str) -> None:
     model, task = vit(task=TASKS[kind]), TASKS[kind]
     assert model.num_classes == model.output_shape[1] == task.outputs
     assert model.class_names == task.names
+    assert model.copy().task == model.with_input_shape((48, 48, 3)).task == task
+    assert model.with_classifier(5).task == tasks.Classification(size=5)
+    again = vit(num_classes=9).with_classifier(task=task)
+    assert (again.task, again.output_shape) == (task, (None, task.outputs))
     raw = outputs(model, images())
     np.testing.assert_array_equal(answers_of(model, raw), task.answers(raw))
     in_graph = numpy(answers_in_graph(model, raw))
@@ -68,15 +72,6 @@ def test_the_task_sets_the_head_and_gives_the_answers(kind: str) -> None:
     assert both.task == task
     mean = (task.answers(raw) + task.answers(outputs(model, images()[:, :, ::-1]))) / 2
     np.testing.assert_allclose(answers_of(both, outputs(both, images())), mean, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", TASKS)
-def test_copies_keep_the_task_and_new_heads_do_not(kind: str) -> None:
-    model, task = vit(task=TASKS[kind]), TASKS[kind]
-    assert model.copy().task == model.with_input_shape((48, 48, 3)).task == task
-    assert model.with_classifier(5).task == tasks.Classification(size=5)
-    again = vit(num_classes=9).with_classifier(task=task)
-    assert (again.task, again.output_shape) == (task, (None, task.outputs))
 
 
 @pytest.mark.parametrize("file", ["model.keras", "model.npz", "model.safetensors"])

@@ -20,16 +20,12 @@ IMAGES, LABELS = pixels(4, 16, 16, 3), np.arange(4)
 IS_JAX = keras.backend.backend() == "jax"
 
 
-def compiled() -> Any:
+@pytest.fixture
+def model() -> Any:
     model = fresh(**{**TINY, "hidden_dim": 8, "num_classes": 5})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy"], jit_compile=IS_JAX)
     return model
-
-
-@pytest.fixture
-def model() -> Any:
-    return compiled()
 
 
 def test_eight_threads_call_a_model_and_its_feature_model(model: Any, tmp_path: Path) -> None:

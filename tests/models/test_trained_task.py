@@ -14,11 +14,11 @@ import pytest
 import keras_vit
 from keras_vit import data, tasks
 from keras_vit.data import DataRangeWarning
-from keras_vit.models.answers import answers_of, task_of
+from keras_vit.models.answers import task_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, losses
 from keras_vit.training.compilation import check_task
 from tests.backend import reloaded, rows
-from tests.bank import TINY, fresh, outputs, pixels
+from tests.bank import TINY, fresh, pixels
 from tests.training.common import SOURCES, Source, splits_of
 
 KERAS = keras.losses
@@ -74,26 +74,6 @@ def test_the_loss_says_the_task(loss: Any, classes: int, activation: Any, kind: 
         model.compile("sgd", loss)
     assert (model.task and model.task.kind) == kind
     assert kind is None or model.task.outputs == classes
-
-
-@pytest.mark.parametrize(("loss", "targets", "answer"), [
-    (BINARY, SEVERAL, lambda x: 1 / (1 + np.exp(-x))),
-    ("mse", NUMBERS[:8, [0, 1, 1]], lambda x: x),
-])  # fmt: skip
-def test_files_answer_what_was_trained(
-    loss: Any, targets: np.ndarray, answer: Any, tmp_path: Path
-) -> None:
-    model = vit()
-    model.class_names = ["sea", "sun", "sky"]
-    model.compile("sgd", loss)
-    assert warned(lambda: model.fit(IMAGES, targets, verbose=0)) == []
-    expected = answer(outputs(model, IMAGES))
-    keras_vit.save_weights(model, tmp_path / "model.npz", layout="google")
-    keras_vit.save_weights(model, tmp_path / "folder", layout="huggingface")
-    files = [keras_vit.load(tmp_path / name) for name in ("model.npz", "folder")]
-    for other in (model, reloaded(model, tmp_path), *files):
-        assert other.class_names == ("sea", "sun", "sky")
-        np.testing.assert_allclose(answers_of(other, outputs(other, IMAGES)), expected, rtol=1e-3)
 
 
 def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ BACKEND = keras.backend.backend()
 JIT = BACKEND == "jax"
 # Where nothing depends on compilation.
 QUICK = {"run_eagerly": not JIT, "jit_compile": JIT}
-POLICIES = ["mixed_bfloat16", "mixed_float16"]
 Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
 
 
@@ -83,8 +82,6 @@ def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]
 
 
 class Batches(keras.utils.PyDataset):
-    """Of four images each."""
-
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         super().__init__()
         self.arrays = images, labels

@@ -31,7 +31,6 @@ SIZES = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_sh
 
 
 def splits_of(counts: list[int] = COUNTS) -> data.Splits:
-    """Images of a class are brighter than those of the one before, under noise."""
     random, parts = np.random.default_rng(0), []
     for of_class in (counts, [20] * 3):
         labels = random.permutation(np.repeat(range(3), of_class))

@@ -27,8 +27,6 @@ CATEGORICAL = keras.losses.CategoricalCrossentropy
 
 
 class OwnLoss(SPARSE):
-    """A subclass that takes logits, and whose configuration does not say so."""
-
     def __init__(self) -> None:
         super().__init__(from_logits=True, ignore_class=-1)
 
@@ -280,7 +278,6 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
 
 @pytest.fixture(scope="module")
 def trained_on_arrays(survivor: Any) -> tuple[list[np.ndarray], list[float]]:
-    """Weights to start from, and the loss that follows."""
     start = survivor.get_weights()
     return start, survivor.fit(IMAGES, LABELS, 4, shuffle=False, verbose=0).history["loss"]
 

@@ -67,7 +67,6 @@ def noise_of(count: int) -> np.ndarray:
 
 
 def outcomes(gain: float, spread: float, count: int = 40) -> Any:
-    """A comparison of scores whose log-losses differ by so much."""
     rng = np.random.default_rng(1)
     labels = np.arange(count) % 4
     frozen = rng.normal(size=(count, 4)) + 1.5 * np.eye(4)[labels]
@@ -107,7 +106,6 @@ def test_a_plan_fits_its_limit() -> None:
 
 
 def splits_of(count: int = 24, noise: float = 40) -> data.Splits:
-    """Three patterns of colors under noise."""
     rng = np.random.default_rng(0)
     labels = np.arange(count) % 3
     patterns = rng.integers(60, 196, (3, 8, 8, 3))
@@ -202,11 +200,7 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     choice = facts["choice"]
     assert [row["name"] for row in choice["candidates"]][-1] == "fine-tuned"
     assert f"kept: {choice['selected']}, as fine-tuning" in printed
-    assert "logistic regression  " in printed
-    assert "recipe measured: heads on frozen features and finetune_measured are compared" in printed
-    page = (whole / "report.md").read_text("utf-8")
-    assert "| candidate | accuracy | log-loss | setting |" in page
-    assert f"Kept: {choice['selected']}, as " in page
+    assert f"Kept: {choice['selected']}, as " in (whole / "report.md").read_text("utf-8")
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
@@ -223,17 +217,6 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     assert resumed["choice"] == choice
     assert resumed["report"] == facts["report"]
     assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (whole, cut)))
-
-
-def test_what_auto_does_not_compare_is_said(
-    folder: Path, weights: Path, tmp_path: Path, capsys: Any
-) -> None:
-    for options, message in (
-        (["--budget", "0.5s"], "Give a time from 1s to 30d"),
-        (["--budget", "10m", "--recipe", "deit"], "--budget has no effect with --recipe deit"),
-    ):
-        assert cli.main(words_of(folder, weights, tmp_path / "run", *options)) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_auto_measures_where_it_was_shown_to_win() -> None:
