@@ -89,18 +89,6 @@ def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
             step(IMAGES[..., :1])
 
 
-def test_who_knows_better_goes_on_and_who_wants_to_be_stopped_is(model: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", category=UserWarning)
-        warnings.filterwarnings("ignore", category=DataRangeWarning)
-        assert np.isfinite(model.predict(SIXTEEN_BITS, verbose=0)).all()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", category=DataRangeWarning)
-        for source in (arrays, tensorflow_dataset, torch_loader):
-            with pytest.raises(DataRangeWarning, match="16 bits"):
-                model.evaluate(**source(SIXTEEN_BITS, LABELS), verbose=0)
-
-
 def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model: Any) -> None:
     loader = pytest.importorskip("torch").utils.data.DataLoader
     many = loader(torch_loader(SIXTEEN_BITS, LABELS)["x"].dataset, batch_size=2, num_workers=2)

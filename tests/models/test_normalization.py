@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit import create
 from keras_vit.models import ImageModel
 from keras_vit.weights import load, load_weights, save_weights
 from tests.backend import reloaded, rows
@@ -75,14 +74,3 @@ def test_what_is_refused() -> None:
     for value in (0, None, 1, "clip"):
         with pytest.raises(ValueError, match=f"include_preprocessing={value!r} must be True"):
             fresh_kind("token", include_preprocessing=value)
-
-
-def test_real_weights(shared: Path) -> None:
-    file = shared / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
-    images = pixels(2, 224, 224, 1)
-    for kind, atol in (("imagenet", 0), ("inception", 2e-4)):
-        options = {"weights": file, "normalization": kind}
-        gray, rgb = (create("ViT-Ti/16", input_shape=(224, 224, c), **options) for c in (1, 3))
-        assert gray.load_report.adapted == (("patch_embedding/kernel",) if atol else ())
-        expected = outputs(rgb, np.repeat(images, 3, axis=-1))
-        np.testing.assert_allclose(outputs(gray, images), expected, rtol=0, atol=atol)

@@ -88,7 +88,6 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
             lambda each=each: task_of(each),
             lambda each=each: keras_vit.export(each, tmp_path / "1"),
             lambda each=each: keras_vit.save_weights(each, tmp_path / "f", layout="huggingface"),
-            lambda each=each: keras_vit.save_weights(each, tmp_path / "f.npz", layout="google"),
             lambda each=each: keras_vit.training.compile_model(
                 each, keras_vit.recipes.get("digits"), 99
             ),

@@ -428,10 +428,6 @@ def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
         missing = ["train", "--data", str(tmp_path / "nothing"), "--out", str(folder)]
         assert cli.main([*missing, *arguments]) == 2
         assert error in capsys.readouterr().err
-    recipe = replace(recipes.get("finetune_small"), image_size=32)
-    mixer = Job("x", tmp_path, model="Mixer-S/16", token_merging=2)
-    with pytest.raises(ValueError, match="token_merging=2 is for the blocks of a Vision"):
-        job_module.build(mixer, recipe, Classification(size=5), 3)
 
 
 OF_TASKS = {

@@ -164,6 +164,8 @@ def test_a_mixers_weights_are_for_one_size(tmp_path: Path) -> None:
     mixer = build(of_mixer, recipe, Classification(size=5), 3)
     refined, _ = refine(mixer, replace(recipe, eval_size=384), None, None)
     assert refined.input_shape == (None, 224, 224, 3)
+    with pytest.raises(ValueError, match="token_merging=2 is for the blocks of a Vision"):
+        build(replace(of_mixer, token_merging=2), recipe, Classification(size=5), 3)
 
 
 def test_auto_follows_the_images_and_rates_the_model() -> None:
