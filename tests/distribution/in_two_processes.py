@@ -152,17 +152,6 @@ def test_weights_and_classes() -> None:
     assert_same(together(job), on(None, job), 1e-5)
 
 
-def test_1003_examples() -> None:
-    def job() -> Any:
-        return helpers.scores_of_1003(compiled(helpers.with_head(vit())))
-
-    (scores, logits), (its_scores, its_logits) = on(None, job), together(job)
-    assert its_logits.shape == (1003, helpers.CLASSES)
-    scale = np.abs(logits).max()  # that of the loss, too, which sums them
-    assert_same(its_scores, scores, 1e-6 * scale)
-    assert_same(its_logits, logits, 1e-6 * scale)
-
-
 def test_generators_and_data_loaders() -> None:
     torch = pytest.importorskip("torch")
     dataset = torch.utils.data.TensorDataset(torch.tensor(IMAGES), torch.tensor(LABELS))

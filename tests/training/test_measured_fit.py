@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import data, evaluation
@@ -26,11 +27,38 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from keras_vit_cli.train.record import note_of_probe
+from tests.cli.helpers import save_tiny
 from tests.training import common
 from tests.training.common import assert_equal, refused
 
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each class is a pattern of 16 colors, and its ten images that pattern under noise."""
+    folder = tmp_path_factory.mktemp("photographs") / "p"
+    random = np.random.default_rng(0)
+    for c in range(3):
+        (folder / f"{c:03}").mkdir(parents=True)
+        pattern = np.kron(random.integers(40, 216, (4, 4, 3)), np.ones((8, 8, 1)))
+        for i in range(10):
+            pixels = (pattern + 30 * random.normal(size=pattern.shape)).clip(0, 255)
+            Image.fromarray(pixels.astype("uint8")).save(folder / f"{c:03}" / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "start.keras"
+    return save_tiny(path, hidden_dim=24, input_shape=(32, 32, 3))
+
 
 RECIPE = Recipe(
     source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,

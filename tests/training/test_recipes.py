@@ -111,7 +111,8 @@ OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
     "learning_rate": (np.nan, np.inf, 0.0), "label_smoothing": (1.5, np.nan),
     "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
     "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
-    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
+    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,), "tuned_share": (0.0, 1.5),
+    "held_out": (1.0,),
 }  # fmt: skip
 
 
@@ -135,6 +136,8 @@ def test_losses_plain_steps_and_errors() -> None:
         (lambda: compile_model(small(), flowers, 50), r"recipe\.scaled\(steps=50\)"),
         (lambda: replace(get("digits"), loss="hinge"), "'sigmoid'"),
         (lambda: replace(get("digits"), epochs=0), "epochs=0, steps=0"),
+        (lambda: replace(get("finetune"), eval_size=8), "eval_size=8.*image_size=384"),
+        (lambda: replace(get("digits"), views="mirror"), "views='mirror'.*'flip'"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

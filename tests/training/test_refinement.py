@@ -147,7 +147,7 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
 
 
-def test_errors_of_averages_and_recipes() -> None:
+def test_errors_of_averages() -> None:
     wider, headless = build(1, num_classes=4), build(0, num_classes=0)
     for call, *words in (
         (lambda: average_weights([]), "no model"),
@@ -159,12 +159,3 @@ def test_errors_of_averages_and_recipes() -> None:
     ):
         with refused(*words):
             call()
-    for changes, *words in (
-        ({"tuned_share": 0.0}, "tuned_share=0.0", "(0, 1]"),
-        ({"tuned_share": 1.5}, "tuned_share=1.5"),
-        ({"eval_size": 8}, "eval_size=8", "image_size=16"),
-        ({"views": "mirror"}, "views='mirror'", "'flip'"),
-        ({"held_out": 1.0}, "held_out=1.0"),
-    ):
-        with refused(*words):
-            replace(RECIPE, **changes)
