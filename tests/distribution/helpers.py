@@ -66,12 +66,6 @@ def sharpness_aware(model: keras.Model) -> keras.Model:
     return model
 
 
-class Stop(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == 3:
-            raise KeyboardInterrupt
-
-
 def resumable(folder: Any) -> ResumableRun:
     return ResumableRun(folder, every_steps=1, print_fn=lambda line: None)
 

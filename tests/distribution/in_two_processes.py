@@ -19,6 +19,7 @@ from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from tests.distribution import helpers
 from tests.distribution.helpers import assert_as_in_one, assert_same, assert_same_weights, on
 from tests.distribution.resumable_in_processes import KIND, ON_JAX, train
+from tests.training.common import StopAt
 
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
@@ -223,7 +224,7 @@ def test_the_first_process_writes() -> None:
     alone, shared = FOLDER / f"alone-{RANK}", FOLDER / "together"
     one, history = on(None, lambda: job(alone))
     with pytest.raises(KeyboardInterrupt):
-        on(KIND, lambda: job(shared, helpers.Stop()))
+        on(KIND, lambda: job(shared, StopAt(3, KeyboardInterrupt)))
     two, its_history = on(KIND, lambda: job(shared))
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)

@@ -15,6 +15,7 @@ from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from tests.distribution import helpers
 from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
+from tests.training.common import StopAt
 
 IMAGES, LABELS = helpers.images_and_labels(43, 32)
 thorough = partial(pytest.param, marks=pytest.mark.thorough)
@@ -132,7 +133,7 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
 
     one = on(None, lambda: job("one"))
     with pytest.raises(KeyboardInterrupt):
-        on("fsdp", lambda: job("many", helpers.Stop()))
+        on("fsdp", lambda: job("many", StopAt(3, KeyboardInterrupt)))
     many = on("fsdp", lambda: job("many"), devices=4)
     helpers.assert_same_weights(many, one, 1e-6)
     # Files do not depend on devices, either.
