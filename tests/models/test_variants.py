@@ -245,7 +245,6 @@ NEAREST = [
     ("vit_base_patch16_clap_224", "vit_base_patch16_clip_224"),
     ("vit_base_r20_s16_224", "vit_base_r50_s16_224"),
     ("microsoft/beit-base-patch16-224", "google/vit-base-patch16-224"),
-    ("google/vit-base-patch16", "google/vit-base-patch16-224"),
     ("vit-base-patch16-224", "google/vit-base-patch16-224"),
     ("facebook/dinov2-tiny", "facebook/dinov2-giant"),
     ("resnetv2_50x2_bit", "resnetv2_50x1_bit"),
