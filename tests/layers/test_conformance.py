@@ -1,6 +1,5 @@
 """Keras's own test of a layer, for every public layer; of any size: tests/models/test_common.py."""
 
-import dataclasses
 import re
 from typing import Any
 
@@ -52,9 +51,6 @@ def test_keras_set_to_channels_first(name: str) -> None:
     """What takes images or returns a grid follows Keras's configuration; all else is as it was."""
     cls, arguments, given = CASES[name]
     inputs = arrays(given)
-    arguments = {key: value for key, value in arguments.items() if key != "remat"}
-    if isinstance(arguments.get("config"), layers.BlockConfig):
-        arguments["config"] = dataclasses.replace(arguments["config"], remat=False)
     layer = cls(**arguments)
     expected = keras.tree.flatten(layer(**inputs))
     keras.config.set_image_data_format("channels_first")
