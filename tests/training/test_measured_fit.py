@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 import keras_vit
 from keras_vit import data, evaluation
@@ -27,7 +26,7 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from keras_vit_cli.train.record import note_of_probe
-from tests.cli.helpers import save_tiny
+from tests.cli.helpers import color_photos, save_tiny
 from tests.training import common
 from tests.training.common import assert_equal, refused
 
@@ -38,26 +37,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each class is a pattern of 16 colors, and its ten images that pattern under noise."""
-    folder = tmp_path_factory.mktemp("photographs") / "p"
-    random = np.random.default_rng(0)
-    for c in range(3):
-        (folder / f"{c:03}").mkdir(parents=True)
-        pattern = np.kron(random.integers(40, 216, (4, 4, 3)), np.ones((8, 8, 1)))
-        for i in range(10):
-            pixels = (pattern + 30 * random.normal(size=pattern.shape)).clip(0, 255)
-            Image.fromarray(pixels.astype("uint8")).save(folder / f"{c:03}" / f"{i}.png")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("weights") / "start.keras"
-    return save_tiny(path, hidden_dim=24, input_shape=(32, 32, 3))
 
 
 RECIPE = Recipe(
@@ -218,9 +197,11 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
 
 @pytest.mark.thorough
 def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
-    folder: Path, weights: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+    tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
+    folder = color_photos(tmp_path / "photos", 10)
+    weights = save_tiny(tmp_path / "start.keras", hidden_dim=24, input_shape=(32, 32, 3))
     whole, cut, fit, calls = tmp_path / "whole", tmp_path / "cut", measured_tuning.fit, []
     assert cli.main(words_of(folder, weights, whole)) == 0
     printed = capsys.readouterr().out
@@ -265,23 +246,13 @@ def test_auto_measures_where_it_was_shown_to_win() -> None:
 NOTHING = "no held-out training images to compare them with the linear probe"
 
 
-@pytest.fixture(scope="module")
-def probed(folder: Path, weights: Path) -> dict[str, Any]:
-    rest, part = hold_out_to_choose(data.load(str(folder)))
-    model = keras.saving.load_model(weights).with_classifier(3)
-    x, y = evaluation.features(model, rest.train)
-    set_head(model, evaluation.linear_probe(x, y, x, y))
-    return {"start": model.get_weights(), "rest": rest, "part": part}
-
-
 @pytest.fixture
-def parts(probed: dict[str, Any], weights: Path) -> dict[str, Any]:
-    model = keras.saving.load_model(weights).with_classifier(3)
-    model.set_weights(probed["start"])
-    return {**probed, "model": model}
-
-
-SIZED = replace(RECIPE, image_size=32, epochs=1, batch_size=16)
+def parts() -> dict[str, Any]:
+    rest, part = hold_out_to_choose(splits_of())
+    model = small_model()
+    x, y = features(model, rest.train)
+    set_head(model, evaluation.linear_probe(x, y, x, y))
+    return {"model": model, "start": model.get_weights(), "rest": rest, "part": part}
 
 
 def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
@@ -301,23 +272,23 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     kernel, bias = model.get_layer("head").get_weights()
     model.get_layer("head").set_weights([1.5 * kernel, 1.5 * bias])  # the same classes
     tuned = model.get_weights()
-    kept, choice = choose_probe(model, SIZED, start, part, parts["rest"].train)
+    kept, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
     assert_equal(kept, tuned)
     assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
-    _, choice = choose_probe(model, SIZED, start, None)
+    _, choice = choose_probe(model, RECIPE, start, None)
     assert str(choice) == f"the fine-tuned weights are kept: there are {NOTHING}"
     # Worse weights give way to the probe.
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
-    kept, choice = choose_probe(model, replace(SIZED, tuned_share=0.9, views="flip"), start, part)
+    kept, choice = choose_probe(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
     assert_equal(kept, start)
     assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
     assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
     assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
     model.set_weights([np.zeros_like(values) for values in start])
-    again, choice = choose_probe(model, SIZED, start, part, parts["rest"].train)
+    again, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
     assert "fitted again, on all 19 training images" in choice.reason
     assert_equal(again, kept)  # these images gave the first probe as well
 
