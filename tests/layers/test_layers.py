@@ -168,20 +168,6 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean(rescale: bool)
     np.testing.assert_array_equal(numpy(layer(branch)), branch)
 
 
-@pytest.mark.parametrize("epsilons", [(0.0, 1e-5), (1e-10, 0.0)])
-def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float, float]) -> None:
-    images, layer = values(2, 9, 8, 4), layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
-    found = numpy(layer(images))
-    kernel = numpy(layer.kernel).astype("float64") + 3  # the mean must not matter
-    kernel -= kernel.mean(axis=(0, 1, 2))
-    kernel /= np.sqrt(kernel.var(axis=(0, 1, 2)) + epsilons[0]) + epsilons[1]
-    padded = np.pad(images, ((0, 0), (1, 1), (0, 1), (0, 0)))  # what is odd goes to the end
-    for row, column in np.ndindex(5, 4):
-        cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
-        wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
-        np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
-
-
 @pytest.mark.backends("jax")
 def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if keras.backend.backend() != "jax":
@@ -371,34 +357,3 @@ def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
     places = numpy(token_index)[0]
     np.testing.assert_array_equal(numpy(merged)[0, places[[3, 4]]], tokens[0, 3:])
     np.testing.assert_array_equal(numpy(merged)[0, places[1]], tokens[0, 1])
-
-
-def block_and(**changes: Any) -> tuple[layers.MergingEncoderBlock, layers.EncoderBlock]:
-    """A merging block and a plain one of the same weights, of which none is trivial."""
-    merging = layers.MergingEncoderBlock(BLOCK, **{"merge": 4, **changes})
-    blocks = merging, layers.EncoderBlock(BLOCK)
-    for block in blocks:
-        block.build((None, 17, 32))
-        block.set_weights([values(*w.shape) * 0.3 for w in block.weights])
-    return blocks
-
-
-def test_proportional_attention_reads_a_merged_token_as_its_members() -> None:
-    """Equal tokens, merged and not: the other tokens must not notice (ToMe, equation 1)."""
-    block, plain = block_and(merge=0)
-    few = values(2, 9, 32)
-    token_index = np.array([[0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 4]] * 2, "int32")
-    many = np.take_along_axis(few, token_index[:, :, None], axis=1)
-    found, kept = block(few, token_index)
-    np.testing.assert_allclose(numpy(found), numpy(plain(many))[:, :9], atol=2e-5)
-    np.testing.assert_array_equal(numpy(kept), token_index)
-    maps = numpy(block.attention.attention_probabilities(few, token_sizes(token_index, 9)))
-    wanted = numpy(plain.attention.attention_probabilities(many))
-    np.testing.assert_allclose(maps[..., 1], wanted[:, :, :9, [1, 9, 10]].sum(-1), atol=1e-5)
-
-
-@pytest.mark.parametrize("pooling", [layers.MeanPooling(1), layers.AttentionPooling(4, 64)])
-def test_pooling_counts_a_merged_token_as_its_members(pooling: keras.layers.Layer) -> None:
-    few, token_index = values(2, 5, 32), np.array([[0, 1, 1, 2, 3, 4, 3, 3]] * 2, "int32")
-    many = np.take_along_axis(few, token_index[:, :, None], axis=1)
-    np.testing.assert_allclose(numpy(pooling(few, token_index)), numpy(pooling(many)), atol=1e-5)

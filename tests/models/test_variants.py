@@ -60,7 +60,6 @@ PARAMETERS = {
     "Mixer-H/14": 432_350_952,
 }
 COUNTS: list[tuple[str, dict[str, Any], int]] = [
-    ("ViT-Ti/16", {}, 5_717_416),
     # Another resolution moves the position embeddings only. Others: `PUBLISHED`.
     ("ViT-S/16", {"input_shape": (384, 384, 3)}, 22_196_584),
     ("BiT-R50x1", {"version": 1}, 25_557_032),  # big_vision's `bit`, whose units differ

@@ -177,19 +177,6 @@ def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -
     assert_equal(weights(model), expected, atol=1e-6)
 
 
-def test_rho_falls_with_the_learning_rate() -> None:
-    schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0)
-    model = regression(keras.optimizers.SGD(schedule))
-    sharpness_aware(model, gsam_rho(schedule, 0.4, 0.1, 0.5))
-    expected = weights(model)
-    model.fit(X, Y, 8, epochs=3, verbose=0)
-    for step in range(3):
-        rate, next_rate = 0.5 * (1 - step / 4), 0.5 * (1 - (step + 1) / 4)
-        actual = sam_gradient(expected, X, Y, 0.1 + 0.3 * next_rate / 0.5, 0.0)
-        expected = [value - rate * g for value, g in zip(expected, actual, strict=True)]
-    assert_equal(weights(model), expected, atol=1e-6)
-
-
 @pytest.mark.every_backend
 def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
     """Batch norm counts a batch once; dropout has one mask, of which both gradients know."""
