@@ -115,26 +115,6 @@ def test_it_is_as_in_one_process(name: str) -> None:
     assert_as_in_one("data_parallel", JOBS[name], 1e-6 if name in EXACT else 2e-6)
 
 
-def test_pipelines_with_mixup() -> None:
-    """Each process decodes its rows alone; a last batch that is not full comes whole."""
-    digits = keras_vit.data.load("digits")
-    training: dict[str, Any] = {"training": True, "seed": 1}
-    training["augment"] = keras_vit.data.Augmentation(mixup=0.5, cutmix=0.5)
-
-    def pipelines() -> Any:
-        return [
-            keras_vit.data.pipeline(split, 16, 96, channels=3, num_classes=10, **options)
-            for split, options in ((digits.train, training), (digits.val, {}))
-        ]
-
-    for one, two in zip(on(None, pipelines), together(pipelines), strict=True):
-        batches = zip(one.as_numpy_iterator(), two.as_numpy_iterator(), strict=True)
-        for (images, labels), (its_images, its_labels) in batches:
-            np.testing.assert_array_equal(its_labels, labels)
-            rows = slice(48 * RANK, 48 * RANK + 48) if len(images) == 96 else slice(None)
-            np.testing.assert_array_equal(its_images, images[rows])
-
-
 @of_torch
 def test_weights_and_classes() -> None:
     """A loss that is not a plain mean, and metrics that are not means of rows."""

@@ -3,8 +3,6 @@
 import copy
 import gc
 import inspect
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,27 +91,6 @@ def test_a_frozen_base_is_trained_under_a_new_head(tmp_path: Path) -> None:
     base.trainable = True
     fit_once(model)
     assert not all(map(np.array_equal, before, base.get_weights()))
-
-
-COPIES: dict[str, Callable[[Any], Any]] = {
-    "clone": keras.models.clone_model,
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-    "copy": lambda model: model.copy(),
-}
-
-
-@pytest.mark.parametrize("way", COPIES)
-def test_copies(architecture: str, way: str) -> None:
-    model = make(architecture)
-    other = COPIES[way](model)
-    assert type(other) is type(model) or way == "clone"
-    if way == "clone":  # of the graph, whatever the model's class: all tokens of the last block
-        other.set_weights(model.get_weights())
-        model = keras.Model(model.input, model.output)
-    assert_equal_outputs(other, model)
-    other.set_weights([weight + 1 for weight in other.get_weights()])
-    assert (outputs(other)[0] != outputs(model)[0]).any()
 
 
 INSIDE = {"token": "block_0/mlp", "hybrid": "block_0/attention/query_key_value"}
