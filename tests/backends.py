@@ -19,6 +19,7 @@ HOMES = {
     "tests/test_damage.py": "tensorflow",
     "tests/test_faults.py": "tensorflow",
     "tests/test_output_folder.py": "tensorflow",
+    "tests/training/test_habits.py": "tensorflow",  # checks must stand outside of traced steps
 }
 # What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
