@@ -332,6 +332,8 @@ def test_the_first_batch_of_every_source_is_looked_at_once(source: Source, model
 def test_predict_and_validation_look_as_well(model: Any) -> None:
     assert len(ranges(lambda: model.predict(SIXTEEN_BITS, verbose=0))) == 1
     assert ranges(lambda: model.predict(IMAGES, verbose=0)) == []
+    bytes_of = tensorflow_dataset(IMAGES.astype("uint8"), LABELS)["x"].map(lambda images, _: images)
+    assert ranges(lambda: model.predict(bytes_of, verbose=0)) == []
     with pytest.raises(ValueError, match="hold inf"):
         model.predict(IMAGES / 0.0 + 1, verbose=0)
     for images, validation in ((IMAGES / 255, IMAGES / 290), (IMAGES, IMAGES / 255)):
