@@ -213,6 +213,9 @@ def test_files_of_others_are_sent_to_the_function_that_reads_them(tmp_path: Path
     keras_vit.save_weights(model, tmp_path / "m.safetensors", layout="timm")
     with pytest.raises(ValueError, match=r"keras_vit\.load_weights\(model, '.*m\.safetensors'\)"):
         model.load_weights(tmp_path / "m.safetensors")
+    model.save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ValueError, match="shape"):  # Keras's own
+        model.with_classifier(6).load_weights(tmp_path / "m.weights.h5")
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -228,7 +228,7 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (whole, cut)))
 
 
-def test_auto_measures_where_it_was_shown_to_win() -> None:
+def test_auto_measures_where_it_was_shown_to_win(capsys: Any) -> None:
     def job(recipe: str | None) -> Job:
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
@@ -241,6 +241,12 @@ def test_auto_measures_where_it_was_shown_to_win() -> None:
     lora = replace(job("measured"), lora=4)
     with refused("recipe='measured' compares ways of training", "--lora is one way"):
         suited_recipe(lora, recipe_of(lora), more, print)
+    for words, message in (
+        ("0.5s", "Give a time from 1s to 30d"),
+        ("10m --recipe deit", "--budget has no effect with --recipe deit"),
+    ):
+        assert cli.main(f"train --data x --weights y --out z --budget {words}".split()) == 2
+        assert message in capsys.readouterr().err
 
 
 NOTHING = "no held-out training images to compare them with the linear probe"
