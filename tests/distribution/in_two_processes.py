@@ -4,6 +4,7 @@ On torch each has one device, on JAX two simulated ones.
 """
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from tests.distribution import helpers
 from tests.distribution.helpers import assert_as_in_one, assert_same, assert_same_weights, on
 from tests.distribution.resumable_in_processes import KIND, ON_JAX, train
-from tests.training.common import StopAt
 
 RANK = int(os.environ.get("RANK", 0))
 FOLDER = Path(os.environ.get("TEST_FOLDER", ""))
@@ -93,6 +93,10 @@ def trained(model: keras.Model, rows: int = 11, batch_size: int = 8, epochs: int
     return model
 
 
+def sharpness_aware() -> keras.Model:
+    return trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05, alpha=0.3), 19, epochs=2)
+
+
 def smaller_than_all_processes(rows: int) -> Any:
     """One row: the second process computes a copy of it, which counts for nothing."""
     model = compiled(vit(stochastic_depth=0.5))
@@ -100,19 +104,39 @@ def smaller_than_all_processes(rows: int) -> Any:
     return model, history, model.predict_on_batch(IMAGES[:rows])
 
 
-# Three rows per process, as many as there are numbers drawn per patch; a last batch of five.
-JOBS = helpers.jobs(vit, trained, sgd, IMAGES[:17], LABELS[:17], 6) | {
-    "one row": lambda: smaller_than_all_processes(1),
-    "three rows": lambda: smaller_than_all_processes(3),
-    "mixer": lambda: trained(helpers.mixer(16, 16, stochastic_depth=0.2)),
+def masked_patch_prediction() -> Any:
+    """Three rows per process, as many as it draws numbers per patch."""
+    task = keras_vit.training.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
+    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+    history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
+    return task, history, task.evaluate(IMAGES, verbose=0)
+
+
+def distillation() -> Any:
+    task = keras_vit.training.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
+    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
+    return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
+
+
+JOBS: dict[str, tuple[Callable[[], Any], float]] = {
+    "sharpness-aware steps": (sharpness_aware, 2e-6),
+    "one row": (lambda: smaller_than_all_processes(1), 1e-6),
+    "three rows": (lambda: smaller_than_all_processes(3), 1e-6),
+    "merging": (lambda: trained(vit(token_merging=1, pooling="map", patch_dropout=0.25)), 2e-6),
+    "hybrid": (lambda: trained(vit(resnet=(1, 1), patch_size=1, dropout=0.1)), 2e-6),
+    "mixer": (lambda: trained(helpers.mixer(16, 16, stochastic_depth=0.2)), 2e-6),
+    "masked patch prediction": (masked_patch_prediction, 1e-6),
+    "distillation": (distillation, 1e-6),
+    "queries": (lambda: helpers.of_queries(vit, sgd(), IMAGES[:11]), 2e-6),
 }
-EXACT = ("one row", "three rows", "masked patch prediction", "distillation")
 
 
 @of_torch
 @pytest.mark.parametrize("name", JOBS)
 def test_it_is_as_in_one_process(name: str) -> None:
-    assert_as_in_one("data_parallel", JOBS[name], 1e-6 if name in EXACT else 2e-6)
+    job, tolerance = JOBS[name]
+    assert_as_in_one("data_parallel", job, tolerance)
 
 
 @of_torch
@@ -204,7 +228,7 @@ def test_the_first_process_writes() -> None:
     alone, shared = FOLDER / f"alone-{RANK}", FOLDER / "together"
     one, history = on(None, lambda: job(alone))
     with pytest.raises(KeyboardInterrupt):
-        on(KIND, lambda: job(shared, StopAt(3, KeyboardInterrupt)))
+        on(KIND, lambda: job(shared, helpers.Stop()))
     two, its_history = on(KIND, lambda: job(shared))
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)

@@ -1,6 +1,7 @@
 """Eight simulated devices give what one device gives (run by `test_two_processes.py`)."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,13 +16,13 @@ from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
 from tests.distribution import helpers
 from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
-from tests.training.common import StopAt
 
 IMAGES, LABELS = helpers.images_and_labels(43, 32)
 thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 def vit(**arguments: Any) -> keras.Model:
+    """Wide enough that its kernels are cut."""
     sizes = {"patch_size": 8, "hidden_dim": 128, "mlp_dim": 256, "num_heads": 8}
     model = helpers.vit(**{**sizes, "input_shape": (32, 32, 3), **arguments})
     return model if "map_head" in arguments else helpers.with_head(model)
@@ -49,13 +50,15 @@ training = partial(helpers.whole_training, vit, sgd, IMAGES, LABELS)
 
 
 def scores_of_1003() -> Any:
-    model, (images, labels) = vit(input_shape=(16, 16, 3)), helpers.images_and_labels(1003, 16)
-    scores = compiled(model, sgd()).evaluate(images, labels, batch_size=100, verbose=0)
+    model = compiled(vit(input_shape=(16, 16, 3)), sgd())
+    images, labels = helpers.images_and_labels(1003, 16, seed=1)
+    scores = model.evaluate(images, labels, batch_size=100, verbose=0)
     return scores, model.predict(images, batch_size=100, verbose=0)
 
 
 @pytest.fixture(scope="module")
 def on_one_device() -> Any:
+    """The training and the scores that each kind is compared with."""
     return on(None, training), on(None, scores_of_1003)
 
 
@@ -74,25 +77,49 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
-# The devices do not divide the twelve rows.
-JOBS = helpers.jobs(vit, trained, sgd, IMAGES[:12], LABELS[:12], 12) | {
+def masked_patch_prediction() -> keras.Model:
+    task = keras_vit.training.MaskedPatchPrediction(vit(), seed=3)
+    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
+    task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
+    return task
+
+
+def distillation() -> keras.Model:
+    """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
+    student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
+    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
+    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
+    return task
+
+
+QUICK: dict[str, Callable[[], keras.Model]] = {
     "mixer": lambda: trained(helpers.with_head(helpers.mixer(128, 32))),
+    "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
+    "masked patch prediction": masked_patch_prediction,
+    "distillation": distillation,
+    "queries": lambda: helpers.of_queries(vit, sgd(), IMAGES[:20]),
+}
+THOROUGH: dict[str, Callable[[], keras.Model]] = {
+    "merging": lambda: trained(vit(depth=2, token_merging=2)),
     "remat": lambda: trained(vit(remat=True, dropout=0.1)),
+    "hybrid": lambda: trained(vit(resnet=(1,), patch_size=4)),
     "bit": lambda: trained(bit()),
 }
-THOROUGH = ("merging", "remat", "hybrid", "bit")
 
 
-@pytest.mark.parametrize("name", [thorough(n) if n in THOROUGH else n for n in JOBS])
+@pytest.mark.parametrize("name", [*QUICK, *map(thorough, THOROUGH)])
 def test_it_is_as_on_one_device(name: str) -> None:
-    assert_as_in_one("fsdp", JOBS[name])
+    assert_as_in_one("fsdp", {**QUICK, **THOROUGH}[name])
 
 
 def test_two_groups_of_four() -> None:
+    """Tensor parallel within a group, data parallel between groups."""
     assert_as_in_one("tensor_parallel", lambda: trained(vit(dropout=0.1)), model_devices=4)
 
 
 def share(variables: list[keras.Variable]) -> float:
+    """The part of some variables that one device holds."""
     held = (math.prod(v.value.sharding.shard_shape(v.shape)) for v in variables)
     return sum(held) / sum(math.prod(v.shape) for v in variables)
 
@@ -133,7 +160,7 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
 
     one = on(None, lambda: job("one"))
     with pytest.raises(KeyboardInterrupt):
-        on("fsdp", lambda: job("many", StopAt(3, KeyboardInterrupt)))
+        on("fsdp", lambda: job("many", helpers.Stop()))
     many = on("fsdp", lambda: job("many"), devices=4)
     helpers.assert_same_weights(many, one, 1e-6)
     # Files do not depend on devices, either.
