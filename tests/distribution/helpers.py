@@ -107,12 +107,6 @@ def whole_training(vit: Any, sgd: Any, images: np.ndarray, labels: np.ndarray) -
     return model, history, scores, model.predict(images, batch_size=16, verbose=0)
 
 
-def scores_of_1003(model: keras.Model) -> tuple[list[float], np.ndarray]:
-    images, labels = images_and_labels(1003, 16, seed=1)
-    scores = model.evaluate(images, labels, batch_size=100, verbose=0)
-    return scores, model.predict(images, batch_size=100, verbose=0)
-
-
 def assert_same(one: Any, other: Any, tolerance: float) -> None:
     """Each number of a structure within a tolerance."""
     for value, expected in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):

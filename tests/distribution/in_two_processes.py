@@ -139,26 +139,6 @@ def test_it_is_as_in_one_process(name: str) -> None:
     assert_as_in_one("data_parallel", job, tolerance)
 
 
-def test_pipelines_with_mixup() -> None:
-    """Each process decodes its rows alone; a last batch that is not full comes whole."""
-    digits = keras_vit.data.load("digits")
-    training: dict[str, Any] = {"training": True, "seed": 1}
-    training["augment"] = keras_vit.data.Augmentation(mixup=0.5, cutmix=0.5)
-
-    def pipelines() -> Any:
-        return [
-            keras_vit.data.pipeline(split, 16, 96, channels=3, num_classes=10, **options)
-            for split, options in ((digits.train, training), (digits.val, {}))
-        ]
-
-    for one, two in zip(on(None, pipelines), together(pipelines), strict=True):
-        batches = zip(one.as_numpy_iterator(), two.as_numpy_iterator(), strict=True)
-        for (images, labels), (its_images, its_labels) in batches:
-            np.testing.assert_array_equal(its_labels, labels)
-            rows = slice(48 * RANK, 48 * RANK + 48) if len(images) == 96 else slice(None)
-            np.testing.assert_array_equal(its_images, images[rows])
-
-
 @of_torch
 def test_weights_and_classes() -> None:
     """A loss that is not a plain mean, and metrics that are not means of rows."""
@@ -175,17 +155,6 @@ def test_weights_and_classes() -> None:
         return history, model.evaluate(IMAGES, rows, 16, 0, sample_weight=weights)
 
     assert_same(together(job), on(None, job), 1e-5)
-
-
-def test_1003_examples() -> None:
-    def job() -> Any:
-        return helpers.scores_of_1003(compiled(helpers.with_head(vit())))
-
-    (scores, logits), (its_scores, its_logits) = on(None, job), together(job)
-    assert its_logits.shape == (1003, helpers.CLASSES)
-    scale = np.abs(logits).max()  # that of the loss, too, which sums them
-    assert_same(its_scores, scores, 1e-6 * scale)
-    assert_same(its_logits, logits, 1e-6 * scale)
 
 
 def test_generators_and_data_loaders() -> None:

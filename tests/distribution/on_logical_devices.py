@@ -1,4 +1,4 @@
-"""In the scope of a strategy of TensorFlow over two logical CPUs (run by `test_many_devices.py`).
+"""In the scope of a strategy of TensorFlow over two logical CPUs (run by `test_two_processes.py`).
 
 What is equal to one device is so for batches that the replicas divide.
 """

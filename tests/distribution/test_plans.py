@@ -3,7 +3,6 @@
 import difflib
 import math
 import os
-from importlib.util import find_spec
 
 import keras
 import pytest
@@ -11,7 +10,7 @@ import pytest
 import keras_vit
 from benchmarks import _steps as costs
 from benchmarks import plan
-from benchmarks._steps import expected_cost, step_cost
+from benchmarks._steps import expected_cost
 from keras_vit.distribution import layout_table
 from keras_vit.distribution.axes import fsdp_axes, tensor_parallel_axes
 from keras_vit.distribution.kinds import distribution_of
@@ -110,17 +109,3 @@ def test_without_the_compiler_the_arithmetic_stands_alone(monkeypatch, capsys) -
     printed = capsys.readouterr().out
     for text in ("by arithmetic", "each of 16 chips", "pip install 'keras3-vit[tpu]'"):
         assert text in printed
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not find_spec("libtpu"), reason="needs the compiler of TPUs")
-def test_steps_on_a_tpu() -> None:
-    """By FSDP it keeps an eighth of the state."""
-    chip, precision = "v5e:2x4", "mixed_bfloat16"
-    too_large = r"does not fit 8 devices by 'fsdp'.*15\.75G\)"
-    with pytest.raises(costs.DoesNotFitError, match=too_large):
-        step_cost("ViT-Ti/16", "fsdp", chip, 2**17, precision, depth=1)
-    whole = step_cost("ViT-B/16", "data_parallel", chip, 8, precision, depth=1)
-    cut = step_cost("ViT-B/16", "fsdp", chip, 8, precision, depth=1)
-    assert cut.state < 0.16 * whole.state
-    assert cut.memory < 0.5 * whole.memory

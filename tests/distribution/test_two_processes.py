@@ -1,4 +1,4 @@
-"""Runs scripts in two processes, which torch or JAX connects on this machine."""
+"""Runs tests on several devices, and in two processes that torch or JAX connects here."""
 
 import os
 import shutil
@@ -59,7 +59,6 @@ def ended(folder: Path, started: list[subprocess.Popen[bytes]]) -> list[tuple[in
 
 
 def finish(folder: Path, *command: str, **options: Any) -> list[str]:
-    """What processes print that end well."""
     results = ended(folder, start(folder, *command, **options))
     for code, output in results:
         assert code == 0, output[-8000:]
@@ -100,3 +99,15 @@ def test_in_two_processes(tmp_path: Path) -> None:
 @pytest.mark.backends("jax")  # whose steps `on_eight_devices.py` compares, too
 def test_a_training_in_two_processes(tmp_path: Path) -> None:
     run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "thorough")
+
+
+@pytest.mark.backends("jax", "tensorflow")  # torch has a device per process
+def test_on_many_devices(tmp_path: Path) -> None:
+    file, devices = ("on_eight_devices.py", 8) if ON_JAX else ("on_logical_devices.py", 1)
+    run_tests(tmp_path, file, "-m", "not thorough", processes=1, devices=devices)
+
+
+@pytest.mark.thorough
+@pytest.mark.backends("jax")
+def test_more_on_many_devices(tmp_path: Path) -> None:
+    run_tests(tmp_path, "on_eight_devices.py", "-m", "thorough", processes=1, devices=8)

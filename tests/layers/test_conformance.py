@@ -1,6 +1,6 @@
 """Keras's own test of a layer, for every public layer; of any size: tests/models/test_common.py."""
 
-import dataclasses
+import re
 from typing import Any
 
 import keras
@@ -9,7 +9,8 @@ import pytest
 from keras.src.testing import TestCase
 
 from keras_vit import layers
-from tests.backend import reloaded, rows
+from keras_vit.layers._dense import Dense
+from tests.backend import rows
 from tests.layers.cases import CASES, IMAGES, TOKENS, arrays
 from tests.layers.test_layers import HEADS, numpy, values
 from tests.training.common import refused
@@ -50,9 +51,6 @@ def test_keras_set_to_channels_first(name: str) -> None:
     """What takes images or returns a grid follows Keras's configuration; all else is as it was."""
     cls, arguments, given = CASES[name]
     inputs = arrays(given)
-    arguments = {key: value for key, value in arguments.items() if key != "remat"}
-    if isinstance(arguments.get("config"), layers.BlockConfig):
-        arguments["config"] = dataclasses.replace(arguments["config"], remat=False)
     layer = cls(**arguments)
     expected = keras.tree.flatten(layer(**inputs))
     keras.config.set_image_data_format("channels_first")
@@ -84,6 +82,7 @@ ERRORS = [  # beside those of whole models, in tests/models/test_vit.py
     (lambda: layers.TokensToGrid(1, "first"), None, ["'first'", "channels_first"]),
     (lambda: layers.PositionEmbedding((3, 3)), TOKENS, ["17 tokens", "3 x 3", "10"]),
     (lambda: layers.PositionEmbedding((4, 4), "rope"), None, ["'rope'", "'learned'"]),
+    (lambda: layers.MixerBlock(8, 24)(keras.Input((None, 32))), None, ["not have a fixed length"]),
 ]
 
 
@@ -101,19 +100,6 @@ def test_errors_say_what_was_given(make: Any, shape: Any, words: list[str]) -> N
         layer(values(*shape))
 
 
-def test_layers_in_anyones_model_and_a_mixer_of_some_length(tmp_path: Any) -> None:
-    cls, arguments, _ = CASES["mixer_block"]
-    with pytest.raises(ValueError, match="not have a fixed length"):
-        cls(**arguments)(keras.Input((None, 32)))
-    assert tuple(cls(**arguments)(np.ones(TOKENS, "float32")).shape) == TOKENS
-    block = layers.EncoderBlock(layers.BlockConfig(num_heads=4, mlp_dim=64, dropout=0.1))
-    embed = [layers.PatchEmbedding(32, 8), keras.layers.Reshape((-1, 32)), layers.ClassToken()]
-    parts = [*embed, layers.PositionEmbedding((4, 4)), block, layers.TokenPooling()]
-    model, images = keras.Sequential([keras.Input((32, 32, 3)), *parts]), values(2, 32, 32, 3)
-    found = numpy(reloaded(model, tmp_path)(images))
-    np.testing.assert_allclose(found, numpy(model(images)), atol=1e-6)
-
-
 @pytest.mark.backends("torch")  # has an operator of its own there
 def test_attention_in_float64_is_not_rounded_in_training() -> None:
     import torch
@@ -123,3 +109,47 @@ def test_attention_in_float64_is_not_rounded_in_training() -> None:
     with torch.no_grad():
         expected = layer(tokens).numpy()
     np.testing.assert_allclose(layer(tokens).detach().numpy(), expected, rtol=0, atol=1e-14)
+
+
+LAYERS: dict[str, Any] = {
+    "dense": lambda: Dense(6),
+    "encoder_block": lambda: layers.EncoderBlock(layers.BlockConfig(num_heads=4, mlp_dim=24)),
+    "mixer_block": lambda: layers.MixerBlock(8, 24),
+    "attention_pooling": lambda: layers.AttentionPooling(4, 24),
+}
+
+
+@pytest.mark.backends("jax")
+@pytest.mark.parametrize("name", LAYERS)
+def test_jax_exports_a_dynamic_batch(name: str) -> None:
+    import jax
+    from jax import export
+
+    layer, tokens = LAYERS[name](), values(5, 9, 16)
+    expected = np.asarray(layer(tokens))
+    (batch,) = export.symbolic_shape("batch")
+    spec = jax.ShapeDtypeStruct((batch, 9, 16), "float32")
+    exported = export.export(jax.jit(lambda x: layer(x, training=False)))(spec)
+    np.testing.assert_allclose(exported.call(tokens), expected, atol=1e-5)
+    assert exported.out_avals[0].shape[0] == batch
+    # What converters to ONNX cannot read: a size made of the batch and others.
+    shapes = re.findall(r"f32\[([\d,]+)\]", str(jax.make_jaxpr(layer)(tokens)))
+    assert "5,9,16" in shapes
+    assert not {"45", "80"} & {size for shape in shapes for size in shape.split(",")}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", LAYERS)
+def test_torch_exports_a_dynamic_batch(name: str) -> None:
+    import torch
+
+    layer, tokens = LAYERS[name](), values(5, 9, 16)
+    expected, two = numpy(layer(tokens)), torch.from_numpy(values(2, 9, 16))
+    batches = (({0: torch.export.Dim("batch", min=1, max=1024)},),)
+    program = torch.export.export(layer.eval(), (two,), dynamic_shapes=batches)
+    found = program.module()(torch.from_numpy(tokens))
+    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
+    nodes = {node.name: node for node in program.graph.nodes}
+    products = {name for name, node in nodes.items() if "linear" in str(node.target)}
+    assert products
+    assert {len(nodes[name].meta["val"].shape) for name in products} == {3}

@@ -1,7 +1,8 @@
-"""What layers compute is their definition, written down here once more in NumPy."""
+"""What layers compute is their definition, written down here once more in NumPy and loops."""
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,9 +11,12 @@ import pytest
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.layers._dense import Dense
+from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.activations import gelu, gelu_tanh
+from keras_vit.layers.merging import bipartite_soft_matching, merge_tokens, token_sizes
 from keras_vit.ops import DropoutStrategy, kernels
-from tests.backend import gradients, numpy
+from tests.backend import at_once, gradients, numpy
 from tests.training.common import refused
 
 TOKENS, IMAGES = (2, 17, 32), (2, 32, 24, 3)
@@ -164,23 +168,8 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean(rescale: bool)
     np.testing.assert_array_equal(numpy(layer(branch)), branch)
 
 
-@pytest.mark.parametrize("epsilons", [(0.0, 1e-5), (1e-10, 0.0)])
-def test_standardized_kernels_have_mean_0_and_deviation_1(epsilons: tuple[float, float]) -> None:
-    images, layer = values(2, 9, 8, 4), layers.StandardizedConv2D(6, 3, 2, "same", *epsilons)
-    found = numpy(layer(images))
-    kernel = numpy(layer.kernel).astype("float64") + 3  # the mean must not matter
-    kernel -= kernel.mean(axis=(0, 1, 2))
-    kernel /= np.sqrt(kernel.var(axis=(0, 1, 2)) + epsilons[0]) + epsilons[1]
-    padded = np.pad(images, ((0, 0), (1, 1), (0, 1), (0, 0)))  # what is odd goes to the end
-    for row, column in np.ndindex(5, 4):
-        cut = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
-        wanted = np.einsum("bhwc,hwcf->bf", cut, kernel)
-        np.testing.assert_allclose(found[:, row, column], wanted, atol=2e-5)
-
-
 @pytest.mark.backends("jax")
 def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operators for TPUs give a block's outputs and gradients."""
     if keras.backend.backend() != "jax":
         pytest.skip("TPUs are JAX's")
     import jax
@@ -204,3 +193,167 @@ def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "jax_is_accelerated", lambda: True)
     for array, like in zip(outputs_and_gradients(), expected, strict=True):
         np.testing.assert_allclose(array, like, rtol=0, atol=2e-6 * float(np.abs(like).max()))
+
+
+def kept(rate: float, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    dropped = numpy(Dropout(rate, seed=seed)(ops.ones(shape), training=True))
+    np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - rate)], rtol=1e-6)
+    return dropped > 0
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.1, 0.5, 0.9])
+def test_dropout_is_as_often_as_the_rate_says_each_for_itself(rate: float) -> None:
+    rows, length = 40_000, 16  # of two numbers a row
+    found = kept(rate, (rows, length))
+    six_sigma = 6 * np.sqrt(rate * (1 - rate) / rows)
+    np.testing.assert_allclose(found.mean(0), 1 - rate, atol=six_sigma)
+    assert np.abs(np.corrcoef(found.T) - np.eye(length)).max() < 6 / np.sqrt(rows)
+    # How many of a row: binomial, so that its variance is the sum of theirs.
+    assert abs(found.sum(1).var() / (length * rate * (1 - rate)) - 1) < 0.06
+
+
+def test_dropout_draws_anew_at_every_call_and_by_its_seed() -> None:
+    layer = Dropout(0.5, seed=3)
+    first, second = (numpy(layer(ops.ones((4, 50)), training=True)) for _ in "ab")
+    assert (first != second).any()
+    np.testing.assert_array_equal(first > 0, kept(0.5, (4, 50), seed=3))
+    inputs = np.arange(12.0, dtype="float32").reshape(3, 4)
+    # Nothing, all, and nothing outside of training.
+    for rate, training, share in ((0.0, True, 1), (1.0, True, 0), (0.5, False, 1)):
+        found = numpy(Dropout(rate)(inputs, training=training))
+        np.testing.assert_array_equal(found, inputs * share)
+
+
+def numbered(batch: int, length: int, width: int) -> np.ndarray:
+    return np.tile(np.arange(length, dtype="float32")[None, :, None], (batch, 1, width))
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_the_stated_number_of_patches_is_kept_in_order(prefix: int) -> None:
+    sizes = [(0.5, 16, 8), (0.5, 15, 7), (0.25, 16, 12), (0.9, 10, 1), (0.99, 16, 1), (0.0, 16, 16)]
+    for rate, patches, left in sizes:
+        tokens = numbered(4, prefix + patches, 3)
+        found = numpy(layers.PatchDropout(rate, prefix, seed=1)(tokens, training=True))
+        assert found.shape == (4, prefix + left, 3)
+        np.testing.assert_array_equal(found[:, :prefix], tokens[:, :prefix])
+        assert (np.diff(found[..., 0], axis=1) > 0).all()
+        assert set(found.ravel()) <= set(tokens.ravel())
+
+
+def test_patches_are_all_kept_in_inference_and_drawn_fairly_and_by_seed_in_training() -> None:
+    tokens, layer = values(2, 17, 8), layers.PatchDropout(0.5, 1, seed=7)
+    for arguments in ({}, {"training": False}):
+        np.testing.assert_array_equal(numpy(layer(tokens, **arguments)), tokens)
+    with pytest.raises(ValueError, match=r"rate=1\.0"):
+        layers.PatchDropout(1.0)
+    found = numpy(layers.PatchDropout(0.5, 0, seed=0)(numbered(2000, 8, 1), training=True))
+    shares = np.bincount(found.astype(int).ravel(), minlength=8) / 2000
+    np.testing.assert_allclose(shares, 0.5, atol=0.05)  # every patch as often as another
+    first, other = (numpy(layer(numbered(2, 64, 1), training=True)) for _ in range(2))
+    again = numpy(layers.PatchDropout(0.5, 1, seed=7)(numbered(2, 64, 1), training=True))
+    np.testing.assert_array_equal(again, first)
+    assert not (first[0] == first[1]).all()
+    assert not (first == other).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 5, 8), (2, 3, 4, 8)])
+def test_the_dense_layer_is_that_of_keras(shape: tuple[int, ...]) -> None:
+    inputs = values(*shape)
+    for use_bias in (False, True):
+        ours = Dense(6, activation="tanh", use_bias=use_bias)
+        theirs = keras.layers.Dense(6, activation="tanh", use_bias=use_bias)
+        theirs(inputs), ours(inputs)
+        theirs.set_weights(ours.get_weights())
+        for training in (False, True):
+            found = numpy(ours(inputs, training=training))
+            np.testing.assert_allclose(found, numpy(theirs(inputs)), atol=1e-6)
+
+
+def merged_by_the_paper(metric: Any, tokens: Any, sizes: Any, r: int, prefix: int) -> Any:
+    """ToMe, section 3 ("Bipartite Soft Matching") for one image: tokens, sizes, where each went.
+
+    1. Partition the tokens into two sets A and B, alternating. 2. Draw one edge from each of A to
+    its most similar of B. 3. Keep the r most similar edges. 4. Merge tokens still connected.
+    5. Concatenate the sets.
+    """
+    places = range(prefix, len(metric))
+    a, b = [i for i in places if i % 2 == 0], [i for i in places if i % 2 == 1]
+    unit = metric / np.linalg.norm(metric, axis=1, keepdims=True)
+    edges = [max((unit[i] @ unit[j], i, j) for j in b) for i in a]
+    groups = {j: [j] for j in [*range(prefix), *a, *b]}
+    for _, i, j in sorted(edges, reverse=True)[: min(r, len(places) // 2)]:
+        groups[j] += groups.pop(i)
+    merged_sizes = np.array([sizes[members].sum() for members in groups.values()])
+    merged = [sizes[members] @ tokens[members] for members in groups.values()]
+    where = np.zeros(len(metric), int)
+    for place, members in enumerate(groups.values()):
+        where[members] = place
+    return np.array(merged) / merged_sizes[:, None], merged_sizes, where
+
+
+@pytest.mark.parametrize(("r", "prefix"), [(1, 0), (5, 0), (5, 1), (100, 1), (5, 3), (100, 3)])
+def test_matching_is_the_papers(r: int, prefix: int) -> None:
+    metric, tokens = values(3, 16 + prefix, 8), values(3, 16 + prefix, 6)[..., ::-1]
+    sizes = np.random.default_rng(2).integers(1, 5, (3, 16 + prefix)).astype("float32")
+
+    @at_once
+    def merged(metric: Any, tokens: Any, sizes: Any) -> list[Any]:
+        matching = bipartite_soft_matching(metric, r, prefix)
+        found, places = merge_tokens(matching, tokens, sizes, None)
+        return [found, places, matching.merge(sizes[:, :, None]), matching.unmerge(found)]
+
+    given = [keras.ops.convert_to_tensor(x.copy()) for x in (metric, tokens, sizes)]
+    found, places, new_sizes, laid_out = map(numpy, merged(*given))
+    for i in range(3):
+        wanted = merged_by_the_paper(metric[i], tokens[i], sizes[i], r, prefix)
+        np.testing.assert_allclose(found[i], wanted[0], atol=1e-5)
+        np.testing.assert_allclose(new_sizes[i, :, 0], wanted[1])
+        np.testing.assert_array_equal(places[i], wanted[2])
+        np.testing.assert_array_equal(laid_out[i], found[i, wanted[2]])
+
+
+def test_merging_twice_keeps_account_of_every_token() -> None:
+    def merged(r: int, tokens: Any, sizes: Any, token_index: Any) -> list[Any]:
+        matching = bipartite_soft_matching(tokens, r, 1)
+        tokens, token_index = merge_tokens(matching, tokens, sizes, token_index)
+        return [tokens, token_sizes(token_index, tokens.shape[1]), token_index]
+
+    tokens, sizes, token_index = keras.ops.array(values(2, 13, 8)), None, None
+    where, originals = np.tile(np.arange(13), (2, 1)), numpy(tokens)
+    for r in (4, 3):
+        for i, each in enumerate(numpy(tokens)):
+            step = merged_by_the_paper(each, each, np.bincount(where[i]), r, 1)[2]
+            where[i] = step[where[i]]
+        tokens, sizes, token_index = at_once(partial(merged, r))(tokens, sizes, token_index)
+    np.testing.assert_array_equal(numpy(token_index), where)
+    for i in range(2):
+        np.testing.assert_array_equal(numpy(sizes)[i], np.bincount(where[i]))
+        # However it came about, a token is the mean of what it stands for.
+        means = [originals[i][where[i] == place].mean(axis=0) for place in range(6)]
+        np.testing.assert_allclose(numpy(tokens)[i], means, atol=1e-5)
+    laid_out = numpy(layers.UnmergeTokens()(tokens, token_index))
+    np.testing.assert_array_equal(laid_out[1], numpy(tokens)[1, where[1]])
+
+
+def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> None:
+    tokens = values(2, 2, 8)
+    for matching in (bipartite_soft_matching(tokens, 0), bipartite_soft_matching(tokens, 8, 1)):
+        assert isinstance(matching, layers.merging.Matching)
+        assert matching.merge(tokens) is matching.unmerge(tokens) is tokens
+    assert layers.merging.merging_schedule([4, 0, 2], 3) == (4, 0, 2)
+    for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
+        with pytest.raises(ValueError, match="token_merging="):
+            layers.merging.merging_schedule(wrong, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="relative_length=17"):
+        layers.MergingEncoderBlock(BLOCK, merge=2, relative_length=17)
+
+
+def test_half_precision_neither_overflows_nor_touches_what_stays() -> None:
+    tokens = np.full((1, 5, 4), 60000, "float16")
+    tokens[:, 3:] = -1.1  # far from the others: these two are no one's nearest
+    sizes, matching = keras.ops.full((1, 5), 3.0), bipartite_soft_matching(tokens, 1, 1)
+    merged, token_index = merge_tokens(matching, keras.ops.convert_to_tensor(tokens), sizes, None)
+    assert keras.backend.standardize_dtype(merged.dtype) == "float16"
+    places = numpy(token_index)[0]
+    np.testing.assert_array_equal(numpy(merged)[0, places[[3, 4]]], tokens[0, 3:])
+    np.testing.assert_array_equal(numpy(merged)[0, places[1]], tokens[0, 1])

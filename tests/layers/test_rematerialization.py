@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import layers
 from tests import bank
-from tests.backend import numpy
+from tests.backend import numpy, rows
 
 NOISE, DROPOUT = {"stochastic_depth": 0.4}, {"dropout": 0.3, "attention_dropout": 0.3}
 
@@ -41,25 +41,14 @@ MODELS: dict[str, tuple[Any, dict[str, float]]] = {
     "residual_unit": (one_layer(layers.ResidualUnit, (5, 4, 64), width=32, strides=2), {}),
     "vision_transformer": (vision_transformer, NOISE | DROPOUT | MERGING),
 }
-JAX = keras.backend.backend() == "jax"
-
-
-def marks(name: str, noisy: bool, eager: bool) -> list[Any]:
-    """What draws runs everywhere; torch is always eager, and JAX compiles each operator, slowly."""
-    if eager:
-        named = pytest.mark.backends("tensorflow", "jax")
-        return [named, pytest.mark.slow if JAX else pytest.mark.thorough]
-    return [pytest.mark.every_backend] if noisy or name == "residual_unit" else []
-
-
-CASES = [
-    pytest.param(name, noisy, eager, marks=marks(name, noisy, eager))
-    for name, (_, noise) in MODELS.items()
-    for noisy in (False, True)
-    for eager in (False, True)
-    # A few: nothing to draw in the unit, and one eager step of the whole model is slow.
-    if noisy <= bool(noise) and (noisy or name != "vision_transformer")
-]
+CASES = rows(
+    # A few: nothing to draw in the unit.
+    [(name, True, False) for name, (_, noise) in MODELS.items() if noise]
+    + [(name, False, False) for name in MODELS if name != "vision_transformer"],
+    lambda case: case[1] or case[0] == "residual_unit",  # what draws runs everywhere
+)
+EAGER = [pytest.mark.backends("tensorflow"), pytest.mark.thorough]  # torch always is
+CASES += [pytest.param("encoder_block", True, True, marks=EAGER)]
 
 
 def gradients(name: str, noisy: bool, eager: bool, remat: bool) -> dict[str, np.ndarray]:

@@ -181,26 +181,3 @@ def test_what_cannot_be_quantized_says_why() -> None:
         given = quantizer("GPTQConfig", dataset=None, tokenizer=None) if mode == "gptq" else None
         with pytest.raises(NotImplementedError, match=words):
             layer.quantize(mode, **({"config": given} if given else {}))
-
-
-# The first three are frozen before they are built as well.
-SUBLAYERS = ["encoder_block/attention", "mixer_block/token_mixing", "attention_pooling/mlp"]
-SUBLAYERS += ["encoder_block/mlp", "encoder_block/scale_0", "merging_block/norm_1"]
-SUBLAYERS += ["residual_unit/conv_2"]
-
-
-@pytest.mark.backends("tensorflow")  # whose layers set nothing that is set already
-@pytest.mark.parametrize("sublayer", SUBLAYERS)
-def test_a_frozen_sublayer_stays_frozen(sublayer: str, tmp_path: Path) -> None:
-    name, path = sublayer.split("/")
-    layer, inputs = one(name)
-    if sublayer in SUBLAYERS[:3]:
-        getattr(layer, path).trainable = False
-    model = functional(layer, inputs)
-    getattr(layer, path).trainable = False
-    assert 0 < len(model.trainable_variables) < len(layer.weights)
-    loaded = check_copies(model, inputs, tmp_path)
-    assert not getattr(loaded, path).trainable
-    loaded.trainable = False
-    loaded.trainable = True
-    assert len(loaded.trainable_variables) == len(layer.weights)

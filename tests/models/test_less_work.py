@@ -72,7 +72,7 @@ def test_merging_nothing_is_the_plain_model_bit_by_bit() -> None:
     np.testing.assert_array_equal(answer(faster.with_token_merging(0), IMAGES), expected)
 
 
-@pytest.mark.parametrize("kind", ["token", "gap", "map", "all_tokens"])
+@pytest.mark.parametrize("kind", rows(["token", "gap", "map", "all_tokens"], ["token"]))
 def test_equal_patches_are_merged_without_a_trace(kind: str) -> None:
     """Every patch has an equal neighbor: answer, grid, and attention stay the plain model's."""
     plain = fresh_kind(kind, position_embedding="none")
@@ -105,13 +105,6 @@ def test_patch_dropout_works_in_training_only_and_repeats_by_seed() -> None:
     assert np.abs(logits[0] - expected).max() > 1e-4
     with pytest.raises(ValueError, match="8 patches do not fill a grid of 4 x 4"):
         model.feature_model("block_0", format="grid")(IMAGES, training=True)
-
-
-@pytest.mark.every_backend
-def test_gradients_reach_every_variable() -> None:
-    model = build(token_merging=(3, 0), patch_dropout=0.25, num_registers=1)
-    for path, gradient in gradients(model, IMAGES, training=True).items():
-        assert 0 < np.abs(gradient).max() < np.inf, path  # and no NaN
 
 
 @pytest.mark.backends("tensorflow")  # the others trace every size anew

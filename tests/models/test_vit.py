@@ -1,14 +1,19 @@
-"""What is special about each architecture: its options, first values, and what it refuses."""
+"""What is special about each architecture: options, first values, gray images, what it refuses."""
 
+import json
 from collections.abc import Callable
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import keras_vit
-from tests.backend import numpy
+from keras_vit.models import ImageModel
+from keras_vit.weights import load, load_weights, save_weights
+from tests.backend import numpy, reloaded, rows
+from tests.bank import fill
 from tests.models.test_common import IMAGES, SIZES, build, built, pixels, predict
 from tests.training.common import refused
 
@@ -74,6 +79,14 @@ OTHERS: list[tuple[Callable[[], Any], list[str]]] = [
         ["released for", "augreg_in21k"],
     ),
     (lambda: build("hybrid", input_shape=(4, 32, 3)), ["4 x 32", "8 x 8"]),
+    (lambda: keras_vit.create("vit-b16"), ["'ViT-B/16'"]),
+    (lambda: keras_vit.ViTTi16(classes=3), ["'num_classes'"]),
+    (lambda: keras_vit.ViTTi16(5), ["ViTTi16(num_classes=5)"]),
+    (lambda: build("token", weights="nowhere.keras"), ["load_weights(model, file)"]),
+    (lambda: built("token").feature_model(["block_00"]), ["block_0"]),
+    (lambda: built("token").feature_model(["block_0"], format="image"), ["'grid'"]),
+    (lambda: built("token")(pixels(32, 32, 3)), []),
+    (lambda: built("token").with_input_shape((32, 32, 4)), ["4 channels", "for 3."]),
 ]
 
 
@@ -83,21 +96,7 @@ def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[s
         make() if callable(make) else keras_vit.VisionTransformer(**{**SIZES, **make})
 
 
-def test_names_features_and_images_that_it_does_not_have() -> None:
-    for make, match in (
-        (lambda: keras_vit.create("vit-b16"), "'ViT-B/16'"),
-        (lambda: keras_vit.ViTTi16(classes=3), "'num_classes'"),
-        (lambda: keras_vit.ViTB16(weights="augreg_in21"), "'augreg_in21k'"),
-        (lambda: keras_vit.ViTTi16(5), r"ViTTi16\(num_classes=5\)"),
-        (lambda: build("token", weights="nowhere.keras"), r"load_weights\(model, file\)"),
-        (lambda: built("token").feature_model(["block_00"]), "block_0"),
-        (lambda: built("token").feature_model(["block_0"], format="image"), "'grid'"),
-        (lambda: built("token")(pixels(32, 32, 3)), ""),
-        (lambda: built("token").with_input_shape((32, 32, 4)), r"4 channels.*for 3\."),
-        (lambda: build("token", normalization="imagenet", input_shape=(32, 32, 5)), "5"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            make()
+def test_a_file_that_is_not_there() -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.keras"):
         keras_vit.ViTTi16(weights="nowhere.keras")
 
@@ -135,16 +134,6 @@ def test_without_a_head_with_an_activation_and_with_stochastic_depth() -> None:
     deep = build("token", depth=3, stochastic_depth=0.2)
     rates = [deep.get_layer(f"block_{i}").config.stochastic_depth for i in range(3)]
     assert rates == pytest.approx([0, 0.1, 0.2])  # rises to the last block
-
-
-def test_dropout_is_off_outside_training_and_on_inside() -> None:
-    quiet = built("token")
-    expected = predict(quiet, IMAGES)
-    for option in ("dropout", "attention_dropout", "stochastic_depth"):
-        model = build("token", **{option: 0.5})
-        model.set_weights(quiet.get_weights())
-        np.testing.assert_allclose(predict(model, IMAGES), expected, atol=1e-6)
-        assert np.abs(numpy(model(IMAGES, training=True)) - expected).max() > 1e-3, option
 
 
 def test_copies_share_no_weights_and_keep_the_corners_of_positions() -> None:
@@ -185,3 +174,68 @@ def test_initial_values_of_others_are_the_released_codes() -> None:
         unit = bit.get_layer("stage_1_unit_1")
         assert (numpy(unit.norm_3.gamma) == last).all()
         assert numpy(unit.conv_2.kernel).std() == pytest.approx((9 * 32) ** -0.5, rel=0.05)
+
+
+GRAY = pixels(3, 32, 32, 1)
+RGB = np.repeat(GRAY, 3, axis=-1)
+# All ways from pixels to tokens: with a bias and without, convolutions, padding by zeros.
+PREPARED = ["token", "clip", "hybrid", "mixer", "bit"]
+
+
+def pair(family: str, normalization: str) -> tuple[ImageModel, ImageModel]:
+    kind, options = ("token", {"pre_norm": True}) if family == "clip" else (family, {})
+    shapes = [{"input_shape": (32, 32, channels), **options} for channels in (3, 1)]
+    rgb, gray = (built(kind, normalization=normalization, **shape) for shape in shapes)
+    fill(rgb)
+    gray.set_weights(rgb.get_weights())
+    return rgb, gray
+
+
+@pytest.mark.parametrize("kind", ["imagenet", "clip"])
+@pytest.mark.parametrize("family", rows(PREPARED, ["bit"]))
+def test_gray_is_rgb_with_equal_channels(family: str, kind: str) -> None:
+    rgb, gray = pair(family, kind)
+    assert gray.input_shape == (None, 32, 32, 1)
+    expected = predict(rgb, RGB)
+    assert np.ptp(expected) > 0
+    np.testing.assert_array_equal(predict(gray, GRAY), expected)
+    if (family, kind) == ("token", "imagenet"):
+        options = {"data_format": "channels_first", "normalization": "imagenet"}
+        first = build("token", input_shape=(1, 32, 32), **options)
+        first.set_weights(rgb.get_weights())
+        np.testing.assert_allclose(predict(first, GRAY.transpose(0, 3, 1, 2)), expected, atol=1e-5)
+
+
+def test_files_keep_the_weights(tmp_path: Path) -> None:
+    rgb, gray = pair("token", "imagenet")
+    expected = predict(rgb, RGB)
+    for copy in (reloaded(gray, tmp_path), gray.copy(), gray.with_input_shape((32, 32, 1))):
+        np.testing.assert_array_equal(predict(copy, GRAY), expected)
+    file = tmp_path / "gray.safetensors"
+    save_weights(gray, file, "timm")
+    of_file = load(file, normalization="imagenet", norm_epsilon=gray.norm_epsilon)
+    np.testing.assert_allclose(predict(of_file, RGB), expected, atol=1e-6)
+    fresh = build("token", input_shape=(32, 32, 1), normalization="imagenet")
+    assert not load_weights(fresh, file).adapted
+    np.testing.assert_array_equal(predict(fresh, GRAY), expected)
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None:
+    rgb, gray = pair("token", "clip")
+    save_weights(gray, tmp_path / "model", layout)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    arguments = config["model_args"] if layout == "timm" else {"in_chans": config["num_channels"]}
+    assert arguments["in_chans"] == 3
+    opened = load(tmp_path / "model")
+    assert (opened.channels, opened.normalization) == (3, "clip")
+    np.testing.assert_allclose(predict(opened, RGB), predict(rgb, RGB), atol=1e-5)
+
+
+def test_statistics_that_do_not_fit_are_refused() -> None:
+    four = r"or 1 for gray, not 4\. Give include_preprocessing=False"
+    with pytest.raises(ValueError, match=four):
+        build("token", input_shape=(32, 32, 4), normalization="imagenet")
+    for value in (0, None, 1, "clip"):
+        with pytest.raises(ValueError, match=f"include_preprocessing={value!r} must be True"):
+            build("token", include_preprocessing=value)

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import data
+from keras_vit.data.sources.array_splits import ArraySplit
 from tests.backend import numpy
 
 BACKEND = keras.backend.backend()
@@ -15,7 +17,6 @@ BACKEND = keras.backend.backend()
 JIT = BACKEND == "jax"
 # Where nothing depends on compilation.
 QUICK = {"run_eagerly": not JIT, "jit_compile": JIT}
-POLICIES = ["mixed_bfloat16", "mixed_float16"]
 Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
 
 
@@ -64,6 +65,13 @@ def refused(*words: str) -> Iterator[Any]:
         assert word in str(error.value)
 
 
+def splits_of(task: Any, images: np.ndarray, labels: Any, val: Any = None) -> data.Splits:
+    """Arrays of a task, or of classes of these names; validated on themselves, or on `val`."""
+    train = ArraySplit("train", task, images, labels, "none")
+    val = train if val is None else ArraySplit("val", task, *val, "none")
+    return data.Splits("arrays", getattr(task, "names", task), {"train": train, "val": val})
+
+
 def arrays(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     return {"x": images, "y": labels}
 
@@ -74,8 +82,6 @@ def tensorflow_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]
 
 
 class Batches(keras.utils.PyDataset):
-    """Of four images each."""
-
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         super().__init__()
         self.arrays = images, labels

@@ -27,7 +27,6 @@ LABELS = np.eye(4, dtype="float32")[np.arange(STEPS * BATCH) % 4]
 
 
 def batches(start_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless shuffled batches with Mixup, a function of the step alone."""
     for step in itertools.count(start_step):
         order = np.random.default_rng([1, step // STEPS]).permutation(len(IMAGES))
         chosen = order[step % STEPS * BATCH :][:BATCH]

@@ -1,10 +1,12 @@
-"""Common uses of Keras: each works, or one error names the fix."""
+"""Common uses of Keras and data that cannot be right: each works, or one error names the fix."""
 
 import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import tasks
+from keras_vit.data import DataRangeWarning
 from keras_vit.tasks.losses import SigmoidCrossentropy
-from tests.backend import reloaded, rows
-from tests.bank import SIZES, pixels
+from keras_vit.trainer.compiled_model import CompiledModel
+from keras_vit.trainer.pixel_ranges import check_label_rows, check_pixels
+from tests.backend import numpy, reloaded, rows
+from tests.bank import fresh, pixels
 from tests.training.common import BACKEND, JIT, SOURCES, Source, assert_equal
 
 arrays, tensorflow_dataset, generator, py_dataset, torch_loader = SOURCES
@@ -27,8 +33,6 @@ CATEGORICAL = keras.losses.CategoricalCrossentropy
 
 
 class OwnLoss(SPARSE):
-    """A subclass that takes logits, and whose configuration does not say so."""
-
     def __init__(self) -> None:
         super().__init__(from_logits=True, ignore_class=-1)
 
@@ -49,7 +53,7 @@ def compiled(loss: Any = None, optimizer: Any = "sgd", **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def survivor() -> keras_vit.VisionTransformer:
+def model() -> keras_vit.VisionTransformer:
     """One model for all that does not look at its weights: JAX takes seconds to compile each."""
     return compiled()
 
@@ -200,45 +204,25 @@ def test_what_does_not_fit_is_one_error(source: Source, case: str) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("where", rows([0, 7], [7]))  # in the first batch, and in the second
-def test_labels_outside_are_found_in_any_source(source: Source, where: int, survivor: Any) -> None:
+def test_labels_outside_are_found_in_any_source(source: Source, where: int, model: Any) -> None:
     labels = LABELS.copy()
     labels[where] = 9
-    before = survivor.get_weights()
+    before = model.get_weights()
     with pytest.raises(ValueError, match="Label 9 is not a class"):
-        survivor.fit(**source(IMAGES, labels), verbose=0)
-    assert all(np.isfinite(new).all() for new in survivor.get_weights())
+        model.fit(**source(IMAGES, labels), verbose=0)
+    assert all(np.isfinite(new).all() for new in model.get_weights())
     if where == 0 and source is not generator:
-        assert_equal(survivor, before)
+        assert_equal(model, before)
     if where == 0 and source is arrays:
         validation = IMAGES, LABELS + 1
         with pytest.raises(ValueError, match="Label 5 is not a class"):
-            survivor.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
+            model.fit(IMAGES, LABELS, 4, validation_data=validation, verbose=0)
 
 
 def test_an_ignored_class_is_not_outside() -> None:
     model, labels = compiled(OwnLoss()), np.where(LABELS == 2, -1, LABELS)
     for source in (arrays, tensorflow_dataset):
         assert np.isfinite(model.evaluate(**source(IMAGES, labels), verbose=0)).all()
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_images_in_0_1_are_warned_of_once(source: Source, survivor: Any) -> None:
-    data = source(IMAGES / 255, LABELS)
-    (ours,) = warned_of("The images range", lambda: survivor.fit(**data, verbose=0))
-    assert "from 0 to 1" in str(ours.message)
-    assert "include_preprocessing=False" in str(ours.message)
-    if source in (arrays, tensorflow_dataset):
-        with pytest.warns(UserWarning, match="multiply them by 255"):
-            survivor.evaluate(**source(IMAGES / 255, LABELS), verbose=0)
-        with pytest.warns(UserWarning, match="multiply them by 255"):
-            survivor.predict(source(IMAGES / 255, LABELS)["x"], verbose=0)
-
-
-def test_no_warning_of_images_as_they_should_be(survivor: Any) -> None:
-    as_pixels = [IMAGES, IMAGES.astype("uint8") // 255, np.zeros_like(IMAGES)]
-    scaled = compiled(include_preprocessing=False), IMAGES / 127.5 - 1
-    for model, images in (*((survivor, images) for images in as_pixels), scaled):
-        assert not warned_of("images range", functools.partial(model.predict, images, verbose=0))
 
 
 ERRORS: tuple[type[Exception], ...] = (ValueError, TypeError, RuntimeError, OSError)
@@ -277,15 +261,15 @@ TRACED = ("fit, one image", "train_on_batch, one image")
 
 
 @pytest.mark.parametrize("case", rows(FAILURES, [*TRACED, "fit, data that fail"]))
-def test_a_failure_leaves_a_model_that_trains(case: str, survivor: Any) -> None:
-    before = survivor.get_weights()
+def test_a_failure_leaves_a_model_that_trains(case: str, model: Any) -> None:
+    before = model.get_weights()
     with pytest.raises(ERRORS):
-        FAILURES[case](survivor)
+        FAILURES[case](model)
     if not case.startswith("fit, "):
-        assert_equal(survivor, before)
-    assert survivor.predict(IMAGES, verbose=0).shape == (8, CLASSES)
-    assert np.isfinite(survivor.fit(IMAGES, LABELS, verbose=0).history["loss"]).all()
-    assert np.isfinite(survivor.evaluate(IMAGES, LABELS, verbose=0)).all()
+        assert_equal(model, before)
+    assert model.predict(IMAGES, verbose=0).shape == (8, CLASSES)
+    assert np.isfinite(model.fit(IMAGES, LABELS, verbose=0).history["loss"]).all()
+    assert np.isfinite(model.evaluate(IMAGES, LABELS, verbose=0)).all()
 
 
 @pytest.mark.parametrize("case", rows(TRACED, TRACED[:1]))
@@ -299,28 +283,282 @@ def test_a_failure_leaves_a_model_that_has_never_trained(case: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained_on_arrays(survivor: Any) -> tuple[list[np.ndarray], list[float]]:
-    """Weights to start from, and the loss that follows."""
-    start = survivor.get_weights()
-    return start, survivor.fit(IMAGES, LABELS, 4, shuffle=False, verbose=0).history["loss"]
+def trained_on_arrays(model: Any) -> tuple[list[np.ndarray], list[float]]:
+    start = model.get_weights()
+    return start, model.fit(IMAGES, LABELS, 4, shuffle=False, verbose=0).history["loss"]
 
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("source", SOURCES[1:])
 def test_every_source_of_batches_trains_alike(
-    source: Source, survivor: Any, trained_on_arrays: Any
+    source: Source, model: Any, trained_on_arrays: Any
 ) -> None:
     start, expected = trained_on_arrays
-    survivor.set_weights(start)
-    loss = survivor.fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
+    model.set_weights(start)
+    loss = model.fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
+SIXTEEN_BITS = IMAGES * 257
+BINARY = keras.losses.BinaryCrossentropy(from_logits=True)
+
+
+def grain_dataset(images: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    source = pytest.importorskip("grain").MapDataset.source
+    return {"x": source(list(zip(images, labels, strict=True))).batch(4)}
+
+
+def ranges(call: Callable[[], Any]) -> list[str]:
+    return [str(one.message) for one in warned_of("", call) if one.category is DataRangeWarning]
+
+
 @pytest.mark.every_backend
-def test_it_learns_by_heart() -> None:
-    images, labels = pixels(16, 32, 32, 3), np.arange(16) % 4
-    schedule = keras.optimizers.schedules.CosineDecay(0.0, 60, warmup_target=3e-3, warmup_steps=10)
-    optimizer = keras.optimizers.AdamW(schedule, global_clipnorm=1.0)
-    model = compiled(None, optimizer, **SIZES | {"num_classes": 4, "depth": 1})
-    history = model.fit(images, labels, batch_size=8, epochs=30, verbose=0).history
-    assert history["accuracy"][-1] == model.evaluate(images, labels, verbose=0)[1] == 1
+@pytest.mark.parametrize("source", [*SOURCES, grain_dataset])
+def test_the_first_batch_of_every_source_is_looked_at_once(source: Source, model: Any) -> None:
+    (message,) = ranges(lambda: model.fit(**source(SIXTEEN_BITS, LABELS), epochs=1, verbose=0))
+    assert "from 0 to 65535, and vision_transformer" in message
+    assert "keras.layers.Rescaling(255 / 65535)" in message
+    (message,) = ranges(lambda: model.evaluate(**source(SIXTEEN_BITS, LABELS), verbose=0))
+    assert "65535" in message
+    assert ranges(lambda: model.evaluate(**source(IMAGES, LABELS), verbose=0)) == []
+    images, before = IMAGES.copy(), model.get_weights()
+    images[1, 3, 3] = np.nan
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"^The images hold nan, first in image 1"):
+            method(**source(images, LABELS), verbose=0)
+    assert all(map(np.array_equal, before, model.get_weights()))
+
+
+def test_predict_and_validation_look_as_well(model: Any) -> None:
+    assert len(ranges(lambda: model.predict(SIXTEEN_BITS, verbose=0))) == 1
+    assert ranges(lambda: model.predict(IMAGES, verbose=0)) == []
+    bytes_of = tensorflow_dataset(IMAGES.astype("uint8"), LABELS)["x"].map(lambda images, _: images)
+    assert ranges(lambda: model.predict(bytes_of, verbose=0)) == []
+    with pytest.raises(ValueError, match="hold inf"):
+        model.predict(IMAGES / 0.0 + 1, verbose=0)
+    for images, validation in ((IMAGES / 255, IMAGES / 290), (IMAGES, IMAGES / 255)):
+        fit = partial(model.fit, images, LABELS, 4, validation_data=(validation, LABELS))
+        assert len(ranges(partial(fit, verbose=0))) == 1
+    with pytest.warns(DataRangeWarning) as caught:
+        model.evaluate(SIXTEEN_BITS, LABELS, verbose=0)
+    # The line of the user.
+    assert [one.filename for one in caught if one.category is DataRangeWarning] == [__file__]
+    normalized = compiled(include_preprocessing=False)
+    (message,) = ranges(lambda: normalized.predict(IMAGES.astype("uint8"), verbose=0))
+    assert "include_preprocessing=True" in message
+    assert ranges(lambda: normalized.predict(IMAGES / 127.5 - 1, verbose=0)) == []
+
+
+def test_the_first_batch_of_ones_own_loop_is_looked_at_once() -> None:
+    model, scaled, black = compiled(), IMAGES / 127.5 - 1, np.zeros_like(IMAGES)
+    train, test = (partial(way, y=LABELS) for way in (model.train_on_batch, model.test_on_batch))
+    for step in (train, test, model.predict_on_batch):
+        assert ranges(lambda step=step: step(black)) == []  # shows nothing: the next is asked
+        (message,) = ranges(lambda step=step: (step(scaled), step(scaled)))
+        assert "scaled to -1..1: build the model with include_preprocessing=False" in message
+        with pytest.raises(ValueError, match="do not fit"):  # shapes are checked in each step
+            step(IMAGES[..., :1])
+
+
+def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model: Any) -> None:
+    loader = pytest.importorskip("torch").utils.data.DataLoader
+    many = loader(torch_loader(SIXTEEN_BITS, LABELS)["x"].dataset, batch_size=2, num_workers=2)
+    assert len(ranges(lambda: model.fit(many, epochs=2, verbose=0))) == 1
+    numbers = keras.Input((3,))
+    other = CompiledModel(numbers, keras.layers.Dense(1)(numbers))
+    other.compile("sgd", "mse", jit_compile=False)
+    for _ in range(2):
+        other.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_maps_have_classes_and_no_class_weight(source: Source) -> None:
+    model = fresh(task=tasks.Segmentation(size=3))
+    model.compile("sgd", model.task.loss(), run_eagerly=True)
+    images = np.resize(IMAGES, (4, *model.input_shape[1:]))
+    maps = np.resize([0, 1, 2, 255], images.shape[:3])
+    model.fit(**source(images, maps), verbose=0)
+    match = "Label 3 is not a class .* from 0 to 2, and 255 where none is known"
+    with pytest.raises(ValueError, match=match):
+        model.fit(**source(images, np.where(maps == 2, 3, maps)), verbose=0)
+    with pytest.raises(ValueError, match=r"of segmentation for it\. Give a sample"):
+        model.fit(**source(images, maps), class_weight={0: 1.0, 1: 2.0}, verbose=0)
+
+
+@pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
+def test_multi_hot_labels_outside_0_1(source: Source) -> None:
+    model, several = compiled(BINARY), np.maximum(ROWS, ROWS[::-1])
+    (message,) = ranges(lambda: model.fit(**source(IMAGES, several * 2 - 1), verbose=0))
+    assert "The labels range from -1 to 1, and The loss BinaryCrossentropy takes 0 to 1" in message
+    assert "(labels + 1) / 2" in message
+    assert ranges(lambda: model.fit(**source(IMAGES, several), verbose=0)) == []
+    assert ranges(lambda: model.fit(**source(IMAGES, several * 0.8 + 0.1), verbose=0)) == []
+    with pytest.raises(ValueError, match=r"The labels hold nan.*sample_weight"):
+        model.evaluate(**source(IMAGES, np.where(several, np.nan, 0)), verbose=0)
+
+
+SMALLER = [image[: 8 + i] for i, image in enumerate(IMAGES)]
+OBJECTS = np.empty(8, object)
+OBJECTS[:] = SMALLER
+
+
+@pytest.mark.parametrize("images", [SMALLER, OBJECTS], ids=["a list", "an array of objects"])
+def test_images_of_several_sizes_are_one_error(images: Any, model: Any) -> None:
+    message = r"several sizes, such as \(8, 16, 3\), \(9, 16, 3\), \(10, 16, 3\), and .* takes "
+    message += r"batches of one, \(None, 16, 16, 3\).*tf\.image\.resize\(image, \(16, 16\)\)"
+    whole = small_vit(input_shape=(None, None, 3))  # of any size: it names one to resize to
+    for call, words in (
+        (lambda: model.fit(images, LABELS, verbose=0), message),
+        (lambda: model.predict(images, verbose=0), message),
+        (lambda: model.train_on_batch(images, LABELS), message),
+        (lambda: model.predict_on_batch(images), message),
+        (lambda: model.predict([*IMAGES], verbose=0), r"8 images in a list .*np\.stack\(images\)"),
+        (lambda: whole.predict(images, verbose=0), r"resize\(image, \(224, 224\)\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    resized = np.stack([numpy(keras.ops.image.resize(image, (16, 16))) for image in images])
+    assert model.predict(resized, verbose=0).shape == (8, 5)
+
+
+def test_ragged_batches_and_a_dataset_without_batches_are_one_error(model: Any) -> None:
+    import tensorflow as tf
+
+    spec = (tf.TensorSpec((None, 16, 3)), tf.TensorSpec((), tf.int64))
+    pairs = list(zip(SMALLER, LABELS, strict=True))
+    single = tf.data.Dataset.from_generator(lambda: pairs, output_signature=spec)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"several sizes.*before its batch"):
+            method(single.ragged_batch(4), verbose=0)
+    with pytest.raises(ValueError, match="several sizes"):
+        model.predict(tf.ragged.stack(SMALLER), verbose=0)
+    fixed = single.map(lambda image, label: (tf.image.resize(image, (16, 16)), label))
+    with pytest.raises(ValueError, match=r"\(16, 16, 3\), and .* Give dataset\.batch\(32\)"):
+        model.fit(tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)), verbose=0)
+    model.evaluate(fixed.batch(4), verbose=0)
+
+
+def of_an_unknown_rank(images: np.ndarray) -> Any:
+    tf = pytest.importorskip("tensorflow")
+
+    def loaded(images: Any, labels: Any) -> Any:
+        return tf.py_function(lambda *batch: batch, [images, labels], [tf.float32, tf.int64])
+
+    return tf.data.Dataset.from_tensor_slices((images, LABELS)).batch(4).map(loaded)
+
+
+def test_tensorflow_cannot_trace_a_step_of_batches_of_an_unknown_rank(model: Any) -> None:
+    import tensorflow as tf
+
+    unknown, shape = of_an_unknown_rank(IMAGES), (None, 16, 16, 3)
+    images = unknown.map(lambda images, labels: (tf.ensure_shape(images, shape), labels))
+    known = images.map(lambda images, labels: (images, tf.ensure_shape(labels, (None,))))
+    model.fit(known, verbose=0)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"ensure_shape\(images, \(None, 16, 16, 3\)\)"):
+            method(unknown, verbose=0)
+        with pytest.raises(ValueError, match=r"ensure_shape\(labels, \(None,\)\)"):
+            method(images, verbose=0)
+    assert model.predict(unknown.map(lambda images, _: images), verbose=0).shape == (8, 5)
+
+
+@pytest.mark.backends("jax", "torch")
+def test_others_see_each_batch_of_an_unknown_rank_and_its_range(model: Any) -> None:
+    unknown = of_an_unknown_rank(IMAGES)
+    model.fit(unknown, verbose=0)
+    assert len(ranges(lambda: model.fit(of_an_unknown_rank(SIXTEEN_BITS), verbose=0))) == 1
+    assert model.predict(unknown.map(lambda images, _: images), verbose=0).shape == (8, 5)
+
+
+PIXELS = pixels(8, 16, 16, 3).astype("float32")
+UNIT = PIXELS / 255
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+DIGITS = np.round(UNIT[..., :1] * 16)
+
+
+def warnings_of(images: Any, **options: Any) -> list[str]:
+    return ranges(partial(check_pixels, images, "vit", **options))
+
+
+# What is given, what is seen, and the fix.
+WRONG: dict[str, tuple[np.ndarray, str, str]] = {
+    "0..1": (UNIT, "from 0 to 1,.* scaled to 0..1", r"multiply them by 255.*Rescaling\(255\)"),
+    "0..1, one image": (UNIT[:1], "scaled to 0..1", "multiply them by 255"),
+    "0..1, half precision": (UNIT.astype("float16"), "scaled to 0..1", "multiply them by 255"),
+    "-1..1": (UNIT * 2 - 1, "from -1 to 1", r"Rescaling\(127.5, offset=127.5\)"),
+    "ImageNet": ((UNIT - MEAN) / STD, "from -2.12 to 2.64", "include_preprocessing=False"),
+    "0..16": (DIGITS, "from 0 to 16,.* scikit-learn's digits", r"Rescaling\(255 / 16\)"),
+    "0..16, integers": (DIGITS.astype("int64"), "counted in 16 levels", r"Rescaling\(255 / 16\)"),
+    "flat": (100 + UNIT * 9, "from 100 to 109,.* flat: they differ by no more than 16", "stretch"),
+    "mean subtracted": (PIXELS - 120, "from -120 to 135,.* centered", "offset=128"),
+    "signed bytes": ((PIXELS - 128).astype("int8"), "from -128 to 127,.* centered", "offset=128"),
+    "12 bit": (UNIT * 4095, "from 0 to 4095,.* 12 bits", r"Rescaling\(255 / 4095\)"),
+    "16 bit": (UNIT * 65535, "from 0 to 65535,.* 16 bits", r"Rescaling\(255 / 65535\)"),
+    "uint16": ((UNIT * 65535).astype("uint16"), "from 0 to 65535", r"Rescaling\(255 / 65535\)"),
+    "dark uint16": ((UNIT * 300).astype("uint16"), "from 0 to 300", "12 bits, or dark ones in 16"),
+    "Hounsfield": (UNIT * 4095 - 1024, "from -1024 to 3071,.* Hounsfield", "np.clip"),
+    "micrograms": (UNIT * 1e6, "from 0 to 1000000,.* a scale of their own", "Rescaling"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_images_in_another_range_are_one_warning(case: str) -> None:
+    images, *says = WRONG[case]
+    (message,) = warnings_of(images)
+    for words in ("vit takes pixels from 0 to 255", *says):
+        assert re.search(words, message), words
+
+
+DARK = np.random.default_rng(0).poisson(3, (8, 16, 16, 3)).astype("uint8")  # 0 to 12
+RIGHT: dict[str, np.ndarray] = {
+    "pixels": PIXELS,
+    "bytes": PIXELS.astype("uint8"),
+    "16-bit integers of bytes": PIXELS.astype("uint16"),
+    "dark bytes": DARK,
+    "masks in bytes": DARK // 8,
+    "one dark photograph": DARK[:1].astype("float32"),
+    "one flat photograph": 90 + DARK[:1].astype("float32"),
+    "a dark photograph among others": np.concatenate([DARK[:3], PIXELS[:1]]),
+    "zeros": np.zeros((8, 16, 16, 3)),
+    "ones": np.ones((8, 16, 16, 3)),
+    "a color each": np.arange(8.0)[:, None, None, None] + np.zeros((8, 16, 16, 3)),
+    "one pixel": np.array([[[[0.3]]]]),
+    "overshoot of a cubic resize": np.where(PIXELS < 9, -14, np.where(PIXELS > 240, 270, PIXELS)),
+    "none": np.zeros((0, 16, 16, 3)),
+}
+
+
+def test_no_false_alarm_and_one_of_normalized_images() -> None:
+    assert {case: warnings_of(images) for case, images in RIGHT.items()} == {k: [] for k in RIGHT}
+    for images in (PIXELS, PIXELS.astype("uint8"), PIXELS[:1]):
+        (message,) = warnings_of(images, normalized=True)
+        assert "range from 0 to 255, and vit takes normalized images, about -3 to 3" in message
+        assert "include_preprocessing=True" in message
+    (message,) = warnings_of(UNIT * 4095 - 1024, normalized=True)
+    assert "not normalized" in message
+    for images in (UNIT * 2 - 1, (UNIT - MEAN) / STD, UNIT, (PIXELS - 128) / 10, DARK * 0):
+        assert warnings_of(images, normalized=True) == []
+
+
+def test_what_is_not_finite_is_an_error_and_a_batch_is_warned_of_once() -> None:
+    images = UNIT.copy()
+    for value, normalized in product((np.nan, np.inf, -np.inf), (True, False)):
+        images[3, 2, 1, 0] = value
+        with pytest.raises(ValueError, match=rf"hold {value}, first in image 3.*np\.nan_to_num"):
+            check_pixels(images, "vit", normalized)
+    batches = (PIXELS, np.zeros_like(PIXELS), PIXELS[:0])
+    assert [bool(check_pixels(images, "vit")) for images in batches] == [True, False, False]
+    warned: set[str] = set()
+    shares = (UNIT, UNIT * 0.9, UNIT * 65535)
+    assert [len(warnings_of(images, warned=warned)) for images in shares] == [1, 0, 1]
+
+
+def test_rows_of_labels() -> None:
+    rows = np.eye(5)[[0, 2, 4]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        smooth, mixed = rows * 0.9 + 0.02, 0.7 * rows + 0.3 * rows[::-1]
+        for labels in (rows, rows.astype("uint8"), smooth, mixed.astype("float16"), rows > 0):
+            check_label_rows(labels, "the loss")
+    with pytest.warns(DataRangeWarning, match="from 0 to 3, and the loss takes 0 to 1"):
+        check_label_rows(rows * 3, "the loss")

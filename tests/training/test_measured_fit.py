@@ -1,8 +1,9 @@
-"""Heads and fine-tuning are compared on unseen training images; what is kept follows from that."""
+"""Heads, probes and fine-tuning are compared on unseen training images: the better is kept."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -10,22 +11,33 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data
+from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation import features, predict_split
 from keras_vit.training import measured_tuning
 from keras_vit.training.head_choice import choose_head, mean_and_error
 from keras_vit.training.measured_fit import measured_fit, prepare
 from keras_vit.training.measured_tuning import Tuning, compare, plan_tuning
+from keras_vit.training.probe_choice import accuracy, choose_probe
 from keras_vit.training.recipes import Recipe, get
 from keras_vit.training.refinement import set_head
+from keras_vit.training.training_set import hold_out_to_choose
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
+from keras_vit_cli.train.record import note_of_probe
+from tests.cli.helpers import color_photos, save_tiny
+from tests.training import common
 from tests.training.common import assert_equal, refused
 
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+
 
 RECIPE = Recipe(
     source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,
@@ -62,7 +74,6 @@ def noise_of(count: int) -> np.ndarray:
 
 
 def outcomes(gain: float, spread: float, count: int = 40) -> Any:
-    """A comparison of scores whose log-losses differ by so much."""
     rng = np.random.default_rng(1)
     labels = np.arange(count) % 4
     frozen = rng.normal(size=(count, 4)) + 1.5 * np.eye(4)[labels]
@@ -102,24 +113,22 @@ def test_a_plan_fits_its_limit() -> None:
 
 
 def splits_of(count: int = 24, noise: float = 40) -> data.Splits:
-    """Three patterns of colors under noise."""
     rng = np.random.default_rng(0)
     labels = np.arange(count) % 3
     patterns = rng.integers(60, 196, (3, 8, 8, 3))
     pixels = patterns[labels] + noise * rng.normal(size=(count, 8, 8, 3))
-    train = ArraySplit("train", ("a", "b", "c"), pixels.clip(0, 255).astype("uint8"), labels)
-    return data.Splits("arrays", train.class_names, {"train": train, "val": train.take(range(6))})
+    pixels = pixels.clip(0, 255).astype("uint8")
+    return common.splits_of(tuple("abc"), pixels, labels, (pixels[:6], labels[:6]))
 
 
-def small_model() -> Any:
+def small_model(**changes: Any) -> Any:
     keras.utils.set_random_seed(0)
-    return keras_vit.VisionTransformer(
-        patch_size=4, hidden_dim=16, depth=1, num_heads=2, input_shape=(8, 8, 3), num_classes=3
-    )
+    sizes = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+    return keras_vit.VisionTransformer(**sizes, input_shape=(8, 8, 3), **changes)
 
 
 def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
-    splits, model = splits_of(), small_model()
+    splits, model = splits_of(), small_model(distilled=True)
     x = features(model, splits.train)[0]
     mirrored = features(model, splits.train, mirrored=True)[0]
     pixels = np.flip(splits.train.as_arrays()[0], 2)
@@ -131,7 +140,7 @@ def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
     prepared = prepare(model, RECIPE, splits, tmp_path)._replace(plan=None)
     fitted, choice, history = measured_fit(
-        small_model(), RECIPE, splits, tmp_path, prepared=prepared, print_fn=str
+        small_model(distilled=True), RECIPE, splits, tmp_path, prepared=prepared, print_fn=str
     )
     np.testing.assert_allclose(predict_split(fitted, splits.train)[1], scores, atol=1e-3)
     assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
@@ -188,9 +197,11 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
 
 @pytest.mark.thorough
 def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
-    folder: Path, weights: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+    tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
+    folder = color_photos(tmp_path / "photos", 10)
+    weights = save_tiny(tmp_path / "start.keras", hidden_dim=24, input_shape=(32, 32, 3))
     whole, cut, fit, calls = tmp_path / "whole", tmp_path / "cut", measured_tuning.fit, []
     assert cli.main(words_of(folder, weights, whole)) == 0
     printed = capsys.readouterr().out
@@ -198,11 +209,7 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     choice = facts["choice"]
     assert [row["name"] for row in choice["candidates"]][-1] == "fine-tuned"
     assert f"kept: {choice['selected']}, as fine-tuning" in printed
-    assert "logistic regression  " in printed
-    assert "recipe measured: heads on frozen features and finetune_measured are compared" in printed
-    page = (whole / "report.md").read_text("utf-8")
-    assert "| candidate | accuracy | log-loss | setting |" in page
-    assert f"Kept: {choice['selected']}, as " in page
+    assert f"Kept: {choice['selected']}, as " in (whole / "report.md").read_text("utf-8")
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
@@ -221,18 +228,7 @@ def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
     assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (whole, cut)))
 
 
-def test_what_auto_does_not_compare_is_said(
-    folder: Path, weights: Path, tmp_path: Path, capsys: Any
-) -> None:
-    for options, message in (
-        (["--budget", "0.5s"], "Give a time from 1s to 30d"),
-        (["--budget", "10m", "--recipe", "deit"], "--budget has no effect with --recipe deit"),
-    ):
-        assert cli.main(words_of(folder, weights, tmp_path / "run", *options)) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_auto_measures_where_it_was_shown_to_win() -> None:
+def test_auto_measures_where_it_was_shown_to_win(capsys: Any) -> None:
     def job(recipe: str | None) -> Job:
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
@@ -245,3 +241,101 @@ def test_auto_measures_where_it_was_shown_to_win() -> None:
     lora = replace(job("measured"), lora=4)
     with refused("recipe='measured' compares ways of training", "--lora is one way"):
         suited_recipe(lora, recipe_of(lora), more, print)
+    for words, message in (
+        ("0.5s", "Give a time from 1s to 30d"),
+        ("10m --recipe deit", "--budget has no effect with --recipe deit"),
+    ):
+        assert cli.main(f"train --data x --weights y --out z --budget {words}".split()) == 2
+        assert message in capsys.readouterr().err
+
+
+NOTHING = "no held-out training images to compare them with the linear probe"
+
+
+@pytest.fixture
+def parts() -> dict[str, Any]:
+    rest, part = hold_out_to_choose(splits_of())
+    model = small_model()
+    x, y = features(model, rest.train)
+    set_head(model, evaluation.linear_probe(x, y, x, y))
+    return {"model": model, "start": model.get_weights(), "rest": rest, "part": part}
+
+
+def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
+    """They have more images to train on than those that gave one: a prior, and not a skill."""
+    model, part, labels = parts["model"], parts["part"], parts["part"].labels()
+    absent = labels[0]
+    others = part.take(np.flatnonzero(labels != absent))
+    before = accuracy(model, others, 16)
+    kernel, bias = model.get_layer("head").get_weights()
+    bias[absent] += 1e4
+    model.get_layer("head").set_weights([kernel, bias])
+    assert accuracy(model, others, 16) == before > 0
+
+
+def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
+    model, start, part = parts["model"], parts["start"], parts["part"]
+    kernel, bias = model.get_layer("head").get_weights()
+    model.get_layer("head").set_weights([1.5 * kernel, 1.5 * bias])  # the same classes
+    tuned = model.get_weights()
+    kept, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
+    assert_equal(kept, tuned)
+    assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
+    assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
+    assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
+    _, choice = choose_probe(model, RECIPE, start, None)
+    assert str(choice) == f"the fine-tuned weights are kept: there are {NOTHING}"
+    # Worse weights give way to the probe.
+    model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
+    kept, choice = choose_probe(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)
+    assert_equal(kept, start)
+    assert kept.eval_transform.views == "flip"
+    assert (choice.selected, choice.images) == ("linear probe", len(part))
+    assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
+    assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
+    model.set_weights([np.zeros_like(values) for values in start])
+    again, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)
+    assert "fitted again, on all 19 training images" in choice.reason
+    assert_equal(again, kept)  # these images gave the first probe as well
+
+
+def test_a_run_below_a_probe_says_so() -> None:
+    report = evaluation.classification_report([0, 0, 1, 1], [0, 0, 0, 0], ["a", "b"])
+    facts, job = {"probe_scores": {"accuracy": 0.75}}, Job("photos", Path("run"))
+    note = note_of_probe(report, facts, job)
+    assert "a linear probe on the frozen features has accuracy 0.75" in note
+    assert "the trained model 0.5: try --freeze-backbone" in note
+    kept = {"probe_scores": {"accuracy": 0.75}, "choice": {"selected": "linear probe"}}
+    assert not note_of_probe(report, facts, replace(job, freeze_backbone=True))  # it is that probe
+    for facts in ({"probe_scores": {"accuracy": 0.5}}, {}, kept):
+        assert not note_of_probe(report, facts, job)
+
+
+def arrays(counts: list[int]) -> data.Splits:
+    labels = np.repeat(np.arange(len(counts)), counts).astype("int32")
+    names = tuple(f"{i:03}" for i in range(len(counts)))
+    images = np.arange(len(labels), dtype="uint8").repeat(64 * 3).reshape(-1, 8, 8, 3)
+    return common.splits_of(names, images, labels)
+
+
+@pytest.mark.parametrize(
+    ("counts", "held"),
+    [([50, 50], 20), ([10] * 5, 10), ([8, 8], 3), ([45, 1], 9), ([4000] * 3, 500), ([2] * 200, 80)],
+)
+def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
+    splits = arrays(counts)
+    rest, part = hold_out_to_choose(splits, seed=3)
+    assert (len(part), len(rest.train)) == (held, sum(counts) - held)
+    kept, given = (np.bincount(p.labels(), minlength=len(counts)) for p in (rest.train, part))
+    assert kept.min() >= 1
+    assert (kept > 1).sum() >= 2 or min(counts) == 1  # of two classes a probe needs two images
+    assert (given <= np.ceil(0.2 * np.array(counts))).all()
+    assert rest.val is splits.val
+    np.testing.assert_array_equal(hold_out_to_choose(splits, seed=3)[1].labels(), part.labels())
+
+
+def test_records_and_too_few_images_are_all_trained_on() -> None:
+    splits = arrays([50, 50])  # and not an `IndexedSplit` to train on
+    records = replace(splits, splits={**splits.splits, "train": SimpleNamespace(name="train")})
+    for splits in (*map(arrays, ([2, 2], [1, 1, 1], [2, 1])), records):
+        assert hold_out_to_choose(splits) == (splits, None)

@@ -1,17 +1,23 @@
-"""The optimizers inside `fit`: against NumPy, with what Keras adds, and through a saved file."""
+"""Optimizers, sharpness-aware steps, schedules and parameter groups inside `fit`."""
 
+import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import keras
 import numpy as np
 import pytest
 
+from keras_vit.training import parameter_groups
+from keras_vit.training.lora import ADAPTED, enable_lora, merged
 from keras_vit.training.optimizers import OPTIMIZERS, DecoupledAdam, MomentumSGD
-from keras_vit.training.parameter_groups import ParameterGroup
-from keras_vit.training.schedules import WarmupDecay
+from keras_vit.training.parameter_groups import KERNELS_DECAY, ParameterGroup, find_groups, freeze
+from keras_vit.training.sam import gsam_rho, sharpness_aware
+from keras_vit.training.schedules import WarmupDecay, make_schedule
 from tests.backend import reloaded, rows
-from tests.training.common import BACKEND, POLICIES, assert_equal
+from tests.bank import TINY, fresh, outputs, pixels, small, tiny
+from tests.training.common import BACKEND, JIT, QUICK, array, assert_equal, refused
 
 RNG = np.random.default_rng(0)
 X, Y = (RNG.normal(size=size).astype("float32") for size in ((8, 4), (8, 3)))
@@ -41,7 +47,6 @@ def weights(model: keras.Model) -> list[np.ndarray]:
 
 
 def gradients(values: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """Of the mean squared error of `regression`, by hand."""
     kernel_0, bias_0, kernel_1, bias_1 = values
     hidden = np.tanh(x @ kernel_0 + bias_0)
     error = 2 * (hidden @ kernel_1 + bias_1 - y) / y.size
@@ -113,26 +118,263 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(name: str, tmp_path: 
     assert_equal(again, whole, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("policy", rows(POLICIES, ["mixed_bfloat16"]))
-def test_mixed_precision(name: str, policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
-    model = regression(OPTIMIZERS[name](0.05, global_clipnorm=1.0, state_dtype="bfloat16"))
-    losses = model.fit(X, Y, epochs=12, verbose=0).history["loss"]
-    assert losses[-1] < 0.8 * losses[0]
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    assert (optimizer is model.optimizer) == (policy == "mixed_bfloat16")
-    for states in optimizer._states:
-        dtypes = [keras.backend.standardize_dtype(state.dtype) for state in states.values()]
-        assert dtypes[0] == "bfloat16"
-        assert set(dtypes[1:]) <= {"float32"}
+STAIR: dict[str, Any] = {"decay": "stair", "boundaries": [3]}
+REFUSED: list[tuple[Any, list[str]]] = [
+    (lambda: DecoupledAdam(0.1, state_dtype="float16"), ["'bfloat16'"]),
+    (lambda: DecoupledAdam(0.1, weight_decay=-0.1), ["weight_decay=-0.1"]),
+    (lambda: DecoupledAdam(0.1, schedule_peak=0.0), ["schedule_peak=0.0"]),
+    (lambda: sharpness_aware(regression("sgd"), 0.0), ["rho=0.0"]),
+    (lambda: sharpness_aware(regression("sgd"), 0.1, -1.0), ["alpha=-1"]),
+    (lambda: gsam_rho(lambda step: 0.1, 0.5, 0.1, 0.1, 0.1), ["rate_max"]),
+    (lambda: WarmupDecay(0.1, 10, "exponential"), ["'exponential'", "'cosine'", "'stair'"]),
+    (lambda: WarmupDecay(0.1, 10, warmup_steps=10), ["warmup_steps=10", "total_steps=10"]),
+    (lambda: WarmupDecay(0.1, 10, **STAIR), ["1 boundaries", "0 multipliers"]),
+    (lambda: ParameterGroup("block_("), ["regular expression"]),
+    (lambda: ParameterGroup(".*", learning_rate=0.0), ["trainable=False"]),
+    (lambda: ParameterGroup(".*", weight_decay=-1.0), ["0 or more"]),
+    (lambda: freeze(small(), [ParameterGroup(".*", trainable=False)]), ["nothing would train"]),
+    (lambda: enable_lora(tiny(), rank=0), ["rank=0"]),
+]
 
 
-def test_errors_say_what_is_accepted() -> None:
-    for options, word in (
-        ({"state_dtype": "float16"}, "'bfloat16'"),
-        ({"weight_decay": -0.1}, "weight_decay=-0.1"),
-        ({"schedule_peak": 0.0}, "schedule_peak=0.0"),
+@pytest.mark.parametrize(("make", "words"), REFUSED)
+def test_errors_say_what_is_accepted(make: Any, words: list[str]) -> None:
+    with refused(*words):
+        make()
+
+
+def unit(values: list[np.ndarray]) -> list[np.ndarray]:
+    length = np.sqrt(sum((gradient**2).sum() for gradient in values))
+    return [gradient / length for gradient in values]
+
+
+def sam_gradient(values: Any, x: np.ndarray, y: np.ndarray, rho: float, alpha: float) -> Any:
+    """Foret et al., equation 3; Zhuang et al., algorithm 1."""
+    clean = gradients(values, x, y)
+    perturbed = [value + rho * u for value, u in zip(values, unit(clean), strict=True)]
+    robust = gradients(perturbed, x, y)
+    along = unit(robust)
+    projection = sum((c * u).sum() for c, u in zip(clean, along, strict=True))
+    residual = [c - projection * u for c, u in zip(clean, along, strict=True)]
+    return [r - alpha * o for r, o in zip(robust, residual, strict=True)]
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize(("alpha", "accumulate"), [(0.0, None), (0.6, 2)])
+def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -> None:
+    sgd = keras.optimizers.SGD(0.5, global_clipnorm=0.2, gradient_accumulation_steps=accumulate)
+    model, size = regression(sgd), 8 // (accumulate or 1)
+    sharpness_aware(model, rho=0.3, alpha=alpha)
+    expected = weights(model)
+    loss = model.fit(X, Y, size, epochs=4, shuffle=False, verbose=0).history["loss"]
+    for step in range(4):
+        slices = [slice(i, i + size) for i in range(0, 8, size)]
+        parts = [sam_gradient(expected, X[part], Y[part], 0.3, alpha) for part in slices]
+        mean = clipped([np.mean(part, axis=0) for part in zip(*parts, strict=True)], 0.2)
+        here = np.tanh(X @ expected[0] + expected[1]) @ expected[2] + expected[3]
+        # What fit shows is the loss of the weights themselves.
+        np.testing.assert_allclose(loss[step], ((here - Y) ** 2).mean(), rtol=1e-5)
+        expected = [value - 0.5 * g for value, g in zip(expected, mean, strict=True)]
+    assert_equal(weights(model), expected, atol=1e-6)
+
+
+@pytest.mark.every_backend
+def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
+    """Batch norm counts a batch once; dropout has one mask, of which both gradients know."""
+
+    def train(rho: float | None) -> keras.Model:
+        keras.utils.set_random_seed(3)
+        norm = keras.layers.BatchNormalization(momentum=0.5)
+        layers = [norm, keras.layers.Dropout(0.5, seed=5), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        options = {"metrics": ["mae"], "jit_compile": JIT}
+        model.compile(keras.optimizers.SGD(0.5), "mse", **options)
+        sharpness_aware(model, rho)
+        model.fit(X, Y, 8, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    plain, tiny, far = train(None), train(1e-6), train(0.5)
+    # Looking no distance ahead is the plain step, were it not for other masks or statistics.
+    for a, b, c in zip(plain.variables, tiny.variables, far.variables, strict=True):
+        np.testing.assert_allclose(np.array(a), np.array(b), atol=1e-5, err_msg=a.path)
+        if not a.trainable:
+            np.testing.assert_array_equal(np.array(a), np.array(c), err_msg=a.path)
+    pairs = zip(plain.trainable_variables, far.trainable_variables, strict=True)
+    assert max(np.abs(np.array(a) - np.array(b)).max() for a, b in pairs) > 1e-3
+
+
+@pytest.mark.every_backend
+def test_the_switch_goes_both_ways() -> None:
+    model = regression(keras.optimizers.SGD(0.5))
+    sharpness_aware(model, 0.3)
+    sharpness_aware(model, None)
+    for gradient_of in (gradients, lambda *batch: sam_gradient(*batch, 0.3, 0.0)):
+        before = weights(model)
+        model.fit(X, Y, 8, epochs=1, verbose=0)
+        moves = zip(before, gradient_of(before, X, Y), strict=True)
+        assert_equal(weights(model), [value - 0.5 * move for value, move in moves], atol=1e-6)
+        sharpness_aware(model, 0.3)  # with a step that is compiled
+
+
+@pytest.mark.every_backend
+def test_it_costs_two_gradients_and_no_more() -> None:
+    for rho, passes in ((None, 1), (0.3, 2)):
+        model = regression("sgd")
+        model.compile("sgd", "mse", run_eagerly=True)
+        sharpness_aware(model, rho)
+        model.fit(X, Y, 8, verbose=0)  # builds the metrics and the optimizer, by a pass
+        model.layers[0].call = counted = Mock(wraps=model.layers[0].call)
+        model.fit(X, Y, 8, verbose=0)
+        assert counted.call_count == passes
+
+
+def schedule_of(args: dict[str, Any], recorded: dict[str, Any]) -> Any:
+    """The schedule that the arguments of the official function mean; takes them out of `args`."""
+    total, batch, peak = recorded["total_steps"], recorded["batch_size"], args.pop("base", 1.0)
+    if args.pop("scale_with_batchsize", False):
+        peak *= batch / 256
+    warmup = args.pop("warmup_steps", 0)
+    warmup = warmup or round(args.pop("warmup_percent", 0) * total)
+    warmup = warmup or round(args.pop("warmup_epochs", 0) * recorded["data_size"] / batch)
+    names = {"linear_end": "end", "steps": "boundaries", "mults": "multipliers"}
+    options = {names.get(key, key): value for key, value in args.items() if key != "decay_type"}
+    return make_schedule(args["decay_type"], peak, total, warmup, **options)
+
+
+def values_of(schedule: Any, steps: list[int]) -> np.ndarray:
+    if isinstance(schedule, WarmupDecay):
+        return array(schedule(np.array(steps)))
+    return np.array([float(schedule(step)) for step in steps])
+
+
+@pytest.mark.parametrize("code", ["vit_jax", "big_vision"])
+def test_schedules_equal_the_official_ones(code: str, shared: Path) -> None:
+    recorded = json.loads((shared / "golden" / "schedules" / "schedules.json").read_text())
+    for row in recorded[code]:
+        args = dict(row["args"])
+        if code == "vit_jax" and args["decay_type"] == "linear":
+            args.setdefault("linear_end", 1e-5)
+        schedule = schedule_of(args, recorded)
+        # JAX compiles Keras's schedule anew for every single step: a few of them will do.
+        every = 1 if isinstance(schedule, WarmupDecay) else 7
+        actual, values = values_of(schedule, recorded["steps"][::every]), row["values"][::every]
+        np.testing.assert_allclose(actual, values, rtol=2e-6, atol=1e-9, err_msg=str(row["args"]))
+
+
+def test_kerass_own_schedule_and_a_configuration() -> None:
+    assert type(make_schedule("cosine", 0.1, 20, 5)) is keras.optimizers.schedules.CosineDecay
+    steps = [0, 1, 5, 6, 12, 20, 22]
+    for options in ({}, {"end": 0.01}):
+        ours = WarmupDecay(0.1, 20, "cosine", 5, **options)
+        theirs = make_schedule("cosine", 0.1, 20, 5, **options)
+        np.testing.assert_allclose(values_of(ours, steps), values_of(theirs, steps), atol=1e-8)
+    for options in (
+        {"decay": "stair", "boundaries": [3, 6], "multipliers": [0.1, 0.01]},
+        {"decay": "rsqrt", "timescale": 4, "shift": 2, "cooldown_steps": 3},
+        {"decay": "polynomial", "power": 2, "end": 0.01},
     ):
-        with pytest.raises(ValueError, match=word):
-            DecoupledAdam(0.1, **options)
+        schedule = WarmupDecay(0.1, 10, warmup_steps=2, **options)
+        saved = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
+        again = keras.saving.deserialize_keras_object(saved)
+        of_both = (values_of(each, list(range(11))) for each in (schedule, again))
+        np.testing.assert_array_equal(*of_both)
+
+
+def test_the_first_row_that_fits_the_whole_path_counts() -> None:
+    model = small(pooling="map", num_registers=1, layer_scale=0.1)
+    paths = [variable.path for variable in model.trainable_variables]
+    rows = zip(paths, find_groups(paths, KERNELS_DECAY), strict=True)
+    decayed = [path for path, group in rows if group.weight_decay]
+    assert decayed == [path for path in paths if path.split("/")[-1] == "kernel"]
+    kinds = {path.split("/")[-1] for path in set(paths) - set(decayed)}
+    assert {"bias", "gamma", "beta", "embedding", "probe"} <= kinds
+    rates = {"block_1/.*": 0.5, "block_1": 0.1, ".*": 1.0}
+    table = [ParameterGroup(pattern, learning_rate=rate) for pattern, rate in rates.items()]
+    groups = find_groups(["block_1/mlp/kernel", "block_11/mlp/kernel", "block_1"], table)
+    assert [group.learning_rate for group in groups] == [0.5, 1.0, 0.1]
+    table = [ParameterGroup(".*/kernel"), ParameterGroup("block_0/.*")]
+    with refused("'head/bias'", "'encoder_norm/gamma'", "'block_0/.*'", "'.*'") as error:
+        find_groups(["head/kernel", "head/bias", "encoder_norm/gamma"], table)
+    assert "head/kernel" not in str(error.value)
+
+
+@pytest.mark.every_backend
+def test_frozen_layers_have_no_gradient_and_stay_so_in_the_file(tmp_path: Path) -> None:
+    model = fresh(filled=False)
+    patterns = ["(patch|position|class).*", "block_0/.*", "block_1/mlp/.*"]
+    table = parameter_groups.frozen_rows(patterns, KERNELS_DECAY)
+    freeze(model, table)
+    trained = {"block_1", "encoder_norm", "head"}
+    assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
+    assert not model.get_layer("block_0").trainable
+    assert model.get_layer("block_1").trainable
+    model.compile(MomentumSGD(0.1, weight_decay=0.1, groups=table), "mse", **QUICK)
+    images, labels = pixels(4, 32, 32, 3), np.eye(5)[:4]
+    for _ in range(2):
+        before = {variable.path: np.array(variable) for variable in model.variables}
+        model.fit(images, labels, verbose=0)
+        moved = {v.path for v in model.weights if not np.array_equal(before[v.path], v)}
+        assert moved <= {variable.path for variable in model.trainable_variables}
+        assert {"head/kernel", "block_1/attention/query_key_value/kernel"} <= moved
+        model = reloaded(model, tmp_path)
+        assert {v.path.split("/")[0] for v in model.trainable_variables} == trained
+        # A layer that is frozen in part is known to the optimizer alone.
+        assert not any("mlp" in v.path for v in model.trainable_variables)
+
+
+@pytest.mark.backends("torch")
+def test_layerwise_decay_is_timms() -> None:
+    timm = pytest.importorskip("timm")
+    from timm.optim import param_groups_layer_decay
+
+    depth, decay = 3, 0.7
+    sizes = {"img_size": 32, "patch_size": 16, "embed_dim": 16, "num_heads": 2, "num_classes": 4}
+    theirs = timm.models.vision_transformer.VisionTransformer(depth=depth, **sizes)
+    rates, names = {}, {id(parameter): name for name, parameter in theirs.named_parameters()}
+    for group in param_groups_layer_decay(theirs, 0.05, layer_decay=decay):
+        rates |= {names[id(parameter)]: group["lr_scale"] for parameter in group["params"]}
+    ours = {
+        "patch_embed.proj.weight": "patch_embedding/kernel",
+        "cls_token": "class_token/embedding",
+        "pos_embed": "position_embedding/embedding",
+        **{f"blocks.{i}.mlp.fc1.weight": f"block_{i}/mlp/dense_0/kernel" for i in range(depth)},
+        **{f"blocks.{i}.norm1.bias": f"block_{i}/norm_0/beta" for i in range(depth)},
+        "norm.weight": "encoder_norm/gamma",
+        "head.weight": "head/kernel",
+    }
+    assert set(ours.values()) <= {v.path for v in small(depth=depth).trainable_variables}
+    rows = find_groups(ours.values(), parameter_groups.layerwise_decay(depth, decay))
+    for (name, path), group in zip(ours.items(), rows, strict=True):
+        np.testing.assert_allclose(group.learning_rate, rates[name], err_msg=name)
+        assert group.weight_decay == path.endswith("kernel")
+
+
+@pytest.mark.every_backend
+def test_only_updates_and_head_are_trained_and_the_merged_model_is_plain(tmp_path: Path) -> None:
+    model = fresh(**{**TINY, "depth": 2, "mlp_dim": 32, "num_classes": 3}, filled=False)
+    images = np.random.default_rng(0).uniform(0, 255, (12, 16, 16, 3)).astype("float32")
+    labels = np.arange(12) % 3
+    before = {v.path: array(v).copy() for v in model.variables}
+    features = outputs(model.feature_model("pre_logits"), images)
+    trained = enable_lora(model, rank=2)
+    # A (inputs, 2) and B (2, outputs) of four products in two blocks, and the head.
+    pairs = 2 * ((16 + 48) + (16 + 16) + (16 + 32) + (32 + 16))
+    assert trained == 2 * pairs + 16 * 3 + 3
+    again = outputs(model.feature_model("pre_logits"), images)
+    np.testing.assert_allclose(again, features, atol=1e-6)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, **QUICK)
+    losses = model.fit(images, labels, epochs=8, batch_size=12, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    for variable in model.variables:
+        if not variable.path.startswith("head") and variable.path in before:
+            np.testing.assert_array_equal(array(variable), before[variable.path])
+    plain = merged(model)
+    assert {v.path for v in plain.variables} == set(before)
+    logits = outputs(model, images)
+    np.testing.assert_allclose(outputs(plain, images), logits, atol=2e-6)
+    changed = {v.path for v in plain.variables if np.any(array(v) != before[v.path])}
+    assert all(p.startswith("head") or p.split("/")[-2] in ADAPTED for p in changed)
+    again = reloaded(model, tmp_path)
+    assert again.count_params() == plain.count_params()
+    np.testing.assert_allclose(outputs(again, images), logits, atol=2e-6)

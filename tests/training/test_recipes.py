@@ -1,4 +1,4 @@
-"""The table of recipes: complete rows, scaling, a model that trains, and what a job makes of it."""
+"""The table of recipes, a model that trains, balance, what surrounds `fit`, averages of weights."""
 
 import itertools
 import json
@@ -6,21 +6,34 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.tasks import Classification
+from keras_vit import data, evaluation
+from keras_vit.models.answers import answers_of
+from keras_vit.tasks import Classification, Multilabel, Regression, Task
+from keras_vit.tasks.balance import log_priors
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
+from keras_vit.training import average_weights, model_stock
 from keras_vit.training.compilation import compile_model, optimizer_of, schedule_of
+from keras_vit.training.fitting import fit
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
+from keras_vit.training.probe_choice import balanced_accuracy
 from keras_vit.training.recipes import RECIPES, Recipe, bit_hyperrule, get
 from keras_vit.training.refinement import refine
+from keras_vit.training.resume import ResumableRun, RunMismatchError
+from keras_vit.training.training_set import hold_out, hold_out_to_choose
+from keras_vit_cli.train import run as run_module
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
-from tests.bank import fresh, pixels, small
-from tests.training.common import BACKEND
+from keras_vit_cli.train.run import Run
+from tests.backend import reloaded
+from tests.bank import TINY, fill, fresh, pixels, small
+from tests.training import common
+from tests.training.common import BACKEND, StopAt, assert_equal, refused
 
 IMAGES, LABELS = pixels(8, 32, 32, 3), np.eye(4, dtype="float32")[np.arange(8) % 4]
 
@@ -43,19 +56,7 @@ def test_every_row_is_complete(name: str) -> None:
     assert 0 < small.warmup_steps(20) < 20
 
 
-def test_figures_of_the_sources_scaling_and_sizes() -> None:
-    """Numbers of the table, written out from the papers."""
-    row = get("finetune")
-    assert (row.optimizer, row.batch_size, row.image_size) == ("sgd", 512, 384)
-    assert (row.weight_decay, row.clip_norm, row.decay) == (0, 1, "cosine")
-    steps = {n: get(f"finetune/{n}").steps for n in ("imagenet", "cifar10", "pets", "vtab")}
-    assert steps == {"imagenet": 20_000, "cifar10": 10_000, "pets": 500, "vtab": 2_500}
-    decays = {n: get(f"pretrain/{n}").weight_decay for n in ("jft300m", "imagenet21k", "imagenet")}
-    assert decays == {"jft300m": 0.1, "imagenet21k": 0.03, "imagenet": 0.3}
-    ladder = ["none", "light1", "light2", "medium1", "medium2", "strong1", "strong2"]
-    rand_augment = [get(f"augreg/{name}").augmentation.rand_augment for name in ladder]
-    assert rand_augment == [None, (2, 0), (2, 10), (2, 15), (2, 15), (2, 20), (2, 20)]
-    assert [get(f"augreg/{name}").mixup for name in ladder] == [0, 0, 0.2, 0.2, 0.5, 0.5, 0.8]
+def test_steps_of_the_sources_scaling_and_sizes() -> None:
     assert get("deit").total_steps(get("deit").examples) == 300 * 1252
     linear, root = get("finetune/cifar10"), get("better_plain_vit")
     half = linear.scaled(batch_size=256)
@@ -123,7 +124,8 @@ OUT_OF_RANGE: dict[str, tuple[float, ...]] = {
     "learning_rate": (np.nan, np.inf, 0.0), "label_smoothing": (1.5, np.nan),
     "weight_decay": (-0.1, np.nan), "batch_size": (0, 2.5), "dropout": (1.0,), "ema": (-0.5,),
     "accumulation": (0,), "image_size": (-224,), "clip_norm": (0.0,), "layer_decay": (1.1,),
-    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,),
+    "mixup": (-0.2,), "warmup": (-1,), "steps": (-1,), "rho": (np.nan,), "tuned_share": (0.0, 1.5),
+    "held_out": (1.0,),
 }  # fmt: skip
 
 
@@ -147,12 +149,14 @@ def test_losses_plain_steps_and_errors() -> None:
         (lambda: compile_model(small(), flowers, 50), r"recipe\.scaled\(steps=50\)"),
         (lambda: replace(get("digits"), loss="hinge"), "'sigmoid'"),
         (lambda: replace(get("digits"), epochs=0), "epochs=0, steps=0"),
+        (lambda: replace(get("finetune"), eval_size=8), "eval_size=8.*image_size=384"),
+        (lambda: replace(get("digits"), views="mirror"), "views='mirror'.*'flip'"),
     ):
         with pytest.raises(ValueError, match=words):
             call()
     for name, values in OUT_OF_RANGE.items():
         for value in values:
-            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be)"):
+            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be|must lie)"):
                 replace(get("finetune_small"), **{name: value})
     for name, value in (("steps", 0), ("batch_size", 1.5)):
         with pytest.raises(ValueError, match=f"{name}={value} .* at least 1"):
@@ -176,6 +180,8 @@ def test_a_mixers_weights_are_for_one_size(tmp_path: Path) -> None:
     mixer = build(of_mixer, recipe, Classification(size=5), 3)
     refined, _ = refine(mixer, replace(recipe, eval_size=384), None, None)
     assert refined.input_shape == (None, 224, 224, 3)
+    with pytest.raises(ValueError, match="token_merging=2 is for the blocks of a Vision"):
+        build(replace(of_mixer, token_merging=2), recipe, Classification(size=5), 3)
 
 
 def test_auto_follows_the_images_and_rates_the_model() -> None:
@@ -195,3 +201,286 @@ def test_auto_follows_the_images_and_rates_the_model() -> None:
         assert {rate: config[rate] for rate in RATES if rate in config} == accepted
         assert model.output_shape == (None, 5)
         assert not np.any(model.get_layer("head").get_weights()[0])
+
+
+RNG = np.random.default_rng(0)
+TINY_RECIPE = Recipe(source="", model={}, image_size=16, epochs=1, batch_size=8, learning_rate=1e-3)
+
+
+def splits_of(count: int, classes: int = 3) -> data.Splits:
+    images = RNG.integers(0, 256, (count, 16, 16, 3)).astype("uint8")
+    return common.splits_of(tuple("abcdefgh"[:classes]), images, np.arange(count) % classes)
+
+
+def tiny_vit(seed: int = 0, **options: Any) -> Any:
+    model = fresh(**{**TINY, "num_classes": 3, **options}, filled=False)
+    fill(model, seed, scale=0.3)
+    return model
+
+
+def test_a_part_of_every_class_is_kept_from_training() -> None:
+    splits = splits_of(90)
+    rest, part = hold_out(splits, 1 / 3)
+    assert (len(rest.train), len(part)) == (60, 30)
+    assert np.bincount(part.labels()).tolist() == [10, 10, 10]
+    pixels = [split.as_arrays()[0].reshape(len(split), -1) for split in (rest.train, part)]
+    both = {row.tobytes() for array in pixels for row in array}
+    assert len(both) == 90  # none is in both, and none is lost
+    assert hold_out(splits, 0.0) == (splits, None)
+    with refused("held_out=0.1 of 30", "at least 20", "or held_out=0"):
+        hold_out(splits_of(30), 0.1)
+    # Every class keeps an image, whatever the part.
+    rest, part = hold_out(splits_of(40), 0.97)
+    assert np.bincount(rest.train.labels()).tolist() == [1, 1, 1]
+
+
+def test_each_step_after_training() -> None:
+    model, splits = tiny_vit(), splits_of(60)
+    trained = model.get_weights()
+    start = [np.ones_like(weights) for weights in trained]
+    start[-2:] = np.zeros_like(trained[-2]), np.zeros_like(trained[-1])
+    recipe = replace(TINY_RECIPE, tuned_share=0.75, eval_size=24, views="flip")
+    refined, facts = refine(model, recipe, start, None)
+    assert (facts, refined.input_shape) == ({}, (None, 24, 24, 3))
+    assert refined.eval_transform.views == "flip"
+    np.testing.assert_array_equal(refined.get_layer("head").get_weights()[0], trained[-2])
+    kernel = next(i for i, weights in enumerate(trained) if weights.ndim == 2)
+    expected = 0.25 + 0.75 * trained[kernel]
+    np.testing.assert_allclose(refined.get_weights()[kernel], expected, atol=1e-6)
+    labels, before = evaluation.predict_split(refined, splits.train)
+    scaled, facts = refine(refined, TINY_RECIPE, None, splits.train)
+    assert facts == {"temperature": evaluation.fit_temperature(labels, before), "held_out": 60}
+    _, after = evaluation.predict_split(scaled, splits.train)
+    answers = [answers_of(refined, scores)[np.arange(60), labels] for scores in (after, before)]
+    crossentropy, of_before = (-np.log(chosen).mean() for chosen in answers)
+    assert crossentropy < of_before
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.2])
+def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of 21,843 classes, the rows of one batch of 4,096 images are 358 MB."""
+    batches = {}
+
+    def capture(self: ResumableRun, model: object, make: object, *args, **options) -> None:
+        batches["train"], batches["val"] = make(0), options["validation_data"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ResumableRun, "fit", capture)
+    recipe = replace(TINY_RECIPE, mixup=mixup)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tiny_vit(), recipe, splits_of(60), tmp_path, print_fn=str, monitor=None)
+    shapes = {name: dataset.element_spec[1].shape.as_list() for name, dataset in batches.items()}
+    assert shapes == {"train": [None, 3] if mixup else [None], "val": [None]}
+
+
+def test_epochs_of_few_images(tmp_path: Path) -> None:
+    """One is singular; 32 images are not validated after each pass."""
+    printed: list[str] = []
+    options = {"print_fn": printed.append, "monitor": None}
+    fit(tiny_vit(), replace(TINY_RECIPE, batch_size=64), splits_of(60), tmp_path / "one", **options)
+    assert "1 epoch of 1 step of 60 images" in printed[0]
+    part = splits_of(360)
+    part = replace(part, splits={"train": part.train.take(range(32)), "val": part.val})
+    printed.clear()
+    often = replace(TINY_RECIPE, epochs=24, batch_size=16)
+    history = fit(tiny_vit(), often, part, tmp_path / "few", **options)
+    assert len(history["val_loss"]) == 2  # 24 passes over 32 images, 360 to validate on
+    assert "2 epochs of 24 steps of 16 images" in printed[0]
+
+
+def combined(weight: float, first: Any, other_weight: float, second: Any) -> list[np.ndarray]:
+    pairs = zip(first.get_weights(), second.get_weights(), strict=True)
+    return [weight * a + other_weight * b for a, b in pairs]
+
+
+def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
+    models = [tiny_vit(seed) for seed in range(3)]
+    before = [model.get_weights() for model in models]
+    soup = average_weights(models)
+    assert_equal(soup, [np.mean(parts, axis=0) for parts in zip(*before, strict=True)], atol=1e-6)
+    for model, weights in zip(models, before, strict=True):
+        assert_equal(model, weights)
+    wise = average_weights(models[:2], (0.3, 0.7))  # WiSE-FT
+    assert_equal(wise, combined(0.3, models[0], 0.7, models[1]), atol=1e-6)
+    # Equation 5 from geometry: where a line to the center is perpendicular to both changes.
+    start, first, second = tiny_vit(0), tiny_vit(1), tiny_vit(2)
+    origin, changes, rng = start.get_weights(), [], np.random.default_rng(3)
+    for tensor in origin:
+        # Orthogonal directions and a common one: a known angle.
+        a, b, c = (rng.normal(size=tensor.size) for _ in range(3))
+        basis, _ = np.linalg.qr(np.stack([a, b, c], 1)) if tensor.size > 2 else (np.eye(3), None)
+        changes.append([(basis[:, 2] + basis[:, i]).reshape(tensor.shape) for i in (0, 1)])
+    for i, run in enumerate((first, second)):
+        run.set_weights([o + c[i] for o, c in zip(origin, changes, strict=True)])
+    stock = model_stock(start, [first, second])
+    cosine = 0.5  # of (common + one) and (common + other), all of length 1
+    ratio = 2 * cosine / (1 + cosine)
+    expected = [o + ratio * (x + y) / 2 for o, (x, y) in zip(origin, changes, strict=True)]
+    assert_equal(stock, expected, atol=1e-5)
+    start, first, second = tiny_vit(0), tiny_vit(1), tiny_vit(2)
+    assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
+    opposed = tiny_vit(3)
+    opposed.set_weights(combined(2, start, -1, first))
+    assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
+    # A head that starts from zeros is the mean.
+    start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
+    heads = [m.get_layer("head") for m in (model_stock(start, [first, second]), first, second)]
+    assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
+
+
+def test_errors_of_averages() -> None:
+    wider, headless = tiny_vit(1, num_classes=4), tiny_vit(0, num_classes=0)
+    for call, *words in (
+        (lambda: average_weights([]), "no model"),
+        (lambda: average_weights([tiny_vit(0), wider]), "Model 1", "'head/bias' ((3,) and (4,))"),
+        (
+            lambda: average_weights([tiny_vit(0), tiny_vit(1)], (0.5, 0.6)),
+            "shares=(0.5, 0.6)",
+            "sum 1",
+        ),
+        (lambda: average_weights([tiny_vit(0)], (float("nan"),)), "shares[0]=nan"),
+        (lambda: model_stock(tiny_vit(0), [tiny_vit(1)]), "two or more", "not 1"),
+        (lambda: model_stock(headless, [tiny_vit(1), tiny_vit(2)]), "differs", "head/"),
+    ):
+        with refused(*words):
+            call()
+
+
+BALANCED = Recipe(source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=3e-3)
+COUNTS = [40, 8, 2]
+GRAY = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 2, "input_shape": (8, 8, 1)}
+
+
+def unbalanced(counts: list[int] = COUNTS) -> data.Splits:
+    random, parts = np.random.default_rng(0), []
+    for of_class in (counts, [20] * 3):
+        labels = random.permutation(np.repeat(range(3), of_class))
+        images = 60 * labels[:, None, None, None] + random.integers(0, 100, (len(labels), 8, 8, 1))
+        parts.append((images.astype("uint8"), labels))
+    return common.splits_of(tuple("abc"), *parts[0], parts[1])
+
+
+def gray_vit(task: Task | None = None) -> Any:
+    keras.utils.set_random_seed(0)
+    classes = 3 if task is None else task.outputs
+    return keras_vit.VisionTransformer(**GRAY, num_classes=classes, task=task)
+
+
+def balanced(folder: Path, balance: str, splits: data.Splits | None = None, **options: Any) -> Any:
+    model, recipe = gray_vit(), replace(BALANCED, balance=balance)
+    fit(model, recipe, splits or unbalanced(), folder, print_fn=lambda line: None, **options)
+    return model
+
+
+@pytest.mark.parametrize("balance", ["sampling", pytest.param("logits", marks=pytest.mark.slow)])
+def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
+    whole = balanced(tmp_path / "whole", balance)
+    options = {"checkpoint_seconds": 0, "callbacks": [StopAt(10, KeyboardInterrupt)]}
+    with pytest.raises(KeyboardInterrupt):
+        balanced(tmp_path / "cut", balance, **options)
+    # A run with other classes, or another way, is not this one.
+    if balance == "logits":  # with "sampling", the loss is the plain one
+        np.testing.assert_allclose(whole.loss.log_priors, log_priors(COUNTS))
+        with pytest.raises(RunMismatchError, match="loss"):
+            balanced(tmp_path / "cut", balance, unbalanced([38, 9, 3]))
+    with pytest.raises(RunMismatchError):
+        balanced(tmp_path / "cut", "none")
+    assert_equal(balanced(tmp_path / "cut", balance, checkpoint_seconds=0), whole)
+
+
+def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
+        compile_model(gray_vit(), replace(BALANCED, balance="weights"), 9)
+    recipe = replace(BALANCED, balance="logits")
+    with pytest.raises(ValueError, match="give 'weights', or leave it out"):
+        compile_model(gray_vit(Multilabel(size=3)), recipe, 9, targets=np.zeros((4, 3)))
+    with pytest.raises(ValueError, match="balance='weight'"):
+        replace(BALANCED, balance="weight")
+    model = gray_vit()
+    compile_model(model, recipe, 9, targets=[0, 0, 1, 2])
+    loaded = reloaded(model, tmp_path)
+    np.testing.assert_allclose(loaded.loss.log_priors, np.log([0.5, 0.25, 0.25]))
+    images = np.zeros((2, 8, 8, 1), "float32")
+    np.testing.assert_allclose(model.predict(images), loaded.predict(images), atol=1e-6)
+
+
+def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -> None:
+    """Where present labels weigh as much as absent ones, that is a probability of one half."""
+    task, labels = Multilabel(("a", "b")), np.zeros((100, 2), "float32")
+    labels[:50, 0], labels[:2, 1] = 1, 1
+    splits = common.splits_of(task, np.zeros((100, 8, 8, 1), np.uint8), labels)
+    model, recipe = gray_vit(task), replace(BALANCED, balance="weights", learning_rate=1e-9)
+    fit(model, recipe.scaled(steps=2), splits, tmp_path, print_fn=lambda line: None)
+    # 98 absent ones are 93.4 effective ones, and one more of each side is counted.
+    bias = [0, np.log(3 / 99) + np.log((1 - 0.999**98) / (1 - 0.999**2))]
+    np.testing.assert_allclose(model.get_layer("head").bias, bias, atol=1e-5)
+
+
+def test_a_probe_and_its_choice_are_balanced() -> None:
+    split, model = unbalanced().train, gray_vit()
+    labels, scores = evaluation.predict_split(model, split)
+    metrics = pytest.importorskip("sklearn.metrics")
+    expected = metrics.balanced_accuracy_score(labels, scores.argmax(1))
+    assert balanced_accuracy(model, split, 8) == pytest.approx(expected)
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    random, ways = np.random.default_rng(0), ("weights", "logits", "sampling")
+    y, test_y = np.repeat([0, 1], [200, 20]), np.repeat([0, 1], 500)
+    x, test_x = (random.normal(size=(len(of), 3)) + 0.8 * of[:, None] for of in (y, test_y))
+    known = x, y, test_x, test_y
+    probes = {way: evaluation.linear_probe(*known, balance=way) for way in ("none", *ways)}
+    for way in ways:  # the test features are of classes alike
+        assert probes[way].accuracy > probes["none"].accuracy + 0.05
+    np.testing.assert_allclose(probes["logits"].kernel, probes["none"].kernel)
+    shift = probes["none"].bias - probes["logits"].bias
+    np.testing.assert_allclose(shift, np.log([200 / 220, 20 / 220]), rtol=1e-4)
+    probe = probes["sampling"]
+    scale, mean = x.std(axis=0), x.mean(axis=0)
+    theirs = linear_model.LogisticRegression(C=probe.strength, class_weight="balanced")
+    theirs.fit((x - mean) / scale, y)
+    ours = (test_x @ probe.kernel + probe.bias).argmax(1)
+    np.testing.assert_array_equal(theirs.predict((test_x - mean) / scale), ours)
+
+
+def grouped(groups: np.ndarray) -> data.Splits:
+    splits = unbalanced([60, 45, 30])
+    train: Any = splits.train.take(range(135))
+    train.groups = groups
+    train._per_example = (*train._per_example, "groups")
+    return replace(splits, splits={**splits.splits, "train": train})
+
+
+def test_groups_are_held_out_as_a_whole() -> None:
+    splits = grouped(np.random.default_rng(1).integers(0, 27, 135))
+    kept = [hold_out(splits, 0.2), hold_out(splits, 0.2, seed=1), hold_out_to_choose(splits)]
+    for number, (rest, part) in enumerate(kept):
+        assert not set(rest.train.groups) & set(part.groups)
+        assert len(rest.train) + len(part) == 135
+        assert 15 <= len(part) <= 40
+        assert number == 2 or np.bincount(part.labels(), minlength=3).min() >= 2
+    # A class of one group stays in training.
+    labels = unbalanced([60, 45, 30]).train.labels()
+    splits = grouped(np.where(labels == 2, 0, 1 + np.arange(135) // 5))
+    for seed in range(5):
+        rest, _ = hold_out_to_choose(splits, seed)
+        assert set(rest.train.labels()) == {0, 1, 2}
+    assert set(hold_out(splits, 0.3)[0].train.labels()) == {0, 1, 2}
+    with pytest.raises(ValueError, match="all training images of c: give another seed"):
+        hold_out(splits, 0.7)  # where most of every class is to be held out
+
+
+def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed(splits: data.Splits, **options: Any) -> list[str]:
+        lines: list[str] = []
+        monkeypatch.setattr(run_module, "load_splits", lambda job: splits)
+        Run(Job("digits", tmp_path / "run", recipe="digits", **options), lines.append).load()
+        return [line for line in lines if line.startswith(("training images", "note: rare"))]
+
+    counts = "training images: a 40, b 8, c 2: 20 times as many of the largest as of the smallest"
+    note = "note: rare ones are predicted seldom; --balance (weights, logits, sampling) may help"
+    assert printed(unbalanced()) == [counts, note]
+    assert printed(unbalanced(), balance="logits") == [counts]
+    assert printed(unbalanced([10, 9, 8]), balance="logits") == []
+    assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
+    ages = Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
+    with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
+        printed(common.splits_of(*ages), balance="logits")

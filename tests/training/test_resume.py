@@ -4,7 +4,6 @@ import itertools
 import random
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import safetensors
 from safetensors.numpy import save_file
 
-from keras_vit import data
 from keras_vit.training import resume
 from keras_vit.training.resume import DamagedCheckpointWarning, ResumableRun, RunMismatchError
 from keras_vit.training.state_file import is_state, open_state, write_state
@@ -160,28 +158,6 @@ def test_several_steps_an_execution(tmp_path: Path) -> None:
     assert cut_and_resumed(tmp_path / "cut", 5, make, **options)[:2] == (history, weights(whole))
     with pytest.raises(ValueError, match="steps_per_epoch=7 must be a multiple of"):
         fit(run_in(tmp_path / "cut"), make(9), steps_per_epoch=7)
-
-
-def test_the_real_pipeline(tmp_path: Path) -> None:
-    """Shuffled, augmented and mixed digits; epochs of 5 steps over passes of 6 batches."""
-    digits, mixed = data.load("digits").train, replace(data.AUGMENTATIONS["digits"], mixup=0.4)
-    options = {"channels": 1, "num_classes": 10, "augment": mixed, "repeat": True}
-
-    def pipeline(start_step: int) -> Any:
-        return data.pipeline(digits, 8, 256, training=True, start_step=start_step, **options)
-
-    def fit_digits(folder: str, seed: int, *callbacks: Any) -> tuple[Any, bytes]:
-        keras.utils.set_random_seed(seed)
-        layers = [keras.layers.Flatten(), keras.layers.Dropout(0.2), keras.layers.Dense(10)]
-        model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-        model.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True))
-        run = run_in(tmp_path / folder)
-        history = run.fit(model, pipeline, EPOCHS, STEPS, callbacks=callbacks, verbose=0)
-        return history.history, weights(model)
-
-    with pytest.raises(Killed):
-        fit_digits("cut", 1, StopAt(18))
-    assert fit_digits("cut", 2) == fit_digits("whole", 1)
 
 
 @pytest.fixture(scope="module")
