@@ -1,4 +1,8 @@
-"""Runs the cases in the packages they are of, and writes what came out beside this file."""
+"""Runs the cases in the packages they are of, and writes what came out beside this file.
+
+What a case is stands in its JSON: of a new one, `package`, `class`, `config` (of timm: `model_args`
+in it), `images` and `seed`; and `plain` where gradients are recorded, `call`, `like`, `resampled`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from tests.golden.peers import weights
-from tests.golden.peers.cases import CASES
 
 Arrays = dict[str, np.ndarray]
 COUNTERS = "num_batches_tracked"  # of batch norms: integers, which nothing reads
@@ -55,22 +58,22 @@ PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
 }
 
 
-def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
+def hugging_face(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case as `from_pretrained` reads it, its config.json, and its tensors."""
     import transformers
 
-    made = getattr(transformers, spec["class"])
-    model = made(made.config_class(**spec["arguments"]))
+    made = getattr(transformers, case["class"])
+    model = made(made.config_class.from_dict(dict(case["config"])))
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
-        file = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
         fixed = (COUNTERS, *FIXED.get(model.config.model_type, ()))
-        for name in file:
-            if not name.endswith(fixed):
-                file[name] = weights.tensor(name, file[name].shape, spec["seed"])
-        for name in spec.get("zeros", ()):
-            file[name] = np.zeros_like(file[name])
+        file = {
+            name: old if name.endswith(fixed) else weights.tensor(name, old.shape, case["seed"])
+            for name, old in load_file(path).items()
+        }
+        if "tensors" in case:  # recorded before, maybe with other names or values that are fixed
+            file = weights.tensors(case)
         save_file(file, path, {"format": "pt"})
         model, info = made.from_pretrained(folder, output_loading_info=True)
         assert not any(info.values()), info
@@ -88,21 +91,26 @@ def as_file(model: torch.nn.Module) -> Arrays:
         return load_file(Path(folder) / "model.safetensors")
 
 
-def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
+def timm(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case, the config.json timm writes for it, and the tensors of its file."""
     import timm
     from timm.models import _hub, beit, eva, vision_transformer
 
-    model = timm.create_model(spec["class"], **spec["arguments"])
+    arguments = case["config"]["model_args"]
+    # How it takes its positions to another size: as its entry point does, or as it runs.
+    is_filtered = case.get("resampled", {}).get("how", "").startswith("checkpoint_filter_fn")
+    if "resampled" in case and not is_filtered:
+        arguments = {**arguments, "dynamic_img_size": True}
+    model = timm.create_model(case["class"], **arguments)
     shapes = {name: tuple(values.shape) for name, values in model.state_dict().items()}
-    file = {name: weights.tensor(name, shape, spec["seed"]) for name, shape in shapes.items()}
+    file = {name: weights.tensor(name, shape, case["seed"]) for name, shape in shapes.items()}
     with tempfile.TemporaryDirectory() as folder:
         _hub.save_config_for_hf(model, str(Path(folder) / "config.json"))
         config = json.loads((Path(folder) / "config.json").read_text())
     state = {name: torch.from_numpy(value) for name, value in file.items()}
-    if "resampled" in spec and not spec["arguments"].get("dynamic_img_size"):
-        size = tuple(spec["images"][1:3])
-        model = timm.create_model(spec["class"], **{**spec["arguments"], "img_size": size})
+    if is_filtered:
+        size = tuple(case["images"][1:3])
+        model = timm.create_model(case["class"], **{**arguments, "img_size": size})
         # timm's filter of checkpoints for a model, as its entry point would apply it.
         kinds = {"Beit": beit, "Eva": eva}
         module = kinds.get(type(model).__name__, vision_transformer)
@@ -203,52 +211,48 @@ def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray
 
 def record(name: str) -> tuple[dict[str, Any], Arrays]:
     """What is to be written of a case: JSON and arrays."""
-    spec = CASES[name]
-    package = spec["package"]
+    own = json.loads((weights.FOLDER / f"{name}.json").read_text())
+    case = {"name": name, **weights.case(name)}
+    package, like, is_resampled = case["package"], own.get("like"), "resampled" in case
     torch.manual_seed(0)
-    model, config, file = (hugging_face if package == "transformers" else timm)(spec)
+    model, config, file = (hugging_face if package == "transformers" else timm)(case)
     model.eval().requires_grad_()
-    case = {"name": name, "package": package, "version": importlib.metadata.version(package)}
-    case |= {"class": spec["class"], "config": config} | {k: spec[k] for k in ("images", "seed")}
+    case |= {"version": importlib.metadata.version(package), "config": config}
     case["tensors"] = {key: list(value.shape) for key, value in file.items()}
-    case |= {key: spec[key] for key in ("call", "resampled") if spec.get(key)}
-    if (weights.FOLDER / f"{name}.json").is_file() and "note" in (old := weights.case(name)):
-        case["note"] = old["note"]  # which a person wrote there
-    made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
+    made = {key: weights.tensor(key, value.shape, case["seed"]) for key, value in file.items()}
     fixed = {f"fixed {k}": v for k, v in file.items() if not np.array_equal(v, made[k])}
     case["fixed"] = [key.removeprefix("fixed ") for key in fixed]
 
     images = torch.from_numpy(weights.images(case)).permute(0, 3, 1, 2).contiguous()
-    call = dict(spec.get("call", {}))
+    call = dict(case.get("call", {}))
     if call.get("noise") == "arange":  # ViTMAE shuffles its patches by it
         patch = model.config.patch_size
         count = (images.shape[2] // patch) * (images.shape[3] // patch)
         call["noise"] = torch.arange(count).float().expand(len(images), -1)
     images.requires_grad_()
-    if "resampled" in spec and hasattr(model, "grid_size"):
+    if is_resampled and hasattr(model, "grid_size"):
         to_grid(model, tuple(side // model.config.patch_size for side in images.shape[2:]))
     found = run(model, images, call)
     case["output"] = next(k for k in ("logits", "pooled", "encoder_norm") if k in found)
     arrays = {key: value.detach().numpy() for key, value in found.items()}
     case["rounding"] = rounding(model, images, call, arrays)
-    if spec.get("plain"):
+    if own.get("plain"):
         output = found[case["output"]]
         towards = torch.from_numpy(weights.direction(case, tuple(output.shape)))
         (output * towards).sum().backward()
-        arrays["gradients"] = gradients(model, list(file), spec["seed"])
+        arrays["gradients"] = gradients(model, list(file), case["seed"])
         arrays["gradient_images"] = images.grad.permute(0, 2, 3, 1).numpy()
     else:
         last = max(key for key in arrays if key.startswith("block_"))
         arrays = {k: v for k, v in arrays.items() if not k.startswith("block_") or k == last}
-        if "resampled" not in spec and "like" in spec:  # the plain case with another seed
+        if like and not is_resampled:  # the plain case with another seed
             arrays.pop(last)
         if case["output"] != "encoder_norm":
             arrays.pop("encoder_norm", None)
-    if "like" not in spec:
+    if not like:
         return case, arrays | fixed
     case["rounding"] = {k: v for k, v in case["rounding"].items() if k in arrays}
-    kept = ("name", "seed", "images", "call", "resampled", "rounding")
-    return {"like": spec["like"]} | {k: case[k] for k in kept if k in case}, arrays
+    return {key: case[key] for key in own}, arrays
 
 
 def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
@@ -267,10 +271,11 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="those to record; all by default")
     parser.add_argument("--package", choices=("transformers", "timm"), help="only its cases")
     given = parser.parse_args()
-    if unknown := set(given.cases) - set(CASES):
+    cases = sorted(path.stem for path in weights.FOLDER.glob("*.json"))
+    if unknown := set(given.cases) - set(cases):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    for name in given.cases or CASES:
-        if given.package in (None, CASES[name]["package"]):
+    for name in given.cases or cases:
+        if given.package in (None, weights.case(name)["package"]):
             write(name, *record(name))
 
 
