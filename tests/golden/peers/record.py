@@ -6,11 +6,12 @@ in it), `images` and `seed`; and `plain` where gradients are recorded, `call`, `
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib.metadata
 import json
 import math
+import re
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,35 +28,6 @@ COUNTERS = "num_batches_tracked"  # of batch norms: integers, which nothing read
 # Of ViTMAE, sines and cosines; of EoMT, buffers of its training.
 FIXED = {"vit_mae": ("position_embeddings", "decoder_pos_embed")}
 FIXED |= dict.fromkeys(("eomt", "eomt_dinov3"), ("attn_mask_probs", "empty_weight"))
-
-# Where a class keeps its blocks, the norm over all tokens after them, and its heads.
-PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
-    "CLIPVisionModelWithProjection": ("vision_model.encoder.layers", None, ("visual_projection",)),
-    "SiglipVisionModel": ("encoder.layers", "post_layernorm", ()),
-    "Dinov2Model": ("encoder.layer", "layernorm", ()),
-    "Dinov2ForImageClassification": ("dinov2.encoder.layer", "dinov2.layernorm", ("classifier",)),
-    "Dinov2WithRegistersModel": ("encoder.layer", "layernorm", ()),
-    "Dinov2WithRegistersForImageClassification": (
-        *("dinov2_with_registers.encoder.layer", "dinov2_with_registers.layernorm"),
-        ("classifier",),
-    ),
-    "DepthAnythingForDepthEstimation": ("backbone.encoder.layer", "backbone.layernorm", ()),
-    "DPTForDepthEstimation": ("dpt.encoder.layer", None, ()),
-    "DPTForSemanticSegmentation": ("dpt.encoder.layer", None, ()),
-    "EomtForUniversalSegmentation": ("layers", "layernorm", ()),
-    "EomtDinov3ForUniversalSegmentation": ("layers", "layernorm", ()),
-    "DINOv3ViTModel": ("model.layer", "norm", ()),
-    "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
-    "DeiTForImageClassificationWithTeacher": (
-        *("deit.layers", "deit.layernorm"),
-        ("cls_classifier", "distillation_classifier"),
-    ),
-    "ViTMAEModel": ("layers", "layernorm", ()),
-    "ViTMAEForPreTraining": ("vit.layers", "vit.layernorm", ()),
-    "BeitForImageClassification": ("beit.layers", "beit.layernorm", ("classifier",)),
-    "ViTModel": ("layers", "layernorm", ()),
-    "ViTForImageClassification": ("vit.layers", "vit.layernorm", ("classifier",)),
-}
 
 
 def hugging_face(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
@@ -119,24 +91,36 @@ def timm(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     return model, config, file
 
 
-def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
-    """Where the blocks, the norm after them and the heads of a model are."""
+def places(model: torch.nn.Module) -> tuple[str, list[str], list[str]]:
+    """Where the blocks, the norm over all tokens after them and the heads of a model are."""
+    names = [name for name, _ in model.named_modules()]
+    blocks = next(name for name in names if re.search(r"(^|\.)(layers?|blocks)$", name))
+    # CLIP's is of the class token alone; DPT's reads tokens before it.
+    has_norm = not type(model).__name__.startswith(("CLIP", "DPT"))
+    norms = [
+        name
+        for name in names
+        if re.search(r"(^|\.)(norm|layernorm|post_layernorm)$", name)
+        and blocks.startswith(name.rpartition(".")[0])
+    ]
+    heads = ("classifier", "cls_classifier", "distillation_classifier", "visual_projection")
     if not hasattr(model, "save_pretrained"):
-        return "blocks", "norm", ("head", "head_dist") if hasattr(model, "head_dist") else ("head",)
-    return PLACES[type(model).__name__]
+        heads = ("head", "head_dist")
+    return blocks, norms[:1] if has_norm else [], [name for name in heads if name in names]
 
 
 def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -> dict[str, Any]:
     """All that is recorded of a forward pass, as tensors."""
-    blocks, norm, heads = places(model)
+    blocks, norms, heads = places(model)
     seen: dict[str, Any] = {}
 
     def keep(name: str) -> Callable:
         return lambda module, inputs, output: seen.update({name: output, f"{name} in": inputs[0]})
 
     watched = {f"block_{i}": block for i, block in enumerate(model.get_submodule(blocks))}
-    if norm and not isinstance(model.get_submodule(norm), torch.nn.Identity):
-        watched["encoder_norm"] = model.get_submodule(norm)
+    for norm in norms:
+        if not isinstance(model.get_submodule(norm), torch.nn.Identity):
+            watched["encoder_norm"] = model.get_submodule(norm)
     watched |= {name: model.get_submodule(name) for name in heads}
     hooks = [module.register_forward_hook(keep(name)) for name, module in watched.items()]
     encoder = model.vit if type(model).__name__ == "ViTMAEForPreTraining" else model
@@ -266,18 +250,6 @@ def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
     print(name, *(f"{key}{list(value.shape)}" for key, value in arrays.items()), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="those to record; all by default")
-    parser.add_argument("--package", choices=("transformers", "timm"), help="only its cases")
-    given = parser.parse_args()
-    cases = sorted(path.stem for path in weights.FOLDER.glob("*.json"))
-    if unknown := set(given.cases) - set(cases):
-        parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    for name in given.cases or cases:
-        if given.package in (None, weights.case(name)["package"]):
-            write(name, *record(name))
-
-
 if __name__ == "__main__":
-    main()
+    for each in sys.argv[1:] or sorted(path.stem for path in weights.FOLDER.glob("*.json")):
+        write(each, *record(each))
