@@ -18,7 +18,6 @@ HOMES = {
     "tests/distribution/": "jax",
     "tests/test_damage.py": "tensorflow",
     "tests/test_faults.py": "tensorflow",
-    "tests/test_output_folder.py": "tensorflow",
 }
 # What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
@@ -35,7 +34,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/exporting/test_formats.py::test_a_file_averages_over_the_views": BACKENDS,
     "tests/evaluation/test_many_classes.py": BACKENDS,
     "tests/exporting/test_one_preparation.py": ("torch",),
-    "tests/exporting/test_saved_model.py": BACKENDS,
     "tests/exporting/test_tasks.py": ("tensorflow",),
     "tests/inspection/test_documents.py": ("tensorflow",),
     "tests/models/test_compiled.py::test_xla_compiles_long_calls[BiT": BACKENDS,
@@ -43,7 +41,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/models/test_compiled.py::test_xla_compiles_long_calls[hybrid": BACKENDS,
     "tests/models/test_threads.py": ("tensorflow", "jax"),
     "tests/test_backends.py::test_files_give_the_same_elsewhere": BACKENDS,
-    "tests/test_backends.py::test_importing_costs_little": BACKENDS,
     "tests/test_backends.py::test_without_tensorflow": BACKENDS,
     "tests/test_benchmark": BACKENDS,
     "tests/training/test_distillation.py::test_files_and_configurations": ("tensorflow",),
