@@ -277,7 +277,7 @@ def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: Out
     assert ((out / "model.keras").read_text(), contents(home / "documents")) == ("new", before)
 
 
-@pytest.mark.parametrize("stage", range(9))
+@pytest.mark.parametrize("stage", range(13))
 def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder) -> None:
     """Between any two renames or deletions the next attempt finds everything it needs."""
     write(former_run(out) / "notes.txt", "mine")
