@@ -18,7 +18,6 @@ HOMES = {
     "tests/distribution/": "jax",
     "tests/test_damage.py": "tensorflow",
     "tests/test_faults.py": "tensorflow",
-    "tests/test_output_folder.py": "tensorflow",
     "tests/training/test_habits.py": "tensorflow",  # checks must stand outside of traced steps
 }
 # What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
@@ -35,7 +34,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/exporting/test_formats.py::test_a_file_averages_over_the_views": BACKENDS,
     "tests/evaluation/test_many_classes.py": BACKENDS,
     "tests/exporting/test_one_preparation.py": ("torch",),
-    "tests/exporting/test_saved_model.py": BACKENDS,
     "tests/exporting/test_tasks.py": ("tensorflow",),
     "tests/inspection/test_documents.py": ("tensorflow",),
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[BiT": BACKENDS,
@@ -43,7 +41,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[hybrid": BACKENDS,
     "tests/trainer/test_trainer.py::test_threads": ("tensorflow", "jax"),
     "tests/test_backends.py::test_files_give_the_same_elsewhere": BACKENDS,
-    "tests/test_backends.py::test_importing_costs_little": BACKENDS,
     "tests/test_backends.py::test_without_tensorflow": BACKENDS,
     "tests/test_benchmark": BACKENDS,
     "tests/training/test_distillation.py::test_files_and_configurations": ("tensorflow",),

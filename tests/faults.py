@@ -18,7 +18,10 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass
 class Fault:
-    """Which write fails, and which one it was; `happened` is None when there were fewer."""
+    """Which write fails, and which one it was; `happened` is None when there were fewer.
+
+    With `error` 0 it is a kill: this write and all that follow end by a KeyboardInterrupt.
+    """
 
     folder: str
     number: int
@@ -36,8 +39,10 @@ class Fault:
         if not any(os.path.abspath(path).startswith(self.folder) for path in paths):
             return
         self.seen += 1
-        if self.seen > self.number and self.happened is None:
+        if self.seen > self.number and (self.happened is None or not self.error):
             self.happened = f"{event} {paths}"
+            if not self.error:
+                raise KeyboardInterrupt
             raise OSError(self.error, os.strerror(self.error), paths[0])
 
 

@@ -4,8 +4,11 @@ import ast
 import re
 from collections import Counter
 from graphlib import TopologicalSorter
+from importlib import metadata
 
 from docs.tools.house import PICTURE, arrows, budgets, draw, floors, line_counts, modules, room
+from keras_vit._base.version import DISTRIBUTION
+from tests.conftest import REPOSITORY
 
 
 def test_every_room_has_a_floor_and_arrows_point_down() -> None:
@@ -66,3 +69,21 @@ def test_rooms_keep_to_their_budgets() -> None:
     counts, most = line_counts(), budgets()
     assert {n: c for n, c in counts.items() if c > most[n]} == {}, "take away, or say why it grows"
     assert {n: c for n, c in counts.items() if c < most[n] - 150} == {}, "lower these budgets"
+
+
+PLACES = ("keras_vit/**/*.py", "examples/*.py", "benchmarks/*.py", "*.md", "docs/*.md")
+TEXTS = sorted(path for pattern in PLACES for path in REPOSITORY.glob(pattern))
+EXTRAS = set(metadata.metadata(DISTRIBUTION).get_all("Provides-Extra"))
+
+
+def test_nothing_installs_the_other_project() -> None:
+    assert len(TEXTS) > 100
+    wrong: list[str] = []
+    for path in TEXTS:
+        text = path.read_text("utf-8")
+        wrong += [f"{path}: {other}" for other in ("keras_vit[", "keras-vit[") if other in text]
+        groups = re.findall(rf"(?:{DISTRIBUTION}|'\.)\[([a-z,]+)\]", text)
+        for call in re.findall(r'install_command\(("[^)]*)\)', text):
+            groups.append(",".join(re.findall(r"\w+", call)))
+        wrong += [f"{path}: [{group}]" for group in groups if not set(group.split(",")) <= EXTRAS]
+    assert not wrong

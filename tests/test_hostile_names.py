@@ -1,6 +1,7 @@
 """Names of classes and files are text wherever they are printed, written or plotted."""
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
 from keras_vit_cli import commands as cli
 from keras_vit_cli.report.report_page import report_page
-from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_files import write_report
 from tests.cli.helpers import save_tiny
 from tests.evaluation.outcomes import results_of_classes
@@ -24,6 +24,25 @@ image = pytest.importorskip("PIL.Image")
 PLAIN = tuple(f"class {i}" for i in range(len(NAMES)))
 LABELS = np.arange(2 * len(NAMES)) % len(NAMES)
 LOGITS = 9.0 * np.eye(len(NAMES))[np.roll(LABELS, 1)]  # all wrong
+
+
+def test_what_is_printable() -> None:
+    for name, printed in (
+        ("photo[final].jpg", "photo[final].jpg"),
+        ("Blüte 花.jpg", "Blüte 花.jpg"),
+        ("نمی‌خواهم", "نمی‌خواهم"),  # its joiner belongs to the word
+        ("a\x1b[2Jb", "a\\x1b[2Jb"),
+        ("one\ntwo\r\t", "one\\ntwo\\r\\t"),
+        ("a\x00\x07\x7f", "a\\x00\\x07\\x7f"),
+        ("gpj.\u202egnp", "gpj.\\u202egnp"),
+        ("a\u2028b\u2029", "a\\u2028b\\u2029"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        (os.fsdecode(b"caf\xe9.jpg"), "caf\\xe9.jpg"),
+        ("lone \ud800", "lone \\ud800"),
+        (Path("a\nb"), "a\\nb"),
+    ):
+        assert printable(name) == printed
+        printable(name).encode()  # no surrogate is left
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +92,6 @@ def test_a_printed_report() -> None:
         assert line.startswith(printable(name))
 
 
-def results_of(names: tuple[str, ...], split: data.Split | None = None) -> Results:
-    return results_of_classes(names, LABELS, LOGITS, split)
-
-
 def page(name: str, names: tuple[str, ...]) -> str:
     """A page with the name wherever it has one of a user's."""
     facts = {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name}
@@ -84,7 +99,7 @@ def page(name: str, names: tuple[str, ...]) -> str:
     command = shlex.join(["keras-vit", "train", "--data", name])
     config = {"command": command, "job": job, "recipe": {"source": name}}
     run = Path("runs") / name.replace("/", "")
-    return report_page(name, results_of(names), facts, config, run=run)
+    return report_page(name, results_of_classes(names, LABELS, LOGITS), facts, config, run=run)
 
 
 def test_the_page() -> None:
@@ -116,7 +131,7 @@ def test_the_folder_of_a_run_and_a_plot_of_augmented_images(tmp_path: Path) -> N
     pixels = np.zeros((len(LABELS), 8, 8, 3), np.uint8)
     split = data.ArraySplit("val", NAMES, pixels, LABELS)
     facts = {"bad_files": [[name, "empty"] for name in NAMES]}
-    write_report(tmp_path, results_of(NAMES, split), facts)
+    write_report(tmp_path, results_of_classes(NAMES, LABELS, LOGITS, split), facts)
     written = "report.json report.md report.html confusion.png calibration.png mistakes.png"
     assert {path.name for path in tmp_path.iterdir()} == set(written.split())
     record = json.loads((tmp_path / "report.json").read_text("utf-8"))

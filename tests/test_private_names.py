@@ -90,50 +90,39 @@ DOTTED = re.compile(r"(?:\w+\.)*\w+")
 
 
 def names_in_code(tree: ast.AST) -> Iterator[str]:
-    """Private names of attributes, methods, arguments and strings, and imports from Keras."""
+    """Names of attributes, methods, arguments and strings, and imports from within Keras."""
     nodes = list(ast.walk(tree))
     # Parts of texts are not names.
-    texts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
-        if id(node) in texts:
-            continue
-        if isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.ClassDef):
-            yield from (part.name for part in node.body if isinstance(part, ast.FunctionDef))
-        elif isinstance(node, ast.keyword):
-            yield node.arg or ""
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if DOTTED.fullmatch(node.value):
-                yield from node.value.split(".")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.startswith("keras.src"))
+        match node:
+            case ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.ClassDef(body=body):
+                yield from (part.name for part in body if isinstance(part, ast.FunctionDef))
+            case ast.Constant(value=str(text)) if DOTTED.fullmatch(text) and id(node) not in parts:
+                yield from text.split(".")
+            case ast.ImportFrom(module=str(module)) if module.startswith("keras.src"):
+                yield from (f"{module}.{name.name}" for name in node.names)
+            case ast.Import(names=names):
+                yield from (name.name for name in names if name.name.startswith("keras.src"))
 
 
 def names_defined(tree: ast.AST) -> Iterator[str]:
-    """What a file of the package itself gives a name: functions, classes, attributes of `self`."""
+    """What a file gives a name: functions, classes, arguments, variables, attributes of `self`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-                yield node.attr
-        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "self.__dict__":
-            yield ast.literal_eval(node.slice)
-
-
-def others_private(used: set[str], ours: set[str]) -> set[str]:
-    """Names among those used that are Keras's, or that the package does not define itself."""
-    public = {"_replace", "_asdict", "_fields"}  # of named tuples
-    private = {name for name in used if NAME.fullmatch(name)} - public
-    imports = {name for name in used if name.startswith("keras.src.")}
-    return imports | (private & private_names()) | (private - ours)
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.arg(arg=name)
+            ):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
 
 
 def exists(name: str, where: str) -> bool:
@@ -177,6 +166,8 @@ def test_no_other_private_name_is_used() -> None:
     used = {name for tree in trees for name in names_in_code(tree)}
     ours = {part for file in files for part in file.relative_to(REPOSITORY).with_suffix("").parts}
     ours |= {name for tree in trees for name in names_defined(tree)}
-    private, allowed = others_private(used, ours), {*PRIVATE, IMPORTED}
+    private = {name for name in used if NAME.fullmatch(name)} - {"_replace", "_asdict", "_fields"}
+    imports = {name for name in used if name.startswith("keras.src.")}
+    private, allowed = imports | private & private_names() | private - ours, {*PRIVATE, IMPORTED}
     assert private <= allowed, f"{private - allowed} are not in the table"
     assert allowed <= used, f"{allowed - used} are not used any more: leave them out of the table"

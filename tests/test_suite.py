@@ -1,10 +1,14 @@
-"""How large the suite is: what runs on which backends, so that growth is seen."""
+"""How large the suite is: what runs on which backends, so that growth is seen; and its models."""
 
 import runpy
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tests import bank
 from tests.backends import BACKENDS, COLLECTED, HOMES, THOROUGH, backends_of
 from tests.conftest import REPOSITORY
 
@@ -51,3 +55,23 @@ def test_seeded_faults_are_still_in_the_code_and_name_tests() -> None:
     for fault in faults:
         assert (REPOSITORY / fault.file).read_text("utf-8").count(fault.code) == 1, fault.reason
         assert all((REPOSITORY / name).exists() for name in fault.tests.split()), fault.reason
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "weights": lambda model: model.set_weights([w + 1 for w in model.get_weights()]),
+    "names": lambda model: setattr(model, "class_names", ("a", "b")),
+    "frozen": lambda model: setattr(model.get_layer("head"), "trainable", False),
+    "compiled": lambda model: model.compile("sgd", "mse"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_test_changes_is_as_before_in_the_next(change: str) -> None:
+    model = bank.tiny()
+    before, weights = bank._state(model), model.get_weights()
+    CHANGES[change](model)
+    bank.restore()
+    again = bank.tiny()
+    assert bank._state(again) == before
+    np.testing.assert_equal(again.get_weights(), weights)
+    assert (again is model) == (change == "weights")

@@ -104,7 +104,7 @@ def pairs(
 ) -> Any:
     """A test's kinds in every format: some quick, in turns one thorough in each, others slow.
 
-    Slow as well are the kinds for which another test stands.
+    Slow as well are the kinds for which another test, or a quick row, stands.
     """
     turns, thorough, slow = min(len(FORMATS), len(kinds)), pytest.mark.thorough, pytest.mark.slow
     others = [thorough if k not in stood_for else slow for k in kinds]
@@ -148,10 +148,3 @@ def evaluation_images(files: Sequence[Path], size: tuple[int, int]) -> np.ndarra
 
     contents = (tf.constant(file.read_bytes()) for file in files)
     return np.stack([data.evaluation_image(data.decode_image(c), size).numpy() for c in contents])
-
-
-def hundred_photographs(shared: Path) -> list[Path]:
-    folder = shared / "photos" / "flowers"
-    files = [folder / line for line in (folder / "val.txt").read_text().split()][::4][:100]
-    assert len(files) == 100
-    return files

@@ -18,7 +18,14 @@ from keras_vit_cli.serve.images import prepare
 from keras_vit_cli.serve.model import load_served
 from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
-from tests.exporting.artifacts import Artifacts, formats
+from tests.exporting.artifacts import (
+    Artifacts,
+    evaluation_images,
+    exported,
+    formats,
+    probabilities,
+)
+from tests.models.test_common import build
 
 pytestmark = pytest.mark.filterwarnings("ignore::keras_vit.data.DataRangeWarning")
 DEEP = np.linspace(0, 65535, 40 * 30).reshape(40, 30).astype("uint16")
@@ -83,8 +90,7 @@ def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: 
 @pytest.mark.thorough
 def test_bytes_and_splits(model: Any, files: list[Path], artifacts: Artifacts) -> None:
     tf, expected = pytest.importorskip("tensorflow"), answers(model, files)
-    saved_model = tf.saved_model.load(str(artifacts.path("sensitive")))
-    serve = saved_model.signatures["serving_default"]
+    serve = tf.saved_model.load(str(artifacts.path("sensitive"))).signatures["serving_default"]
     outputs = serve(contents=tf.constant([file.read_bytes() for file in files]))
     np.testing.assert_allclose(outputs["probabilities"], expected, atol=2e-5)
     split = data.FileSplit("val", model.class_names, files, [0] * len(files), verified=True)
@@ -110,3 +116,135 @@ def test_a_file_takes_bytes_and_looks_at_the_range(model: Any, artifacts: Artifa
     images[1, 2, 3] = np.nan
     with pytest.raises(ValueError, match="hold nan, first in image 1"):
         file.predict(images)
+
+
+# In an interpreter of its own: it fails where the package would be imported.
+SERVE = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+class Forbidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("keras_vit", "keras"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Forbidden())
+folder, model, *files = sys.argv[1:]
+served = tf.saved_model.load(model).signatures
+answer = served["serving_default"](contents=tf.constant([open(f, "rb").read() for f in files]))
+# Strings as fixed-width bytes: NumPy would pickle objects.
+answer = {k: v.numpy().astype("S") if v.dtype == tf.string else v for k, v in answer.items()}
+np.savez(folder + "/files.npz", **answer)
+np.savez(folder + "/images.npz", **served["images"](images=np.load(folder + "/images.npy")))
+for empty in (served["serving_default"](contents=tf.zeros(0, tf.string)),
+              served["images"](images=tf.zeros((0, 9, 9, 3), tf.uint8))):
+    assert empty["probabilities"].shape == (0, 5) and empty["top_classes"].shape == (0, 3)
+"""
+NAMES = ["ant", "bee", "cat", "dog", "elk"]
+HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
+
+
+def served(path: Path, files: list[Path]) -> dict[str, Any]:
+    """The answers of a SavedModel to files."""
+    import tensorflow as tf
+
+    contents = tf.constant([file.read_bytes() for file in files], tf.string)
+    loaded = tf.saved_model.load(str(path))  # its variables go with it
+    answer = loaded.signatures["serving_default"](contents=contents)
+    return {name: values.numpy() for name, values in answer.items()}
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    """Files of several shapes and kinds, one of them of a kind that is not in the graph."""
+    random = np.random.default_rng(0)
+    files = [tmp_path / name for name in ("0.jpg", "1.png", "2.jpg", "3.png", "4.bmp")]
+    for i, file in enumerate(files):
+        pixels = random.integers(0, 256, (40 + 9 * i, 70 - 5 * i, 3)).astype("uint8")
+        Image.fromarray(pixels).save(file)
+    return files
+
+
+@pytest.mark.thorough
+def test_serves_as_predict_does(
+    photographs: list[Path],
+    artifacts: Artifacts,
+    tmp_path: Path,
+    run_python: Callable[..., str],
+) -> None:
+    model, images = artifacts.model("token"), evaluation_images(photographs[:-1], (32, 32))
+    rounded = np.rint(images).clip(0, 255).astype("uint8")
+    np.save(tmp_path / "images.npy", rounded)
+    path = artifacts.path("token", class_names=NAMES, top_k=3)
+    run_python(SERVE, None, str(tmp_path), str(path), *map(str, photographs), new=True)
+    answer, of_images = np.load(tmp_path / "files.npz"), np.load(tmp_path / "images.npz")
+    expected = probabilities(model, images)
+    assert answer["valid"].tolist() == [True] * 4 + [False]
+    np.testing.assert_allclose(answer["probabilities"][:4], expected, atol=1e-5)
+    of_pixels = probabilities(model, rounded)
+    np.testing.assert_allclose(of_images["probabilities"], of_pixels, atol=1e-5)
+    order = np.argsort(-expected, axis=1)[:, :3]
+    names = [[name.decode() for name in row] for row in answer["top_classes"][:4]]
+    assert names == [[NAMES[i] for i in row] for row in order]
+    # The bad file is a marked row, and the batch around it is served.
+    assert not answer["probabilities"][4].any()
+    assert set(answer["top_classes"][4]) == {b""}
+
+
+@pytest.mark.thorough
+def test_a_model_of_any_size(photographs: list[Path], artifacts: Artifacts) -> None:
+    artifacts.model("any size").class_names = tuple("abcde")
+    answer = served(artifacts.path("any size", image_size=(40, 24)), photographs[:-1])
+    images = evaluation_images(photographs[:-1], (40, 24))
+    expected = probabilities(artifacts.model("any size"), images)
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+
+
+@pytest.mark.thorough
+def test_names_photographs_and_limits_that_nobody_expects(
+    artifacts: Artifacts, tmp_path: Path
+) -> None:
+    """A photograph that its EXIF data turns, the same upright, and one that is too large."""
+    pixels = bank.pixels(40, 70, 3)
+    files = [tmp_path / f"{name}.png" for name in ("turned", "upright", "large")]
+    Image.fromarray(pixels).save(files[0], exif=orientation(6))
+    Image.fromarray(np.rot90(pixels, -1).copy()).save(files[1])
+    Image.new("1", (10_000, 10_000)).save(files[2])
+    artifacts.model("one block", lambda: build("token", depth=1))
+    path = artifacts.path("one block", class_names=HOSTILE_NAMES)
+    answer = served(path, files)
+    assert answer["valid"].tolist() == [True, True, False]
+    first, second, _ = answer["probabilities"]
+    np.testing.assert_array_equal(first, second)
+    names = [name.encode("utf-8", "surrogateescape") for name in HOSTILE_NAMES]
+    order = np.argsort(-first, kind="stable")
+    assert answer["top_classes"][0].tolist() == [names[i] for i in order]
+
+    limited = artifacts.path("one block", max_pixels=40 * 70 - 1)
+    assert served(limited, files)["valid"].tolist() == [False] * 3
+
+
+@pytest.mark.thorough
+def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
+    """Not prepared again where that changes an image of the model's size, as those of timm do."""
+    import tensorflow as tf
+
+    model = build("token", depth=1)
+    model.eval_transform = {"mode": "timm_center", "crop_fraction": 0.5, "interpolation": "bicubic"}
+    file, images = exported(tmp_path / "timm", model), bank.pixels(2, 32, 32, 3)
+    np.testing.assert_allclose(file.predict(images), probabilities(model, images), atol=1e-5)
+    larger = images.repeat(2, axis=1).repeat(2, axis=2)
+    serve_images = tf.saved_model.load(str(file.path)).signatures["images"]
+    answer = serve_images(images=tf.constant(larger))["probabilities"].numpy()
+    prepare = keras_vit.data.evaluation_image
+    center = [prepare(tf.constant(image), (32, 32), model.eval_transform) for image in larger]
+    np.testing.assert_allclose(answer, probabilities(model, np.stack(center)), atol=1e-5)
+    # Files of images have one, three or four channels: no signature takes the bytes of others.
+    model, images = build("token", input_shape=(32, 32, 5), depth=1), bank.pixels(2, 48, 40, 5)
+    file, part = exported(tmp_path, model), images[:, :32, :32]
+    assert file.contract.channels == 5
+    np.testing.assert_allclose(file.predict(part), probabilities(model, part), atol=1e-4)
+    signatures = tf.saved_model.load(str(file.path)).signatures
+    assert sorted(signatures) == ["images", "pixels"]
+    assert signatures["images"](images=tf.constant(images))["probabilities"].shape == (2, 5)

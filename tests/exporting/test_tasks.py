@@ -1,4 +1,4 @@
-"""Every task through every format: the file's answers are the model's, by their names."""
+"""Every task, or several at once, through every format: the answers are the model's by name."""
 
 import zipfile
 from pathlib import Path
@@ -11,14 +11,29 @@ import keras_vit
 from keras_vit import tasks
 from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.novelty import classifier_head
-from keras_vit.exporting import FORMATS, load_exported
+from keras_vit.evaluation.prediction import predict_files
+from keras_vit.exporting import FORMATS, check, load_exported
 from keras_vit.exporting.comparison import decisions_agree
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.openvino_folder import quietly_imported
 from keras_vit.models.answers import answers_of
+from keras_vit.models.combined import combine
 from keras_vit.models.scoring import answer_rows, scoring_model
 from keras_vit.tasks import PredictionSets
+from keras_vit.weights.folders.combined_folder import save_combined
 from tests import bank
 from tests.data.image_fixtures import one_quick
-from tests.exporting.artifacts import PATHS, Artifacts, exported, formats, pairs
+from tests.exporting.artifacts import (
+    LONG,
+    PATHS,
+    Artifacts,
+    contract,
+    exported,
+    formats,
+    opened,
+    pairs,
+)
+from tests.models.test_combined import IMAGES, heads_of
 from tests.models.test_task import TASKS, images, vit
 
 PIXELS = images(8)
@@ -56,15 +71,25 @@ def test_a_file_answers_as_its_model(format: str, kind: str, artifacts: Artifact
     assert file.predict(PIXELS[:0]).shape == (0, model.task.size)
     for one, other in zip(expected, found, strict=True):
         assert model.task.to_text(one) == file.task.to_text(other)
+    assert check(file.path).ok
 
 
-@pairs(("onnx", "torch"), TASKS, ("onnx", "multilabel"), ("torch", "ordinal"))
+@pairs(("onnx", "torch", "openvino"), TASKS, ("onnx", "multilabel"), ("torch", "ordinal"))
 def test_the_outputs_by_name(format: str, kind: str, artifacts: Artifacts) -> None:
     """In the engines themselves: as programs without this package see them."""
     model, path = artifacts.model(kind), str(artifacts.path(kind, format))
     expected, names = answers(model), model.task.answer_names
+    if format == "openvino":
+        ports = quietly_imported().Core().read_model(f"{path}/model.xml")
+        assert [name for port in ports.inputs for name in port.names] == ["images"]
+        assert sorted(n for port in ports.outputs for n in port.names) == sorted(names)
+        # It sends its makers a line per import unless it is told otherwise.
+        assert pytest.importorskip("openvino_telemetry").Telemetry().consent is False
+        return
     if format == "onnx":
         session = pytest.importorskip("onnxruntime").InferenceSession(path)
+        (image,) = session.get_inputs()
+        assert (image.type, image.shape) == ("tensor(uint8)", ["batch", *PIXELS.shape[1:]])
         assert sorted(output.name for output in session.get_outputs()) == sorted(names)
         found = dict(zip(names, session.run(list(names), {"images": PIXELS}), strict=True))
     else:
@@ -138,15 +163,6 @@ def test_answers_with_sets_are_compared() -> None:
     assert same.tolist() == (rows.argmax(1) == 0).tolist()
 
 
-@pytest.mark.parametrize("activation", one_quick(("sigmoid", "linear")))
-def test_activation_is_applied_once(activation: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    kind = "multilabel" if activation == "sigmoid" else "classification"
-    model, plain = vit(task=TASKS[kind], classifier_activation=activation), artifacts.model(kind)
-    model.set_weights(plain.get_weights())
-    found = exported(tmp_path, model).predict(PIXELS)
-    np.testing.assert_allclose(found, answers(plain), atol=1e-5)
-
-
 @formats("onnx", of=("onnx", "torch"))
 def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     model = vit(num_classes=1)
@@ -158,6 +174,7 @@ def test_what_no_task_describes_is_raw(format: str, tmp_path: Path) -> None:
     assert (file.task, file.class_names, file.contract.outputs) == (None, None, ("outputs",))
     raw = bank.outputs(model, PIXELS)
     np.testing.assert_allclose(file.predict(PIXELS), raw, atol=1e-5)
+    assert check(path).ok
     with pytest.raises(ValueError, match=r"model\.task = "):
         answers_of(file, raw)
     file.task = TASKS["regression"]
@@ -175,6 +192,8 @@ def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:
             return archive.read("labels.txt") if "labels.txt" in archive.namelist() else None
 
     model = artifacts.model("regression")
+    names = {"class_names": ["an\nt", "\udcff", "cow"]}
+    assert labels(artifacts.path("classification", "litert", **names)) == b"an t\n?\ncow"
     assert labels(artifacts.path("regression", "litert")) == b"weight"
     assert artifacts.file("regression", class_names=["mass"]).task.names == ("mass",)
     assert model.class_names == ("weight",)
@@ -184,3 +203,44 @@ def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:
     assert artifacts.file("unnamed", "litert").class_names == ("0",)
     with pytest.raises(ValueError, match="2 class_names for regression of 1"):
         artifacts.path("regression", "litert", class_names=["a", "b"])
+
+
+@formats("onnx", "tf_saved_model", "torch", of=[f for f in PATHS if f != "html"])
+def test_a_file_of_several_heads(format: str, tmp_path: Path) -> None:
+    models, photos = heads_of(), IMAGES.astype("uint8")
+    both = combine(models)
+    path = keras_vit.export(both, tmp_path / PATHS[format], format)
+    file, found = opened(path), check(path)
+    assert found.ok, str(found)
+    first = {name: model.task.answer_names[0] for name, model in models.items()}
+    assert [*found.differences] == [f"{name}_{answer}" for name, answer in first.items()]
+    answers = file.predict(photos[:1] if format in LONG else photos)
+    for (name, model), each in zip(models.items(), answers, strict=True):
+        expected = answers_of(model, bank.outputs(model, photos))[: len(each)]
+        scale = np.abs(expected).max() if name == "depth" else 1
+        np.testing.assert_allclose(each, expected, atol=1e-5 * scale)
+    with pytest.raises(ValueError, match=r"several heads.*kinds .classification.*, scenes"):
+        keras_vit.evaluate(file, "digits")
+    if format == "onnx":
+        with pytest.raises(ValueError, match="page shows the answer of one task"):
+            keras_vit.export(both, tmp_path / "page.html")
+        save_combined(models, tmp_path / "all")
+        ours, theirs = (keras_vit.predict(m, photos) for m in (tmp_path / "all", path))
+        assert ours[0].keys() == theirs[0].keys() == {"file", "error", *models}
+        assert ours[0]["scenes"].keys() == {"predictions"}
+        _, reason = next(predict_files(file, ["nowhere.jpg"]))
+        assert "No such file" in reason
+
+
+def test_contracts() -> None:
+    """That of one task has the text that it always had; that of several says all, or is damaged."""
+    one = contract()
+    assert "tasks" not in one.to_text()
+    assert Contract.from_text(one.to_text()) == one
+    tasks = tuple((name, model.task) for name, model in heads_of().items())
+    several = contract(task=None, tasks=tasks)
+    assert Contract.from_text(several.to_text()) == several
+    assert several.answers[:2] == ("kinds_probabilities", "labels_probabilities")
+    for old, new in (("kinds", "a b"), ("kinds", "labels"), ('"tasks": [[', '"tasks": [3, [')):
+        with pytest.raises(ValueError, match="its description is damaged"):
+            Contract.from_text(several.to_text().replace(old, new))

@@ -1,5 +1,6 @@
-"""Files of the official code, by `load` alone: the same numbers."""
+"""Files of the official code, by `load` alone: the same numbers; from layout to layout and back."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models import ImageModel
-from keras_vit.weights import load
+from keras_vit.weights import load, save_weights
 from tests.backend import at_once, numpy, rows
+from tests.bank import fresh, outputs, pixels, small
 from tests.golden_cases import COMMITTED, golden_case
-from tests.weights.models import assert_same_weights
+from tests.weights.models import assert_same_weights, of_torch, refused, suffix
 
 SINCOS, SQUARE = {"position_embedding": "sincos2d"}, {"input_shape": (64, 64, 3)}
 # Cases whose file shows everything, and the arguments that the file of others does not show.
@@ -121,9 +124,134 @@ def test_flexivit_with_patches_of_another_size(side: int, shared: Path) -> None:
     compare(model, {"images": recorded["images"], **of_side}, tolerances)
 
 
-def test_the_source_decides_on_numerics(shared: Path) -> None:
-    file = golden_case("vit_token", shared).file
-    model = load(file)
-    assert (model.activation, model.norm_epsilon) == ("gelu_tanh", 1e-6)
-    assert model.include_preprocessing is True
-    assert load(file, activation="gelu").activation == "gelu"
+GOOGLE_CASES = ("vit_token", "vit_token_unpooled", "vit_token_rep", "vit_unpooled", "vit_gap")
+GOOGLE_CASES += ("vit_nonsquare", "vit_nonsquare_patch")
+THERE_AND_BACK = [("b.safetensors", "timm"), ("c.safetensors", "huggingface"), ("d.npz", "google")]
+# Cases that no other package has names for, and the layout they were released in.
+OWN_LAYOUT = {
+    **dict.fromkeys(("hybrid_stem", "hybrid_r3", "hybrid_r3_oddsize", "mixer"), "google"),
+    **dict.fromkeys(("mixer_nonsquare", "bv_bit_paper", "bv_bit"), "big_vision"),
+    "bit_tf_dump": "google",
+}
+WRITTEN: dict[str, dict[str, Any]] = {
+    "token": {},
+    "gap": {"pooling": "gap"},
+    "map": {"pooling": "map"},
+    "all_tokens": {"pooling": None, "num_classes": 0},
+    "pre_logits": {"representation_size": 24},
+    "exact": {"activation": "gelu", "norm_epsilon": 1e-12, "normalization": "imagenet"},
+    "not_square": {"input_shape": (16, 64, 3)},
+    "giant": {"layer_scale": 0.5, "activation": "swiglu", "num_registers": 4, "num_classes": 0},
+    "sincos2d": {"position_embedding": "sincos2d", "pooling": "gap"},
+}
+KINDS_OF = {
+    "google": ("token", "gap", "all_tokens", "pre_logits", "exact", "not_square"),
+    "big_vision": ("token", "gap", "map", "pre_logits", "exact", "sincos2d"),
+    "timm": ("token", "gap", "map", "pre_logits", "exact", "not_square", "giant"),
+    "huggingface": ("token", "all_tokens", "pre_logits", "exact", "not_square"),
+    "huggingface_dinov2": ("giant",),
+}
+
+
+@pytest.mark.parametrize("name", [*GOOGLE_CASES, *OWN_LAYOUT])
+def test_released_keras_others_and_released(name: str, shared: Path, tmp_path: Path) -> None:
+    source = golden_case(name, shared).file
+    steps = [("d.npz", OWN_LAYOUT[name])] if name in OWN_LAYOUT else THERE_AND_BACK
+    model = load(source, **CASES.get(name, {}))
+    config = model.get_config()
+    for file, layout in [("a.keras", None), *steps]:
+        save_weights(model, tmp_path / file, layout=layout)
+        # What we write has what tensors cannot show: no argument is needed again.
+        model = load(tmp_path / file)
+        assert {**model.get_config(), "name": ""} == {**config, "name": ""}
+    first, last = np.load(source), np.load(tmp_path / "d.npz")
+    assert sorted(first.files) == sorted(last.files)
+    for key in first.files:
+        assert (first[key].dtype, first[key].shape) == (last[key].dtype, last[key].shape)
+        assert first[key].tobytes() == last[key].tobytes(), key
+
+
+@pytest.mark.parametrize(("layout", "kind"), [(la, k) for la, ks in KINDS_OF.items() for k in ks])
+def test_what_is_written_is_read_as_the_same_model(layout: str, kind: str, tmp_path: Path) -> None:
+    model = fresh(**WRITTEN[kind])
+    model.class_names = None if model.num_classes == 0 else tuple("abcde")
+    model.eval_transform = {"mode": "stretch"}
+    file = tmp_path / f"m{suffix(layout)}"
+    save_weights(model, file, layout=layout)
+    twin, whole = load(file), file.read_bytes()
+    save_weights(model, file, layout=layout)
+    assert file.read_bytes() == whole
+    # With LayerScale a file of timm is Facebook's; with registers there is a layout of its own.
+    giant = {"timm": "timm_imagenet", "huggingface_dinov2": "huggingface_dinov2_registers"}
+    assert twin.load_report.layout == (giant if kind == "giant" else {}).get(layout, layout)
+    either = {"name": None, "layer_scale": None}  # its first value, which the weights replace
+    assert {**twin.get_config(), **either} == {**model.get_config(), **either}
+    if layout == "big_vision":  # the class token's position went into the token
+        images = pixels(2, *model.input_shape[1:])
+        np.testing.assert_allclose(outputs(twin, images), outputs(model, images), atol=2e-6)
+    else:
+        assert_same_weights(twin, model)
+        report = twin.load_report
+        assert not report.fresh + report.resized + report.adapted + report.ignored + report.notes
+
+
+NOT_HELD, SAFE = "layout cannot hold '.*", "m.safetensors"
+
+
+@pytest.mark.parametrize(("changes", "file", "layout", "message"), [
+    ({"pooling": "map"}, "m.npz", "google", f"{NOT_HELD}pooling/"),
+    ({"num_registers": 2}, "m.npz", "big_vision", f"{NOT_HELD}register_tokens"),
+    ({"position_embedding": "learned_2d"}, SAFE, "timm", f"{NOT_HELD}position_embedding/"),
+    ({"mlp_norm": True}, SAFE, "huggingface", f"{NOT_HELD}mlp/norm"),
+    ({"conv_stem": ((8, 2),), "patch_size": 4}, SAFE, "timm", f"{NOT_HELD}conv_stem/0/kernel"),
+    ({}, SAFE, "google", r"should end in '.npz'"),
+    ({}, "m.npz", "goggle", "Did you mean 'google'"),
+    ({}, "m.npz", None, "Choose the layout"),
+])  # fmt: skip
+def test_unfit_layouts(changes: Any, file: str, layout: Any, message: str, tmp_path: Path) -> None:
+    refused(message, save_weights, small(**changes), tmp_path / file, layout, error=ValueError)
+    assert not list(tmp_path.iterdir())
+
+
+# ViT-Ti/16 of AugReg as timm has it. Largest differences of logits of magnitude 13, and
+# of tokens, which grow to 50 by the last block.
+LOGITS, TOKENS = 2e-5, {"block_0": 2e-5, "block_5": 2e-5, "block_11": 5e-4}
+
+
+@pytest.fixture(scope="module")
+def augreg(shared: Path) -> Path:
+    return shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+
+
+def test_timms_numbers(augreg: Path) -> None:
+    model = load(augreg / "model.safetensors", include_preprocessing=False)
+    recorded = dict(np.load(augreg / "golden_timm.npz"))
+    assert (model.activation, model.norm_epsilon, model.num_heads) == ("gelu", 1e-6, 3)
+    features = model.feature_model([*TOKENS, "logits"])
+    normal = np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype("float32")
+    for name, images in (("cats", recorded["cats_input_nchw"]), ("normal_seed0", normal)):
+        found = {key: numpy(x) for key, x in features(images.transpose(0, 2, 3, 1)).items()}
+        assert np.abs(found["logits"] - recorded[f"{name}_logits"]).max() <= LOGITS
+        for block, atol in TOKENS.items():
+            expected = recorded[f"{name}_{block.replace('_', '')}"]
+            assert np.abs(found[block][:1, :8] - expected).max() <= atol, block
+
+
+def test_transformers_loads_what_we_write(augreg: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    recorded = np.load(augreg / "golden_timm.npz")
+    save_weights(load(augreg / "model.safetensors"), tmp_path / "vit", layout="huggingface")
+    theirs = transformers.ViTForImageClassification.from_pretrained(tmp_path / "vit").eval()
+    logits = of_torch(theirs, recorded["cats_input_nchw"].transpose(0, 2, 3, 1))
+    expected = recorded["cats_logits"]
+    assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert theirs.config.id2label[281] == "tabby, tabby cat"
+
+
+def test_the_two_cats(augreg: Path, shared: Path) -> None:
+    pytest.importorskip("tensorflow")
+    model = load(augreg / "model.safetensors")
+    golden = json.loads((augreg / "golden_cats.json").read_text())
+    ((_, answer),) = predict_files(model, [shared / "photos" / "cats.png"])
+    rows = model.task.describe(answer, top=5)["predictions"]
+    assert [row["class"] for row in rows] == [row["label"] for row in golden["top5"]]

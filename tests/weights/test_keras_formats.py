@@ -1,7 +1,5 @@
 """Files that Keras writes, as users write and read them; and those of version 0.1."""
 
-import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 import keras_vit
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights import load, load_weights
-from keras_vit.weights.class_names import class_names
 from keras_vit_cli import commands as cli
 from tests.backend import at_once, numpy, rows
 from tests.bank import fill, fresh, fresh_kind, outputs, pixels, small, small_kind
@@ -52,9 +49,6 @@ def test_saving_h5_says_what_it_leaves_out(tmp_path: Path) -> None:
     model.compile(keras.optimizers.SGD(0.5), LOSS)
     with pytest.warns(UserWarning, match=r"legacy format.*save .*m\.keras"):
         model.save(tmp_path / "m.h5")
-    loaded = keras.saving.load_model(tmp_path / "m.h5")
-    loaded.compile("sgd", LOSS)
-    loaded.fit(IMAGES, np.arange(4), verbose=0)
     # Keras's writer takes the optimizer from what the model was compiled with.
     model.save(tmp_path / "m.keras")
     restored = keras.saving.load_model(tmp_path / "m.keras")
@@ -68,9 +62,6 @@ def test_h5_of_keras_alone_and_of_others(tmp_path: Path) -> None:
     other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     other.save(tmp_path / "o.h5")
     refused("holds a Sequential, not a model of keras_vit", load, tmp_path / "o.h5")
-    (tmp_path / "d.h5").write_bytes(b"no HDF5")
-    for read in (load, partial(load, num_classes=2)):
-        refused(r"d\.h5 is not a whole HDF5 file", read, tmp_path / "d.h5")
     with pytest.raises(ValueError, match=r"legacy format.*give 'm\.keras'"):
         keras_vit.save_weights(model, tmp_path / "m.h5")
     with pytest.raises(ValueError, match=r"cannot hold weights in bfloat16\. Save .*b\.keras"):
@@ -125,6 +116,7 @@ def test_weights_alone_of_another_model(tmp_path: Path) -> None:
     small().save_weights(file := tmp_path / "m.weights.h5")
     refused("not in the file", load_weights, small_kind("mixer"), file)
     refused("the model is of another size", load_weights, small(hidden_dim=16), file)
+    refused("without an architecture", load, file)
     # A former Keras did not write the names of layers: then only the same sizes fit.
     with h5py.File(file, "r+") as opened:
         opened["layers"].visititems(lambda _, entry: entry.attrs.pop("name", None))
@@ -160,13 +152,6 @@ def test_many_class_names(tmp_path: Path) -> None:
     with (tmp_path / "folder" / "config.json").open("a") as config:
         config.write(LONGEST_CONFIG * " ")
     refused(r"config\.json has .* bytes; at most", load, tmp_path / "folder")
-    # Those of ImageNet-21k go by the name of the set, without a warning.
-    model = fresh(num_classes=21_843, hidden_dim=16, depth=1)
-    model.class_names = class_names("imagenet-21k")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*names of the")
-        keras_vit.save_weights(model, tmp_path / "released.npz", "google")
-    assert load(tmp_path / "released.npz").class_names == model.class_names
 
 
 @pytest.mark.parametrize(("name", "layout"), [("m.npz", "google"), ("m.safetensors", "timm")])

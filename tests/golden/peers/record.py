@@ -1,12 +1,17 @@
-"""Runs the cases in the packages they are of, and writes what came out beside this file."""
+"""Runs the cases in the packages they are of, and writes what came out beside this file.
+
+What a case is stands in its JSON: of a new one, `package`, `class`, `config` (of timm: `model_args`
+in it), `images` and `seed`; and `plain` where gradients are recorded, `call`, `like`, `resampled`.
+"""
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib.metadata
 import json
 import math
+import re
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +22,6 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from tests.golden.peers import weights
-from tests.golden.peers.cases import CASES
 
 Arrays = dict[str, np.ndarray]
 COUNTERS = "num_batches_tracked"  # of batch norms: integers, which nothing reads
@@ -25,52 +29,23 @@ COUNTERS = "num_batches_tracked"  # of batch norms: integers, which nothing read
 FIXED = {"vit_mae": ("position_embeddings", "decoder_pos_embed")}
 FIXED |= dict.fromkeys(("eomt", "eomt_dinov3"), ("attn_mask_probs", "empty_weight"))
 
-# Where a class keeps its blocks, the norm over all tokens after them, and its heads.
-PLACES: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
-    "CLIPVisionModelWithProjection": ("vision_model.encoder.layers", None, ("visual_projection",)),
-    "SiglipVisionModel": ("encoder.layers", "post_layernorm", ()),
-    "Dinov2Model": ("encoder.layer", "layernorm", ()),
-    "Dinov2ForImageClassification": ("dinov2.encoder.layer", "dinov2.layernorm", ("classifier",)),
-    "Dinov2WithRegistersModel": ("encoder.layer", "layernorm", ()),
-    "Dinov2WithRegistersForImageClassification": (
-        *("dinov2_with_registers.encoder.layer", "dinov2_with_registers.layernorm"),
-        ("classifier",),
-    ),
-    "DepthAnythingForDepthEstimation": ("backbone.encoder.layer", "backbone.layernorm", ()),
-    "DPTForDepthEstimation": ("dpt.encoder.layer", None, ()),
-    "DPTForSemanticSegmentation": ("dpt.encoder.layer", None, ()),
-    "EomtForUniversalSegmentation": ("layers", "layernorm", ()),
-    "EomtDinov3ForUniversalSegmentation": ("layers", "layernorm", ()),
-    "DINOv3ViTModel": ("model.layer", "norm", ()),
-    "DeiTForImageClassification": ("deit.layers", "deit.layernorm", ("classifier",)),
-    "DeiTForImageClassificationWithTeacher": (
-        *("deit.layers", "deit.layernorm"),
-        ("cls_classifier", "distillation_classifier"),
-    ),
-    "ViTMAEModel": ("layers", "layernorm", ()),
-    "ViTMAEForPreTraining": ("vit.layers", "vit.layernorm", ()),
-    "BeitForImageClassification": ("beit.layers", "beit.layernorm", ("classifier",)),
-    "ViTModel": ("layers", "layernorm", ()),
-    "ViTForImageClassification": ("vit.layers", "vit.layernorm", ("classifier",)),
-}
 
-
-def hugging_face(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
+def hugging_face(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case as `from_pretrained` reads it, its config.json, and its tensors."""
     import transformers
 
-    made = getattr(transformers, spec["class"])
-    model = made(made.config_class(**spec["arguments"]))
+    made = getattr(transformers, case["class"])
+    model = made(made.config_class.from_dict(dict(case["config"])))
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         path = Path(folder) / "model.safetensors"
-        file = {spec.get("prefix", "") + name: old for name, old in load_file(path).items()}
         fixed = (COUNTERS, *FIXED.get(model.config.model_type, ()))
-        for name in file:
-            if not name.endswith(fixed):
-                file[name] = weights.tensor(name, file[name].shape, spec["seed"])
-        for name in spec.get("zeros", ()):
-            file[name] = np.zeros_like(file[name])
+        file = {
+            name: old if name.endswith(fixed) else weights.tensor(name, old.shape, case["seed"])
+            for name, old in load_file(path).items()
+        }
+        if "tensors" in case:  # recorded before, maybe with other names or values that are fixed
+            file = weights.tensors(case)
         save_file(file, path, {"format": "pt"})
         model, info = made.from_pretrained(folder, output_loading_info=True)
         assert not any(info.values()), info
@@ -88,21 +63,26 @@ def as_file(model: torch.nn.Module) -> Arrays:
         return load_file(Path(folder) / "model.safetensors")
 
 
-def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
+def timm(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
     """The model of a case, the config.json timm writes for it, and the tensors of its file."""
     import timm
     from timm.models import _hub, beit, eva, vision_transformer
 
-    model = timm.create_model(spec["class"], **spec["arguments"])
+    arguments = case["config"]["model_args"]
+    # How it takes its positions to another size: as its entry point does, or as it runs.
+    is_filtered = case.get("resampled", {}).get("how", "").startswith("checkpoint_filter_fn")
+    if "resampled" in case and not is_filtered:
+        arguments = {**arguments, "dynamic_img_size": True}
+    model = timm.create_model(case["class"], **arguments)
     shapes = {name: tuple(values.shape) for name, values in model.state_dict().items()}
-    file = {name: weights.tensor(name, shape, spec["seed"]) for name, shape in shapes.items()}
+    file = {name: weights.tensor(name, shape, case["seed"]) for name, shape in shapes.items()}
     with tempfile.TemporaryDirectory() as folder:
         _hub.save_config_for_hf(model, str(Path(folder) / "config.json"))
         config = json.loads((Path(folder) / "config.json").read_text())
     state = {name: torch.from_numpy(value) for name, value in file.items()}
-    if "resampled" in spec and not spec["arguments"].get("dynamic_img_size"):
-        size = tuple(spec["images"][1:3])
-        model = timm.create_model(spec["class"], **{**spec["arguments"], "img_size": size})
+    if is_filtered:
+        size = tuple(case["images"][1:3])
+        model = timm.create_model(case["class"], **{**arguments, "img_size": size})
         # timm's filter of checkpoints for a model, as its entry point would apply it.
         kinds = {"Beit": beit, "Eva": eva}
         module = kinds.get(type(model).__name__, vision_transformer)
@@ -111,24 +91,36 @@ def timm(spec: Mapping[str, Any]) -> tuple[torch.nn.Module, dict[str, Any], Arra
     return model, config, file
 
 
-def places(model: torch.nn.Module) -> tuple[str, str | None, tuple[str, ...]]:
-    """Where the blocks, the norm after them and the heads of a model are."""
+def places(model: torch.nn.Module) -> tuple[str, list[str], list[str]]:
+    """Where the blocks, the norm over all tokens after them and the heads of a model are."""
+    names = [name for name, _ in model.named_modules()]
+    blocks = next(name for name in names if re.search(r"(^|\.)(layers?|blocks)$", name))
+    # CLIP's is of the class token alone; DPT's reads tokens before it.
+    has_norm = not type(model).__name__.startswith(("CLIP", "DPT"))
+    norms = [
+        name
+        for name in names
+        if re.search(r"(^|\.)(norm|layernorm|post_layernorm)$", name)
+        and blocks.startswith(name.rpartition(".")[0])
+    ]
+    heads = ("classifier", "cls_classifier", "distillation_classifier", "visual_projection")
     if not hasattr(model, "save_pretrained"):
-        return "blocks", "norm", ("head", "head_dist") if hasattr(model, "head_dist") else ("head",)
-    return PLACES[type(model).__name__]
+        heads = ("head", "head_dist")
+    return blocks, norms[:1] if has_norm else [], [name for name in heads if name in names]
 
 
 def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -> dict[str, Any]:
     """All that is recorded of a forward pass, as tensors."""
-    blocks, norm, heads = places(model)
+    blocks, norms, heads = places(model)
     seen: dict[str, Any] = {}
 
     def keep(name: str) -> Callable:
         return lambda module, inputs, output: seen.update({name: output, f"{name} in": inputs[0]})
 
     watched = {f"block_{i}": block for i, block in enumerate(model.get_submodule(blocks))}
-    if norm and not isinstance(model.get_submodule(norm), torch.nn.Identity):
-        watched["encoder_norm"] = model.get_submodule(norm)
+    for norm in norms:
+        if not isinstance(model.get_submodule(norm), torch.nn.Identity):
+            watched["encoder_norm"] = model.get_submodule(norm)
     watched |= {name: model.get_submodule(name) for name in heads}
     hooks = [module.register_forward_hook(keep(name)) for name, module in watched.items()]
     encoder = model.vit if type(model).__name__ == "ViTMAEForPreTraining" else model
@@ -203,52 +195,48 @@ def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray
 
 def record(name: str) -> tuple[dict[str, Any], Arrays]:
     """What is to be written of a case: JSON and arrays."""
-    spec = CASES[name]
-    package = spec["package"]
+    own = json.loads((weights.FOLDER / f"{name}.json").read_text())
+    case = {"name": name, **weights.case(name)}
+    package, like, is_resampled = case["package"], own.get("like"), "resampled" in case
     torch.manual_seed(0)
-    model, config, file = (hugging_face if package == "transformers" else timm)(spec)
+    model, config, file = (hugging_face if package == "transformers" else timm)(case)
     model.eval().requires_grad_()
-    case = {"name": name, "package": package, "version": importlib.metadata.version(package)}
-    case |= {"class": spec["class"], "config": config} | {k: spec[k] for k in ("images", "seed")}
+    case |= {"version": importlib.metadata.version(package), "config": config}
     case["tensors"] = {key: list(value.shape) for key, value in file.items()}
-    case |= {key: spec[key] for key in ("call", "resampled") if spec.get(key)}
-    if (weights.FOLDER / f"{name}.json").is_file() and "note" in (old := weights.case(name)):
-        case["note"] = old["note"]  # which a person wrote there
-    made = {key: weights.tensor(key, value.shape, spec["seed"]) for key, value in file.items()}
+    made = {key: weights.tensor(key, value.shape, case["seed"]) for key, value in file.items()}
     fixed = {f"fixed {k}": v for k, v in file.items() if not np.array_equal(v, made[k])}
     case["fixed"] = [key.removeprefix("fixed ") for key in fixed]
 
     images = torch.from_numpy(weights.images(case)).permute(0, 3, 1, 2).contiguous()
-    call = dict(spec.get("call", {}))
+    call = dict(case.get("call", {}))
     if call.get("noise") == "arange":  # ViTMAE shuffles its patches by it
         patch = model.config.patch_size
         count = (images.shape[2] // patch) * (images.shape[3] // patch)
         call["noise"] = torch.arange(count).float().expand(len(images), -1)
     images.requires_grad_()
-    if "resampled" in spec and hasattr(model, "grid_size"):
+    if is_resampled and hasattr(model, "grid_size"):
         to_grid(model, tuple(side // model.config.patch_size for side in images.shape[2:]))
     found = run(model, images, call)
     case["output"] = next(k for k in ("logits", "pooled", "encoder_norm") if k in found)
     arrays = {key: value.detach().numpy() for key, value in found.items()}
     case["rounding"] = rounding(model, images, call, arrays)
-    if spec.get("plain"):
+    if own.get("plain"):
         output = found[case["output"]]
         towards = torch.from_numpy(weights.direction(case, tuple(output.shape)))
         (output * towards).sum().backward()
-        arrays["gradients"] = gradients(model, list(file), spec["seed"])
+        arrays["gradients"] = gradients(model, list(file), case["seed"])
         arrays["gradient_images"] = images.grad.permute(0, 2, 3, 1).numpy()
     else:
         last = max(key for key in arrays if key.startswith("block_"))
         arrays = {k: v for k, v in arrays.items() if not k.startswith("block_") or k == last}
-        if "resampled" not in spec and "like" in spec:  # the plain case with another seed
+        if like and not is_resampled:  # the plain case with another seed
             arrays.pop(last)
         if case["output"] != "encoder_norm":
             arrays.pop("encoder_norm", None)
-    if "like" not in spec:
+    if not like:
         return case, arrays | fixed
     case["rounding"] = {k: v for k, v in case["rounding"].items() if k in arrays}
-    kept = ("name", "seed", "images", "call", "resampled", "rounding")
-    return {"like": spec["like"]} | {k: case[k] for k in kept if k in case}, arrays
+    return {key: case[key] for key in own}, arrays
 
 
 def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
@@ -262,17 +250,6 @@ def write(name: str, case: Mapping[str, Any], arrays: Arrays) -> None:
     print(name, *(f"{key}{list(value.shape)}" for key, value in arrays.items()), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="those to record; all by default")
-    parser.add_argument("--package", choices=("transformers", "timm"), help="only its cases")
-    given = parser.parse_args()
-    if unknown := set(given.cases) - set(CASES):
-        parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    for name in given.cases or CASES:
-        if given.package in (None, CASES[name]["package"]):
-            write(name, *record(name))
-
-
 if __name__ == "__main__":
-    main()
+    for each in sys.argv[1:] or sorted(path.stem for path in weights.FOLDER.glob("*.json")):
+        write(each, *record(each))
