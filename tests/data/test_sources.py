@@ -106,7 +106,7 @@ def test_names_of_splits(folders: str, expected: str, warning: str | None, tmp_p
     """By `load`, and by the index of `embed`, whose splits are the same."""
     of_classes = [name for name in folders.split() if name.endswith("/")]
     images = [f"{name}{c}/{i}.png" for name in of_classes for c in "ab" for i in range(5)]
-    write(tmp_path, dict.fromkeys(images, plain(1)))
+    write(tmp_path, {name: plain(level) for level, name in enumerate(images)})
     for name in set(folders.split()) - set(of_classes):
         write(tmp_path, {name if "." in name else f"{name}/1.png": plain(1)})
     with pytest.warns(match=warning) if warning else warnings.catch_warnings(action="error"):
