@@ -315,12 +315,14 @@ def test_one_process_writes_and_a_killed_one_holds_no_lock(
         assert other.poll() is None, other.output()
         time.sleep(0.01)
     state = write(output.workspace / "checkpoints/step-000000001.safetensors", "state")
-    for mode in MODES.values():
-        words = f"Another process is writing {output.workspace}"
-        with pytest.raises(BlockingIOError, match=words), output.opened(**mode):
-            pass
-        assert state.exists()
-    other.kill()
+    try:
+        for mode in MODES.values():
+            words = f"Another process is writing {output.workspace}"
+            with pytest.raises(BlockingIOError, match=words), output.opened(**mode):
+                pass
+            assert state.exists()
+    finally:
+        other.kill()
     with pytest.raises(FileExistsError, match="Continue it with resume=True"), output.opened():
         pass
     for name in ("--resume", "--overwrite"):

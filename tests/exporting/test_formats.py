@@ -184,6 +184,18 @@ def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path
     assert np.abs(averaged - probabilities(model, IMAGES)).max() > 1e-4
 
 
+@formats(*QUICK)
+def test_damaged_files(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    source = of_names(artifacts, format).path
+    target, part = tmp_path / source.name, FORMATS[format].files[0] if source.is_dir() else ""
+    (target / part).parent.mkdir(exist_ok=True)
+    content = (source / part).read_bytes()
+    for damaged in (content[: len(content) // 2], b"", b"this is no model" * 99):
+        (target / part).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"damaged|not exported by this package"):
+            load_exported(target)
+
+
 def test_hostile_descriptions(tmp_path: Path) -> None:
     target, values = tmp_path / "model.tflite", json.loads(contract(format="litert").to_text())
     for changes, words in (
@@ -470,12 +482,13 @@ def test_the_smallest_that_holds_the_bound(
     assert check(out).ok
     assert load_exported(out).contract.quantize in ("int8", "float16")
     Image.fromarray(bank.pixels(9, 9)).save(tmp_path / "a.png")
-    for line, printed in (
-        (f"predict {out} {tmp_path / 'a.png'} --top 2", "%"),
-        (f"evaluate {out} --data digits", "balanced_accuracy"),
+    for line, status, printed in (
+        (f"predict {out} {tmp_path / 'a.png'} --top 2", 0, "%"),
+        (f"evaluate {out} --data digits", 0, "balanced_accuracy"),
+        (f"evaluate {out} --data digits --knn 5", 2, "exported file"),
     ):
-        assert cli.main(line.split()) == 0
-        assert printed in capsys.readouterr().out
+        assert cli.main(line.split()) == status
+        assert printed in "".join(capsys.readouterr())
     real, sizes = smallest.compare, []
 
     def flipping(*arguments: Any) -> Any:

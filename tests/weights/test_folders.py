@@ -182,7 +182,7 @@ def test_we_open_a_folder_of_timm(mode: str, tmp_path: Path, photograph: Path) -
 
 @pytest.mark.parametrize("changes", [
     *({"resample": 0}, {"resample": []}, {"do_resize": False}),
-    *({"crop_pct": 0.9}, {"size": {"longest_edge": 32}}),
+    *({"crop_pct": 0.9}, {"size": {"longest_edge": 32}}, {"size": []}),
     {"size": {"shortest_edge": 32}, "do_center_crop": False},
     *({"size": {"height": "32", "width": 32}}, {"size": {"height": 10**9, "width": 10**9}}),
 ], ids=str)  # fmt: skip

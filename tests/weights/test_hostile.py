@@ -337,6 +337,8 @@ def test_configurations_in_h5(changes: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_limit_of_ones_own(pristine: Path) -> None:
     parameters = small().count_params()
+    resized = load(pristine, input_shape=(48, 48, 3)).load_report.resized
+    assert resized == ("position_embedding",)
     for read in (load, partial(load, norm_epsilon=1e-6)):
         refused("max_parameters=1,000", read, pristine, max_parameters=1_000)
         assert read(pristine, max_parameters=parameters).count_params() == parameters

@@ -11,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.trainer.saved_file import LONGEST_CONFIG
 from keras_vit.weights import load, load_weights
+from keras_vit.weights.class_names import class_names
 from keras_vit_cli import commands as cli
 from tests.backend import at_once, numpy, rows
 from tests.bank import fill, fresh, fresh_kind, outputs, pixels, small, small_kind
@@ -152,6 +153,11 @@ def test_many_class_names(tmp_path: Path) -> None:
     with (tmp_path / "folder" / "config.json").open("a") as config:
         config.write(LONGEST_CONFIG * " ")
     refused(r"config\.json has .* bytes; at most", load, tmp_path / "folder")
+    # Those of ImageNet-21k go by the name of the set.
+    model = fresh(num_classes=21_843, hidden_dim=16, depth=1)
+    model.class_names = class_names("imagenet-21k")
+    keras_vit.save_weights(model, tmp_path / "released.npz", "google")
+    assert load(tmp_path / "released.npz").class_names == model.class_names
 
 
 @pytest.mark.parametrize(("name", "layout"), [("m.npz", "google"), ("m.safetensors", "timm")])
