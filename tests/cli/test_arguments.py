@@ -311,6 +311,8 @@ def test_options_come_from_a_file_or_errors_name_it(tmp_path: Path, monkeypatch:
         assert (options["steps"], options["epochs"]) == (50, None)
     for text, reason in (
         ("epocs = 3", "run.toml has the unknown option 'epocs'. Did you mean epochs?"),
+        ("epochs = [1, 2]", "run.toml: epochs takes one value, and is [1, 2]."),
+        ("augment = [[1]]", "run.toml: augment takes values, and has [1]."),
         ("epochs = 3\nsteps = 4", "run.toml: argument --steps: not allowed with argument --epochs"),
         ("epochs: 3", "run.toml is not TOML: "),
         ('augment = ["none", "--overwrite"]', "augment has '--overwrite', which begins with"),

@@ -106,6 +106,8 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
     assert "none of 1 file or folder of weights can be used" in error
     assert "give images that it has not seen" in error
     assert "there are none in photos: give --weights" in command(f"{TRAIN} auto:photos", status=2)
+    error = command(f"{TRAIN} auto:zoo --model ViT-Ti/16 --overwrite", status=2)
+    assert "leave --model out" in error
 
 
 def test_downloads_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, comman
     assert moved == ("--lora" in options)
 
 
-def test_average(run: Path, command: Command) -> None:
+def test_average(run: Path, photographs: Path, command: Command) -> None:
     model = keras.saving.load_model(run / "model.keras")
     model.set_weights([2 * weights for weights in model.get_weights()])
     model.save("twice.keras")
@@ -109,6 +109,8 @@ def test_average(run: Path, command: Command) -> None:
         ("other.keras --out x.keras", "the classes green, blue, and"),
     ):
         assert reason in command("average", run, *more.split(), status=2)
+    words = ["evaluate", run / "saved_models/colors/1", "--data", photographs, "--views"]
+    assert "is an exported file" in command(*words, "flip", status=2)
 
 
 @pytest.mark.thorough  # test_kills resumes a killed one
