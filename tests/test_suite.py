@@ -14,9 +14,7 @@ from tests.conftest import REPOSITORY
 
 # What three backends run may grow where a backend can change the answer, and is counted here.
 MOST_ON_EVERY_BACKEND = 500
-# 30,000, and a test for each label, file and score taken for something else, attack, verb and word,
-# of masks in five formats, of pages in a browser, of the measured choice of a head, of what files
-# prove, of depths, DPT, training without labels, labelling, comparing and ExecuTorch.
+# 30,000, and tests of what came since: docs/decisions/tests.md says which, and what went for them.
 MOST_LINES = 31_290
 
 
