@@ -1,6 +1,7 @@
 """Folders and tables as other tools write them: read for what they are, or refused with the fix."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,19 @@ def test_one_image_with_two_labels_is_warned_of(labels: str | None, tmp_path: Pa
         UserWarning, match=r"1 file with the content of one with another.*a/0\.png and .*b/3\.png"
     ):
         data.load(tmp_path, labels=labels, reader="grain")
+
+
+@pytest.mark.parametrize("reader", ["grain", "tensorflow"])
+def test_sizes_of_files_that_show_the_class_are_warned_of(reader: str, tmp_path: Path) -> None:
+    if reader == "tensorflow":
+        pytest.importorskip("tensorflow")
+    suffixes = {"wolf": "png", "dog": "jpg"}
+    write(
+        tmp_path / "a", {f"{c}/{i}.{s}": i + len(c) for c, s in suffixes.items() for i in range(20)}
+    )
+    with pytest.warns(UserWarning, match=r"100% of the training images, such as 10 x 12.*'dog'"):
+        data.load(tmp_path / "a", reader=reader)
+    write(tmp_path / "b", {f"{c}/{i}.png": i + 50 * len(c) for c in suffixes for i in range(20)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data.load(tmp_path / "b", reader=reader)

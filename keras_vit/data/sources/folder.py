@@ -6,7 +6,7 @@ import os
 import sys
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ from keras_vit.data.sources.other_formats import (
     how_to_convert,
     why_ignored,
 )
+from keras_vit.data.sources.shortcuts import warn_of_contradictions, warn_of_shortcuts
 from keras_vit.data.sources.split_names import (
     are_splits,
     folders_in,
@@ -282,6 +283,8 @@ def load_folder(folder: Path, val_fraction: float, seed: int, options: FileOptio
         if sources:
             splits[name].groups = np.array([sources[file] for file in files])
     warn_of_contradictions(splits)
+    if not options.whole:
+        warn_of_shortcuts(splits["train"], checked.shapes)
     _report_ignored(ignored)
     report = FileReport(tuple(checked.unreadable), (*ignored, *unused))
     return Splits(str(folder), class_names, splits, report)
@@ -508,32 +511,6 @@ def checked_split(
         digests = [checked.digests[file] for file in files]
         split._digests = np.array(digests, f"S{DIGEST_DIGITS}")
     return split
-
-
-def warn_of_contradictions(splits: Mapping[str, FileSplit]) -> None:
-    """Warn of the same file under several names, with labels that differ."""
-    known = [split for split in splits.values() if split._digests is not None]
-    if not known:
-        return
-    files = [file for split in known for file in split.files]
-    labels = np.concatenate([split.labels() for split in known])
-    _, image, counts = np.unique(
-        np.concatenate([split._digests for split in known if split._digests is not None]),
-        return_inverse=True,
-        return_counts=True,
-    )
-    first: dict[int, int] = {}
-    count, example = 0, ""
-    for row in np.flatnonzero(counts[image] > 1).tolist():
-        other = first.setdefault(int(image[row]), row)
-        if not np.array_equal(labels[row], labels[other]):
-            count += 1
-            example = example or f"{printable(files[other])} and {printable(files[row])}"
-    if count:
-        warn_at_caller(
-            f"{counted(count, 'file')} with the content of one with another label, such as "
-            f"{example}: one of the labels is wrong, or an image has several. An audit lists all."
-        )
 
 
 def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> None:

@@ -24,13 +24,9 @@ from keras_vit._base.errors import (
     warn_at_caller,
 )
 from keras_vit.data.decode.image_kinds import suffixes_of
-from keras_vit.data.sources.folder import (
-    FileOptions,
-    check_images,
-    checked_split,
-    warn_of_contradictions,
-)
+from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
 from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
+from keras_vit.data.sources.shortcuts import warn_of_contradictions, warn_of_shortcuts
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits, read_tables_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
@@ -140,6 +136,8 @@ def load_table(
         for name, split in made.items():
             split.groups = groups[parts[name]]
     warn_of_contradictions(made)
+    if not reading.whole:
+        warn_of_shortcuts(made["train"], checked.shapes)
     report = FileReport(tuple(checked.unreadable), rows.ignored)
     return Splits(str(folder), task.names, made, report, rows.reason)
 
