@@ -87,6 +87,30 @@ def short_warnings(command: str) -> Iterator[None]:
 _format_any = warnings.formatwarning
 
 
+def is_about_data(category: type[Warning], filename: str) -> bool:
+    """Return whether a warning is about the user's data, which the library raises at our call."""
+    return issubclass(category, DataRangeWarning) or Path(filename).is_relative_to(
+        Path(__file__).parent
+    )
+
+
+@contextmanager
+def noted(command: str) -> Iterator[list[str]]:
+    """Print warnings as ever, and return those about the user's data, in the words of a command."""
+    texts: list[str] = []
+    recorded: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as recorded:
+            warnings.simplefilter("always", UserWarning)
+            yield texts
+    finally:
+        for each in recorded:
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+            text = in_options(str(each.message), command)
+            if is_about_data(each.category, each.filename) and text not in texts:
+                texts.append(text)
+
+
 def format_warning(
     message: Warning | str,
     category: type[Warning],
@@ -95,8 +119,7 @@ def format_warning(
     line: str | None = None,
 ) -> str:
     """Format a warning, without the place in the code if it is about the user's data."""
-    ours = Path(filename).is_relative_to(Path(__file__).parent)  # raised at a command's call
-    if issubclass(category, DataRangeWarning) or ours:
+    if is_about_data(category, filename):
         lines = map(printable, str(message).split("\n"))
         return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
     return _format_any(message, category, filename, lineno, line)

@@ -212,6 +212,10 @@ class DataRangeWarning(UserWarning):
     """
 
 
+class ReportedWarning(UserWarning):
+    """Files that are left out, or corrected paths: `keras_vit.data.Splits` has them as well."""
+
+
 def warn_of_data(message: str) -> None:
     """Issues a `DataRangeWarning` at the line that led here: see `warn_at_caller`."""
     warn_at_caller(message, DataRangeWarning)

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit._base.errors import DataRangeWarning, counted, printable
+from keras_vit._base.errors import ReportedWarning, counted, printable
 from keras_vit._base.files import atomic_write, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
@@ -281,8 +281,7 @@ def _labeled(job: Pretraining, root: Path, has_labels: bool) -> Splits | None:
         name: getattr(job, name) for name in ("val_fraction", "seed", "max_pixels", "reader")
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # those files are reported here
-        warnings.simplefilter("default", DataRangeWarning)
+        warnings.simplefilter("ignore", ReportedWarning)  # those files are reported here
         splits = keras_vit.data.load(root, **table, **options)
     if splits.train.per_pixel or not isinstance(splits.train, FileSplit):
         raise ValueError(

@@ -95,8 +95,9 @@ def report_page(
             channels), `seconds`, `epochs`, `data` (split name to size), `targets` (split name to
             its description), `bad_files` (pairs of file and reason), `recipe` (its name),
             `held_out` (how many training images set thresholds or the `temperature`), `choice`,
-            `calibrated_on` (how many set prediction sets or intervals), `scored` (which images
-            the scores are of, where they are not the run's validation images).
+            `doubts` (warnings of the images and labels), `calibrated_on` (how many set prediction
+            sets or intervals), `scored` (which images the scores are of, where they are not the
+            run's validation images).
             All optional, as are the keys of `config`.
         plots: PNG files beside the page.
         run: The folder of the run as a reader would type it; None for the folder `name`.
@@ -235,7 +236,10 @@ def _scores(results: Results, job: Mapping[str, Any], facts: Mapping[str, Any]) 
         f"The best constant is, {constant_text(results.report.constant_of)}; it needs no model."
     )
     parts.append("; ".join(meanings) + f". {constant}" if meanings else constant)
-    notes = list(results.notes)
+    notes = [
+        *results.notes,
+        *(f"Of the images: {inline(text)}" for text in facts.get("doubts", ())),
+    ]
     if job.get("patience") is not None:
         notes.append(
             "The epoch was chosen by the loss on the validation images: the scores are a little "

@@ -15,7 +15,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import data, evaluation
-from keras_vit._base.errors import DataRangeWarning
+from keras_vit._base.errors import ReportedWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
 from keras_vit._base.manifest import read_manifest
 from keras_vit._base.version import install_command
@@ -49,6 +49,7 @@ from keras_vit.training.training_set import TrainingSet, some_of
 from keras_vit.weights import load
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
+from keras_vit_cli.printing import noted
 from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
@@ -210,7 +211,10 @@ class Run:
         """Load the teacher, the data and the recipe; print if class sizes differ much."""
         if self.job.teacher is not None:
             self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
-        self.loaded = load_splits(self.job)
+        with noted("train") as doubts:
+            self.loaded = load_splits(self.job)
+        if doubts:
+            self.facts["doubts"] = doubts
         self.print(f"{self.loaded!r}")
         if reason := self.loaded.task_reason:
             self.print(f"task {self.loaded.task.kind}: {reason}")
@@ -499,8 +503,7 @@ def load_splits(job: Job) -> data.Splits:
     if bands not in (None, "all"):
         bands = tuple(map(int, bands.split(",")))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the report lists the same files
-        warnings.simplefilter("default", DataRangeWarning)  # and not these
+        warnings.simplefilter("ignore", ReportedWarning)  # the report lists the same files
         return data.load(
             job.data,
             **table_arguments(vars(job)),

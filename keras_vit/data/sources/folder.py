@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable, similar_paths, warn_at_caller
+from keras_vit._base.errors import (
+    ReportedWarning,
+    counted,
+    listed,
+    printable,
+    similar_paths,
+    warn_at_caller,
+)
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.augment.boxes import crop_to_box
@@ -525,7 +532,7 @@ def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> Non
         )
     first = ", ".join(f"{path} ({reason})" for path, reason in unreadable[:3])
     more = ", ..." if len(unreadable) > 3 else ""
-    warn_at_caller(f"{count} and are skipped: {first}{more}; see splits.report")
+    warn_at_caller(f"{count} and are skipped: {first}{more}; see splits.report", ReportedWarning)
 
 
 def _report_ignored(ignored: Files) -> None:
@@ -538,7 +545,7 @@ def _report_ignored(ignored: Files) -> None:
     verb = "is" if len(ignored) == 1 else "are"
     lines = _lines(ignored, ": see splits.report.ignored")
     hint = how_to_convert(path for path, _ in ignored)
-    warn_at_caller(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}")
+    warn_at_caller(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}", ReportedWarning)
 
 
 def _unused_class(
@@ -599,7 +606,7 @@ def _report_classes(
         )
     if unused:
         verb = "is" if len(unused) == 1 else "are"
-        warn_at_caller(f"{number} {verb} left out:{lines}")
+        warn_at_caller(f"{number} {verb} left out:{lines}", ReportedWarning)
 
 
 def _lines(files: Files, where: str = "") -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit._base.errors import (
+    ReportedWarning,
     check_choice,
     counted,
     did_you_mean,
@@ -463,7 +464,7 @@ def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
         raise ValueError(
             f"{number} cannot be used:{lines}\nCorrect or remove them, or give on_bad_row='skip'."
         )
-    warn_at_caller(f"{number} left out, see splits.report.ignored:{lines}")
+    warn_at_caller(f"{number} left out, see splits.report.ignored:{lines}", ReportedWarning)
 
 
 def _group_numbers(cells: Sequence[Cell]) -> np.ndarray:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_vit._base.errors import counted, printable, warn_at_caller
+from keras_vit._base.errors import ReportedWarning, counted, printable, warn_at_caller
 from keras_vit.data.decode.image_files import irregular
 from keras_vit.data.sources.table_cells import shown
 from keras_vit.data.sources.table_files import Cell, Unusable
@@ -94,7 +94,7 @@ class ImageFolder:
             return files, []
         count = counted(len(examples), "path")
         note = f"{count} of {name!r} taken for the only file that fits, such as {examples[0]}"
-        warn_at_caller(note)
+        warn_at_caller(note, ReportedWarning)
         return files, [note]
 
     def is_file(self, cell: Cell) -> bool:
