@@ -314,7 +314,7 @@ def test_doubts_about_the_images_are_printed_and_reported(tmp_path: Path) -> Non
     shutil.copy(tmp_path / "photos/dark/0.png", tmp_path / "photos/light/copy.png")
     (tmp_path / "photos/light/notes.doc").touch()
     doubt = "1 file with the content of one with another label"
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match=doubt) as warned:
         run = run_of(tmp_path, seed=0)
     (only,) = warned
     line = format_warning(only.message, only.category, only.filename, only.lineno)
