@@ -23,6 +23,7 @@ HOMES = {
 # What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
+    "keras_vit/exporting/smallest.py": BACKENDS,  # whose tests stand in tests/exporting
     "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
     "tests/cli/test_kills.py": BACKENDS,
     "tests/data/test_without_tensorflow.py::test_commands_read_the_data_of_other": BACKENDS,
@@ -36,6 +37,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/exporting/test_one_preparation.py": ("torch",),
     "tests/exporting/test_tasks.py": ("tensorflow",),
     "tests/inspection/test_documents.py": ("tensorflow",),
+    "tests/models/test_map_heads.py::test_a_stopped_run_ends_with_the_same_bytes": ("tensorflow",),
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[BiT": BACKENDS,
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[Mixer": BACKENDS,
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[hybrid": BACKENDS,
