@@ -109,3 +109,16 @@ def test_statistics_are_kept(untrained: VisionTransformer, tmp_path: Path) -> No
     means, stds = untrained.normalization
     normalized = bank.outputs(untrained.feature_model("images"), images)
     np.testing.assert_allclose(normalized, (images - means) / stds, atol=1e-4)
+
+
+def test_weights_of_photographs_take_bands(tmp_path: Path) -> None:
+    """By the rule for other channels; statistics and bands are the new model's own."""
+    source = VisionTransformer(**SIZES, input_shape=(8, 8, 3), normalization="imagenet")
+    keras_vit.save_weights(source, tmp_path / "rgb.npz", layout="google")
+    bands = 5 * (1000.0,), 5 * (300.0,)
+    model = VisionTransformer(**SIZES, input_shape=(8, 8, 5), normalization=bands)
+    model.eval_transform = EvalTransform(bands=(5, 4, 3, 2, 1))
+    report = keras_vit.load_weights(model, tmp_path / "rgb.npz")
+    assert report.adapted
+    assert model.normalization == bands
+    assert model.eval_transform.bands == (5, 4, 3, 2, 1)
