@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
 # What three backends run may grow where a backend can change the answer, and is counted here.
 MOST_ON_EVERY_BACKEND = 500
 # 30,000, and tests of what came since: docs/decisions/tests.md says which, and what went for them.
-MOST_LINES = 31_320
+MOST_LINES = 31_340
 
 
 @pytest.fixture
