@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -10,7 +11,7 @@ from keras_vit.exporting import ExportedModel
 from keras_vit_cli.evaluate.tables import own_results, transfer_rows
 from keras_vit_cli.model_files import open_classifier
 from keras_vit_cli.options.evaluate import EvaluateOptions
-from keras_vit_cli.printing import print_table, print_text
+from keras_vit_cli.printing import noted, print_table, print_text
 from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.scored_images import scored_images
 
@@ -35,13 +36,14 @@ def evaluate(options: EvaluateOptions) -> int:
             f"{classifier.name} is an exported file, which returns classes alone: give the model "
             "it was made from for --probe, --knn and --fewshot."
         )
-    images = scored_images(
-        classifier,
-        options,
-        split_name=options.split,
-        fits=on_features,
-        own_classes=not on_features,
-    )
+    with noted("evaluate") as doubts:
+        images = scored_images(
+            classifier,
+            options,
+            split_name=options.split,
+            fits=on_features,
+            own_classes=not on_features,
+        )
     print_text(f"{classifier.name} on {images.source}\n{images.line}")
     if on_features:
         assert images.train is not None  # `scored_images` has seen to it
@@ -53,7 +55,8 @@ def evaluate(options: EvaluateOptions) -> int:
     results = own_results(classifier, images.split, options.batch_size, options.windows)
     print_text("\n\n".join([str(results.report), *map(str, results.report.promises)]))
     if options.out is not None:
-        facts = {"seconds": round(time.time() - began, 1), "scored": images.line}
+        facts: dict[str, Any] = {"seconds": round(time.time() - began, 1), "scored": images.line}
+        facts |= {"doubts": doubts} if doubts else {}
         with output.opened(overwrite=options.overwrite) as workspace:
             write_report(workspace, results, facts, name=output.place.name, run=options.model)
             output.finish()
