@@ -422,7 +422,7 @@ def test_images_of_several_sizes_are_one_error(images: Any, model: Any) -> None:
 
 
 def test_ragged_batches_and_a_dataset_without_batches_are_one_error(model: Any) -> None:
-    import tensorflow as tf
+    tf = pytest.importorskip("tensorflow")
 
     spec = (tf.TensorSpec((None, 16, 3)), tf.TensorSpec((), tf.int64))
     pairs = list(zip(SMALLER, LABELS, strict=True))
@@ -448,7 +448,7 @@ def of_an_unknown_rank(images: np.ndarray) -> Any:
 
 
 def test_tensorflow_cannot_trace_a_step_of_batches_of_an_unknown_rank(model: Any) -> None:
-    import tensorflow as tf
+    tf = pytest.importorskip("tensorflow")
 
     unknown, shape = of_an_unknown_rank(IMAGES), (None, 16, 16, 3)
     images = unknown.map(lambda images, labels: (tf.ensure_shape(images, shape), labels))
