@@ -96,7 +96,7 @@ def is_about_data(category: type[Warning], filename: str) -> bool:
 
 @contextmanager
 def noted(command: str) -> Iterator[list[str]]:
-    """Print warnings as ever, and return those about the user's data, in the words of a command."""
+    """Print each warning once; return those about the user's data, in the words of a command."""
     texts: list[str] = []
     recorded: list[warnings.WarningMessage] = []
     try:
@@ -104,11 +104,11 @@ def noted(command: str) -> Iterator[list[str]]:
             warnings.simplefilter("always", UserWarning)
             yield texts
     finally:
-        for each in recorded:
+        # A decoder may say the same of every file.
+        for text, each in {str(each.message): each for each in recorded}.items():
             warnings.showwarning(each.message, each.category, each.filename, each.lineno)
-            text = in_options(str(each.message), command)
-            if is_about_data(each.category, each.filename) and text not in texts:
-                texts.append(text)
+            if is_about_data(each.category, each.filename):
+                texts.append(in_options(text, command))
 
 
 def format_warning(

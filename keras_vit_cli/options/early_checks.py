@@ -121,7 +121,8 @@ def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
         return
     folder = Path(options.get("data") or options.get("photos") or ".").expanduser()
     # A table may lie among its images, and one of each split beside these.
-    places = (str(folder / part / glob.escape(text)) for part in ("", "*"))
+    inside = glob.escape(str(folder))
+    places = (os.path.join(inside, part, glob.escape(text)) for part in ("", "*"))
     if kind is TABLE and any(map(glob.glob, places)):
         return
     if kind is WEIGHTS and not (_looks_like_path(text) or (path.suffix and near_paths(path))):

@@ -27,7 +27,8 @@ class Job(TrainOptions):
         """The folder of the run, and the one where it is until it is complete."""
         source = self.data.removeprefix("records:").removeprefix("tfds:")
         # A pattern such as /data/train-* is that of files in a folder.
-        folder = str(Path(source).parent) if any(c in source for c in "*?[") else source
+        is_pattern = any(c in source for c in "*?[") and not Path(source).expanduser().exists()
+        folder = str(Path(source).parent) if is_pattern else source
         inputs = [folder, self.data_dir, self.weights, self.teacher]
         return OutputFolder(
             self.out,

@@ -36,8 +36,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     def write(name: str) -> list[str]:
         monkeypatch.setattr(label_tables, "IMAGES", 120)
         monkeypatch.setattr(label_tables, "VALIDATION", 30)
-        label_tables.write(name, tmp_path / name, seed=0)
-        words = ["--data", str(tmp_path / name), "--labels", str(tmp_path / name / "labels.csv")]
+        folder = tmp_path / f"{name}[1]"  # no pattern: there is such a folder, which has the table
+        label_tables.write(name, folder, seed=0)
+        words = ["--data", str(folder), "--labels", "labels.csv"]
         return words + (["--task", "ordinal"] if name == "counts" else [])
 
     return write
@@ -61,11 +62,11 @@ def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, comman
     assert str(tmp_path) not in card
     value = record["report"]["scores"][score][0]
     assert f"{value:.4g}" in command("evaluate", out, *data)
-    command("predict", out, tmp_path / name / "0000.png")
+    command("predict", out, tmp_path / f"{name}[1]" / "0000.png")
 
 
 def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
-    words, file = table("counts"), tmp_path / "counts" / "labels.csv"
+    words, file = table("counts"), tmp_path / "counts[1]" / "labels.csv"
     text = file.read_text("utf-8")
     for number, word in enumerate(("nil", "one", "two", "three", "four", "five")):
         text = text.replace(f",{number},", f",{word},")
