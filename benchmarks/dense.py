@@ -44,7 +44,7 @@ HEADS = {"linear": "linear_pixels", "dpt": "dpt_pixels", "eomt": "eomt_pixels"}
 CONTESTANTS = (LOGISTIC, *HEADS, UNET)
 WIDTH, PEAK, BATCH = 28, 1e-3, 8  # of the U-Net: 6 million weights
 PIXELS = 20_000  # that the logistic regression is fitted to
-TIMED = (4, 12)  # steps that are timed, to tell the time of one
+TIMED, FIRST = 20, 5  # steps that are timed, to tell the time of one; the first compile
 
 Set = tuple[ArraySplit, ArraySplit]
 
@@ -106,10 +106,12 @@ def head(
     splits = data.Splits("images", train.class_names, {"train": train, "val": test.take([0, 1])})
     recipe = keras_vit.recipes.get(HEADS[kind])
 
-    def trained(steps: int) -> tuple[Any, float]:
-        model = classifier(options, train, map_head=kind)
+    def trained(steps: int) -> tuple[Any, list[float]]:
+        model, times = classifier(options, train, map_head=kind), []
+        callback = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: times.append(time.process_time())
+        )
         with tempfile.TemporaryDirectory() as folder:
-            started = time.process_time()
             keras_vit.fit(
                 model,
                 recipe.scaled(steps=steps, batch_size=BATCH),
@@ -119,12 +121,13 @@ def head(
                 progress=False,
                 monitor=None,
                 print_fn=lambda line: None,
+                callbacks=[callback],
             )
-        return model, time.process_time() - started
+        return model, times
 
-    times = [trained(steps)[1] for steps in TIMED]
-    per_step = (times[1] - times[0]) / (TIMED[1] - TIMED[0])
-    steps = max(int(options.seconds / per_step), TIMED[1])
+    # The median: another process on the machine disturbs single steps.
+    times = trained(TIMED)[1][FIRST:]
+    steps = max(int(options.seconds / statistics.median(np.diff(times))), TIMED)
     model, _ = trained(steps)
     return train.task.answers(predict_split(model, test)[1]), steps
 

@@ -7,7 +7,6 @@ batch as they are read, and pixels and rows of labels in the first batch (`pixel
 Unnecessary from Keras: none yet. It trains labels of the wrong kind to NaN, without a word.
 """
 
-import copy
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -473,13 +472,15 @@ class _InOrder(keras.utils.PyDataset):
 
 
 def _checked_loader(loader: Any, check: DataCheck) -> Any:
-    """Return a copy of a `DataLoader` whose batches are checked here, not in its workers."""
-    kind, checked = type(loader), copy.copy(loader)
+    """Return a loader of the batches of a `DataLoader`, checked here and not in its workers."""
 
     def batches(self: Any) -> Any:
-        return map(check.batch, kind.__iter__(self))
+        return map(check.batch, iter(loader))
 
-    checked.__class__ = type(kind.__name__, (kind,), {"__iter__": batches})
+    # Keras asks a loader for its length, batch size and data set: this one has the other's.
+    kind = type(loader)
+    checked = object.__new__(type(kind.__name__, (kind,), {"__iter__": batches}))
+    vars(checked).update(vars(loader))
     return checked
 
 
