@@ -13,6 +13,7 @@ from keras_vit.data import ArraySplit, Augmentation, pipeline, plot_augmentation
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job_recipe import note_of_mirroring, recipe_of
+from tests.backend import refused
 from tests.data.image_fixtures import flat_folder
 
 tf = pytest.importorskip("tensorflow")
@@ -78,8 +79,7 @@ def test_layers_replace_all_but_the_crop_in_every_process(monkeypatch) -> None:
         order = tf.random.shuffle(tf.range(tf.shape(images)[0]))
         return tf.gather(images, order), tf.gather(labels, order)
 
-    with pytest.raises(ValueError, match=r"swap may draw from .* differs between processes"):
-        batches(swap)
+    refused(r"swap may draw from .* differs between processes", batches, swap)
 
 
 @pytest.mark.every_backend
@@ -150,8 +150,7 @@ def test_errors() -> None:
         ([keras.layers.MixUp(), keras.layers.RandomFlip()], ValueError, "give keras.*Flip first"),
         ([Augmentation(mixup=0.2), keras.layers.MixUp()], ValueError, "mixes twice"),
     ):
-        with pytest.raises(error, match=words):
-            batches(augment)
+        refused(words, batches, augment, error=error)
 
 
 def test_the_option_of_train(monkeypatch, capsys) -> None:
@@ -220,8 +219,7 @@ def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, capsys)
         ("folder", FileExistsError, "folder is a folder: give a file, such as plot.png"),
         ("theirs.png", FileExistsError, "theirs.png exists, and is not a PNG file that"),
     ):
-        with pytest.raises(error, match=message):
-            plot_augmentations(SPLIT, tmp_path / name, 8, overwrite=True)
+        refused(message, plot_augmentations, SPLIT, tmp_path / name, 8, overwrite=True, error=error)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "theirs.png"]
     assert (tmp_path / "theirs.png").read_bytes() == b"theirs"
     # Broken files are skipped, and the last line is the next command.

@@ -20,6 +20,7 @@ from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
 from tests import bank
+from tests.backend import refused
 from tests.data.image_fixtures import photographs
 
 SIDE = 60
@@ -117,8 +118,7 @@ def test_only_what_changed_is_decoded_again(split: Any, keep: Any, tmp_path: Pat
         np.testing.assert_array_equal(now, before)
     again.files[0].unlink()
     os.mkfifo(again.files[0])
-    with pytest.raises(FileExistsError, match="is a named pipe"):
-        keep()
+    refused("is a named pipe", keep, error=FileExistsError)
 
 
 def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> None:
@@ -144,8 +144,7 @@ def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> Non
     # Space is checked before anything is written.
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(OSError, match=r"needs .* kB, and 10 bytes are free in .*KERAS_HOME"):
-        keep(SIDE + 1)
+    refused(r"needs .* kB, and 10 bytes are free in .*KERAS_HOME", keep, SIDE + 1, error=OSError)
     assert not [file for file in tmp_path.glob(f"cache/{SIDE + 1}px/**") if file.is_file()]
 
 
@@ -168,16 +167,14 @@ def test_what_cannot_be_kept_and_advice_where_it_pays(photos: Path, tmp_path, mo
         (data.load(photos, verify=False).train, SIDE, "not verified: leave cache"),
         (split, 0, "cache=0 must be"),
     ):
-        with pytest.raises(ValueError, match=reason):
-            cached_photographs(split_of, side, 3, tmp_path / "cache", print)
+        refused(reason, cached_photographs, split_of, side, 3, tmp_path / "cache", print)
     assert not (tmp_path / "cache").exists()
     words = ["train", "--data", "photos", "--weights", "a.npz", "--cache", "32"]
     for more, reason in (
         (["--freeze-backbone"], "no effect with --freeze-backbone"),
         (["--image-size", "64"], r"below --image-size 64.*give 128"),
     ):
-        with pytest.raises(UsageError, match=reason):
-            parse([*words, *more])
+        refused(reason, parse, [*words, *more], error=UsageError)
     # Advised of large photographs that do not fit in memory, and of no others.
     for name in ("_LARGE", "MEMORY_BYTES"):
         assert note_of_cache(split, 20, 3) == ""
@@ -197,13 +194,11 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         options = {"cache": cache, "print_fn": lines.append}
         keras_vit.fit(bank.fresh(**bank.TINY), recipe, splits, tmp_path / "run", **options)
 
-    with pytest.raises(ValueError, match="cache=15 pixels are fewer than the image size, 16"):
-        fit(15)
+    refused("cache=15 pixels are fewer than the image size, 16", fit, 15)
     fit(32)
     assert sum("B in " in line for line in lines) == 1
     assert len(list((tmp_path / "home").rglob("*.bmp"))) == len(splits.train)
-    with pytest.raises(RunMismatchError, match="cache"):
-        fit(64)
+    refused("cache", fit, 64, error=RunMismatchError)
 
 
 @BOTH_READERS

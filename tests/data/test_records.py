@@ -11,6 +11,7 @@ import pytest
 
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
+from tests.backend import refused
 from tests.data.batches import check_stopped_run, levels
 from tests.data.image_fixtures import example, one_quick, plain, write_examples, write_records
 from tests.examples import load_example
@@ -162,8 +163,7 @@ def test_a_damaged_shard_is_refused_before_training(folder: Folder, case: str) -
     place = folder()
     file = place / f"train.tfrecord-0000{shard}-of-00003"
     file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(DamagedShardError, match=f"{file.name} is damaged: {message}"):
-        load(place)
+    refused(f"{file.name} is damaged: {message}", load, place, error=DamagedShardError)
 
 
 def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
@@ -173,8 +173,7 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
         load(tmp_path)
     features = r"the features class, pixels; .* expected as image/enc"
     names.write_text(NAMES)
-    with pytest.raises(ValueError, match=features):
-        load(tmp_path)
+    refused(features, load, tmp_path)
     names.write_text("a\nb\nc\nd\ne\n")
     write_examples(file, examples(count=6))
     splits = load(tmp_path)
@@ -190,11 +189,9 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
         (b"", ValueError, "train hold 0 records: too few"),
     ):
         file.write_bytes(content)
-        with pytest.raises(error, match=message):
-            load(tmp_path)
+        refused(message, load, tmp_path, error=error)
     write_array_record(tmp_path / "train.array_record", examples())
-    with pytest.raises(ValueError, match=r"is an ArrayRecord file and .*train.tfrecord is not"):
-        load(tmp_path)
+    refused(r"is an ArrayRecord file and .*train.tfrecord is not", load, tmp_path)
 
 
 def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path) -> None:
@@ -202,20 +199,16 @@ def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path)
     file = place / "train.array_record-00001-of-00003"
     content = file.read_bytes()
     file.write_bytes(content[:-100])
-    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
-        load(place)
+    refused(rf"{file.name} is damaged: ", load, place, error=DamagedShardError)
     file.write_bytes(flipped(content, 200))  # in one of the first records
     damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
-    with pytest.raises(tf.errors.OpError, match=damaged):
-        load(place).train.labels()
+    refused(damaged, load(place).train.labels, error=tf.errors.OpError)
     place, shard = folder(where="missing"), "train.tfrecord-00001-of-00003"
     (place / shard).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"1 of 3 files are missing, .*{shard}"):
-        load(place)
+    refused(rf"1 of 3 files are missing, .*{shard}", load, place, error=FileNotFoundError)
     write_examples(place / "more.tfrecord", examples())
     (place / shard).touch()
-    with pytest.raises(ValueError, match="belongs neither to train, val nor test"):
-        load(place)
+    refused("belongs neither to train, val nor test", load, place)
 
 
 def test_an_image_that_does_not_decode_is_replaced_or_an_error(folder: Folder, capfd) -> None:
@@ -236,8 +229,7 @@ def test_an_image_that_does_not_decode_is_replaced_or_an_error(folder: Folder, c
 def test_large_tfrecord_files_are_converted_once(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
     place = folder()
-    with pytest.raises(ValueError, match=r"train.tfrecord-00000-.*/to_array_record.py /"):
-        load(place)
+    refused(r"train.tfrecord-00000-.*/to_array_record.py /", load, place)
     convert = load_example("to_array_record").main
     words = [str(place), "--out", str(tmp_path / "converted")]
     convert(words)

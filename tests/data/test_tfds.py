@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
+from tests.backend import refused
 from tests.data.batches import levels
 from tests.data.image_fixtures import write_records
 from tests.examples import load_example
@@ -91,8 +92,7 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
         ("tf_flower", "'tf_flower' is neither 'digits', nor a TFDS .*did you mean tf_flowers"),
         ("zzz", "'zzz' is neither 'digits', nor a TFDS .*lists all"),
     ):
-        with pytest.raises(ValueError, match=message):
-            load(name, data_dir=data_dir)
+        refused(message, load, name, data_dir=data_dir)
     folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
     by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
     assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
@@ -100,12 +100,10 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = next(copy.glob("*train*"))
     write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
-    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
-        load(copy)
+    refused("has 19 records and not the 20 that were written", load, copy, error=DamagedShardError)
     expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
-    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
-        load("kv_two_splits", data_dir=data_dir)
+    refused(r"TFRecord files of .*/to_array_record.py /", load, "kv_two_splits", data_dir=data_dir)
     prepared = tmp_path / "prepared"
     shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
     load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
@@ -117,8 +115,7 @@ def test_misspelled_folders_are_proposed_first_and_offline_says_so(tmp_path, mon
     (tmp_path / "photos").mkdir()
     (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"did you mean photos\b"):
-        load("photo")
+    refused(r"did you mean photos\b", load, "photo")
     with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
         load(f"{tmp_path}/phots")
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):

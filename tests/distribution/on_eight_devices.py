@@ -14,6 +14,7 @@ from benchmarks._steps import step_cost
 from keras_vit.distribution import KINDS
 from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
+from tests.backend import refused
 from tests.distribution import helpers
 from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
 
@@ -176,16 +177,13 @@ def test_what_is_refused() -> None:
     model = compiled(vit(), sgd())
 
     def job() -> None:
-        with pytest.raises(ValueError, match=r"built before.*model\.copy"):
-            model.predict(IMAGES, verbose=0)
+        refused(r"built before.*model\.copy", model.predict, IMAGES, verbose=0)
         assert model.copy().predict(IMAGES, verbose=0).shape == (43, CLASSES)
 
     on("fsdp", job)
     model.predict(IMAGES, verbose=0)
-    with pytest.raises(ValueError, match="cuts no weight"):
-        on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
-    with pytest.raises(ValueError, match="cuts no weight"):
-        on("tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
+    refused("cuts no weight", on, "fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
+    refused("cuts no weight", on, "tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
     for kind, arguments, message in (
         ("fsdp", {"devices": 9}, "there are 8.*XLA_FLAGS"),
         ("fsdp", {"devices": ["tpu:0"]}, "must be among cpu:0"),
@@ -193,8 +191,7 @@ def test_what_is_refused() -> None:
         ("fsdp", {"model_devices": 2}, "is for kind='tensor_parallel'"),
         ("tensor_parallel", {"model_devices": 3}, "must divide the 8 devices"),
     ):
-        with pytest.raises(ValueError, match=message):
-            distribution_of(kind, **arguments)
+        refused(message, distribution_of, kind, **arguments)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from keras_vit import distribution
 from keras_vit.distribution.launch import Launch, find_launch
+from tests.backend import refused
 from tests.bank import pixels
 from tests.distribution.helpers import vit
 
@@ -51,8 +52,7 @@ def test_refused_arguments() -> None:
         (("10.0.0.1:99", 2, 2), "Process 2 of 2 is not possible"),
         (("10.0.0.1:99", 2, -1), "Process -1 of 2 is not possible"),
     ):
-        with pytest.raises(ValueError, match=message):
-            distribution.initialize(*arguments)
+        refused(message, distribution.initialize, *arguments)
 
 
 @pytest.mark.backends("tensorflow")  # which has one process
@@ -65,8 +65,7 @@ def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.backends("torch")
 def test_one_process_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="torchrun --nproc-per-node"):
-        distribution.data_parallel(devices=2)
+    refused("torchrun --nproc-per-node", distribution.data_parallel, devices=2)
     with distribution.data_parallel(devices=1).scope():
         assert vit().predict(pixels(3, 16, 16, 3), verbose=0).shape == (3, 5)
     for kind in ("fsdp", "tensor_parallel"):
@@ -76,5 +75,4 @@ def test_one_process_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():  # of which one did not join
         monkeypatch.setenv(name, value)
     reason = r"2 processes were started: call keras_vit\.distribution\.initialize"
-    with pytest.raises(RuntimeError, match=reason):
-        distribution.data_parallel()
+    refused(reason, distribution.data_parallel, error=RuntimeError)

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 from keras_vit import inspection, load
 from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
-from tests.backend import numpy, rows
+from tests.backend import numpy, refused, rows
 from tests.golden_cases import golden_case
 from tests.inspection.models import KINDS, images_for, maps_of, model_of, untrained
 from tests.weights.test_golden import CASES
@@ -100,8 +100,7 @@ def test_training_and_inference_use_the_fused_kernel(monkeypatch) -> None:
         patched.setattr("keras_vit.layers.attention.attention_probabilities", None)
         model(images, training=True)
         model(images)
-        with pytest.raises(TypeError, match="not callable"):
-            attention_maps(model, images)
+        refused("not callable", attention_maps, model, images, error=TypeError)
     attention_maps(model, images)
 
 
@@ -122,8 +121,7 @@ def test_layers_batches_and_errors() -> None:
         (r"components=28.*Give 15 or fewer", lambda: inspection.embedding_filters(model)),
         ("without a patch embedding", lambda: inspection.embedding_filters(without)),
     ):
-        with pytest.raises(ValueError, match=reason):
-            call()
+        refused(reason, call)
 
 
 @pytest.mark.parametrize("kind", rows(KINDS, ["token", "map"]))

@@ -14,6 +14,7 @@ from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.inspection.models import model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
@@ -90,8 +91,7 @@ def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, nam
 
 def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_path: Path) -> None:
     """Also a plot that is not made again: here, of similarity, which the page explains."""
-    with pytest.raises(FileExistsError, match="overwrite"):
-        inspect_files(model_of("token"), files, written)
+    refused("overwrite", inspect_files, model_of("token"), files, written, error=FileExistsError)
     out = Path(shutil.copytree(written, tmp_path / "out"))
     (out / "notes.txt").write_bytes(b"theirs")
     inspect_files(model_of("registers"), files, out, overwrite=True)
@@ -119,8 +119,7 @@ def test_errors_and_a_model_around_a_transformer(files: list[Path], tmp_path: Pa
     with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
         inspect_files(model_of("token"), files[3:], tmp_path)
     plain = untrained(include_preprocessing=False)
-    with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(plain, files, tmp_path)
+    refused("include_preprocessing=True", inspect_files, plain, files, tmp_path)
     assert not list(tmp_path.iterdir())
     # Pixels of files are a hundred times too large where nothing normalizes them.
     around = [keras.Input((64, 24, 3)), keras.layers.Resizing(32, 12), plain]

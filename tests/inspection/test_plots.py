@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import inspection
 from keras_vit.inspection.plots import draw_maps
+from tests.backend import refused
 from tests.inspection.models import images_for, model_of, untrained
 
 pytest.importorskip("matplotlib")
@@ -37,8 +38,7 @@ def test_every_plot_is_one_call(kind: str) -> None:
         assert len(figure.axes) == axes, name
         height, width, _ = png(figure).shape
         assert (width >= 600, 100 < height < 4000) == (True, True), name
-    with pytest.raises(ValueError, match="8 channels"):
-        inspection.plot_embedding_filters(untrained(input_shape=(32, 12, 8)))
+    refused("8 channels", inspection.plot_embedding_filters, untrained(input_shape=(32, 12, 8)))
     axes = figures["distance"][0].axes[0]
     shown = np.array([dots.get_offsets()[:, 1] for dots in axes.collections]).T
     assert np.abs(shown - inspection.attention_distance(model, images)).max() < 1e-5
@@ -69,5 +69,4 @@ def test_without_matplotlib_only_plots_fail_and_name_the_extra(monkeypatch) -> N
         monkeypatch.setitem(sys.modules, name, None)
     model, images = model_of("token"), images_for("token")
     assert inspection.attention_rollout(model, images).shape == (3, 4, 3)
-    with pytest.raises(ImportError, match=r"keras3-vit\[plots\]"):
-        inspection.plot_rollout(model, images)
+    refused(r"keras3-vit\[plots\]", inspection.plot_rollout, model, images, error=ImportError)

@@ -10,10 +10,9 @@ from keras.src.testing import TestCase
 
 from keras_vit import layers
 from keras_vit.layers._dense import Dense
-from tests.backend import rows
+from tests.backend import refused, rows
 from tests.layers.cases import CASES, IMAGES, TOKENS, arrays
 from tests.layers.test_layers import HEADS, numpy, values
-from tests.training.common import refused
 
 WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")  # alike for all images
 
@@ -95,9 +94,7 @@ def test_a_layer_alone_has_the_shape_that_it_promises(layer: Any, shape: Any, wa
 
 @pytest.mark.parametrize(("make", "shape", "words"), ERRORS)
 def test_errors_say_what_was_given(make: Any, shape: Any, words: list[str]) -> None:
-    with refused(*words):
-        layer = make()
-        layer(values(*shape))
+    refused(words, lambda: make()(values(*shape)))
 
 
 @pytest.mark.backends("torch")  # has an operator of its own there

@@ -16,7 +16,7 @@ from keras_vit import layers
 from keras_vit.layers._dense import Dense
 from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.composite import CompositeLayer
-from tests.backend import reloaded, rows
+from tests.backend import refused, reloaded, rows
 from tests.layers.cases import CASES, arrays, quantizer
 
 COMPOSITES = [name for name, case in CASES.items() if issubclass(case.cls, CompositeLayer)]
@@ -155,8 +155,7 @@ def test_a_quantized_layer_is_saved(name: str, mode: str, config: Any, tmp_path:
     loaded = reloaded(model, tmp_path)
     assert_same(model, loaded, inputs)
     assert {v.path: v.dtype for v in loaded.weights} == {v.path: v.dtype for v in model.weights}
-    with pytest.raises(ValueError, match="already quantized"):
-        only_layer(loaded).quantize(mode)
+    refused("already quantized", only_layer(loaded).quantize, mode)
 
 
 @pytest.mark.parametrize(("name", "mode"), [*((n, "int8") for n in QUANTIZED), *FEWER_BITS[2:]])

@@ -14,6 +14,7 @@ from keras_vit.models.combined import combine
 from keras_vit.weights import CheckpointError
 from keras_vit.weights.folders.combined_folder import load_combined, save_combined
 from tests import bank
+from tests.backend import refused
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 32, 32, 3)).astype("float32")
 SCENES = tasks.Segmentation(("sky", "tree", "sea"))
@@ -99,8 +100,7 @@ def of_another_weight(one: Any) -> Any:
 def test_what_does_not_go_together(other_of: Any, message: str, transform: Any) -> None:
     one = bank.fresh()
     one.eval_transform = transform
-    with pytest.raises(ValueError, match=message):
-        combine({"kinds": one, "other": other_of(one)})
+    refused(message, combine, {"kinds": one, "other": other_of(one)})
 
 
 @pytest.mark.parametrize("names", [("kinds",), ("kinds", "a/b"), ("a", "A"), ("a", "1a")])
@@ -108,5 +108,4 @@ def test_names(names: tuple[str, ...]) -> None:
     model = bank.tiny()
     with pytest.raises(ValueError, match=r"give another model|not the name of|another name"):
         combine(dict.fromkeys(names, model))
-    with pytest.raises(ValueError, match=re.escape("called a_top_probabilities")):
-        combine({"a_top": model, "a": model})
+    refused(re.escape("called a_top_probabilities"), combine, {"a_top": model, "a": model})

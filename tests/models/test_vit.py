@@ -12,10 +12,9 @@ import pytest
 import keras_vit
 from keras_vit.models import ImageModel
 from keras_vit.weights import load, load_weights, save_weights
-from tests.backend import numpy, reloaded, rows
+from tests.backend import numpy, refused, reloaded, rows
 from tests.bank import fill
 from tests.models.test_common import IMAGES, SIZES, build, built, pixels, predict
-from tests.training.common import refused
 
 RATES = [("dropout", 1.5), ("dropout", "a lot"), ("stochastic_depth", -0.1)]
 # What the error of a value besides the value says.
@@ -92,13 +91,12 @@ OTHERS: list[tuple[Callable[[], Any], list[str]]] = [
 
 @pytest.mark.parametrize(("make", "words"), [*ERRORS, *OTHERS])
 def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[str]) -> None:
-    with refused(*words):
-        make() if callable(make) else keras_vit.VisionTransformer(**{**SIZES, **make})
+    of_options = lambda: keras_vit.VisionTransformer(**{**SIZES, **make})  # noqa: E731
+    refused(words, make if callable(make) else of_options)
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.keras"):
-        keras_vit.ViTTi16(weights="nowhere.keras")
+    refused(r"nowhere\.keras", keras_vit.ViTTi16, weights="nowhere.keras", error=FileNotFoundError)
 
 
 def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
@@ -234,8 +232,7 @@ def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None
 
 def test_statistics_that_do_not_fit_are_refused() -> None:
     four = r"or 1 for gray, not 4\. Give include_preprocessing=False"
-    with pytest.raises(ValueError, match=four):
-        build("token", input_shape=(32, 32, 4), normalization="imagenet")
+    refused(four, build, "token", input_shape=(32, 32, 4), normalization="imagenet")
     for value in (0, None, 1, "clip"):
         with pytest.raises(ValueError, match=f"include_preprocessing={value!r} must be True"):
             build("token", include_preprocessing=value)

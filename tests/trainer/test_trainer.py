@@ -18,7 +18,7 @@ import keras_vit
 from keras_vit import trainer
 from keras_vit.trainer import xla
 from keras_vit.trainer.compiled_model import CompiledModel
-from tests.backend import reloaded
+from tests.backend import refused, reloaded
 from tests.bank import TINY, fresh, outputs, pixels
 from tests.conftest import REPOSITORY
 
@@ -188,8 +188,7 @@ def test_threads_beside_fit_are_safe_or_refused_at_once(model: Any) -> None:
         try:
             assert is_in_fit.wait(120)
             for call in changing + reading * IS_JAX:
-                with pytest.raises(RuntimeError, match=r"while `fit` trains.*model\.copy\(\)"):
-                    call()
+                refused(r"while `fit` trains.*model\.copy\(\)", call, error=RuntimeError)
             if not IS_JAX:  # where variables stay: with the weights of the moment
                 for call in reading:
                     call()

@@ -24,6 +24,7 @@ from keras_vit.training.resume import ResumableRun
 from keras_vit.training.state_file import write_state
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
+from tests.backend import refused
 from tests.training.common import QUICK, Killed, StopAt
 
 EPOCHS, STEPS, BATCH = 3, 4, 8
@@ -71,8 +72,7 @@ def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(Killed):
         run(StopAt(4))
-    with pytest.raises(NonFiniteLossError, match=r"in step 8 \(epoch 2, step 4\)"):
-        run()
+    refused(r"in step 8 \(epoch 2, step 4\)", run, error=NonFiniteLossError)
     assert lines[0].startswith("continues with step 4 (epoch 1 of 3, step 4 of 4)")
     assert lines[1].startswith("epoch 1/3  step 4/4")
 
@@ -155,8 +155,7 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: default_callbacks(tmp_path, BATCH, tensorboard=True),
         lambda: train(Job("digits", tmp_path / "run", tensorboard=True)),
     ):
-        with pytest.raises(ImportError, match=r"pip install 'tensorboard' 'keras3-vit"):
-            call()
+        refused(r"pip install 'tensorboard' 'keras3-vit", call, error=ImportError)
     assert not list(tmp_path.iterdir())
 
 
@@ -166,8 +165,7 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
         ({"patience": 3, "monitor": None}, "patience=3 needs a monitor"),
         ({"images_per_step": 0}, "images_per_step=0 must be"),
     ):
-        with pytest.raises(ValueError, match=message):
-            default_callbacks(tmp_path, **{"images_per_step": BATCH, **options})
+        refused(message, default_callbacks, tmp_path, **{"images_per_step": BATCH, **options})
     lines: list[str] = []
     model = small_model(optimizer=keras.optimizers.SGD(1.0))  # diverges: the first is the best
     ours = default_callbacks(tmp_path / "logs", BATCH, patience=1, print_fn=lines.append)

@@ -34,7 +34,7 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.train import run as job_module
 from keras_vit_cli.train.job import Job
-from tests.backend import reloaded, rows
+from tests.backend import refused, reloaded, rows
 from tests.bank import outputs as predict
 from tests.bank import pixels
 from tests.training.common import JIT, QUICK, Killed, StopAt, array, assert_equal
@@ -170,8 +170,7 @@ def test_evaluate_and_predict_are_the_students() -> None:
         expected = alone.evaluate(IMAGES, labels, verbose=0)
         np.testing.assert_allclose(task.evaluate(IMAGES, labels, verbose=0), expected, rtol=1e-5)
     np.testing.assert_array_equal(task.predict(IMAGES, verbose=0), alone.predict(IMAGES, verbose=0))
-    with pytest.raises(ValueError, match="Label 4 is not a class"):
-        task.fit(IMAGES, LABELS + 4, verbose=0)
+    refused("Label 4 is not a class", task.fit, IMAGES, LABELS + 4, verbose=0)
     with pytest.raises(ValueError, match=r"do not fit distillation.*with_input_shape"):
         task.fit(IMAGES[:, :16, :16], LABELS, verbose=0)
 
@@ -340,18 +339,15 @@ def test_errors_name_the_fix(student: Any, teacher: Any, options: Any, words: st
         return given() if callable(given) else make(**given)
 
     models = model_of(student, functools.partial(vit, 0), 16), model_of(teacher, teacher_of, 24)
-    with pytest.raises(ValueError, match=words):
-        Distillation(*models, **options)
+    refused(words, Distillation, *models, **options)
 
 
 def test_teachers_of_the_same_weights_or_other_names() -> None:
     student, teacher = vit(0), teacher_of()
-    with pytest.raises(ValueError, match=r"share weights.*teacher\.copy\(\)"):
-        Distillation(student, student)
+    refused(r"share weights.*teacher\.copy\(\)", Distillation, student, student)
     student.class_names, teacher.class_names = tuple("abcd"), tuple("abce")
     words = "not the student's: class 3 is 'e' to the teacher teacher and 'd' to the student"
-    with pytest.raises(ValueError, match=words):
-        Distillation(student, teacher)
+    refused(words, Distillation, student, teacher)
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import keras_vit
 from keras_vit import data, recipes
 from keras_vit.training import compile_model, pretrain, pretraining
 from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colors
-from tests.backend import reloaded
+from tests.backend import refused, reloaded
 from tests.bank import fresh, pixels, small
 from tests.bank import outputs as predict
-from tests.training.common import JIT, array, refused
+from tests.training.common import JIT, array
 
 IMAGES = pixels(8, 32, 32, 3)
 HYBRID: dict[str, Any] = {"resnet": (), "resnet_width": 32}
@@ -269,5 +269,4 @@ REFUSED: list[tuple[Any, list[str]]] = [
 
 @pytest.mark.parametrize(("make", "words"), REFUSED)
 def test_what_does_not_fit_is_refused(make: Any, words: list[str]) -> None:
-    with refused(*words):
-        make()
+    refused(words, make)

@@ -19,6 +19,7 @@ from keras_vit.training.resume import DamagedCheckpointWarning, ResumableRun, Ru
 from keras_vit.training.state_file import is_state, open_state, write_state
 from keras_vit.weights import CheckpointError
 from tests import processes
+from tests.backend import refused
 from tests.conftest import REPOSITORY
 from tests.training import resumable
 from tests.training.common import BACKEND, JIT, QUICK, Batches, Killed, StopAt
@@ -218,8 +219,7 @@ def test_damage_anywhere(recorded: dict[str, bytes], checkpoints: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"{name} .* is damaged: the SHA-256"):
         open_state(checkpoints / name)
     save_file({"weights": np.zeros(3)}, checkpoints / name)
-    with pytest.raises(CheckpointError, match="is not a checkpoint of a run"):
-        open_state(checkpoints / name)
+    refused("is not a checkpoint of a run", open_state, checkpoints / name, error=CheckpointError)
     assert not is_state(checkpoints / name)  # and so is never deleted
 
 
@@ -302,8 +302,7 @@ def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
         ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
         ({"every_steps": 0}, "every_steps=0 must be an integer"),
     ):
-        with pytest.raises(ValueError, match=message):
-            ResumableRun(tmp_path, **options)
+        refused(message, ResumableRun, tmp_path, **options)
     # A subclassed model does not have a configuration to compare, but variables.
 
     class Custom(keras.Model):
