@@ -1,4 +1,6 @@
-"""Folders and tables as other tools write them: read for what they are, or refused with the fix."""
+"""Folders and tables as other tools write them: read for what they are, or refused; one
+source of several images, by their names, is on one side of the split.
+"""
 
 import json
 import warnings
@@ -10,6 +12,7 @@ import pytest
 from PIL import Image
 
 from keras_vit import data, tasks
+from keras_vit.data.sources.named_sources import source_of
 from tests.backend import refused
 
 SIZE = (12, 10)
@@ -225,3 +228,68 @@ def test_sizes_of_files_that_show_the_class_are_warned_of(reader: str, tmp_path:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data.load(tmp_path / "b", reader=reader)
+
+
+# As data sets on the net name their files.
+NAMES = {
+    "patient12_slice3": "patient12",
+    "sub-01_ses-2_t1_040": "sub-01",
+    "TCGA_CS_4941_19960909_1": "tcga_cs_4941",
+    "person1000_virus_1681": "person1000",
+    "GOPR0012_frame_34": "gopr0012",
+    "daisy-7_jpg.rf.0a9f": "daisy-7",
+    "rose_aug_2": "rose",
+    **{
+        name: name for name in ("img_2034", "path_3_12", "case_00012", "rot_90", "cat.12", "tile_3")
+    },
+}
+
+
+def photos(folder: Path, *names: str) -> Path:
+    return write(folder, {name: number for number, name in enumerate(names)})
+
+
+def patients(splits: data.Splits, name: str) -> set[str]:
+    return {source_of(f"{file.parent.name}_{file.stem}") for file in splits[name].files}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_image_is_of(name: str) -> None:
+    assert source_of(name) == NAMES[name]
+
+
+@pytest.mark.parametrize("layout", ["classes", "table", "masks"])
+def test_one_source_is_on_one_side(layout: str, tmp_path: Path) -> None:
+    names = [f"{'ab'[i % 2]}/patient{i // 4}_{i}.png" for i in range(40)]
+    if layout != "classes":  # a folder is a patient
+        names = [f"patient{i // 4}/{i}.png" for i in range(40)]
+    photos(tmp_path / "photos", *names)
+    labels = None
+    if layout == "table":
+        labels = tmp_path / "labels.csv"
+        labels.write_text("".join(["file,label\n", *(f"{n},{'ab'[len(n) % 2]}\n" for n in names)]))
+    if layout == "masks":
+        labels = tmp_path / "masks"
+        write(labels, dict.fromkeys(names, NUMBERS))
+    with pytest.warns(UserWarning, match=r"40 images are of 10 sources by their names"):
+        splits = data.load(tmp_path / "photos", labels=labels, reader="grain")
+    assert not patients(splits, "train") & patients(splits, "val")
+    assert 4 <= len(splits.val) <= 12
+    assert len(splits.train.groups) == len(splits.train)
+
+
+def test_what_names_do_not_settle_is_told(tmp_path: Path) -> None:
+    photos(tmp_path / "a", *(f"{c}/frame_{i}.png" for c in "xy" for i in range(5)))
+    with pytest.warns(UserWarning, match=r"10 images seem to be the frames of a recording"):
+        data.load(tmp_path / "a", reader="grain")
+    photos(tmp_path / "b", *(f"{c}/clip{c}_{i}.png" for c in "12" for i in range(5)))
+    with pytest.warns(UserWarning, match=r"10 images are of 2 sources.*too few to keep apart"):
+        data.load(tmp_path / "b", reader="grain")
+    names = [f"{s}/{c}/case1_{s}{i}.png" for s in ("train", "val") for c in "xy" for i in range(3)]
+    photos(tmp_path / "c", *names, "train/x/case2_1.png")
+    with pytest.warns(UserWarning, match=r"6 of 6 images that are validated on are of sources"):
+        data.load(tmp_path / "c", reader="grain")
+    photos(tmp_path / "d", *(f"{c}/IMG_{c}_{i}.png" for c in "xy" for i in range(5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data.load(tmp_path / "d", reader="grain")

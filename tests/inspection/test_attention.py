@@ -1,19 +1,25 @@
-"""Attention maps, rollout and distances, positions and filters: as recorded and as defined."""
+"""Attention, rollout, positions, filters: as recorded, as defined, and of nested models."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from keras import layers
 from sklearn.decomposition import PCA
 
 from keras_vit import inspection, load
 from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
+from tests import bank
 from tests.backend import numpy, refused, rows
+from tests.conftest import REPOSITORY
+from tests.docs.blocks import python_blocks
 from tests.golden_cases import golden_case
-from tests.inspection.models import KINDS, images_for, maps_of, model_of, untrained
+from tests.inspection.models import KINDS, SHAPE, images_for, maps_of, model_of, untrained
 from tests.weights.test_golden import CASES
 
 # big_vision ran the bfloat16 file in bfloat16.
@@ -177,3 +183,161 @@ def test_filters_are_principal_components() -> None:
     signs = np.sign((flat * expected).sum(axis=1))
     assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
     assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
+
+
+MAPS = (
+    *(inspection.attention_maps, inspection.readout_attention),
+    *(inspection.attention_rollout, inspection.attention_distance),
+)
+
+
+def classified(images: Any, features: Any) -> keras.Model:
+    return keras.Model(images, layers.Dense(2)(features))
+
+
+def around(model: Any, *before: Any, shape: tuple[int, ...] = SHAPE) -> keras.Model:
+    images = x = keras.Input(shape)
+    for layer in (*before, model):
+        x = layer(x)
+    return classified(images, x)
+
+
+class Subclass(keras.Model):
+    """As many people write their models."""
+
+    def __init__(self, vit: keras.Model) -> None:
+        super().__init__()
+        self.scale, self.vit, self.head = layers.Rescaling(0.5), vit, layers.Dense(2)
+
+    def call(self, images: Any) -> Any:
+        return self.head(self.vit(self.scale(images)))
+
+
+class NotCalled(Subclass):
+    def call(self, images: Any) -> Any:
+        return self.head(layers.Flatten()(images))
+
+
+SHAPES: dict[str, Callable[[Any], keras.Model]] = {
+    "on its output": lambda m: classified(m.input, m.output),
+    "on its pooled token": lambda m: classified(m.inputs, m.get_layer("pooling").output),
+    "its features": lambda m: m.feature_model("pre_logits"),
+    "inside": around,
+    "its features inside": lambda m: around(m.feature_model("pre_logits")),
+    "inside, two deep": lambda m: around(around(m)),
+    "behind a rescaling": lambda m: around(m, layers.Rescaling(0.5)),
+    "in a Sequential": lambda m: keras.Sequential([layers.Rescaling(0.5), m, layers.Dense(2)]),
+    "augmented": lambda m: keras.Sequential([layers.RandomFlip(), layers.RandomRotation(0.2), m]),
+    "in a subclass": Subclass,
+}
+RESCALED = ("behind a rescaling", "in a Sequential", "in a subclass")
+
+
+@pytest.mark.parametrize("shape", rows(SHAPES, ["augmented", "in a subclass"]))
+def test_it_is_that_of_the_transformer_inside(shape: str) -> None:
+    vit, images = model_of("token"), images_for("token").astype("float32")
+    model, scale = SHAPES[shape](vit), np.float32(0.5 if shape in RESCALED else 1)
+    for measure in MAPS:
+        expected = measure(vit, images * scale)
+        np.testing.assert_allclose(measure(model, images), expected, atol=2e-5, rtol=1e-4)
+    filters, similarity = inspection.embedding_filters, inspection.position_similarity
+    np.testing.assert_array_equal(filters(model, 4), filters(vit, 4))
+    np.testing.assert_array_equal(similarity(model), similarity(vit))
+
+
+@pytest.mark.parametrize("kind", ["map", "channels_first", "registers"])
+def test_other_kinds_inside(kind: str) -> None:
+    vit, images = model_of(kind), images_for(kind).astype("float32")
+    model = around(vit, shape=vit.input_shape[1:])
+    for measure in (*MAPS, *[inspection.pooling_attention] * (kind == "map")):
+        np.testing.assert_allclose(measure(model, images), measure(vit, images), atol=2e-5)
+
+
+def test_blocks_up_to_the_third_and_of_a_hybrid() -> None:
+    vit, images = model_of("token"), images_for("token")
+    maps = inspection.attention_maps(vit.feature_model("block_0"), images)
+    np.testing.assert_allclose(maps, inspection.attention_maps(vit, images, layers=[0]), atol=1e-6)
+    hybrid = bank.small(resnet=(1,), resnet_width=32, patch_size=1, input_shape=(32, 24, 3))
+    pixels = bank.pixels(1, 32, 24, 3)
+    expected = inspection.attention_distance(hybrid, pixels)
+    distances = inspection.attention_distance(classified(hybrid.input, hybrid.output), pixels)
+    np.testing.assert_allclose(distances, expected, atol=1e-4)
+    assert 4 < expected.mean() < 40  # patches are of 4 pixels, not 1
+
+
+def test_the_overlay_lies_on_the_image_that_is_resized() -> None:
+    pytest.importorskip("matplotlib")
+    model = around(model_of("token"), layers.Resizing(32, 12), shape=(64, 48, 3))
+    images = bank.pixels(1, 64, 48, 3).astype("float32")
+    for plot in (inspection.plot_rollout, inspection.plot_attribution):
+        original, darkened = (axes.images[0].get_array() for axes in plot(model, images).axes)
+        assert original.shape == darkened.shape == (64, 48, 3)
+        assert (darkened > 0).any(axis=2).mean() > 0.9  # no strip is left out
+
+
+def test_what_is_ambiguous_is_named() -> None:
+    vit, other = model_of("token"), model_of("gap").copy(name="other")
+    inputs, images = keras.Input(SHAPE), images_for("token").astype("float32")
+    two = keras.Model(inputs, vit(inputs) + other(inputs))
+    siamese = keras.Model(inputs, vit(inputs) - vit(layers.Rescaling(0.5)(inputs)))
+    frames = keras.Input((2, *SHAPE))
+    of_frames = keras.Model(frames, layers.TimeDistributed(vit)(frames))
+    with pytest.raises(ValueError, match=r"sequences for 3 images|several times"):
+        inspection.attention_maps(of_frames, bank.pixels(3, 2, *SHAPE).astype("float32"))
+    for model, reason in (
+        (two, r"several Vision Transformers.*get_layer\('vision.*\(a Vis.*, model\."),
+        (siamese, r"several times.*get_layer\('vision_transformer.*with the images that it gets"),
+        (NotCalled(vit), r"did not call them"),
+    ):
+        for measure in (*MAPS, inspection.class_attribution):
+            refused(reason, measure, model, images)
+
+
+def test_poolings_of_others_and_without_attention() -> None:
+    vit, images = model_of("token"), images_for("token")
+    tokens = vit.get_layer("encoder_norm").output
+    model = classified(vit.input, layers.GlobalAveragePooling1D()(tokens))
+    assert inspection.attention_maps(model, images).shape == (3, 2, 2, 13, 13)
+    assert inspection.class_attribution(model, images).shape == (3, 4, 3)
+    for measure in (inspection.attention_rollout, inspection.readout_attention):
+        refused(r"layers that are not of keras_vit.*MeanPooling", measure, model, images)
+    for kind in ("mixer", "bit"):
+        for measure in (inspection.attention_maps, inspection.class_attribution):
+            with pytest.raises(ValueError, match=r"without encoder blocks.*Grad-CAM"):
+                measure(bank.small_kind(kind), np.zeros((1, 32, 32, 3)))
+
+
+FOLDER = REPOSITORY / "docs" / "inspection"
+
+
+@pytest.mark.backends("tensorflow", "torch")  # those of JAX run in tests/docs
+def test_the_blocks_of_the_page() -> None:
+    names: dict = {}
+    for block in python_blocks(FOLDER / "README.md"):
+        exec(compile(block.code, str(block), "exec"), names)
+    assert names["speaks"].shape == names["rollout"].shape == (2, 4, 4)
+    assert names["maps"].shape == (2, 2, 2, 17, 17)
+    # Grad-CAM: the mean of the patches is classified linearly, so that the gradient is known.
+    kernel = keras.ops.convert_to_numpy(names["classifier"].get_layer("head").kernel)[:, 1]
+    np.testing.assert_allclose(names["gradient"], np.broadcast_to(kernel / 16, (2, 16, 32)), 1e-5)
+    expected = np.maximum(names["features"] @ kernel / 16, 0).reshape(2, 4, 4)
+    np.testing.assert_allclose(names["cam"], expected, atol=1e-6)
+    assert names["cam"].max() > 0
+
+
+def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
+    """Inside boxes drawn by hand."""
+    pytest.importorskip("matplotlib")
+    from docs.inspection import contact_sheet as sheet
+
+    flowers, boxes = shared / "photos" / "flowers", sheet.boxes()
+    weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    others = sheet.others(flowers, 4)
+    model = load(weights / "model.safetensors")
+    maps = sheet.rollouts(model, flowers, [*boxes, *others])
+    baseline = maps[len(boxes) :].mean(axis=0)
+    for rollout, (name, box) in zip(maps, boxes.items(), strict=False):
+        mass, area = sheet.fractions(rollout, box, 16)
+        baseline_mass, _ = sheet.fractions(baseline, box, 16)
+        assert mass >= 1.3 * area, name
+        assert mass >= 1.15 * baseline_mass, name

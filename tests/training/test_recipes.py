@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, evaluation
+from keras_vit import data, evaluation, tasks
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Regression, Task
 from keras_vit.tasks.balance import log_priors
@@ -30,6 +30,7 @@ from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
 from keras_vit_cli.train.run import Run
+from tests import bank
 from tests.backend import refused, reloaded
 from tests.bank import TINY, fill, fresh, pixels, small
 from tests.training import common
@@ -479,3 +480,24 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ages = Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
     with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
         printed(common.splits_of(*ages), balance="logits")
+
+
+CASES = {
+    "sides": (tasks.Classification(("turn left", "turn right")), "without mirror images: they"),
+    "others": (tasks.Classification(("cat", "dog")), ""),
+    "places": (tasks.Regression(("eye_x", "eye_y")), "without mirror images and random crops"),
+    "an angle": (tasks.Regression(("steering angle", "speed")), "show another 'steering angle'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_images_are_not_mirrored_where_names_say_so(case: str, tmp_path: Path) -> None:
+    task, expected = CASES[case]
+    images = np.random.default_rng(0).integers(0, 255, (8, 16, 16, 3), np.uint8)
+    labels = np.arange(16).reshape(8, 2) * 1.0 if task.are_numbers else np.arange(8) % 2
+    recipe = keras_vit.recipes.get("finetune_small").scaled(steps=1, batch_size=4)
+    lines: list[str] = []
+    model = bank.fresh(task=task.fitted(labels), input_shape=(16, 16, 3))
+    keras_vit.fit(model, recipe, (images, labels), tmp_path, print_fn=lines.append)
+    assert any("without mirror" in line for line in lines) == bool(expected)
+    assert expected in " ".join(lines)
