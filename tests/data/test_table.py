@@ -350,16 +350,13 @@ def test_arguments_of_a_table_need_one(photos: Path, tmp_path: Path, monkeypatch
     (tmp_path / "t.xlsx").write_bytes(b"PK")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     os.mkfifo(tmp_path / "t.csv")
-    for source, options, error, message in (
-        (photos, {"file_column": "file"}, ValueError, "are about a table: give it as labels"),
-        ("digits", {"labels": "l.csv"}, NotADirectoryError, "give that of the images"),
-        (photos, {"labels": "l.csv"}, FileNotFoundError, r"There is no table .*l\.csv"),
-        (photos, {"labels": "l.csv", "on_bad_row": "no"}, ValueError, "on_bad_row='no'"),
-        (photos, {"labels": tmp_path / "t.xlsx"}, ValueError, r"give one of \.csv, \.tsv"),
-        (photos, {"labels": tmp_path / "t.parquet"}, ImportError, "pip install pyarrow"),
-        (photos, {"labels": tmp_path / "t.csv"}, ValueError, "is a named pipe"),
-    ):
-        refused(message, load, source, error=error, **options)
+    refused("are about a table: give it as labels", load, photos, file_column="file")
+    refused("give that of the images", load, "digits", labels="l.csv", error=NotADirectoryError)
+    refused(r"There is no table .*l\.csv", load, photos, labels="l.csv", error=FileNotFoundError)
+    refused("on_bad_row='no'", load, photos, labels="l.csv", on_bad_row="no")
+    refused(r"give one of \.csv, \.tsv", load, photos, labels=tmp_path / "t.xlsx")
+    refused("pip install pyarrow", load, photos, labels=tmp_path / "t.parquet", error=ImportError)
+    refused("is a named pipe", load, photos, labels=tmp_path / "t.csv")
 
 
 def test_columns_of_files_splits_and_groups(table: Table, photos: Path) -> None:

@@ -184,14 +184,11 @@ def test_what_is_refused() -> None:
     model.predict(IMAGES, verbose=0)
     refused("cuts no weight", on, "fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
     refused("cuts no weight", on, "tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
-    for kind, arguments, message in (
-        ("fsdp", {"devices": 9}, "there are 8.*XLA_FLAGS"),
-        ("fsdp", {"devices": ["tpu:0"]}, "must be among cpu:0"),
-        ("fsdp", {"devices": []}, "at least one"),
-        ("fsdp", {"model_devices": 2}, "is for kind='tensor_parallel'"),
-        ("tensor_parallel", {"model_devices": 3}, "must divide the 8 devices"),
-    ):
-        refused(message, distribution_of, kind, **arguments)
+    refused("there are 8.*XLA_FLAGS", distribution_of, "fsdp", devices=9)
+    refused("must be among cpu:0", distribution_of, "fsdp", devices=["tpu:0"])
+    refused("at least one", distribution_of, "fsdp", devices=[])
+    refused("is for kind='tensor_parallel'", distribution_of, "fsdp", model_devices=2)
+    refused("must divide the 8 devices", distribution_of, "tensor_parallel", model_devices=3)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

@@ -46,13 +46,10 @@ def test_launchers() -> None:
 
 
 def test_refused_arguments() -> None:
-    for arguments, message in (
-        (("10.0.0.1:99", 2, None), "process_id=None: give all three"),
-        (("10.0.0.1", 2, 0), "is not an address.*'10.0.0.1:1234'"),
-        (("10.0.0.1:99", 2, 2), "Process 2 of 2 is not possible"),
-        (("10.0.0.1:99", 2, -1), "Process -1 of 2 is not possible"),
-    ):
-        refused(message, distribution.initialize, *arguments)
+    refused("process_id=None: give all three", distribution.initialize, *("10.0.0.1:99", 2, None))
+    refused("is not an address.*'10.0.0.1:1234'", distribution.initialize, *("10.0.0.1", 2, 0))
+    refused("Process 2 of 2 is not possible", distribution.initialize, *("10.0.0.1:99", 2, 2))
+    refused("Process -1 of 2 is not possible", distribution.initialize, *("10.0.0.1:99", 2, -1))
 
 
 @pytest.mark.backends("tensorflow")  # which has one process

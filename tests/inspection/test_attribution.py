@@ -150,12 +150,9 @@ def test_other_precisions(precision: str) -> None:
 
 def test_errors_and_a_head_of_zeros() -> None:
     model = model_of("token")
-    for classes, reason in (
-        (5, r"classes=5 is not a class.*0 to 4"),
-        ([0, 1], r"2 entries for 3 images"),
-        ("rose", r"no class 'rose'.*not have names"),
-    ):
-        refused(reason, class_attribution, model, IMAGES, classes)
+    refused(r"classes=5 is not a class.*0 to 4", class_attribution, model, IMAGES, 5)
+    refused(r"2 entries for 3 images", class_attribution, model, IMAGES, [0, 1])
+    refused(r"no class 'rose'.*not have names", class_attribution, model, IMAGES, "rose")
     for each in (  # models without scores of classes
         untrained(representation_size=8).feature_model("pre_logits"),  # by tanh
         model.feature_model("encoder_norm"),

@@ -1,4 +1,4 @@
-"""The folder that `inspect_files` and `keras-vit inspect` write, and its page in Chromium; and plots."""
+"""The folder that `keras-vit inspect` writes, its page in Chromium, and plots."""
 
 import io
 import re

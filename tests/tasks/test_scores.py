@@ -1,4 +1,4 @@
-"""Scores against scikit-learn and SciPy; thresholds, prediction intervals, the bootstrap; prediction sets."""
+"""Scores against scikit-learn and SciPy; thresholds, intervals, the bootstrap; prediction sets."""
 
 import json
 from dataclasses import replace
@@ -288,10 +288,7 @@ def test_a_task_with_sets_is_saved_and_describes_them() -> None:
     assert tasks.get(json.loads(json.dumps(task.get_config()))) == task
     assert task.describe(row, top=1)["set"] == ["d", "a"]
     damaged = task.get_config()["sets"] | {"thresholds": [float("nan")]}
-    for words, call in (
-        ("does not have prediction sets", lambda: plain.names_in_set(row)),
-        ("sets of 6 classes do not fit 2", lambda: Classification(("a", "b"), sets=task.sets)),
-        ("must be finite numbers", lambda: replace(plain, sets=damaged)),
-        ("are not prediction sets", lambda: replace(plain, sets={"method": "lac"})),
-    ):
-        refused(words, call)
+    refused("does not have prediction sets", plain.names_in_set, row)
+    refused("sets of 6 classes do not fit 2", Classification, ("a", "b"), sets=task.sets)
+    refused("must be finite numbers", replace, plain, sets=damaged)
+    refused("are not prediction sets", replace, plain, sets={"method": "lac"})

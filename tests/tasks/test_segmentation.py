@@ -387,19 +387,16 @@ def test_what_would_not_move_the_masks_and_what_an_answer_needs(tmp_path: Path) 
     train = data.load(folder / "photos", labels=folder / "masks", reader="grain").train
     mixed, batches = Augmentation(mixup=0.2), partial(data.pipeline, train, 32, 4)
     model, images, row = bank.fresh(task=TASK), bank.pixels(1, 32, 32, 3), bank.small(num_classes=3)
-    for call, match in (
-        (lambda: batches(training=True, augment=mixed), "maps, which would stay as they"),
-        (lambda: batches(num_classes=3), "leave num_classes out"),
-        (lambda: batches(eval_transform="crop"), "crops the border.*'stretch'"),
-        (lambda: data.cached_photographs(train, 64), "photographs' sizes"),
-        (lambda: bank.fresh(task=TASK, input_shape=(None, None, 3)), "a map of the size of the im"),
-        (lambda: bank.fresh(task=TASK, patch_dropout=0.5), r"patch_dropout=0\.5 leaves patches"),
-        (lambda: setattr(row, "task", TASK), r"with_classifier\(task=...\) for a new head"),
-        (lambda: TASK.check_targets(np.full((1, 2, 2), 7)), "has the class 7: give integers"),
-        (lambda: TASK.check_targets(np.zeros((1, 2, 2, 1), int)), "examples, height, width"),
-        (lambda: model.with_views("crops"), 'give views="flip"'),
-    ):
-        refused(match, call)
+    refused("maps, which would stay as they", batches, training=True, augment=mixed)
+    refused("leave num_classes out", batches, num_classes=3)
+    refused("crops the border.*'stretch'", batches, eval_transform="crop")
+    refused("photographs' sizes", data.cached_photographs, train, 64)
+    refused("a map of the size of the im", bank.fresh, task=TASK, input_shape=(None, None, 3))
+    refused(r"patch_dropout=0\.5 leaves patches", bank.fresh, task=TASK, patch_dropout=0.5)
+    refused(r"with_classifier\(task=...\) for a new head", setattr, row, "task", TASK)
+    refused("has the class 7: give integers", TASK.check_targets, np.full((1, 2, 2), 7))
+    refused("examples, height, width", TASK.check_targets, np.zeros((1, 2, 2, 1), int))
+    refused('give views="flip"', model.with_views, "crops")
     both = model.with_views("flip").predict(images, verbose=0)
     mirrored = model.with_views("flip").predict(images[:, :, ::-1], verbose=0)
     np.testing.assert_allclose(TASK.answers(both), TASK.answers(mirrored)[:, :, ::-1], atol=1e-5)

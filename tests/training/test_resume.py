@@ -1,4 +1,4 @@
-"""An interrupted run ends like an uninterrupted one, byte for byte, and what its callbacks write."""
+"""An interrupted run ends like an uninterrupted one, byte for byte; what its callbacks write."""
 
 import csv
 import errno
@@ -309,12 +309,9 @@ def test_batches_that_end_early_are_an_error(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
-    for options, message in (
-        ({"every_seconds": None}, "Neither every_seconds nor every_steps"),
-        ({"every_seconds": -1}, "every_seconds=-1 must be 0 or more"),
-        ({"every_steps": 0}, "every_steps=0 must be an integer"),
-    ):
-        refused(message, ResumableRun, tmp_path, **options)
+    refused("Neither every_seconds nor every_steps", ResumableRun, tmp_path, every_seconds=None)
+    refused("every_seconds=-1 must be 0 or more", ResumableRun, tmp_path, every_seconds=-1)
+    refused("every_steps=0 must be an integer", ResumableRun, tmp_path, every_steps=0)
     # A subclassed model does not have a configuration to compare, but variables.
 
     class Custom(keras.Model):

@@ -1,4 +1,4 @@
-"""Sums: every flipped bit of what is written or downloaded is detected; released weights; shards."""
+"""Every flipped bit of what is written or downloaded is detected; released weights; shards."""
 
 import base64
 import hashlib
