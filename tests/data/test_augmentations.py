@@ -11,15 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit import data
-from keras_vit.data import (
-    ArraySplit,
-    Augmentation,
-    pipeline,
-    plot_augmentations,
-    training_boxes,
-    training_image,
-    training_mask,
-)
+from keras_vit.data import ArraySplit, Augmentation, pipeline, plot_augmentations, training_image
 from keras_vit.data.augment.affine import Affine, transform
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.data.augment.augmentation import of_image
@@ -233,11 +225,11 @@ def test_masks_and_boxes_move_with_their_image(name: str, as_array) -> None:
         draws = tf.nest.map_structure(as_array, moves.draw(size, seed=1, position=position))
         how = {"image_size": size, "draws": draws, "augmentation": moves}
         pixels = np.asarray(training_image(as_array(100 * mask[..., None]), **how))[..., 0]
-        moved = np.asarray(training_mask(as_array(mask), **how))
+        moved = np.asarray(data.training_mask(as_array(mask), **how))
         assert (moved.dtype, moved.shape) == (mask.dtype, size)
         # Gray comes in by an operation, and black by an affine change or shift.
         wrong.append((moved != np.where(pixels == 128, 0, np.round(pixels / 100))).mean())
-        edges, outside = np.asarray(training_boxes(boxes, mask.shape, **how))
+        edges, outside = np.asarray(data.training_boxes(boxes, mask.shape, **how))
         assert (outside[:2] == outside[2:]).any()
         inside = np.argwhere(moved == 2)
         if len(inside):
@@ -252,7 +244,7 @@ def test_masks_and_boxes_move_with_their_image(name: str, as_array) -> None:
     assert np.mean(wrong) < 0.025
     # Colors and erasing leave masks alone.
     both = [(how, how.draw(size, seed=1, position=3)) for how in (EVERYTHING, GEOMETRY["all"])]
-    np.testing.assert_array_equal(*(training_mask(mask, size, d, how) for how, d in both))
+    np.testing.assert_array_equal(*(data.training_mask(mask, size, d, how) for how, d in both))
 
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 48, 3), np.uint8)

@@ -22,15 +22,8 @@ from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
 from tests import bank
 from tests.backend import refused
-from tests.data.image_fixtures import (
-    encode,
-    flat_folder,
-    orientation,
-    plain,
-    png_of_twelve_bits,
-    write,
-    write_examples,
-)
+from tests.data import image_fixtures
+from tests.data.image_fixtures import encode, flat_folder, orientation, plain, write, write_examples
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
 RANDOM = np.random.default_rng(0)
@@ -140,7 +133,7 @@ def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
 
 
 # Whoever reads PNG files of 16 bits per channel is warned once, with their names and the fix.
-TWELVE = png_of_twelve_bits()
+TWELVE = image_fixtures.png_of_twelve_bits()
 
 
 def deep_warnings(call) -> list[str]:

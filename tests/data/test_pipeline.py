@@ -9,22 +9,14 @@ import numpy as np
 import pytest
 
 from benchmarks import input_pipeline
-from keras_vit.data import (
-    ArraySplit,
-    Augmentation,
-    FileSplit,
-    Split,
-    evaluation_image,
-    load,
-    pipeline,
-)
+from keras_vit.data import ArraySplit, Augmentation, FileSplit, evaluation_image, load, pipeline
 from keras_vit.data.sources.array_splits import DecodedSplit
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
 from keras_vit.tasks.balance import sampling_rates
 from keras_vit.training.refinement import some_images
 from tests.backend import refused
-from tests.data.batches import check_stopped_run, passes
-from tests.data.image_fixtures import PIXELS, flat_folder, plain, write, write_examples
+from tests.data import image_fixtures
+from tests.data.image_fixtures import check_stopped_run, flat_folder, passes, plain, write
 
 tf = pytest.importorskip("tensorflow")
 # One operation stands for all: each takes time to trace.
@@ -208,7 +200,9 @@ CALLS: dict[str, Any] = {
     "rates": lambda rates, of=PAIR: of.resampled(rates),
     "pipeline": batches,
     "mixing": partial(batches, training=True),
-    "evaluate": lambda **options: evaluation_image(PIXELS, **{"image_size": 8, **options}),
+    "evaluate": lambda **options: evaluation_image(
+        image_fixtures.PIXELS, **{"image_size": 8, **options}
+    ),
     "augment": Augmentation,
 }
 ERRORS: list[tuple[str, dict[str, Any], str]] = [
@@ -270,18 +264,18 @@ TASKS = {
 }
 
 
-def arrays(task: Task, targets: np.ndarray, folder=None) -> Split:
+def arrays(task: Task, targets: np.ndarray, folder=None) -> Any:
     images = np.full((COUNT, 8, 8, 3), np.arange(COUNT)[:, None, None, None], np.uint8)
     return ArraySplit("train", task, images, targets)
 
 
-def files(task: Task, targets: np.ndarray, folder) -> Split:
+def files(task: Task, targets: np.ndarray, folder) -> Any:
     paths = [folder / f"{i:02d}.png" for i in range(COUNT)]
     write(folder, {path.name: plain(i) for i, path in enumerate(paths)})
     return FileSplit("train", task, paths, targets, verified=True)
 
 
-def batches_of(split: Split, **options) -> tuple[np.ndarray, np.ndarray]:
+def batches_of(split: Any, **options) -> tuple[np.ndarray, np.ndarray]:
     """The gray level of each image, which is its number, and the labels."""
     batches = list(pipeline(split, 8, 8, **options).as_numpy_iterator())
     images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
@@ -353,11 +347,11 @@ BATCH = 8
 NOISE = np.random.default_rng(0).integers(0, 256, (COUNT, 12, 12, 3)).astype("uint8")
 
 
-def in_memory(folder, reader: str) -> Split:
+def in_memory(folder, reader: str) -> Any:
     return ArraySplit("train", ("a", "b"), NOISE, np.arange(COUNT) % 2, reader=reader)
 
 
-def photographs(folder, reader: str) -> Split:
+def photographs(folder, reader: str) -> Any:
     files = map(tf.io.encode_png, NOISE)
     write(folder, {f"{'ab'[i % 2]}/{i}.png": file.numpy() for i, file in enumerate(files)})
     split = load(str(folder), val_fraction=0.1, reader=reader).train
@@ -365,9 +359,9 @@ def photographs(folder, reader: str) -> Split:
     return split
 
 
-def records(folder, reader: str) -> Split:
+def records(folder, reader: str) -> Any:
     pairs = ((tf.io.encode_png(x).numpy(), number % 2) for number, x in enumerate(NOISE))
-    write_examples(folder / "digits.tfrecord", pairs)
+    image_fixtures.write_examples(folder / "digits.tfrecord", pairs)
     (folder / "labels.txt").write_text("a\nb\n")
     return load(f"records:{folder}", val_fraction=0.1).train
 

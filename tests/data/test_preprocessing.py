@@ -14,14 +14,7 @@ from PIL import Image
 
 from keras_vit import data
 from keras_vit._base.version import install_command
-from keras_vit.data import (
-    Augmentation,
-    FileSplit,
-    evaluation_image,
-    pipeline,
-    read_image,
-    training_image,
-)
+from keras_vit.data import Augmentation, evaluation_image, pipeline, training_image
 from keras_vit.data.augment.rand_augment import RandAugment
 from keras_vit.data.eval_transform import INTERPOLATIONS, MODES, PILLOW_MODES, EvalTransform
 from keras_vit.data.random_numbers import uniform
@@ -249,7 +242,7 @@ def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
 def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
     """`decoder="pillow"` moves the pixels of the pipeline and of `read_image`, and no others."""
     files = sorted((shared / "photos" / "flowers").glob("*/*.jpg"))[::300]
-    split = FileSplit("val", ("flower",), files, [0] * len(files), verified=True)
+    split = data.FileSplit("val", ("flower",), files, [0] * len(files), verified=True)
 
     def batch(**decoder: str) -> np.ndarray:
         batches = pipeline(split, 96, len(files), eval_transform={"mode": "crop", **decoder})
@@ -257,7 +250,7 @@ def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
 
     made = {decoder: batch(decoder=decoder) for decoder in ("tensorflow", "pillow")}
     for decoder, images in made.items():
-        read = np.stack([read_image(file, 96, decoder=decoder) for file in files])
+        read = np.stack([data.read_image(file, 96, decoder=decoder) for file in files])
         np.testing.assert_allclose(read, images, atol=0.02)
     np.testing.assert_array_equal(batch(), made["tensorflow"])
     differences = np.abs(made["tensorflow"] - made["pillow"])
@@ -267,7 +260,10 @@ def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
     for file, image in zip(files, made["pillow"], strict=True):
         exact = tf.io.decode_jpeg(file.read_bytes(), 3, dct_method="INTEGER_ACCURATE")
         np.testing.assert_allclose(image, evaluation_image(exact, 96, "crop"), atol=0.02)
-    for call in (lambda: batch(decoder="cv2"), lambda: read_image(files[0], 96, decoder="cv2")):
+    for call in (
+        lambda: batch(decoder="cv2"),
+        lambda: data.read_image(files[0], 96, decoder="cv2"),
+    ):
         refused("decoder='cv2' is not known", call)
 
 

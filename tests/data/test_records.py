@@ -12,8 +12,8 @@ import pytest
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
 from tests.backend import refused
-from tests.data.batches import check_stopped_run, levels
-from tests.data.image_fixtures import example, one_quick, plain, write_examples, write_records
+from tests.data import image_fixtures
+from tests.data.image_fixtures import example, levels, one_quick, plain, write_examples
 from tests.examples import load_example
 
 tf = pytest.importorskip("tensorflow")
@@ -79,7 +79,9 @@ def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, k
     batches = list(pipeline(splits.train, 8, 4))
     assert levels(batches) == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
-    check_stopped_run(splits.train, 4, 14, (8,))  # more than two passes over 23 images
+    image_fixtures.check_stopped_run(
+        splits.train, 4, 14, (8,)
+    )  # more than two passes over 23 images
     # One group of files is split at random.
     place = folder(kind, {"part": examples()}, where="group")
     splits = load(place, val_fraction=0.3)
@@ -181,7 +183,7 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
         [part.labels() for part in splits.values()]
     # And what does not hold uncompressed records.
     compressed = gzip.compress(file.read_bytes())
-    write_records(file, [b"not an example"] * 4)
+    image_fixtures.write_records(file, [b"not an example"] * 4)
     for content, error, message in (
         (compressed, DamagedShardError, r"train.tfrecord is damaged: .* compressed\?"),
         (b"a text that is long enough" * 2, DamagedShardError, "Is this even a TFRecord file"),

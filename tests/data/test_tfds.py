@@ -9,8 +9,7 @@ import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
 from tests.backend import refused
-from tests.data.batches import levels
-from tests.data.image_fixtures import write_records
+from tests.data.image_fixtures import levels, write_records
 from tests.examples import load_example
 
 tf, tfds = map(pytest.importorskip, ("tensorflow", "tensorflow_datasets"))

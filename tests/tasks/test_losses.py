@@ -18,16 +18,7 @@ from sklearn.utils.class_weight import compute_class_weight
 import keras_vit
 from keras_vit.models import eomt_training
 from keras_vit.ops import assigned_rows
-from keras_vit.tasks import (
-    TASKS,
-    Classification,
-    Multilabel,
-    Ordinal,
-    Regression,
-    balance,
-    get,
-    losses,
-)
+from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, balance, losses
 from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
 from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
 from keras_vit.tasks.pixel_losses import IGNORED
@@ -195,7 +186,7 @@ def test_metrics() -> None:
         ("ordinal", grades[:, 0]),
         ("regression", numbers),
     ):
-        task = get(kind, size=2 + (kind != "regression")).fitted(y)
+        task = TASKS[kind](size=2 + (kind != "regression")).fitted(y)
         found = rng.normal(size=(20, task.outputs)).astype("float32")
         (metric, *_), scores = task.metrics(), task.scores(y, task.answers(found), 0)
         metric.update_state(task.check_targets(y), found)

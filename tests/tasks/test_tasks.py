@@ -13,20 +13,7 @@ from scipy.special import expit, softmax
 
 from keras_vit import tasks
 from keras_vit.data.sources.folder import _stratified
-from keras_vit.tasks import (
-    TASKS,
-    Classification,
-    Depth,
-    Multilabel,
-    Ordinal,
-    PredictionSets,
-    Regression,
-    RelativeDepth,
-    Segmentation,
-    Task,
-    get,
-    losses,
-)
+from keras_vit.tasks import Classification, Depth, Multilabel, Ordinal, Regression, Task, losses
 from keras_vit.tasks.balance import class_weights, log_priors, sampling_rates
 from keras_vit.tasks.depth_losses import SiLog
 from keras_vit.tasks.splitting import held_out
@@ -40,9 +27,9 @@ EVERY = {
     "multilabel": Multilabel(NAMES, thresholds=(0.5, 0.25, 0.75)),
     "regression": Regression(NAMES, units=("kg", "m", ""), offset=(1, -2, 0.5), scale=(3, 0.1, 1)),
     "ordinal": Ordinal(NAMES),
-    "segmentation": Segmentation(NAMES),
+    "segmentation": tasks.Segmentation(NAMES),
     "depth": Depth(unit="m", depth_scale=0.001),
-    "relative_depth": RelativeDepth(depth_scale="inverse"),
+    "relative_depth": tasks.RelativeDepth(depth_scale="inverse"),
 }
 
 
@@ -57,13 +44,13 @@ def outputs_of(task: Task, examples: int = 40) -> np.ndarray:
 
 
 def test_configurations_targets_and_descriptions(task: Task) -> None:
-    assert set(EVERY) == set(TASKS)  # every kind is tested
+    assert set(EVERY) == set(tasks.TASKS)  # every kind is tested
     targets = np.eye(3) if task.kind in ("regression", "multilabel") else [0, 2, 1]
     targets = np.array([[[0, 2, 1]]]) if task.per_pixel else targets
     checked = task.check_targets(targets)
     np.testing.assert_allclose(task.check_targets(task.to_targets(checked)), checked, atol=1e-5)
     config = json.loads(json.dumps(task.get_config()))
-    assert get(config) == get(task) == type(task).from_config(config) == task
+    assert tasks.get(config) == tasks.get(task) == type(task).from_config(config) == task
     answer = task.answers(outputs_of(task))[0]
     description, text = task.describe(answer, top=2), task.to_text(answer, top=2)
     assert json.loads(json.dumps(description)) == description
@@ -269,7 +256,7 @@ CUMULATIVE, BINARY = "cumulative_crossentropy", "binary_crossentropy"
 
 
 def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **options: Any) -> None:
-    PredictionSets.calibrated(labels, rows, coverage, **options)
+    tasks.PredictionSets.calibrated(labels, rows, coverage, **options)
 
 
 @pytest.mark.parametrize(("words", "call"), [
