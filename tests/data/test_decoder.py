@@ -217,7 +217,6 @@ BEFORE_SIZE, MARKER, SIZE = encode(IMAGE, "JPEG").partition(b"\xff\xc0")
 WHOLE = ("jpeg", "png", "bmp", "gif", "webp")
 BROKEN = {f"half a {name}": FILES[name][: len(FILES[name]) // 2] for name in WHOLE}
 BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
-BROKEN["animated webp"] = encode(IMAGE, "WEBP", **TURNED)
 
 
 HEADER = struct.pack(">II", 10_000, 10_000) + FILES["png"][24:29]

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import input_pipeline
 from keras_vit.data import ArraySplit, Augmentation, FileSplit, evaluation_image, load, pipeline
 from keras_vit.data.sources.array_splits import DecodedSplit
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
@@ -120,14 +119,6 @@ def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_pat
     # They are gone through: a stopped run goes on behind them.
     whole, late = (pipeline(split, 8, 5, True, repeat=True, start_step=n) for n in (0, 6))
     np.testing.assert_array_equal(passes(late.take(3))[0], passes(whole.take(9))[0][30:])
-
-
-@pytest.mark.thorough
-def test_the_benchmark_runs(tmp_path) -> None:
-    folder = input_pipeline.write_images(tmp_path, count=12)
-    speed = input_pipeline.measure(folder, batches=2, batch_size=4, rounds=1)
-    assert min(speed.bare, speed.ours, speed.augmented) > 0
-    assert speed.ratio == pytest.approx(speed.ours / speed.bare)
 
 
 COUNTS = [60, 30, 8, 2]

@@ -20,7 +20,6 @@ from keras_vit.trainer import xla
 from keras_vit.trainer.compiled_model import CompiledModel
 from tests.backend import refused, reloaded
 from tests.bank import TINY, fresh, outputs, pixels
-from tests.conftest import REPOSITORY
 
 OF = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (16, 16, 3), "num_classes": 3}
 VIT = {**OF, "num_heads": 1}
@@ -228,9 +227,3 @@ def test_the_table_lists_every_override() -> None:
     written = [name for name, part in vars(CompiledModel).items() if callable(part)]
     assert all(isinstance(vars(CompiledModel)[name], types.FunctionType) for name in table)
     assert sorted(table) == sorted(name for name in written if hasattr(keras.Model, name))
-
-
-def test_every_file_names_the_keras_that_makes_it_unnecessary() -> None:
-    for file in (REPOSITORY / "keras_vit/trainer").glob("[!_]*.py"):
-        docstring = file.read_text("utf-8").split('"""')[1]
-        assert re.search(r"\n\nUnnecessary from Keras: (none yet|3\.\d+|see)\b", docstring), file
