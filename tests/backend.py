@@ -86,6 +86,12 @@ def refused(
     return said
 
 
+def warned(pattern: str, call: Any, /, *args: Any, **named: Any) -> Any:
+    """What a call returns that warns the user by the way."""
+    with pytest.warns(UserWarning, match=pattern):
+        return call(*args, **named)
+
+
 def rows(values: Iterable[Any], everywhere: Callable[[Any], bool] | Iterable[Any]) -> list[Any]:
     """The values of `parametrize` of a test that runs once, but for some, on every backend."""
     chosen = everywhere if callable(everywhere) else list(everywhere).__contains__

@@ -13,13 +13,11 @@ from PIL import Image
 
 from keras_vit import data, tasks
 from keras_vit.data.sources.named_sources import source_of
-from tests.backend import refused
+from tests.backend import refused, warned
 
 SIZE = (12, 10)
 COLORS = {"background": (0, 0, 0), "cat": (250, 50, 83), "dog": (51, 221, 255)}
-LABELMAP = (
-    "# label:color_rgb:parts:actions\nbackground:0,0,0::\ncat:250,50,83::\ndog:51,221,255::\n"
-)
+LABELMAP = "#label:rgb:parts:actions\nbackground:0,0,0::\ncat:250,50,83::\ndog:51,221,255::\n"
 BLACK, YOLO = "background:0,0,0::\nlesion:255,255,255::\n", "nc: 2\nnames: {0: cat, 1: dog}\n"
 NUMBERS = np.arange(120).reshape(10, 12) % 3
 SQUARE = "0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n"
@@ -86,9 +84,7 @@ MASKS, COUNTS = "segmentation", {"train": 3, "val": 1}
 COLORED, LESIONS = np.array(list(COLORS.values()))[NUMBERS], 255 * (NUMBERS > 1)
 OF_FACE = tables("metadata.csv", "file_name,label", train="{i}.jpg,{name}", validation="{i}.jpg,b")
 ODD, BOTH = "{i}.jpg, 1, {odd}", "{i}.jpg, {odd}, {even}"
-LIST = "\n".join(
-    ["file,label", *(f"train/{i}.jpg,{'ab'[i % 2]}" for i in range(4)), "test/0.png,a"]
-)
+LIST = "file,label\ntrain/0.jpg,a\ntrain/1.jpg,b\ntrain/2.jpg,a\ntrain/3.jpg,b\ntest/0.png,a\n"
 VOC = "JPEGImages SegmentationClass"
 # What it is called: the files, where they are, then the kind, the names and the splits.
 READ: dict[str, tuple[dict[str, Any], str, str, str, dict[str, int]]] = {
@@ -116,9 +112,7 @@ READ: dict[str, tuple[dict[str, Any], str, str, str, dict[str, int]]] = {
         *(VOC, MASKS, "background cat dog", COUNTS),
     ),
     "black and white masks, named after their photographs": (
-        in_both(
-            "images", "masks/{i}_mask.png", 255 * (NUMBERS > 1), **{"masks/labelmap.txt": BLACK}
-        ),
+        in_both("images", "masks/{i}_mask.png", LESIONS, **{"masks/labelmap.txt": BLACK}),
         *("images masks", MASKS, "background lesion", COUNTS),
     ),
 }
@@ -194,8 +188,7 @@ def test_one_image_with_two_labels_is_warned_of(labels: str | None, tmp_path: Pa
     table = {"l.csv": "".join(["file,label\n", *(f"{name},{name[0]}\n" for name in names)])}
     write(tmp_path, dict(zip(names, numbers, strict=True)) | table)
     message = r"1 file with the content of one with another.*a/0\.png and .*b/3\.png"
-    with pytest.warns(UserWarning, match=message):
-        data.load(tmp_path, labels=labels, reader="grain")
+    warned(message, data.load, tmp_path, labels=labels, reader="grain")
 
 
 @pytest.mark.parametrize("reader", ["grain", "tensorflow"])

@@ -21,7 +21,7 @@ from keras_vit._base.errors import DataRangeWarning
 from keras_vit.curation.photo_sources import find_photos
 from keras_vit.data import BadImageError, EvalTransform, band_statistics, load, pipeline, read_image
 from keras_vit.data.decode.rasters import read_raster, shown
-from tests.backend import refused
+from tests.backend import refused, warned
 from tests.data.image_fixtures import encode, one_quick, orientation, write
 
 pytestmark = pytest.mark.backends("torch")  # Grain and NumPy read them
@@ -310,8 +310,7 @@ def test_one_rule_for_pixels_without_a_value(tmp_path: Path) -> None:
     assert reason in read(transform=replace(filled, nodata="refuse"))
     deviations = band_statistics(load(folder, bands="all", nodata=-1).train)[1]
     np.testing.assert_allclose(deviations, np.nan_to_num(train, nan=-1).std((0, 1, 2)))
-    with pytest.warns(UserWarning, match="7 of 20 files cannot be decoded"):
-        refused = load(folder, bands="all", nodata="refuse")
+    refused = warned("7 of 20 files cannot be decoded", load, folder, bands="all", nodata="refuse")
     assert all(reason in why for _, why in refused.report)
     assert not load(folder, bands=(1,), nodata="refuse").report  # a band that has all values
     for wrong in ("median", (1, 2, 3), float("nan"), None):
@@ -438,8 +437,7 @@ def test_a_folder_of_bands_and_what_it_refuses(tmp_path: Path) -> None:
     assert next(iter(pipeline(of_table.val, 8, 2)))[0].shape == (2, 8, 8, 1)
     four = tiff(IMAGES[0, ..., :4], planarconfig="contig")
     write(folder, {"a/short.tif": TIFFS["deflate"][:900], "a/four.tif": four})
-    with pytest.warns(UserWarning, match="2 of 22 files cannot be decoded"):
-        splits = load(folder, bands="all")
+    splits = warned("2 of 22 files cannot be decoded", load, folder, bands="all")
     assert "it has 4 bands, and the first file has 5" in str(dict(splits.report))
     (folder / "a" / "bytes.npy").write_bytes(npy(IMAGES[0].astype("uint8")))
     depths = pytest.warns(DataRangeWarning, match="20 files of uint16, 1 file of uint8")

@@ -21,7 +21,7 @@ from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.parquet_footer import row_groups
 from keras_vit.data.sources.split_names import SHOWN_NAMES
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
-from tests.backend import refused
+from tests.backend import refused, warned
 from tests.data.image_fixtures import one_quick, plain, write
 
 pytest.importorskip("tensorflow")
@@ -176,8 +176,7 @@ def test_values_of_json_and_parquet(table: Table, name: str) -> None:
         assert (of(splits)[both], of(splits)[neither]) == ([1, 1], [0, 0])
     numbers: Columns = {"file": FILES, "a": [i / 7 for i in range(COUNT)], "b": NUMBERS}
     numbers["a"][4] = None
-    with pytest.warns(UserWarning, match="1 row of .* left out"):
-        splits = table(numbers, name, on_bad_row="skip")
+    splits = warned("1 row of .* left out", table, numbers, name, on_bad_row="skip")
     assert (splits.task.names, splits.task.kind) == (("a", "b"), "regression")
     row = "line" if name == "t.jsonl" else "row"
     assert splits.report.ignored[0][1].startswith(f"{row} 5: the cell of 'a' is empty")
@@ -225,8 +224,7 @@ def test_a_table_in_the_folder_of_subfolders(reader: str, tmp_path: Path) -> Non
 def test_a_patient_on_both_sides_is_told(name: str, table: Table) -> None:
     files, numbers = {"file": FILES, "label": ANIMALS}, [i // 3 for i in range(COUNT)]
     told = f"in the column '{name}' that are validated on are trained"
-    with pytest.warns(UserWarning, match=told):
-        splits = table(files | {name: numbers}, label_columns="label")
+    splits = warned(told, table, files | {name: numbers}, label_columns="label")
     assert f"left out, and not used: '{name}'" in splits.task_reason
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -413,8 +411,7 @@ def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
         return load(photos, labels=path, verify=False, file_column="file")
 
     for way in WAYS:
-        with pytest.warns(UserWarning, match="8 paths of 'file' taken for the only file that fits"):
-            splits = load_rows(way)
+        splits = warned("8 paths of 'file' taken for the only file that fits", load_rows, way)
         assert sorted(of(splits)) == sorted(f"{i}.jpg" for i in range(8))
     for way, message in REFUSED.items():
         with pytest.raises(ValueError, match=r"8 rows .* cannot be used") as caught:
@@ -495,8 +492,7 @@ def test_images_in_two_rows_and_damaged_ones(table: Table, photos: Path, tmp_pat
     (photos / "link.png").unlink()
     table(base(age=NUMBERS))
     folder = write(shutil.copytree(photos, tmp_path / "photos"), {FILES[4]: b"no image"})
-    with pytest.warns(UserWarning, match="1 of 30 files cannot be decoded"):
-        splits = load(folder, labels=tmp_path / "t.csv")
+    splits = warned("1 of 30 files cannot be decoded", load, folder, labels=tmp_path / "t.csv")
     assert [file.name for file, _ in splits.report.unreadable] == [FILES[4]]
     trained = [NUMBERS[i] for i in range(COUNT) if SPLITS[i] == "train" and i != 4]
     assert splits.task.offset == pytest.approx((np.mean(trained),))

@@ -16,7 +16,7 @@ import keras_vit
 from keras_vit.inspection import attention_maps, attention_rollout, pooling_attention
 from keras_vit.models import ImageModel
 from keras_vit.weights import load, load_weights, save_weights
-from tests.backend import gradients, numpy, refused, reloaded, rows
+from tests.backend import gradients, numpy, refused, reloaded, rows, warned
 from tests.bank import KINDS, fill, fresh_kind
 from tests.models.test_common import IMAGES, SIZES, build, built, compiled, pixels, predict
 
@@ -104,8 +104,7 @@ def test_a_file_that_is_not_there() -> None:
 
 
 def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
-    with pytest.warns(UserWarning, match="32 x 24 of 37 x 30"):
-        model = build("token", input_shape=(37, 30, 3))
+    model = warned("32 x 24 of 37 x 30", build, "token", input_shape=(37, 30, 3))
     images, cut = pixels(2, 37, 30, 3), model.with_input_shape((32, 24, 3))
     np.testing.assert_allclose(predict(model, images), predict(cut, images[:, :32, :24]), atol=1e-6)
 
