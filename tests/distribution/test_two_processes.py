@@ -95,12 +95,6 @@ def test_in_two_processes(tmp_path: Path) -> None:
         assert_same_weights(weights, expected, 1e-6)
 
 
-@pytest.mark.thorough
-@pytest.mark.backends("jax")  # whose steps `on_eight_devices.py` compares, too
-def test_a_training_in_two_processes(tmp_path: Path) -> None:
-    run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "thorough")
-
-
 @pytest.mark.backends("jax", "tensorflow")  # torch has a device per process
 def test_on_many_devices(tmp_path: Path) -> None:
     file, devices = ("on_eight_devices.py", 8) if ON_JAX else ("on_logical_devices.py", 1)
@@ -108,6 +102,8 @@ def test_on_many_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.backends("jax")
-def test_more_on_many_devices(tmp_path: Path) -> None:
-    run_tests(tmp_path, "on_eight_devices.py", "-m", "thorough", processes=1, devices=8)
+@pytest.mark.backends("jax")  # whose steps both compare
+@pytest.mark.parametrize("processes", [1, 2])
+def test_more_in_two_processes_and_on_many_devices(processes: int, tmp_path: Path) -> None:
+    file, devices = ("in_two_processes.py", 2) if processes == 2 else ("on_eight_devices.py", 8)
+    run_tests(tmp_path, file, "-x", "-m", "thorough", processes=processes, devices=devices)

@@ -95,10 +95,7 @@ def test_it_equals_the_definition(kind: str) -> None:
 
 def test_classes() -> None:
     model = model_of("token").copy()
-    model.class_names = tuple("abcde")
-    predicted = numpy(model(IMAGES)).argmax(axis=1)
-    default = class_attribution(model, IMAGES)
-    np.testing.assert_array_equal(default, class_attribution(model, IMAGES, list(predicted)))
+    model.class_names, default = tuple("abcde"), class_attribution(model, IMAGES)
     b, third = (class_attribution(model, IMAGES, which) for which in ("b", 3))
     assert np.abs(b - third).max() > 0.01
     mixed = class_attribution(model, IMAGES, ["b", 3, "b"], batch_size=2)
@@ -209,10 +206,10 @@ def test_it_is_that_of_an_output(tmp_path: Path) -> None:
 
 
 def test_the_default_is_the_prediction() -> None:
-    labels, grades = model_with(LABELS), model_with(GRADES)
+    classes, labels, grades = model_of("token"), model_with(LABELS), model_with(GRADES)
     graded = GRADES.grades(grades.task.answers(bank.outputs(grades, IMAGES)))
-    labeled = bank.outputs(labels, IMAGES).argmax(axis=1)
-    for model, predicted in ((labels, labeled), (grades, graded)):
+    largest = [bank.outputs(model, IMAGES).argmax(axis=1) for model in (classes, labels)]
+    for model, predicted in zip((classes, labels, grades), (*largest, graded), strict=True):
         expected = class_attribution(model, IMAGES, predicted.tolist())
         np.testing.assert_allclose(class_attribution(model, IMAGES), expected, atol=1e-6)
     refused(r"2 numbers to explain.*height.*width", class_attribution, model_with(NUMBERS), IMAGES)

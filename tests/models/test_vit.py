@@ -31,6 +31,7 @@ WRONG: dict[str, list[tuple[str, Any]]] = {
     "above 0": [("norm_epsilon", 0.0)],
     "finite": [("norm_epsilon", nan), ("layer_scale", inf)],
 }
+FOUR, NORMALIZED = "for gray, not 4. Give include_preprocessing=False", "include_preprocessing"
 ERRORS: list[tuple[dict[str, Any], list[str]]] = [
     *(({k: v}, [f"{k}={v!r}", says]) for says, values in WRONG.items() for k, v in values),
     ({"num_clases": 5}, ["num_clases", "'num_classes'"]),
@@ -56,9 +57,12 @@ ERRORS: list[tuple[dict[str, Any], list[str]]] = [
     ({"conv_stem": ()}, ["conv_stem=()", "((32, 2), (64, 1))"]),
     ({"conv_stem": ((32, 0),)}, ["stride of conv_stem[0]=0"]),
     ({"conv_stem": ((8, 1),), "resnet": ()}, ["resnet=()", "conv_stem=((8, 1),)", "one"]),
+    ({"input_shape": (32, 32, 4), "normalization": "imagenet"}, [FOUR]),
+    *(({NORMALIZED: v}, [f"{NORMALIZED}={v!r} must be True"]) for v in (0, None, 1, "clip")),
 ]
 
 MIXER = {"patch_size": 8, "hidden_dim": 32, "depth": 3, "input_shape": (32, 32, 3)}
+NOWHERE = ["nowhere.keras"]
 # Of others, hybrids among them, and of names.
 OTHERS: list[tuple[Callable[[], Any], list[str]]] = [
     (lambda: keras_vit.models.MLPMixer(input_shape=(None, None, 3)), ["(None, None, 3)", "height"]),
@@ -83,6 +87,7 @@ OTHERS: list[tuple[Callable[[], Any], list[str]]] = [
     ),
     (lambda: build("hybrid", input_shape=(4, 32, 3)), ["4 x 32", "8 x 8"]),
     (lambda: keras_vit.create("vit-b16"), ["'ViT-B/16'"]),
+    (lambda: keras_vit.ViTTi16(weights="nowhere.keras"), NOWHERE),
     (lambda: keras_vit.ViTTi16(classes=3), ["'num_classes'"]),
     (lambda: keras_vit.ViTTi16(5), ["ViTTi16(num_classes=5)"]),
     (lambda: build("token", weights="nowhere.keras"), ["load_weights(model, file)"]),
@@ -96,11 +101,8 @@ OTHERS: list[tuple[Callable[[], Any], list[str]]] = [
 @pytest.mark.parametrize(("make", "words"), [*ERRORS, *OTHERS])
 def test_errors_say_what_was_given_and_what_is_accepted(make: Any, words: list[str]) -> None:
     of_options = lambda: keras_vit.VisionTransformer(**{**SIZES, **make})  # noqa: E731
-    refused(words, make if callable(make) else of_options)
-
-
-def test_a_file_that_is_not_there() -> None:
-    refused(r"nowhere\.keras", keras_vit.ViTTi16, weights="nowhere.keras", error=FileNotFoundError)
+    error = FileNotFoundError if words == NOWHERE else ValueError
+    refused(words, make if callable(make) else of_options, error=error)
 
 
 def test_an_image_that_patches_do_not_cover_warns_and_loses_the_rest() -> None:
@@ -231,14 +233,6 @@ def test_folders_are_those_of_the_rgb_model(layout: str, tmp_path: Path) -> None
     opened = load(tmp_path / "model")
     assert (opened.channels, opened.normalization) == (3, "clip")
     np.testing.assert_allclose(predict(opened, RGB), predict(rgb, RGB), atol=1e-5)
-
-
-def test_statistics_that_do_not_fit_are_refused() -> None:
-    four = r"or 1 for gray, not 4\. Give include_preprocessing=False"
-    refused(four, build, "token", input_shape=(32, 32, 4), normalization="imagenet")
-    for value in (0, None, 1, "clip"):
-        with pytest.raises(ValueError, match=f"include_preprocessing={value!r} must be True"):
-            build("token", include_preprocessing=value)
 
 
 # Operation by operation, every length of a sequence is compiled anew on JAX; elsewhere, compiling
