@@ -29,23 +29,11 @@ from tests.golden_cases import COMMITTED
 from tests.models.test_common import FAMILIES, KINDS, build, built
 
 # Parameters and GMACs as they are published: tests/golden/README.md says by whom.
-PARAMETERS, GMACS, PUBLISHED = json.loads((COMMITTED / "published.json").read_text()).values()
-COUNTS: list[tuple[str, dict[str, Any], int]] = [
-    # Another resolution moves the position embeddings only. Others: `PUBLISHED`.
-    ("ViT-S/16", {"input_shape": (384, 384, 3)}, 22_196_584),
-    ("BiT-R50x1", {"version": 1}, 25_557_032),  # big_vision's `bit`, whose units differ
-    ("BiT-R101x3", {"version": 1}, 387_957_928),
-    ("BiT-R152x4", {"version": 1}, 936_563_944),
-    ("ViT-B/16", {"num_classes": 21843, "representation_size": 768}, 103_186_515),
-    ("ViT-B/16", {"pooling": "gap"}, 86_566_120),
-    # big_vision's "map" has no class token, and a probe with attention and an MLP of its own.
-    ("ViT-B/16", {"pooling": "map"}, 93_653_224),
-    ("Mixer-L/16", {"num_classes": 21843}, 229_560_243),
-    ("R26+ViT-S/32", {"num_classes": 21843}, 44_456_467),
-]
+FIGURES = json.loads((COMMITTED / "published.json").read_text())
+PARAMETERS, GMACS, PUBLISHED = (FIGURES[kind] for kind in ("parameters", "gmacs", "other_names"))
 
 
-@pytest.mark.parametrize(("name", "arguments", "count"), COUNTS)
+@pytest.mark.parametrize(("name", "arguments", "count"), FIGURES["with_arguments"])
 def test_parameter_count(name: str, arguments: dict[str, Any], count: int) -> None:
     with keras.StatelessScope(initialize_variables=False):
         assert keras_vit.create(name, **arguments).count_params() == count
@@ -150,18 +138,6 @@ def test_every_convolution_of_a_conv_stem_is_counted() -> None:
     assert cost_of(model).macs - cost_of(plain).macs == convolutions + patches
 
 
-SAYS: list[tuple[str, dict[str, Any]]] = [
-    ("vit_tiny_patch16_224", {"activation": "gelu", "norm_epsilon": 1e-6}),
-    ("google/vit-base-patch16-224", {"activation": "gelu", "norm_epsilon": 1e-12}),
-    ("mixer_s32_224", {"activation": "gelu"}),
-    ("deit3_small_patch16_224", {"layer_scale": 1e-6, "normalization": "imagenet"}),
-    ("vit_small_patch16_224.dino", {"num_classes": 0, "normalization": "imagenet"}),
-    ("vit_small_patch14_reg4_dinov2", {"num_registers": 4, "num_classes": 0}),
-    ("facebook/dinov2-small", {"layer_scale": 1.0, "norm_epsilon": 1e-6, "num_registers": 0}),
-    ("facebook/dinov2-with-registers-small", {"num_registers": 4}),
-    ("facebook/dinov2-giant", {"activation": "swiglu", "mlp_dim": 4096}),
-    ("google/vit-base-patch16-224-in21k", {"num_classes": 0, "representation_size": 768}),
-]
 NEAREST = [
     ("vit_base_patch16_clap_224", "vit_base_patch16_clip_224"),
     ("vit_base_r20_s16_224", "vit_base_r50_s16_224"),
@@ -199,7 +175,7 @@ def test_the_image_size_is_that_of_the_name_and_bits_that_of_its_tag() -> None:
     assert {name: named_model(name).image_size for name in sizes} == sizes
 
 
-@pytest.mark.parametrize(("name", "expected"), SAYS)
+@pytest.mark.parametrize(("name", "expected"), FIGURES["arguments"].items())
 def test_the_model_computes_what_its_name_says(name: str, expected: dict[str, Any]) -> None:
     config = named(name).get_config()
     assert {key: config[key] for key in expected} == expected
