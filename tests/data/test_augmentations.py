@@ -509,37 +509,31 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
 
 def test_a_sheet_has_a_row_per_image_a_column_per_pass_and_a_bound(tmp_path, monkeypatch) -> None:
     pytest.importorskip("matplotlib")
-    shown, titles, above, sizes = [], [], [], []
+    figures: list[Any] = []
 
-    def save(self, path: Path, **_: object) -> None:
-        sizes.append(self.get_size_inches() * self.dpi)
-        Path(path).write_bytes(b"")
+    def save(figure: Any, path: Path, **_: Any) -> None:
+        figures.append(figure)
+        Path(path).touch()
 
-    for name, fake in (
-        ("axes.Axes.imshow", lambda self, image, **_: shown.append(image)),
-        ("axes.Axes.set_title", lambda self, title, **_: titles.append(title)),
-        ("figure.Figure.suptitle", lambda self, title, **_: above.append(title)),
-        ("figure.Figure.savefig", save),
-    ):
-        monkeypatch.setattr(f"matplotlib.{name}", fake)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
     images = np.full((60, 8, 8, 3), 40, np.uint8)
     images[:, :, :4] = np.arange(60)[:, None, None, None] * 4
     split = ArraySplit("train", ("a", "b"), images, np.arange(60) % 2)
     plain = Augmentation(crop="resize", flip=False)
     plot = partial(plot_augmentations, split, image_size=8)
     plot(tmp_path / "plot.png", augment=plain, images=3, versions=2)
-    assert len(shown) == 9
-    assert titles == ["a", "b", "b"]  # images 0, 29 and 59, the names above the first column
-    for column in range(3):  # the image as it is, twice, because nothing is augmented
-        for row, index in enumerate((0, 29, 59)):
-            np.testing.assert_allclose(shown[3 * column + row], images[index] / 255, atol=1e-6)
+    for place, cell in enumerate(figures[0].axes):  # the image as it is, and twice, unchanged
+        index = (0, 29, 59)[place // 3]
+        assert cell.get_title() == ("" if place % 3 else "ab"[index % 2])
+        np.testing.assert_allclose(cell.images[0].get_array(), images[index] / 255, atol=1e-6)
+    assert place == 8
     plot(tmp_path / "mixed.png", augment=replace(plain, mixup=1.0), images=3, versions=2)
-    assert any("%" in title for title in titles[6:])
+    assert any("%" in cell.get_title() for cell in figures[1].axes)
     layers = [Augmentation(min_area=0.3, erasing=0.25), keras.layers.MixUp()]
     plot(tmp_path / "many.png", augment=layers, images=60, versions=1)
     words = "inception crop of at least 30 %, flip, random erasing of 25 %, keras.layers.MixUp"
-    assert above[-1] == words
-    assert max(sizes[-1]) == pytest.approx(8000)
+    assert figures[2].get_suptitle() == words
+    assert max(figures[2].get_size_inches() * figures[2].dpi) == pytest.approx(8000)
 
 
 def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, capsys) -> None:

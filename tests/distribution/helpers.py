@@ -132,6 +132,20 @@ def assert_same_weights(model: Any, expected: Any, tolerance: float) -> None:
     assert worst <= tolerance
 
 
+def masked(model: Any, optimizer: Any, images: np.ndarray, size: int) -> tuple[Any, ...]:
+    task = keras_vit.training.MaskedPatchPrediction(model, seed=3)
+    task.compile(optimizer, keras.losses.CategoricalCrossentropy(from_logits=True))
+    history = task.fit(images, batch_size=size, epochs=2, verbose=0).history
+    return task, history, task.evaluate(images, batch_size=size, verbose=0)
+
+
+def distilled(student: Any, teacher: Any, optimizer: Any, *batches: Any) -> tuple[Any, ...]:
+    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
+    task.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = task.fit(*batches, epochs=2, verbose=0).history
+    return task, history, task.evaluate(*batches, verbose=0)
+
+
 def of_queries(vit: Callable[..., keras.Model], optimizer: Any, images: np.ndarray) -> keras.Model:
     """A model with an EoMT head, trained on batches of which the last is not whole."""
     keras.utils.set_random_seed(0)

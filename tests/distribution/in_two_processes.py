@@ -107,17 +107,12 @@ def smaller_than_all_processes(rows: int) -> Any:
 
 def masked_patch_prediction() -> Any:
     """Three rows per process, as many as it draws numbers per patch."""
-    task = keras_vit.training.MaskedPatchPrediction(vit(dropout=0.1), seed=3)
-    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
-    history = task.fit(IMAGES[:17], batch_size=6, epochs=2, verbose=0).history
-    return task, history, task.evaluate(IMAGES, verbose=0)
+    return helpers.masked(vit(dropout=0.1), sgd(), IMAGES[:17], 6)
 
 
 def distillation() -> Any:
-    task = keras_vit.training.Distillation(vit(dropout=0.1), vit(hidden_dim=32), weight=0.9)
-    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = task.fit(IMAGES[:14], LABELS[:14], batch_size=7, epochs=2, verbose=0).history
-    return task, history, task.evaluate(IMAGES[:14], LABELS[:14], batch_size=7, verbose=0)
+    student, teacher = vit(dropout=0.1), vit(hidden_dim=32)
+    return helpers.distilled(student, teacher, sgd(), IMAGES[:14], LABELS[:14], 7)
 
 
 JOBS: dict[str, tuple[Callable[[], Any], float]] = {

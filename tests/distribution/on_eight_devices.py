@@ -78,26 +78,16 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
-def masked_patch_prediction() -> keras.Model:
-    task = keras_vit.training.MaskedPatchPrediction(vit(), seed=3)
-    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
-    task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
-    return task
-
-
-def distillation() -> keras.Model:
+def distillation() -> Any:
     """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
     student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
-    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
-    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
-    return task
+    return helpers.distilled(student, teacher, sgd(), IMAGES[:12], LABELS[:12], 12)
 
 
-QUICK: dict[str, Callable[[], keras.Model]] = {
+QUICK: dict[str, Callable[[], Any]] = {
     "mixer": lambda: trained(helpers.with_head(helpers.mixer(128, 32))),
     "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
-    "masked patch prediction": masked_patch_prediction,
+    "masked patch prediction": lambda: helpers.masked(vit(), sgd(), IMAGES[:16], 8),
     "distillation": distillation,
     "queries": lambda: helpers.of_queries(vit, sgd(), IMAGES[:20]),
 }
