@@ -187,9 +187,6 @@ def test_files_that_are_trained_with_predicted_or_inspected(scans: Path, tmp_pat
     assert "deep1.png (2 of 8 looked at)" in message
     (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), deep, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
-
-
-def test_the_commands(scans: Path, tmp_path: Path) -> None:
     bank.tiny().save(model := str(tmp_path / "model.keras"))
     photo = str(scans / "b/deep0.png")
     for words in (["predict", model, photo], ["evaluate", model, "--data", str(scans)]):

@@ -257,7 +257,7 @@ def test_every_plot_is_one_call(kind: str) -> None:
     assert "of 12" in axes.get_ylabel()
 
 
-def test_patches_without_attention_are_dark() -> None:
+def test_patches_without_attention_are_dark(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = np.zeros((1, 4, 3))
     rollout[0, 1, 2] = 0.5
     figure = draw_maps(np.ones((1, 34, 13, 3)), rollout, (32, 12), "rollout")
@@ -274,9 +274,7 @@ def test_patches_without_attention_are_dark() -> None:
     figure = draw_maps(np.ones((5, 28, 28, 3)), maps, (28, 28), "attribution")
     assert figure.axes[1].images[0].get_array().min() > 0.9
     assert all(len(axes.images) == 1 for axes in figure.axes)  # no place is left empty
-
-
-def test_without_matplotlib_only_plots_fail_and_name_the_extra(monkeypatch) -> None:
+    # Without matplotlib only plots fail, and name the extra.
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     model, images = model_of("token"), images_for("token")

@@ -340,8 +340,7 @@ def test_nothing_to_merge_changes_nothing_and_wrong_schedules_are_refused() -> N
         assert matching.merge(tokens) is matching.unmerge(tokens) is tokens
     assert layers.merging.merging_schedule([4, 0, 2], 3) == (4, 0, 2)
     for wrong in (-1, 2.5, True, [1, 2], [1, 2, "3"]):
-        with pytest.raises(ValueError, match="token_merging="):
-            layers.merging.merging_schedule(wrong, 3)  # type: ignore[arg-type]
+        refused("token_merging=", layers.merging.merging_schedule, wrong, 3)
     refused("relative_length=17", layers.MergingEncoderBlock, BLOCK, merge=2, relative_length=17)
 
 

@@ -97,17 +97,14 @@ def test_files_keep_the_task(kind: str, file: str, tmp_path: Path) -> None:
 
 def test_the_task_and_its_names_may_be_set_where_they_fit() -> None:
     model, alone = vit(num_classes=4), vit(num_classes=1)
-    for call, match in (
-        (lambda: vit(num_classes=4, task=TASKS["classification"]), "leave num_classes out"),
-        (lambda: setattr(model, "task", TASKS["multilabel"]), r"with_classifier\(task=\.\.\.\)"),
-        (lambda: setattr(model, "class_names", ["a", "b"]), "size=4 and 2 names"),
-        (lambda: setattr(alone, "class_names", ["a"]), "does not have a task"),
-        (lambda: model.with_classifier(task="multilabel"), "how wide the new head is"),
-        (lambda: vit(num_classes=4, task="multi-label"), "'multi-label' is not a task"),
-        # Names that occur twice are names all the same; only targets by name need others.
-        (lambda: CRANES.check_targets(["crane", "cat"]), "a name that stands for one of them"),
-    ):
-        refused(match, call)
+    refused("leave num_classes out", vit, num_classes=4, task=TASKS["classification"])
+    refused(r"with_classifier\(task=\.\.\.\)", setattr, model, "task", TASKS["multilabel"])
+    refused("size=4 and 2 names", setattr, model, "class_names", ["a", "b"])
+    refused("does not have a task", setattr, alone, "class_names", ["a"])
+    refused("how wide the new head is", model.with_classifier, task="multilabel")
+    refused("'multi-label' is not a task", vit, num_classes=4, task="multi-label")
+    # Names that occur twice are names all the same; only targets by name need others.
+    refused("a name that stands for one of them", CRANES.check_targets, ["crane", "cat"])
     assert CRANES.check_targets([0, 1]).tolist() == [0, 1]
     alone.task = tasks.Regression(("age",), units=("years",))
     assert alone.class_names == ("age",)

@@ -164,14 +164,7 @@ def test_the_image_size_is_that_of_the_name_and_bits_that_of_its_tag() -> None:
     assert named(name).input_shape == (None, 384, 384, 3)
     assert named(name, data_format="channels_first").input_shape == (None, 3, 384, 384)
     assert named(name, input_shape=(64, 96, 3)).input_shape == (None, 64, 96, 3)
-    sizes = {
-        "facebook/deit-tiny-patch16-384": 384,
-        "resnetv2_50x1_bit.goog_in21k": 224,
-        "resnetv2_50x1_bit.goog_in21k_ft_in1k": 448,
-        "resnetv2_50x1_bitm": 448,
-        "resnetv2_152x4_bit.goog_in21k_ft_in1k": 480,
-        "resnetv2_152x2_bit.goog_teacher_in21k_ft_in1k_384": 384,
-    }
+    sizes = FIGURES["image_sizes"]
     assert {name: named_model(name).image_size for name in sizes} == sizes
 
 

@@ -670,9 +670,7 @@ def test_the_last_blocks_learn_to_recognize_images(tmp_path: Path) -> None:
     changed = {v.path.split("/")[0] for v in model.weights if (array(v) != before[v.path]).any()}
     assert changed >= {"patch_embedding", "block_0", "block_1", "block_2"}
     assert [path.name for path in (tmp_path / "whole").iterdir()] == ["all"]
-
-
-def test_images_of_a_split_are_a_class_each() -> None:
+    # Images of a split are a class each.
     digits: Any = data.load("digits").train
     numbered = digits.as_instances().take([5, 3])
     assert (numbered.labels().tolist(), numbered.num_classes) == ([5, 3], len(digits))
