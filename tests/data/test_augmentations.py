@@ -495,8 +495,7 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
     assert (named.augmentation.shift, named.mixup, named.cutmix) == (4, 0, 0)
     recipe = recipe_of(replace(job, recipe="deit", augment=(keras.layers.RandomFlip(),)))
     assert recipe.augment == Augmentation(min_area=recipe.augmentation.min_area, flip=False)
-    with pytest.raises(ValueError, match="freeze_backbone computes features once"):
-        recipe_of(replace(job, freeze_backbone=True, weights="w"))
+    refused("features once", recipe_of, replace(job, freeze_backbone=True, weights="w"))
     # What the note on mirrored images proposes is accepted.
     frozen = replace(job, freeze_backbone=True, weights="w", augment=("none",))
     assert note_of_mirroring(frozen, recipe_of(frozen)) == ""

@@ -171,8 +171,7 @@ def test_a_damaged_shard_is_refused_before_training(folder: Folder, case: str) -
 def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
     write_examples(file, examples(), "pixels", "class")
-    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
-        load(tmp_path)
+    refused("labels.txt is missing", load, tmp_path, error=FileNotFoundError)
     features = r"the features class, pixels; .* expected as image/enc"
     names.write_text(NAMES)
     refused(features, load, tmp_path)

@@ -115,8 +115,7 @@ def test_misspelled_folders_are_proposed_first_and_offline_says_so(tmp_path, mon
     (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
     monkeypatch.chdir(tmp_path)
     refused(r"did you mean photos\b", load, "photo")
-    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
-        load(f"{tmp_path}/phots")
+    refused(r"Did you mean .*photos\?", load, f"{tmp_path}/phots", error=FileNotFoundError)
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
     for name in ("no_proxy", "NO_PROXY"):

@@ -188,8 +188,7 @@ def test_the_same_data_and_one_folder_in_every_process() -> None:
     def other_folders() -> None:
         run = helpers.resumable(FOLDER / f"of-{RANK}")
         run.fit(compiled(vit()), endless, 1, 2, verbose=0)
-        with pytest.raises(ValueError, match="one folder that every machine sees"):
-            run.fit(compiled(vit()), endless, 1, 2, verbose=0)
+        refused("that every machine sees", run.fit, compiled(vit()), endless, 1, 2, verbose=0)
 
     together(other_data)
     together(other_folders)

@@ -56,8 +56,7 @@ def test_refused_arguments() -> None:
 def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match=r"4 processes.*TensorFlow.*KERAS_BACKEND=jax"):
-        distribution.initialize()
+    refused("4 processes.*KERAS_BACKEND=jax", distribution.initialize, error=RuntimeError)
 
 
 @pytest.mark.backends("torch")

@@ -137,8 +137,7 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alar
         with pytest.warns(UserWarning, match=rf"has a novelty score, .*{file} is without it"):
             keras_vit.save_weights(model, tmp_path / file, layout=layout)
         assert keras_vit.load(tmp_path / file).novelty is None
-    with pytest.raises(ValueError, match="does not fit: fit it on features of this model"):
-        model.set_novelty(fit_novelty(rows[:20, :5], rows[20:, :5]))
+    refused("fit it on features", model.set_novelty, fit_novelty(rows[:20, :5], rows[20:, :5]))
     model.eval_transform = {"views": "flip"}
     _, novelty = scoring_model(model).predict_on_batch(images())
     np.testing.assert_allclose(novelty, of_images, rtol=1e-3)

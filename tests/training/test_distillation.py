@@ -173,8 +173,7 @@ def test_evaluate_and_predict_are_the_students() -> None:
         np.testing.assert_allclose(task.evaluate(IMAGES, labels, verbose=0), expected, rtol=1e-5)
     np.testing.assert_array_equal(task.predict(IMAGES, verbose=0), alone.predict(IMAGES, verbose=0))
     refused("Label 4 is not a class", task.fit, IMAGES, LABELS + 4, verbose=0)
-    with pytest.raises(ValueError, match=r"do not fit distillation.*with_input_shape"):
-        task.fit(IMAGES[:, :16, :16], LABELS, verbose=0)
+    refused("with_input_shape", task.fit, IMAGES[:, :16, :16], LABELS, verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_losses_plain_steps_and_errors() -> None:
     refused("views='mirror'.*'flip'", replace, get("digits"), views="mirror")
     for name, values in OUT_OF_RANGE.items():
         for value in values:
-            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be|must lie)"):
+            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must)"):
                 replace(get("finetune_small"), **{name: value})
     for name, value in (("steps", 0), ("batch_size", 1.5)):
         refused(f"{name}={value} .* at least 1", flowers.scaled, **{name: value})
@@ -383,8 +383,7 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
 
 
 def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
-        compile_model(gray_vit(), replace(BALANCED, balance="weights"), 9)
+    refused("targets=splits", compile_model, gray_vit(), replace(BALANCED, balance="weights"), 9)
     recipe = replace(BALANCED, balance="logits")
     with pytest.raises(ValueError, match="give 'weights', or leave it out"):
         compile_model(gray_vit(Multilabel(size=3)), recipe, 9, targets=np.zeros((4, 3)))
