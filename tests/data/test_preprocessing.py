@@ -273,8 +273,8 @@ def test_predictions_and_inspections_need_no_tensorflow(tmp_path, run_python) ->
     assert (tmp_path / "out" / "index.html").is_file()
     text = "not a JPEG, PNG, BMP, GIF or WebP file"
     assert printed == ["2", text, "No such file or directory", "False"]
-    # An import is light, a missing package explained, and GPUs are left alone. On JAX: Keras imports
-    # TensorFlow on its own backend, and Pillow where it finds it, on all.
+    # An import is light, a missing package explained, and GPUs are left alone. (On JAX: Keras
+    # imports TensorFlow on its own backend, and Pillow where it finds it, on all.)
     light, explained, seen = run_python(IMPORTS, backend="jax", new=True).splitlines()
     assert light == "[] False"
     assert explained == f"keras_vit.data needs tensorflow: {install_command('tensorflow')}"

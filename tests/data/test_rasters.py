@@ -81,11 +81,8 @@ TIFFS: dict[str, bytes] = {
     "big": tiff(FIVE, planarconfig="contig", byteorder=">", bigtiff=True),
     "microscope": tiff(np.moveaxis(FIVE, -1, 0), ome=True, metadata={"axes": "CYX"}),
 }
-OTHERS: dict[str, bytes] = {
-    "png": imagecodecs.png_encode(FIVE[..., :3].copy()),
-    "npy": npy(FIVE),
-    "dicom": dicom(FIVE[..., 0] >> 4),
-}
+OTHERS = {"npy": npy(FIVE), "dicom": dicom(FIVE[..., 0] >> 4)}
+OTHERS["png"] = imagecodecs.png_encode(FIVE[..., :3].copy())
 FILES = {**TIFFS, **OTHERS}
 
 
@@ -214,12 +211,10 @@ def with_mask(image: np.ndarray, mask: np.ndarray, number: int = 1) -> bytes:
 def sparse(image: np.ndarray, empty: int) -> bytes:
     """A TIFF file of tiles of 16 x 16, of which the one of this number is left out."""
     padded = np.pad(image, ((0, 8), (0, 14), (0, 0)))
-    tiles: list[Any] = [
-        padded[i : i + 16, j : j + 16] for i in (0, 16, 32) for j in range(0, 64, 16)
-    ]
-    tiles[empty] = None
+    cut: Any = [padded[i : i + 16, j : j + 16] for i in (0, 16, 32) for j in range(0, 64, 16)]
+    cut[empty] = None
     options = {"shape": image.shape, "dtype": image.dtype, "tile": (16, 16)}
-    return tiff(iter(tiles), planarconfig="contig", compression="deflate", **options)
+    return tiff(iter(cut), planarconfig="contig", compression="deflate", **options)
 
 
 @pytest.mark.parametrize("number", range(1, 9))

@@ -79,9 +79,7 @@ def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, k
     batches = list(pipeline(splits.train, 8, 4))
     assert levels(batches) == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
-    image_fixtures.check_stopped_run(
-        splits.train, 4, 14, (8,)
-    )  # more than two passes over 23 images
+    image_fixtures.check_stopped_run(splits.train, 4, 14, (8,))  # two passes over 23, and more
     # One group of files is split at random.
     place = folder(kind, {"part": examples()}, where="group")
     splits = load(place, val_fraction=0.3)

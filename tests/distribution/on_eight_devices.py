@@ -30,9 +30,8 @@ def vit(**arguments: Any) -> keras.Model:
 
 
 def bit() -> keras.Model:
-    model = keras_vit.models.BiTResNet(
-        depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3)
-    )
+    sizes = {"num_classes": CLASSES, "input_shape": (32, 32, 3)}
+    model = keras_vit.models.BiTResNet(depths=(1,), width=64, **sizes)
     return helpers.with_head(model)
 
 

@@ -22,15 +22,13 @@ RESUMABLE = str(HERE / "resumable_in_processes.py")
 pytestmark = pytest.mark.backends("jax", "torch")  # those of TensorFlow do not train together
 
 
-def start(
-    folder: Path, *command: str, processes: int = 2, devices: int = 2, **environment: str
-) -> list[subprocess.Popen[bytes]]:
+def start(folder: Path, *command: str, processes=2, devices=2, **variables: str) -> Any:
     """Processes with the environment of torchrun; on JAX, each with some simulated devices."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     devices_of_xla = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, **environment, "TEST_FOLDER": str(folder)}
+    environment = {**os.environ, **variables, "TEST_FOLDER": str(folder)}
     environment |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     environment |= {"WORLD_SIZE": str(processes), "GLOO_SOCKET_IFNAME": "lo"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

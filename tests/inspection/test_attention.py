@@ -180,10 +180,8 @@ def test_filters_are_principal_components() -> None:
     assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
 
 
-MAPS = (
-    *(inspection.attention_maps, inspection.readout_attention),
-    *(inspection.attention_rollout, inspection.attention_distance),
-)
+MAPS = (attention_maps, inspection.readout_attention, inspection.attention_rollout)
+MAPS += (inspection.attention_distance,)
 
 
 def classified(images: Any, features: Any) -> keras.Model:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import data, tasks
+from keras_vit import tasks
 from keras_vit.data import DataRangeWarning
 from keras_vit.evaluation import fit_novelty, predict_split
 from keras_vit.evaluation.novelty import classifier_head
@@ -374,9 +374,7 @@ def test_weights_of_classes_that_keras_would_ignore(case: str) -> None:
     ({"task": Ordinal(size=3)}, losses.CumulativeCrossentropy(), ROWS, r"labels\.argmax\(-1\)\.$"),
 ])  # fmt: skip
 @pytest.mark.parametrize("source", SOURCES[:2])
-def test_targets_of_another_task(
-    options: Any, loss: Any, targets: Any, message: str, source: Source
-) -> None:
+def test_targets_of_another_task(options, loss, targets, message: str, source: Source) -> None:
     model = small(**options)
     model.compile("sgd", loss)
     with warnings.catch_warnings():
@@ -404,9 +402,7 @@ PLAIN = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), kera
     ({"num_classes": 5}, CLASSES, None),
     (PLAIN, LABELS, "A Keras model is trained as a classifier"),
 ])  # fmt: skip
-def test_fit_wants_a_model_of_the_same_task(
-    options: Any, splits: data.Splits, message: str | None, tmp_path: Path
-) -> None:
+def test_fit_wants_a_model_of_the_same_task(options, splits, message, tmp_path: Path) -> None:
     model = small(**options) if isinstance(options, dict) else options
     recipe = keras_vit.recipes.get("digits").scaled(steps=1)
     call = partial(keras_vit.fit, model, recipe, splits, tmp_path, print_fn=lambda line: None)

@@ -298,9 +298,8 @@ def test_a_step_of_eomt_is_that_of_transformers(queries: int, tmp_path, monkeypa
 COUNTS = np.array([400, 52, 11, 4])
 NORMAL = np.random.default_rng(0).normal(0, 2, (6, 4)).astype("float32")
 LABELS = np.array([0, 3, 1, 2, 0, 0])
-SOFT_ROWS = (
-    np.eye(4, dtype="float32")[LABELS] * 0.75 + np.eye(4, dtype="float32")[LABELS[::-1]] * 0.25
-)
+HOT = np.eye(4, dtype="float32")
+SOFT_ROWS = HOT[LABELS] * 0.75 + HOT[LABELS[::-1]] * 0.25
 
 
 def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:

@@ -88,9 +88,8 @@ def test_graph_answers() -> None:
     np.testing.assert_array_equal(top, np.argsort(-outputs, axis=1)[:, :2])
     expected = np.take_along_axis(softmax(outputs, axis=1), top.astype(int), 1)
     np.testing.assert_allclose(named("classification", "top_probabilities"), expected, rtol=1e-5)
-    np.testing.assert_array_equal(
-        named("multilabel", "labels"), expit(outputs) >= [0.5, 0.25, 0.75]
-    )
+    labels = named("multilabel", "labels")
+    np.testing.assert_array_equal(labels, expit(outputs) >= [0.5, 0.25, 0.75])
     grades = EVERY["ordinal"].grades(EVERY["ordinal"].answers(outputs[:, :2]))
     np.testing.assert_array_equal(named("ordinal", "grade"), grades)
     values = outputs * np.array([3, 0.1, 1]) + np.array([1, -2, 0.5])

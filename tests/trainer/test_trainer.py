@@ -176,9 +176,8 @@ def test_threads_beside_fit_are_safe_or_refused_at_once(model: Any) -> None:
     reading = [partial(each.predict, IMAGES, verbose=0) for each in (model, features)]
     reading += [partial(model.predict_on_batch, IMAGES), partial(model, IMAGES), model.get_weights]
     changing = [partial(way, IMAGES, LABELS, verbose=0) for way in (model.evaluate, model.fit)]
-    changing += [
-        partial(way, IMAGES, LABELS) for way in (model.test_on_batch, model.train_on_batch)
-    ]
+    steps = model.test_on_batch, model.train_on_batch
+    changing += [partial(step, IMAGES, LABELS) for step in steps]
     changing += [partial(model.set_weights, before)]
     for call in reading:
         call()

@@ -253,9 +253,7 @@ def test_tables_and_lora_are_those_of_the_student() -> None:
     student, alone = (vit(0, depth=2, distilled=True) for _ in range(2))
     task = Distillation(student, teacher_of())
     for model in (task, alone):
-        keras_vit.training.compile_model(
-            model, replace(RECIPE, layer_decay=0.5), 6, frozen=["block_0/.*"]
-        )
+        compile_model(model, replace(RECIPE, layer_decay=0.5), 6, frozen=["block_0/.*"])
     assert task.optimizer.get_config()["groups"] == alone.optimizer.get_config()["groups"]
     paths = [v.path for v in task.trainable_variables]
     assert paths == [v.path for v in alone.trainable_variables]

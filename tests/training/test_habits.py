@@ -281,9 +281,7 @@ def trained_on_arrays(model: Any) -> tuple[list[np.ndarray], list[float]]:
 
 @pytest.mark.every_backend
 @pytest.mark.parametrize("source", SOURCES[1:])
-def test_every_source_of_batches_trains_alike(
-    source: Source, model: Any, trained_on_arrays: Any
-) -> None:
+def test_every_source_of_batches_trains_alike(source: Source, model, trained_on_arrays) -> None:
     start, expected = trained_on_arrays
     model.set_weights(start)
     loss = model.fit(**source(IMAGES, LABELS), shuffle=False, verbose=0).history["loss"]

@@ -139,9 +139,8 @@ def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     _, scores = predict_split(model, splits.train)
     np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
     prepared = prepare(model, RECIPE, splits, tmp_path)._replace(plan=None)
-    fitted, choice, history = measured_fit(
-        small_model(distilled=True), RECIPE, splits, tmp_path, prepared=prepared, print_fn=str
-    )
+    twin, options = small_model(distilled=True), {"prepared": prepared, "print_fn": str}
+    fitted, choice, history = measured_fit(twin, RECIPE, splits, tmp_path, **options)
     np.testing.assert_allclose(predict_split(fitted, splits.train)[1], scores, atol=1e-3)
     assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
 
@@ -196,9 +195,7 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
 
 
 @pytest.mark.thorough
-def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
-    tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_a_killed_run_ends_with_the_same_table_and_weights(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
     folder = color_photos(tmp_path / "photos", 10)
     weights = save_tiny(tmp_path / "start.keras", hidden_dim=24, input_shape=(32, 32, 3))

@@ -144,9 +144,7 @@ def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
     ("Bit", {**HALF, "size": EDGE, "crop_size": SMALL}, ("crop", 0.8, "bicubic")),
     ("DeiT", {"size": LARGE, "crop_size": SMALL, "resample": 1}, ("stretch", 0.8, "lanczos")),
 ])  # fmt: skip
-def test_we_open_a_folder_of_transformers(
-    kind: str, processor: Any, expected: Any, tmp_path: Path, photograph: Path
-) -> None:
+def test_we_open_a_folder_of_transformers(kind, processor, expected, tmp_path, photograph) -> None:
     transformers = pytest.importorskip("transformers")
     options = {"size": SMALL, **processor}
     side = options.get("crop_size", options["size"])["height"]
@@ -234,9 +232,7 @@ def test_another_family_and_an_unknown_layout_are_refused(tmp_path: Path) -> Non
     ("huggingface", {}, {"input_shape": (32, 64, 3)}, "transformers crops to 32 x 64"),
     ("timm", {}, {"input_shape": (32, 32, 1)}, "1 channels"),
 ])  # fmt: skip
-def test_what_the_folder_cannot_say_is_reported(
-    layout: str, transform: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_what_the_folder_cannot_say_is_told(layout, transform, changes, message, tmp_path) -> None:
     model = fresh(**changes)
     model.eval_transform = transform
     warned(message, save_weights, model, tmp_path / "vit", layout)

@@ -44,10 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
     "hybrid_r3_oddsize": {"input_shape": (60, 44, 3)},
     **dict.fromkeys(("bv_bit", "bv_bit_paper", "bit_tf_dump"), SQUARE),
 }
-RESAMPLED = {
-    "interp_token": [None, (96, 96), (32, 32), (112, 112), (80, 48)],
-    "interp_gap": [None, (96, 96), (48, 48), (80, 48)],
-}
+RESAMPLED = {"interp_token": [None, (96, 96), (32, 32), (112, 112), (80, 48)]}
+RESAMPLED["interp_gap"] = [None, (96, 96), (48, 48), (80, 48)]
 OURS = {"encoded": "encoder_norm", "embedding": "patches", "norm_pre_head": "norm"}
 OURS |= {"with_posemb": "tokens"}
 
@@ -299,9 +297,8 @@ PEERS_EVERYWHERE = (
 def test_outputs(name: str, tmp_path: Path) -> None:
     case, expected = weights.case(name), weights.outputs(name)
     model = model_of(tmp_path, case)
-    recorded = [
-        n for n in expected if re.match("block_|encoder_norm$|pooled$|((mask|class)_)?logits$", n)
-    ]
+    named = "block_|encoder_norm$|pooled$|((mask|class)_)?logits$"
+    recorded = [n for n in expected if re.match(named, n)]
     features = {n: FEATURES.get(n, n) for n in recorded}
     found = at_once(model.feature_model(list(features.values())))(weights.images(case))
     for output, feature in features.items():
@@ -368,9 +365,8 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     case = weights.case(name)
     model = load(write(tmp_path, case))
     save_weights(model, tmp_path / "ours.safetensors", LAYOUT_OF[case["package"]])
-    ignored = {
-        bare(str(entry.source)) for entry in model.load_report.entries if entry.status == "ignored"
-    }
+    report = model.load_report.entries
+    ignored = {bare(str(entry.source)) for entry in report if entry.status == "ignored"}
     found = {bare(n): x for n, x in load_file(tmp_path / "ours.safetensors").items()}
     tensors = {bare(n): x for n, x in weights.tensors(case).items()}
     expected = {n: x for n, x in tensors.items() if n in found or n not in ignored}

@@ -268,9 +268,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def rewritten(
-    old: Path, file: Path, config: Any = None, weights: Any = None, method: int = 0, **entries: Any
-) -> Path:
+def rewritten(old: Path, file: Path, config=None, weights=None, method=0, **entries: Any) -> Path:
     """A `.keras` file with options of its configuration, its weights, or whole entries changed."""
     with zipfile.ZipFile(old) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
@@ -368,9 +366,7 @@ HOSTILE_KERAS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), HOSTILE_KERAS, ids=range(len(HOSTILE_KERAS)))
-def test_hostile_keras_files(
-    changes: Any, message: str, pristine: Path, tmp_path: Path, check: Check
-) -> None:
+def test_hostile_keras_files(changes: Any, message: str, pristine, tmp_path, check: Check) -> None:
     check(file := rewritten(pristine, tmp_path / "m.keras", **changes), message, load, **MORE)
     if message in (LARGER, UNREADABLE, DTYPE):
         refused(message, load_weights, small(), file)
@@ -428,9 +424,7 @@ H5_ATTACKS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("attack", H5_ATTACKS)
-def test_what_hdf5_can_do_beside_arrays(
-    attack: str, pristine: Path, tmp_path: Path, check: Check
-) -> None:
+def test_what_hdf5_can_do_beside_arrays(attack: str, pristine, tmp_path, check: Check) -> None:
     weights, message = H5_ATTACKS[attack]
     check(rewritten(pristine, tmp_path / "m.keras", weights=weights), message, load, **MORE)
     # The same HDF5 as a file of weights.
