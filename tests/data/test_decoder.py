@@ -133,7 +133,6 @@ def jpeg_with_exif(exif: bytes, before: bytes = b"") -> bytes:
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
-    """Of a PNG file."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 

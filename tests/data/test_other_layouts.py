@@ -1,6 +1,4 @@
-"""Folders and tables as other tools write them: read for what they are, or refused; one
-source of several images, by their names, is on one side of the split.
-"""
+"""What other tools write is read for what it is, or refused; sources of images by their names."""
 
 import json
 import warnings

@@ -3,6 +3,7 @@
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,34 +36,20 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
             yield i, {"image": np.full((10 + i, 12, 3), i, np.uint8), "label": i % 2}
 
 
-class KvOneSplit(_Tiny): ...
-
-
-class KvTwoSplits(_Tiny):
-    SPLITS = ("train", "test")
-
-
-class KvArrayRecord(KvTwoSplits): ...
-
-
-class KvParquet(_Tiny): ...
-
-
-class KvThreeSplits(_Tiny):
-    SPLITS = ("train", "validation", "test")
-
-
-class KvNoLabels(_Tiny):
-    LABEL = tfds.features.Scalar(tf.int64)
+SPLITS = ("train", "validation", "test")
+KINDS: Any = {"KvOneSplit": {}, "KvThreeSplits": {"SPLITS": SPLITS}, "KvParquet": {}}
+KINDS |= {name: {"SPLITS": SPLITS[::2]} for name in ("KvTwoSplits", "KvArrayRecord")}
+KINDS["KvNoLabels"] = {"LABEL": tfds.features.Scalar(tf.int64)}
+BUILDERS = {name: type(name, (_Tiny,), options) for name, options in KINDS.items()}
+FORMATS = {"KvArrayRecord": "array_record", "KvParquet": "parquet"}
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tfds")
-    for builder in (KvOneSplit, KvTwoSplits, KvThreeSplits, KvNoLabels):
-        builder(data_dir=folder).download_and_prepare()
-    for builder, kind in ((KvArrayRecord, "array_record"), (KvParquet, "parquet")):
-        builder(data_dir=folder, file_format=kind).download_and_prepare()
+    for name, builder in BUILDERS.items():
+        options = {"file_format": FORMATS[name]} if name in FORMATS else {}
+        builder(data_dir=folder, **options).download_and_prepare()
     return folder
 
 

@@ -37,7 +37,6 @@ def endless(images: np.ndarray, labels: np.ndarray, size: int, start: int) -> It
 
 
 def vit(**arguments: Any) -> keras.Model:
-    """Of the weights that the seed gives it."""
     sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 1, "num_heads": 2}
     common = {"num_classes": CLASSES, "input_shape": (16, 16, 3)}
     return keras_vit.VisionTransformer(**{**sizes, **common, **arguments})

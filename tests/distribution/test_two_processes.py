@@ -69,11 +69,6 @@ def run_tests(folder: Path, file: str, *options: str, **counts: int) -> None:
         assert " passed" in output
 
 
-def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
-    with np.load(folder / f"weights-{rank}.npz") as weights:
-        return list(weights.values())
-
-
 def test_in_two_processes(tmp_path: Path) -> None:
     """A run whose last process dies continues, in two processes and in one, to the same weights."""
     dying = start(tmp_path, RESUMABLE, DIES_AT="2")
@@ -88,7 +83,7 @@ def test_in_two_processes(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
     run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "not thorough")
     expected = train(tmp_path / "never stopped")
-    in_two = (saved_weights(tmp_path, rank) for rank in range(2))
+    in_two = [[*np.load(tmp_path / f"weights-{rank}.npz").values()] for rank in range(2)]
     for weights in (train(tmp_path / "continued alone"), *in_two):
         assert_same_weights(weights, expected, 1e-6)
 

@@ -225,15 +225,6 @@ def test_the_slider_changes_the_overlay_and_a_head_can_be_chosen(page: Any, writ
     assert page.is_disabled("#head")
 
 
-def png(figure) -> np.ndarray:
-    """The pixels of the figure as a PNG file, `(height, width, 3)`."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return np.asarray(Image.open(buffer).convert("RGB"))
-
-
 @pytest.mark.parametrize("kind", ["token", "channels_first"])
 def test_every_plot_is_one_call(kind: str) -> None:
     model, images = model_of(kind), images_for(kind)
@@ -247,7 +238,8 @@ def test_every_plot_is_one_call(kind: str) -> None:
     }
     for name, (figure, axes) in figures.items():
         assert len(figure.axes) == axes, name
-        height, width, _ = png(figure).shape
+        figure.savefig(file := io.BytesIO(), format="png")
+        width, height = image.open(file).size
         assert (width >= 600, 100 < height < 4000) == (True, True), name
     refused("8 channels", inspection.plot_embedding_filters, untrained(input_shape=(32, 12, 8)))
     axes = figures["distance"][0].axes[0]

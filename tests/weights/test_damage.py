@@ -297,15 +297,11 @@ def cut(folder: Path, state: dict[str, Any], save: Callable[[Any, Path], Any], k
     return folder / kind
 
 
-def tensors_of(layout: str, folder: Path) -> dict[str, np.ndarray]:
-    (folder / "whole").mkdir()
-    return load_file(saved(folder / "whole", layout, activation="gelu"))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    tensors = load_file(saved(tmp_path, "timm", activation="gelu"))
     (tmp_path / "vit").mkdir()
-    return cut(tmp_path / "vit", tensors_of("timm", tmp_path), save_file, SAFETENSORS).parent
+    return cut(tmp_path / "vit", tensors, save_file, SAFETENSORS).parent
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
