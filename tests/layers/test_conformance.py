@@ -19,11 +19,10 @@ WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")  # alike for all imag
 
 
 # Others are made of these, or reshape, gather and add alone, which backends do alike.
-EVERYWHERE = (
-    *("mlp", "dense", "dropout", "encoder_block", "mixer_block", "relative_position_bias"),
-    *("patch_dropout", "stochastic_depth", "patch_embedding", "conv_stem_stage", "resnet_stem"),
-    *("residual_unit", "standardized_conv", "pixel_upsample", "feature_fusion"),
-)
+EVERYWHERE = ("mlp", "dense", "dropout", "encoder_block", "mixer_block", "relative_position_bias")
+EVERYWHERE += ("patch_dropout", "stochastic_depth", "patch_embedding", "conv_stem_stage")
+EVERYWHERE += ("resnet_stem", "residual_unit", "standardized_conv", "pixel_upsample")
+EVERYWHERE += ("feature_fusion",)
 
 
 @pytest.mark.parametrize("name", rows(CASES, EVERYWHERE))

@@ -191,9 +191,7 @@ def test_origins_of_released_weights_name_their_model_image_size_and_head() -> N
 def test_the_nearest_is_proposed_for_a_name_that_we_do_not_have() -> None:
     for name, nearest in NEAREST:
         refused(["No model ", "Did you mean", repr(nearest)], keras_vit.create, name)
-    refused(
-        "tag 'augreg_in2k'.*'augreg_in21k'", keras_vit.create, "vit_base_patch16_224.augreg_in2k"
-    )
+    refused("'augreg_in21k'", keras_vit.create, "vit_base_patch16_224.augreg_in2k")
     refused(r"Known: ViT-Ti/16, .*Mixer-H/14\.$", keras_vit.create, "hello")
     assert "vit_base_patch16_224" not in keras_vit.list_models()
     assert len(set(OTHER_NAMES)) == len(OTHER_NAMES)  # those that are proposed

@@ -24,12 +24,10 @@ from tests.weights.models import assert_same_weights, of_torch, refused, suffix
 
 SINCOS, SQUARE = {"position_embedding": "sincos2d"}, {"input_shape": (64, 64, 3)}
 # Cases whose file shows everything, and the arguments that the file of others does not show.
-SHOWN = (
-    *("vit_token", "vit_token_rep", "vit_gap", "vit_tiny_scale", "bv_vit_map", "bv_vit_tok"),
-    *("bv_vit_tok_from_released", "bv_vit_gap_opt_target", "bv_vit_map_inline_probe"),
-    *("bv_vit_map_params_bf16", "bv_vit_map_scan_params_img", "mixer", "mixer_tiny_scale"),
-    *("hybrid_stem", "hybrid_r3", "hybrid_tiny_scale"),
-)
+SHOWN = ("vit_token", "vit_token_rep", "vit_gap", "vit_tiny_scale", "bv_vit_map", "bv_vit_tok")
+SHOWN += ("bv_vit_tok_from_released", "bv_vit_gap_opt_target", "bv_vit_map_inline_probe")
+SHOWN += ("bv_vit_map_params_bf16", "bv_vit_map_scan_params_img", "mixer", "mixer_tiny_scale")
+SHOWN += ("hybrid_stem", "hybrid_r3", "hybrid_tiny_scale")
 CASES: dict[str, dict[str, Any]] = {
     **{name: {} for name in SHOWN},
     "vit_unpooled": {"pooling": None},
@@ -71,10 +69,8 @@ def compare(model: ImageModel, recorded: dict[str, np.ndarray], atol: dict[str, 
 
 
 # One of each family, and of sizes that are not squares.
-EVERYWHERE = (
-    *("vit_token_rep", "vit_nonsquare_patch", "bv_vit_map", "bv_vit_gap_sincos2d_rep"),
-    *("mixer_nonsquare", "bv_bit", "bit_tf_dump"),
-)
+EVERYWHERE = ("vit_token_rep", "vit_nonsquare_patch", "bv_vit_map", "bv_vit_gap_sincos2d_rep")
+EVERYWHERE += ("mixer_nonsquare", "bv_bit", "bit_tf_dump")
 
 
 @pytest.mark.filterwarnings("ignore:Patches of")
@@ -285,12 +281,11 @@ def model_of(folder: Path, case: weights.Case) -> keras.Model:
 LAYOUT_OF = {"transformers": "huggingface", "timm": "timm"}
 FEATURES = {"pooled": "pre_logits"}  # what enters the head: of ViTModel, after the tanh layer
 # Of the other cases, every backend computes the options elsewhere, in `test_common.py`.
-PEERS_EVERYWHERE = (
-    *("hf_clip", "hf_siglip", "hf_dinov2_swiglu", "hf_dinov3", "hf_deit_teacher", "hf_vit_mae"),
-    *("hf_depth_anything", "hf_depth_anything_resampled", "hf_dpt_classes"),
-    *("hf_eomt_masked", "hf_eomt_resampled", "hf_eomt_dinov3", "hf_eomt_dinov3_masked"),
-    *("hf_beit", "hf_vit", "timm_dinov2_reg4", "timm_deit3", "timm_eva02_tiny", "timm_eva02_base"),
-)
+PEERS_EVERYWHERE = ("hf_clip", "hf_siglip", "hf_dinov2_swiglu", "hf_dinov3", "hf_deit_teacher")
+PEERS_EVERYWHERE += ("hf_vit_mae", "hf_depth_anything", "hf_depth_anything_resampled")
+PEERS_EVERYWHERE += ("hf_dpt_classes", "hf_eomt_masked", "hf_eomt_resampled", "hf_eomt_dinov3")
+PEERS_EVERYWHERE += ("hf_eomt_dinov3_masked", "hf_beit", "hf_vit", "timm_dinov2_reg4", "timm_deit3")
+PEERS_EVERYWHERE += ("timm_eva02_tiny", "timm_eva02_base")
 
 
 @pytest.mark.parametrize("name", rows(SUPPORTED, PEERS_EVERYWHERE))
