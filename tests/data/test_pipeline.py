@@ -191,9 +191,7 @@ CALLS: dict[str, Any] = {
     "rates": lambda rates, of=PAIR: of.resampled(rates),
     "pipeline": batches,
     "mixing": partial(batches, training=True),
-    "evaluate": lambda **options: evaluation_image(
-        image_fixtures.PIXELS, **{"image_size": 8, **options}
-    ),
+    "evaluate": lambda **options: evaluation_image(COLOR[0], **{"image_size": 8, **options}),
     "augment": Augmentation,
 }
 ERRORS: list[tuple[str, dict[str, Any], str]] = [
