@@ -46,10 +46,10 @@ def test_launchers() -> None:
 
 
 def test_refused_arguments() -> None:
-    refused("process_id=None: give all three", distribution.initialize, *("10.0.0.1:99", 2, None))
-    refused("is not an address.*'10.0.0.1:1234'", distribution.initialize, *("10.0.0.1", 2, 0))
-    refused("Process 2 of 2 is not possible", distribution.initialize, *("10.0.0.1:99", 2, 2))
-    refused("Process -1 of 2 is not possible", distribution.initialize, *("10.0.0.1:99", 2, -1))
+    refused("process_id=None: give all three", distribution.initialize, "10.0.0.1:99", 2, None)
+    refused("is not an address.*'10.0.0.1:1234'", distribution.initialize, "10.0.0.1", 2, 0)
+    refused("Process 2 of 2 is not possible", distribution.initialize, "10.0.0.1:99", 2, 2)
+    refused("Process -1 of 2 is not possible", distribution.initialize, "10.0.0.1:99", 2, -1)
 
 
 @pytest.mark.backends("tensorflow")  # which has one process
