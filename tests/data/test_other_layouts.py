@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         *(". metadata.csv", "do not have the same columns: kind, label is in one of them"),
     ),
     "ranges": (
-        in_both(".", "l.csv", RANGES),
+        {f"{i}.jpg": i for i in range(4)} | {"l.csv": RANGES},
         *(". l.csv", r"pairs of rising numbers, such as '0, 2': are they ranges\?"),
     ),
 }
