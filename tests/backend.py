@@ -73,6 +73,25 @@ def at_once(function: Any) -> Any:
     return jax.jit(function)
 
 
+def refused(
+    words: str | list[str], call: Any, /, *args: Any, error: Any = ValueError, **named: Any
+) -> str:
+    """What a call that has to fail says: it fits a pattern, or has each of some words."""
+    with pytest.raises(error, match=words if isinstance(words, str) else None) as raised:
+        call(*args, **named)
+    said = str(raised.value)
+    del raised  # and with it the frames of the call, which may hold files
+    for word in () if isinstance(words, str) else words:
+        assert word in said
+    return said
+
+
+def warned(pattern: str, call: Any, /, *args: Any, **named: Any) -> Any:
+    """What a call returns that warns the user by the way."""
+    with pytest.warns(UserWarning, match=pattern):
+        return call(*args, **named)
+
+
 def rows(values: Iterable[Any], everywhere: Callable[[Any], bool] | Iterable[Any]) -> list[Any]:
     """The values of `parametrize` of a test that runs once, but for some, on every backend."""
     chosen = everywhere if callable(everywhere) else list(everywhere).__contains__

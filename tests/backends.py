@@ -26,7 +26,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "keras_vit/exporting/smallest.py": BACKENDS,  # whose tests stand in tests/exporting
     "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
     "tests/cli/test_kills.py": BACKENDS,
-    "tests/data/test_without_tensorflow.py::test_commands_read_the_data_of_other": BACKENDS,
+    "tests/data/test_preprocessing.py::test_commands_read_the_data_of_other": BACKENDS,
     "tests/distribution/test_two_processes.py": BACKENDS,
     "tests/docs/": BACKENDS,
     "tests/examples/": BACKENDS,
@@ -36,7 +36,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/evaluation/test_many_classes.py": BACKENDS,
     "tests/exporting/test_one_preparation.py": ("torch",),
     "tests/exporting/test_tasks.py": ("tensorflow",),
-    "tests/inspection/test_documents.py": ("tensorflow",),
+    "tests/inspection/test_attention.py::test_the_blocks_of_the_page": ("tensorflow",),
     "tests/models/test_map_heads.py::test_a_stopped_run_ends_with_the_same_bytes": ("tensorflow",),
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[BiT": BACKENDS,
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[Mixer": BACKENDS,
@@ -50,10 +50,10 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher[numbers": BACKENDS,
     "tests/training/test_distillation.py::test_recipes": ("tensorflow",),
     "tests/training/test_distillation.py::test_the_command": BACKENDS,
-    "tests/training/test_golden_training.py::test_fit_follows_the_official_training[train_adam": (
+    "tests/training/test_optimizers.py::test_fit_follows_the_official_training[train_adam": (
         "tensorflow",
     ),
-    "tests/training/test_golden_training.py::test_fit_follows_the_official_training[train_sgd": (
+    "tests/training/test_optimizers.py::test_fit_follows_the_official_training[train_sgd": (
         "tensorflow",
     ),
     "tests/training/test_recipes.py::test_a_compiled_recipe": ("tensorflow",),

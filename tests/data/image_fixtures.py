@@ -1,4 +1,4 @@
-"""Synthetic images for the tests, and the files that hold them."""
+"""Synthetic images for the tests, the files that hold them, and what comes out of a pipeline."""
 
 import io
 import itertools
@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
+
+from keras_vit.data import pipeline
 
 _Y, _X = np.mgrid[0:24, 0:32]
 # Smooth, so that JPEG keeps it, and different in every corner, so that a turn shows.
@@ -100,3 +103,29 @@ def photographs(root: Path, sizes: tuple[tuple[int, int], ...], count: int) -> P
         contents = encode(image, kind, exif=orientation(1 + number % 8), quality=95)
         write(root, {f"{'ab'[number % 2]}/{number}.{kind}": contents})
     return root
+
+
+def levels(batches: Iterable[Any]) -> list[int]:
+    return [round(float(level)) for images, _ in batches for level in images[:, 0, 0, 0]]
+
+
+def passes(batches: Any, count: int = 1) -> list[np.ndarray]:
+    """The images of `count` passes over a data set, labels appended as one more value."""
+    return [
+        np.concatenate([np.c_[x.reshape(len(x), -1), y] for x, y in batches.as_numpy_iterator()])
+        for _ in range(count)
+    ]
+
+
+def check_stopped_run(split: Any, batch: int, steps: int, starts: Any, **options: Any) -> None:
+    """Training that goes on behind a step has the batches of one that was not stopped."""
+
+    def stream(start: int) -> np.ndarray:
+        batches = pipeline(split, 8, batch, True, repeat=True, start_step=start, **options)
+        assert batches.cardinality() == -1  # it never ends
+        return passes(batches.take(steps - start))[0]
+
+    whole = stream(0)
+    for start in starts:
+        keras.utils.set_random_seed(start)  # the global seed does not matter
+        np.testing.assert_array_equal(stream(start), whole[batch * start :])

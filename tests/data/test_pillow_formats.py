@@ -21,15 +21,9 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
 from tests import bank
-from tests.data.image_fixtures import (
-    encode,
-    flat_folder,
-    orientation,
-    plain,
-    png_of_twelve_bits,
-    write,
-    write_examples,
-)
+from tests.backend import refused
+from tests.data import image_fixtures
+from tests.data.image_fixtures import encode, flat_folder, orientation, plain, write, write_examples
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
 RANDOM = np.random.default_rng(0)
@@ -78,12 +72,10 @@ def test_a_folder_of_them(tmp_path) -> None:
 
 def test_what_pillow_would_show_in_part_is_refused_and_a_missing_plugin_named(monkeypatch) -> None:
     for reason, make in REFUSED.items():
-        with pytest.raises(BadImageError, match=reason):
-            decode_with_pillow(make())
+        refused(reason, decode_with_pillow, make(), error=BadImageError)
     contents = encoded("HEIF")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(BadImageError, match=r"pip install 'keras3-vit\[heic\]'"):
-        decode_with_pillow(contents)
+    refused(r"pip install 'keras3-vit\[heic\]'", decode_with_pillow, contents, error=BadImageError)
     assert missing_plugin(PILLOW_FORMATS[0]) is None
 
 
@@ -97,8 +89,7 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
     ):
         files = (f"{c}/{i}a{suffix}" for c in ("cat", "dog") for i in range(3))
         folder = write(tmp_path / suffix.replace(".", ""), dict.fromkeys(files, b"x"))
-        with pytest.raises(ValueError, match=f"holds 6 {name} files.*Convert.*{reader}"):
-            load(folder)
+        refused(f"holds 6 {name} files.*Convert.*{reader}", load, folder)
     # By splits, without classes, and without suffixes.
     heic = [f"{split}/{c}/1.heic" for split in ("train", "val") for c in "ab"]
     for name, files, message in (
@@ -107,14 +98,12 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
         ("scanner", ("a/IM0", "a/IM1", "b/IM0", "b/IM1"), "4 DICOM files"),
     ):
         folder = write(tmp_path / name, dict.fromkeys(files, bytes(128) + b"DICM"))
-        with pytest.raises(ValueError, match=message):
-            load(folder)
+        refused(message, load, folder)
     for source, message in (
         ("gs://bucket/photos", r"gcloud storage cp --recursive gs://bucket/photos DATA"),
         ("https://example.org/photos.zip", r"curl -LO https://example.org/photos.zip"),
     ):
-        with pytest.raises(FileNotFoundError, match=f"not on this machine.*{message}"):
-            load(source)
+        refused(f"not on this machine.*{message}", load, source, error=FileNotFoundError)
     assert cli.main(["train", "--data", source, "--out", "run", "--epochs", "1"]) == 2
     assert "not on this machine" in capsys.readouterr().err
     for file, message in (
@@ -125,8 +114,7 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, capsys) -
         ("notes", r"is a file, not a folder of images: give the folder around"),
     ):
         write(tmp_path, {file: plain(0)})
-        with pytest.raises(NotADirectoryError, match=message):
-            load(tmp_path / file)
+        refused(message, load, tmp_path / file, error=NotADirectoryError)
 
 
 def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
@@ -145,7 +133,7 @@ def test_what_is_ignored_is_listed(tmp_path: Path) -> None:
 
 
 # Whoever reads PNG files of 16 bits per channel is warned once, with their names and the fix.
-TWELVE = png_of_twelve_bits()
+TWELVE = image_fixtures.png_of_twelve_bits()
 
 
 def deep_warnings(call) -> list[str]:
@@ -199,9 +187,6 @@ def test_files_that_are_trained_with_predicted_or_inspected(scans: Path, tmp_pat
     assert "deep1.png (2 of 8 looked at)" in message
     (message,) = deep_warnings(lambda: inspect_files(bank.tiny(), deep, tmp_path / "out"))
     assert "(5 of 5 looked at)" in message
-
-
-def test_the_commands(scans: Path, tmp_path: Path) -> None:
     bank.tiny().save(model := str(tmp_path / "model.keras"))
     photo = str(scans / "b/deep0.png")
     for words in (["predict", model, photo], ["evaluate", model, "--data", str(scans)]):

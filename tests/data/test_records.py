@@ -11,8 +11,9 @@ import pytest
 
 from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
-from tests.data.batches import check_stopped_run, levels
-from tests.data.image_fixtures import example, one_quick, plain, write_examples, write_records
+from tests.backend import refused
+from tests.data import image_fixtures
+from tests.data.image_fixtures import example, levels, one_quick, plain, write_examples
 from tests.examples import load_example
 
 tf = pytest.importorskip("tensorflow")
@@ -78,7 +79,7 @@ def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, k
     batches = list(pipeline(splits.train, 8, 4))
     assert levels(batches) == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
-    check_stopped_run(splits.train, 4, 14, (8,))  # more than two passes over 23 images
+    image_fixtures.check_stopped_run(splits.train, 4, 14, (8,))  # two passes over 23, and more
     # One group of files is split at random.
     place = folder(kind, {"part": examples()}, where="group")
     splits = load(place, val_fraction=0.3)
@@ -162,19 +163,16 @@ def test_a_damaged_shard_is_refused_before_training(folder: Folder, case: str) -
     place = folder()
     file = place / f"train.tfrecord-0000{shard}-of-00003"
     file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(DamagedShardError, match=f"{file.name} is damaged: {message}"):
-        load(place)
+    refused(f"{file.name} is damaged: {message}", load, place, error=DamagedShardError)
 
 
 def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     names, file = tmp_path / "labels.txt", tmp_path / "train.tfrecord"
     write_examples(file, examples(), "pixels", "class")
-    with pytest.raises(FileNotFoundError, match=r"labels.txt is missing: write the class names"):
-        load(tmp_path)
+    refused("labels.txt is missing", load, tmp_path, error=FileNotFoundError)
     features = r"the features class, pixels; .* expected as image/enc"
     names.write_text(NAMES)
-    with pytest.raises(ValueError, match=features):
-        load(tmp_path)
+    refused(features, load, tmp_path)
     names.write_text("a\nb\nc\nd\ne\n")
     write_examples(file, examples(count=6))
     splits = load(tmp_path)
@@ -182,7 +180,7 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
         [part.labels() for part in splits.values()]
     # And what does not hold uncompressed records.
     compressed = gzip.compress(file.read_bytes())
-    write_records(file, [b"not an example"] * 4)
+    image_fixtures.write_records(file, [b"not an example"] * 4)
     for content, error, message in (
         (compressed, DamagedShardError, r"train.tfrecord is damaged: .* compressed\?"),
         (b"a text that is long enough" * 2, DamagedShardError, "Is this even a TFRecord file"),
@@ -190,11 +188,9 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
         (b"", ValueError, "train hold 0 records: too few"),
     ):
         file.write_bytes(content)
-        with pytest.raises(error, match=message):
-            load(tmp_path)
+        refused(message, load, tmp_path, error=error)
     write_array_record(tmp_path / "train.array_record", examples())
-    with pytest.raises(ValueError, match=r"is an ArrayRecord file and .*train.tfrecord is not"):
-        load(tmp_path)
+    refused(r"is an ArrayRecord file and .*train.tfrecord is not", load, tmp_path)
 
 
 def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path) -> None:
@@ -202,20 +198,16 @@ def test_damaged_array_records_and_missing_files(folder: Folder, tmp_path: Path)
     file = place / "train.array_record-00001-of-00003"
     content = file.read_bytes()
     file.write_bytes(content[:-100])
-    with pytest.raises(DamagedShardError, match=rf"{file.name} is damaged: "):
-        load(place)
+    refused(rf"{file.name} is damaged: ", load, place, error=DamagedShardError)
     file.write_bytes(flipped(content, 200))  # in one of the first records
     damaged = rf"{file.name}, record \d is damaged: .* at byte \d+"
-    with pytest.raises(tf.errors.OpError, match=damaged):
-        load(place).train.labels()
+    refused(damaged, load(place).train.labels, error=tf.errors.OpError)
     place, shard = folder(where="missing"), "train.tfrecord-00001-of-00003"
     (place / shard).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"1 of 3 files are missing, .*{shard}"):
-        load(place)
+    refused(rf"1 of 3 files are missing, .*{shard}", load, place, error=FileNotFoundError)
     write_examples(place / "more.tfrecord", examples())
     (place / shard).touch()
-    with pytest.raises(ValueError, match="belongs neither to train, val nor test"):
-        load(place)
+    refused("belongs neither to train, val nor test", load, place)
 
 
 def test_an_image_that_does_not_decode_is_replaced_or_an_error(folder: Folder, capfd) -> None:
@@ -236,8 +228,7 @@ def test_an_image_that_does_not_decode_is_replaced_or_an_error(folder: Folder, c
 def test_large_tfrecord_files_are_converted_once(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
     place = folder()
-    with pytest.raises(ValueError, match=r"train.tfrecord-00000-.*/to_array_record.py /"):
-        load(place)
+    refused(r"train.tfrecord-00000-.*/to_array_record.py /", load, place)
     convert = load_example("to_array_record").main
     words = [str(place), "--out", str(tmp_path / "converted")]
     convert(words)

@@ -3,13 +3,14 @@
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, load, pipeline
-from tests.data.batches import levels
-from tests.data.image_fixtures import write_records
+from tests.backend import refused
+from tests.data.image_fixtures import levels, write_records
 from tests.examples import load_example
 
 tf, tfds = map(pytest.importorskip, ("tensorflow", "tensorflow_datasets"))
@@ -35,34 +36,20 @@ class _Tiny(tfds.core.GeneratorBasedBuilder):
             yield i, {"image": np.full((10 + i, 12, 3), i, np.uint8), "label": i % 2}
 
 
-class KvOneSplit(_Tiny): ...
-
-
-class KvTwoSplits(_Tiny):
-    SPLITS = ("train", "test")
-
-
-class KvArrayRecord(KvTwoSplits): ...
-
-
-class KvParquet(_Tiny): ...
-
-
-class KvThreeSplits(_Tiny):
-    SPLITS = ("train", "validation", "test")
-
-
-class KvNoLabels(_Tiny):
-    LABEL = tfds.features.Scalar(tf.int64)
+SPLITS = ("train", "validation", "test")
+KINDS: Any = {"KvOneSplit": {}, "KvThreeSplits": {"SPLITS": SPLITS}, "KvParquet": {}}
+KINDS |= {name: {"SPLITS": SPLITS[::2]} for name in ("KvTwoSplits", "KvArrayRecord")}
+KINDS["KvNoLabels"] = {"LABEL": tfds.features.Scalar(tf.int64)}
+BUILDERS = {name: type(name, (_Tiny,), options) for name, options in KINDS.items()}
+FORMATS = {"KvArrayRecord": "array_record", "KvParquet": "parquet"}
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tfds")
-    for builder in (KvOneSplit, KvTwoSplits, KvThreeSplits, KvNoLabels):
-        builder(data_dir=folder).download_and_prepare()
-    for builder, kind in ((KvArrayRecord, "array_record"), (KvParquet, "parquet")):
-        builder(data_dir=folder, file_format=kind).download_and_prepare()
+    for name, builder in BUILDERS.items():
+        options = {"file_format": FORMATS[name]} if name in FORMATS else {}
+        builder(data_dir=folder, **options).download_and_prepare()
     return folder
 
 
@@ -91,8 +78,7 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
         ("tf_flower", "'tf_flower' is neither 'digits', nor a TFDS .*did you mean tf_flowers"),
         ("zzz", "'zzz' is neither 'digits', nor a TFDS .*lists all"),
     ):
-        with pytest.raises(ValueError, match=message):
-            load(name, data_dir=data_dir)
+        refused(message, load, name, data_dir=data_dir)
     folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
     by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
     assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
@@ -100,12 +86,10 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = next(copy.glob("*train*"))
     write_records(file, list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())[:-1])
-    with pytest.raises(DamagedShardError, match="has 19 records and not the 20 that were written"):
-        load(copy)
+    refused("has 19 records and not the 20 that were written", load, copy, error=DamagedShardError)
     expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
     monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
-    with pytest.raises(ValueError, match=r"TFRecord files of .*/to_array_record.py /"):
-        load("kv_two_splits", data_dir=data_dir)
+    refused(r"TFRecord files of .*/to_array_record.py /", load, "kv_two_splits", data_dir=data_dir)
     prepared = tmp_path / "prepared"
     shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
     load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
@@ -117,10 +101,8 @@ def test_misspelled_folders_are_proposed_first_and_offline_says_so(tmp_path, mon
     (tmp_path / "photos").mkdir()
     (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"did you mean photos\b"):
-        load("photo")
-    with pytest.raises(FileNotFoundError, match=r"Did you mean .*photos\? Give FOLDER"):
-        load(f"{tmp_path}/phots")
+    refused(r"did you mean photos\b", load, "photo")
+    refused(r"Did you mean .*photos\?", load, f"{tmp_path}/phots", error=FileNotFoundError)
     for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
     for name in ("no_proxy", "NO_PROXY"):

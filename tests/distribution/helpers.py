@@ -37,7 +37,6 @@ def endless(images: np.ndarray, labels: np.ndarray, size: int, start: int) -> It
 
 
 def vit(**arguments: Any) -> keras.Model:
-    """Of the weights that the seed gives it."""
     sizes = {"patch_size": 4, "hidden_dim": 16, "mlp_dim": 32, "depth": 1, "num_heads": 2}
     common = {"num_classes": CLASSES, "input_shape": (16, 16, 3)}
     return keras_vit.VisionTransformer(**{**sizes, **common, **arguments})
@@ -130,6 +129,20 @@ def assert_same_weights(model: Any, expected: Any, tolerance: float) -> None:
         worst = max(worst, np.abs(one - other).max() / max(np.abs(other).max(), 0.1))
     print(f"weights differ by {worst:.1e} of their scale")
     assert worst <= tolerance
+
+
+def masked(model: Any, optimizer: Any, images: np.ndarray, size: int) -> tuple[Any, ...]:
+    task = keras_vit.training.MaskedPatchPrediction(model, seed=3)
+    task.compile(optimizer, keras.losses.CategoricalCrossentropy(from_logits=True))
+    history = task.fit(images, batch_size=size, epochs=2, verbose=0).history
+    return task, history, task.evaluate(images, batch_size=size, verbose=0)
+
+
+def distilled(student: Any, teacher: Any, optimizer: Any, *batches: Any) -> tuple[Any, ...]:
+    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
+    task.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = task.fit(*batches, epochs=2, verbose=0).history
+    return task, history, task.evaluate(*batches, verbose=0)
 
 
 def of_queries(vit: Callable[..., keras.Model], optimizer: Any, images: np.ndarray) -> keras.Model:

@@ -14,6 +14,7 @@ from benchmarks._steps import step_cost
 from keras_vit.distribution import KINDS
 from keras_vit.distribution.kinds import distribution_of
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
+from tests.backend import refused
 from tests.distribution import helpers
 from tests.distribution.helpers import CLASSES, assert_as_in_one, assert_same, compiled, on
 
@@ -29,9 +30,8 @@ def vit(**arguments: Any) -> keras.Model:
 
 
 def bit() -> keras.Model:
-    model = keras_vit.models.BiTResNet(
-        depths=(1,), width=64, num_classes=CLASSES, input_shape=(32, 32, 3)
-    )
+    sizes = {"num_classes": CLASSES, "input_shape": (32, 32, 3)}
+    model = keras_vit.models.BiTResNet(depths=(1,), width=64, **sizes)
     return helpers.with_head(model)
 
 
@@ -77,26 +77,16 @@ def test_1003_examples(kind: str, on_one_device: Any) -> None:
     assert_same(its_logits, logits, 1e-6 * np.abs(logits).max())
 
 
-def masked_patch_prediction() -> keras.Model:
-    task = keras_vit.training.MaskedPatchPrediction(vit(), seed=3)
-    task.compile(sgd(), keras.losses.CategoricalCrossentropy(from_logits=True))
-    task.fit(IMAGES[:16], batch_size=8, epochs=2, verbose=0)
-    return task
-
-
-def distillation() -> keras.Model:
+def distillation() -> Any:
     """The teacher is on the devices, too, and sees the rows of a batch that they do not divide."""
     student, teacher = vit(dropout=0.1, input_shape=(16, 16, 3)), vit(mlp_dim=128)
-    task = keras_vit.training.Distillation(student, teacher, weight=0.9)
-    task.compile(sgd(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    task.fit(IMAGES[:12], LABELS[:12], batch_size=12, epochs=2, verbose=0)
-    return task
+    return helpers.distilled(student, teacher, sgd(), IMAGES[:12], LABELS[:12], 12)
 
 
-QUICK: dict[str, Callable[[], keras.Model]] = {
+QUICK: dict[str, Callable[[], Any]] = {
     "mixer": lambda: trained(helpers.with_head(helpers.mixer(128, 32))),
     "sharpness-aware steps": lambda: trained(helpers.sharpness_aware(vit(dropout=0.1), rho=0.05)),
-    "masked patch prediction": masked_patch_prediction,
+    "masked patch prediction": lambda: helpers.masked(vit(), sgd(), IMAGES[:16], 8),
     "distillation": distillation,
     "queries": lambda: helpers.of_queries(vit, sgd(), IMAGES[:20]),
 }
@@ -176,25 +166,18 @@ def test_what_is_refused() -> None:
     model = compiled(vit(), sgd())
 
     def job() -> None:
-        with pytest.raises(ValueError, match=r"built before.*model\.copy"):
-            model.predict(IMAGES, verbose=0)
+        refused(r"built before.*model\.copy", model.predict, IMAGES, verbose=0)
         assert model.copy().predict(IMAGES, verbose=0).shape == (43, CLASSES)
 
     on("fsdp", job)
     model.predict(IMAGES, verbose=0)
-    with pytest.raises(ValueError, match="cuts no weight"):
-        on("fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
-    with pytest.raises(ValueError, match="cuts no weight"):
-        on("tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
-    for kind, arguments, message in (
-        ("fsdp", {"devices": 9}, "there are 8.*XLA_FLAGS"),
-        ("fsdp", {"devices": ["tpu:0"]}, "must be among cpu:0"),
-        ("fsdp", {"devices": []}, "at least one"),
-        ("fsdp", {"model_devices": 2}, "is for kind='tensor_parallel'"),
-        ("tensor_parallel", {"model_devices": 3}, "must divide the 8 devices"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            distribution_of(kind, **arguments)
+    refused("cuts no weight", on, "fsdp", lambda: vit().predict(IMAGES, verbose=0), devices=7)
+    refused("cuts no weight", on, "tensor_parallel", lambda: bit().predict(IMAGES, verbose=0))
+    refused("there are 8.*XLA_FLAGS", distribution_of, "fsdp", devices=9)
+    refused("must be among cpu:0", distribution_of, "fsdp", devices=["tpu:0"])
+    refused("at least one", distribution_of, "fsdp", devices=[])
+    refused("is for kind='tensor_parallel'", distribution_of, "fsdp", model_devices=2)
+    refused("must divide the 8 devices", distribution_of, "tensor_parallel", model_devices=3)
 
 
 def test_the_cost_of_a_step_needs_no_weights() -> None:

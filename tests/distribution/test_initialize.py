@@ -4,6 +4,7 @@ import pytest
 
 from keras_vit import distribution
 from keras_vit.distribution.launch import Launch, find_launch
+from tests.backend import refused
 from tests.bank import pixels
 from tests.distribution.helpers import vit
 
@@ -45,28 +46,22 @@ def test_launchers() -> None:
 
 
 def test_refused_arguments() -> None:
-    for arguments, message in (
-        (("10.0.0.1:99", 2, None), "process_id=None: give all three"),
-        (("10.0.0.1", 2, 0), "is not an address.*'10.0.0.1:1234'"),
-        (("10.0.0.1:99", 2, 2), "Process 2 of 2 is not possible"),
-        (("10.0.0.1:99", 2, -1), "Process -1 of 2 is not possible"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            distribution.initialize(*arguments)
+    refused("process_id=None: give all three", distribution.initialize, "10.0.0.1:99", 2, None)
+    refused("is not an address.*'10.0.0.1:1234'", distribution.initialize, "10.0.0.1", 2, 0)
+    refused("Process 2 of 2 is not possible", distribution.initialize, "10.0.0.1:99", 2, 2)
+    refused("Process -1 of 2 is not possible", distribution.initialize, "10.0.0.1:99", 2, -1)
 
 
 @pytest.mark.backends("tensorflow")  # which has one process
 def test_several_processes_on_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match=r"4 processes.*TensorFlow.*KERAS_BACKEND=jax"):
-        distribution.initialize()
+    refused("4 processes.*KERAS_BACKEND=jax", distribution.initialize, error=RuntimeError)
 
 
 @pytest.mark.backends("torch")
 def test_one_process_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="torchrun --nproc-per-node"):
-        distribution.data_parallel(devices=2)
+    refused("torchrun --nproc-per-node", distribution.data_parallel, devices=2)
     with distribution.data_parallel(devices=1).scope():
         assert vit().predict(pixels(3, 16, 16, 3), verbose=0).shape == (3, 5)
     for kind in ("fsdp", "tensor_parallel"):
@@ -76,5 +71,4 @@ def test_one_process_on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():  # of which one did not join
         monkeypatch.setenv(name, value)
     reason = r"2 processes were started: call keras_vit\.distribution\.initialize"
-    with pytest.raises(RuntimeError, match=reason):
-        distribution.data_parallel()
+    refused(reason, distribution.data_parallel, error=RuntimeError)

@@ -22,15 +22,13 @@ RESUMABLE = str(HERE / "resumable_in_processes.py")
 pytestmark = pytest.mark.backends("jax", "torch")  # those of TensorFlow do not train together
 
 
-def start(
-    folder: Path, *command: str, processes: int = 2, devices: int = 2, **environment: str
-) -> list[subprocess.Popen[bytes]]:
+def start(folder: Path, *command: str, processes=2, devices=2, **variables: str) -> Any:
     """Processes with the environment of torchrun; on JAX, each with some simulated devices."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     devices_of_xla = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, **environment, "TEST_FOLDER": str(folder)}
+    environment = {**os.environ, **variables, "TEST_FOLDER": str(folder)}
     environment |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     environment |= {"WORLD_SIZE": str(processes), "GLOO_SOCKET_IFNAME": "lo"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -71,11 +69,6 @@ def run_tests(folder: Path, file: str, *options: str, **counts: int) -> None:
         assert " passed" in output
 
 
-def saved_weights(folder: Path, rank: int) -> list[np.ndarray]:
-    with np.load(folder / f"weights-{rank}.npz") as weights:
-        return list(weights.values())
-
-
 def test_in_two_processes(tmp_path: Path) -> None:
     """A run whose last process dies continues, in two processes and in one, to the same weights."""
     dying = start(tmp_path, RESUMABLE, DIES_AT="2")
@@ -90,15 +83,9 @@ def test_in_two_processes(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "run", tmp_path / "continued alone")
     run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "not thorough")
     expected = train(tmp_path / "never stopped")
-    in_two = (saved_weights(tmp_path, rank) for rank in range(2))
+    in_two = [[*np.load(tmp_path / f"weights-{rank}.npz").values()] for rank in range(2)]
     for weights in (train(tmp_path / "continued alone"), *in_two):
         assert_same_weights(weights, expected, 1e-6)
-
-
-@pytest.mark.thorough
-@pytest.mark.backends("jax")  # whose steps `on_eight_devices.py` compares, too
-def test_a_training_in_two_processes(tmp_path: Path) -> None:
-    run_tests(tmp_path, "in_two_processes.py", "-x", "-m", "thorough")
 
 
 @pytest.mark.backends("jax", "tensorflow")  # torch has a device per process
@@ -108,6 +95,8 @@ def test_on_many_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.backends("jax")
-def test_more_on_many_devices(tmp_path: Path) -> None:
-    run_tests(tmp_path, "on_eight_devices.py", "-m", "thorough", processes=1, devices=8)
+@pytest.mark.backends("jax")  # whose steps both compare
+@pytest.mark.parametrize("processes", [1, 2])
+def test_more_in_two_processes_and_on_many_devices(processes: int, tmp_path: Path) -> None:
+    file, devices = ("in_two_processes.py", 2) if processes == 2 else ("on_eight_devices.py", 8)
+    run_tests(tmp_path, file, "-x", "-m", "thorough", processes=processes, devices=devices)

@@ -1,19 +1,25 @@
-"""Attention maps, rollout and distances, positions and filters: as recorded and as defined."""
+"""Attention, rollout, positions, filters: as recorded, as defined, and of nested models."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from keras import layers
 from sklearn.decomposition import PCA
 
 from keras_vit import inspection, load
 from keras_vit.inspection import attention_maps, pooling_attention, position_similarity
 from keras_vit.inspection.forward_pass import ForwardPass
-from tests.backend import numpy, rows
+from tests import bank
+from tests.backend import numpy, refused, rows
+from tests.conftest import REPOSITORY
+from tests.docs.blocks import python_blocks
 from tests.golden_cases import golden_case
-from tests.inspection.models import KINDS, images_for, maps_of, model_of, untrained
+from tests.inspection.models import KINDS, SHAPE, images_for, maps_of, model_of, untrained
 from tests.weights.test_golden import CASES
 
 # big_vision ran the bfloat16 file in bfloat16.
@@ -100,8 +106,7 @@ def test_training_and_inference_use_the_fused_kernel(monkeypatch) -> None:
         patched.setattr("keras_vit.layers.attention.attention_probabilities", None)
         model(images, training=True)
         model(images)
-        with pytest.raises(TypeError, match="not callable"):
-            attention_maps(model, images)
+        refused("not callable", attention_maps, model, images, error=TypeError)
     attention_maps(model, images)
 
 
@@ -112,18 +117,18 @@ def test_layers_batches_and_errors() -> None:
     expected = maps_of("token")[:, [1, 0]]
     assert np.abs(some - np.concatenate([expected, expected[::-1]])).max() < 1e-6
     without = keras.Sequential([keras.layers.Dense(1)])
-    for reason, call in (
-        (r"depth 2.*0 to 1", lambda: attention_maps(model, images, layers=[2])),
-        (r"\(32, 12, 3\).*images\[None\]", lambda: attention_maps(model, images[0])),
-        ("at least one", lambda: attention_maps(model, images[:0])),
-        ("without encoder blocks", lambda: attention_maps(without, images)),
-        ('pooling="map"', lambda: pooling_attention(model, images)),
-        ("'learned', 'learned_2d', 'sincos2d'", lambda: position_similarity(model_of("registers"))),
-        (r"components=28.*Give 15 or fewer", lambda: inspection.embedding_filters(model)),
-        ("without a patch embedding", lambda: inspection.embedding_filters(without)),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            call()
+    refused(r"depth 2.*0 to 1", attention_maps, model, images, layers=[2])
+    refused(r"\(32, 12, 3\).*images\[None\]", attention_maps, model, images[0])
+    refused("at least one", attention_maps, model, images[:0])
+    refused("without encoder blocks", attention_maps, without, images)
+    refused('pooling="map"', pooling_attention, model, images)
+    refused("'learned', 'learned_2d', 'sincos2d'", position_similarity, model_of("registers"))
+    refused(r"components=28.*Give 15 or fewer", inspection.embedding_filters, model)
+    refused("without a patch embedding", inspection.embedding_filters, without)
+    # Distances of patches without attention are not NaN.
+    nothing = SimpleNamespace(patch_pixels=(8, 4), grid=(2, 2), prefix=1, blocks=[None])
+    nothing.attention = lambda layer: np.eye(5)[np.zeros((1, 2, 5), int)]  # on the class token
+    assert not ForwardPass.distances(nothing).any()
 
 
 @pytest.mark.parametrize("kind", rows(KINDS, ["token", "map"]))
@@ -147,12 +152,6 @@ def test_readout_rollout_and_distance_equal_their_definitions(kind: str) -> None
     if kind in ("token", "registers", "map", "any_size"):
         expected = distances(maps[..., prefix:, prefix:], 3, (8, 4))
         assert np.abs(inspection.attention_distance(model, images) - expected).max() < 1e-4
-
-
-def test_distances_of_patches_without_attention_are_not_nan() -> None:
-    nothing = SimpleNamespace(patch_pixels=(8, 4), grid=(2, 2), prefix=1, blocks=[None])
-    nothing.attention = lambda layer: np.eye(5)[np.zeros((1, 2, 5), int)]  # on the class token
-    assert not ForwardPass.distances(nothing).any()
 
 
 def test_similarity_of_positions() -> None:
@@ -179,3 +178,156 @@ def test_filters_are_principal_components() -> None:
     signs = np.sign((flat * expected).sum(axis=1))
     assert np.abs(flat - signs[:, None] * expected).max() < 1e-5
     assert (flat[np.arange(15), np.abs(flat).argmax(axis=1)] > 0).all()
+
+
+MAPS = (attention_maps, inspection.readout_attention, inspection.attention_rollout)
+MAPS += (inspection.attention_distance,)
+
+
+def classified(images: Any, features: Any) -> keras.Model:
+    return keras.Model(images, layers.Dense(2)(features))
+
+
+def around(model: Any, *before: Any, shape: Any = None) -> keras.Model:
+    images = x = keras.Input(shape or model.input_shape[1:])
+    for layer in (*before, model):
+        x = layer(x)
+    return classified(images, x)
+
+
+class Subclass(keras.Model):
+    """As many people write their models."""
+
+    def __init__(self, vit: keras.Model) -> None:
+        super().__init__()
+        self.scale, self.vit, self.head = layers.Rescaling(0.5), vit, layers.Dense(2)
+
+    def call(self, images: Any) -> Any:
+        return self.head(self.vit(self.scale(images)))
+
+
+class NotCalled(Subclass):
+    def call(self, images: Any) -> Any:
+        return self.head(layers.Flatten()(images))
+
+
+SHAPES: dict[str, Callable[[Any], keras.Model]] = {
+    "on its output": lambda m: classified(m.input, m.output),
+    "on its pooled token": lambda m: classified(m.inputs, m.get_layer("pooling").output),
+    "its features": lambda m: m.feature_model("pre_logits"),
+    "inside": around,
+    "its features inside": lambda m: around(m.feature_model("pre_logits")),
+    "inside, two deep": lambda m: around(around(m)),
+    "behind a rescaling": lambda m: around(m, layers.Rescaling(0.5)),
+    "in a Sequential": lambda m: keras.Sequential([layers.Rescaling(0.5), m, layers.Dense(2)]),
+    "augmented": lambda m: keras.Sequential([layers.RandomFlip(), layers.RandomRotation(0.2), m]),
+    "in a subclass": Subclass,
+}
+RESCALED = ("behind a rescaling", "in a Sequential", "in a subclass")
+
+
+EVERYWHERE = ("augmented", "in a subclass")
+NESTED = [(shape, "token") for shape in SHAPES]
+NESTED += [("inside", kind) for kind in ("map", "channels_first", "registers")]
+
+
+@pytest.mark.parametrize(("shape", "kind"), rows(NESTED, lambda row: row[0] in EVERYWHERE))
+def test_it_is_that_of_the_transformer_inside(shape: str, kind: str) -> None:
+    vit, images = model_of(kind), images_for(kind).astype("float32")
+    model, scale = SHAPES[shape](vit), np.float32(0.5 if shape in RESCALED else 1)
+    for measure in (*MAPS, *[inspection.pooling_attention] * (kind == "map")):
+        expected = measure(vit, images * scale)
+        np.testing.assert_allclose(measure(model, images), expected, atol=2e-5, rtol=1e-4)
+    if kind == "token":
+        filters, similarity = inspection.embedding_filters, inspection.position_similarity
+        np.testing.assert_array_equal(filters(model, 4), filters(vit, 4))
+        np.testing.assert_array_equal(similarity(model), similarity(vit))
+
+
+def test_blocks_up_to_the_third_and_of_a_hybrid() -> None:
+    vit, images = model_of("token"), images_for("token")
+    maps = inspection.attention_maps(vit.feature_model("block_0"), images)
+    np.testing.assert_allclose(maps, inspection.attention_maps(vit, images, layers=[0]), atol=1e-6)
+    hybrid = bank.small(resnet=(1,), resnet_width=32, patch_size=1, input_shape=(32, 24, 3))
+    pixels = bank.pixels(1, 32, 24, 3)
+    expected = inspection.attention_distance(hybrid, pixels)
+    distances = inspection.attention_distance(classified(hybrid.input, hybrid.output), pixels)
+    np.testing.assert_allclose(distances, expected, atol=1e-4)
+    assert 4 < expected.mean() < 40  # patches are of 4 pixels, not 1
+
+
+def test_the_overlay_lies_on_the_image_that_is_resized() -> None:
+    pytest.importorskip("matplotlib")
+    model = around(model_of("token"), layers.Resizing(32, 12), shape=(64, 48, 3))
+    images = bank.pixels(1, 64, 48, 3).astype("float32")
+    for plot in (inspection.plot_rollout, inspection.plot_attribution):
+        original, darkened = (axes.images[0].get_array() for axes in plot(model, images).axes)
+        assert original.shape == darkened.shape == (64, 48, 3)
+        assert (darkened > 0).any(axis=2).mean() > 0.9  # no strip is left out
+
+
+def test_what_is_ambiguous_is_named() -> None:
+    vit, other = model_of("token"), model_of("gap").copy(name="other")
+    inputs, images = keras.Input(SHAPE), images_for("token").astype("float32")
+    two = keras.Model(inputs, vit(inputs) + other(inputs))
+    siamese = keras.Model(inputs, vit(inputs) - vit(layers.Rescaling(0.5)(inputs)))
+    frames = keras.Input((2, *SHAPE))
+    of_frames = keras.Model(frames, layers.TimeDistributed(vit)(frames))
+    with pytest.raises(ValueError, match=r"sequences for 3 images|several times"):
+        inspection.attention_maps(of_frames, bank.pixels(3, 2, *SHAPE).astype("float32"))
+    for model, reason in (
+        (two, r"several Vision Transformers.*get_layer\('vision.*\(a Vis.*, model\."),
+        (siamese, r"several times.*get_layer\('vision_transformer.*with the images that it gets"),
+        (NotCalled(vit), r"did not call them"),
+    ):
+        for measure in (*MAPS, inspection.class_attribution):
+            refused(reason, measure, model, images)
+
+
+def test_poolings_of_others_and_without_attention() -> None:
+    vit, images = model_of("token"), images_for("token")
+    tokens = vit.get_layer("encoder_norm").output
+    model = classified(vit.input, layers.GlobalAveragePooling1D()(tokens))
+    assert inspection.attention_maps(model, images).shape == (3, 2, 2, 13, 13)
+    assert inspection.class_attribution(model, images).shape == (3, 4, 3)
+    for measure in (inspection.attention_rollout, inspection.readout_attention):
+        refused(r"layers that are not of keras_vit.*MeanPooling", measure, model, images)
+    for kind in ("mixer", "bit"):
+        for measure in (inspection.attention_maps, inspection.class_attribution):
+            refused("Grad-CAM", measure, bank.small_kind(kind), np.zeros((1, 32, 32, 3)))
+
+
+FOLDER = REPOSITORY / "docs" / "inspection"
+
+
+@pytest.mark.backends("tensorflow", "torch")  # those of JAX run in tests/docs
+def test_the_blocks_of_the_page() -> None:
+    names: dict = {}
+    for block in python_blocks(FOLDER / "README.md"):
+        exec(compile(block.code, str(block), "exec"), names)
+    assert names["speaks"].shape == names["rollout"].shape == (2, 4, 4)
+    assert names["maps"].shape == (2, 2, 2, 17, 17)
+    # Grad-CAM: the mean of the patches is classified linearly, so that the gradient is known.
+    kernel = keras.ops.convert_to_numpy(names["classifier"].get_layer("head").kernel)[:, 1]
+    np.testing.assert_allclose(names["gradient"], np.broadcast_to(kernel / 16, (2, 16, 32)), 1e-5)
+    expected = np.maximum(names["features"] @ kernel / 16, 0).reshape(2, 4, 4)
+    np.testing.assert_allclose(names["cam"], expected, atol=1e-6)
+    assert names["cam"].max() > 0
+
+
+def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
+    """Inside boxes drawn by hand."""
+    pytest.importorskip("matplotlib")
+    from docs.inspection import contact_sheet as sheet
+
+    flowers, boxes = shared / "photos" / "flowers", sheet.boxes()
+    weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    others = sheet.others(flowers, 4)
+    model = load(weights / "model.safetensors")
+    maps = sheet.rollouts(model, flowers, [*boxes, *others])
+    baseline = maps[len(boxes) :].mean(axis=0)
+    for rollout, (name, box) in zip(maps, boxes.items(), strict=False):
+        mass, area = sheet.fractions(rollout, box, 16)
+        baseline_mass, _ = sheet.fractions(baseline, box, 16)
+        assert mass >= 1.3 * area, name
+        assert mass >= 1.15 * baseline_mass, name

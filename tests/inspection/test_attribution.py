@@ -13,7 +13,7 @@ from keras_vit.layers.observation import Observer, observed_by
 from keras_vit.tasks import Multilabel, Ordinal, Regression
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests import bank
-from tests.backend import numpy, rows
+from tests.backend import numpy, refused, rows
 from tests.inspection.models import KINDS, images_for, model_of, randomized, untrained
 
 WITH_CLASSES = [kind for kind in KINDS if kind != "all_tokens"]
@@ -95,10 +95,7 @@ def test_it_equals_the_definition(kind: str) -> None:
 
 def test_classes() -> None:
     model = model_of("token").copy()
-    model.class_names = tuple("abcde")
-    predicted = numpy(model(IMAGES)).argmax(axis=1)
-    default = class_attribution(model, IMAGES)
-    np.testing.assert_array_equal(default, class_attribution(model, IMAGES, list(predicted)))
+    model.class_names, default = tuple("abcde"), class_attribution(model, IMAGES)
     b, third = (class_attribution(model, IMAGES, which) for which in ("b", 3))
     assert np.abs(b - third).max() > 0.01
     mixed = class_attribution(model, IMAGES, ["b", 3, "b"], batch_size=2)
@@ -150,13 +147,9 @@ def test_other_precisions(precision: str) -> None:
 
 def test_errors_and_a_head_of_zeros() -> None:
     model = model_of("token")
-    for classes, reason in (
-        (5, r"classes=5 is not a class.*0 to 4"),
-        ([0, 1], r"2 entries for 3 images"),
-        ("rose", r"no class 'rose'.*not have names"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            class_attribution(model, IMAGES, classes)
+    refused(r"classes=5 is not a class.*0 to 4", class_attribution, model, IMAGES, 5)
+    refused(r"2 entries for 3 images", class_attribution, model, IMAGES, [0, 1])
+    refused(r"no class 'rose'.*not have names", class_attribution, model, IMAGES, "rose")
     for each in (  # models without scores of classes
         untrained(representation_size=8).feature_model("pre_logits"),  # by tanh
         model.feature_model("encoder_norm"),
@@ -164,11 +157,9 @@ def test_errors_and_a_head_of_zeros() -> None:
         keras.Sequential([untrained(num_classes=0)]),
         keras.Model(model.input, [model.get_layer("encoder_norm").output, model.output]),
     ):
-        with pytest.raises(ValueError, match=r"not one score per class.*attention_rollout"):
-            class_attribution(each, IMAGES)
+        refused(r"not one score per class.*attention_rollout", class_attribution, each, IMAGES)
     one = keras.Model(model.input, keras.layers.Dense(1)(model.output))
-    with pytest.raises(ValueError, match=r"one score per image.*classes=0.*-model\.output"):
-        class_attribution(one, IMAGES)
+    refused(r"one score per image.*classes=0.*-model\.output", class_attribution, one, IMAGES)
     larger = class_attribution(one, IMAGES, 0)
     smaller = class_attribution(keras.Model(one.input, -one.output), IMAGES, 0)
     assert np.abs(larger - smaller).max() > 0.01
@@ -215,16 +206,14 @@ def test_it_is_that_of_an_output(tmp_path: Path) -> None:
 
 
 def test_the_default_is_the_prediction() -> None:
-    labels, grades = model_with(LABELS), model_with(GRADES)
+    classes, labels, grades = model_of("token"), model_with(LABELS), model_with(GRADES)
     graded = GRADES.grades(grades.task.answers(bank.outputs(grades, IMAGES)))
-    labeled = bank.outputs(labels, IMAGES).argmax(axis=1)
-    for model, predicted in ((labels, labeled), (grades, graded)):
+    largest = [bank.outputs(model, IMAGES).argmax(axis=1) for model in (classes, labels)]
+    for model, predicted in zip((classes, labels, grades), (*largest, graded), strict=True):
         expected = class_attribution(model, IMAGES, predicted.tolist())
         np.testing.assert_allclose(class_attribution(model, IMAGES), expected, atol=1e-6)
-    with pytest.raises(ValueError, match=r"2 numbers to explain.*height.*width"):
-        class_attribution(model_with(NUMBERS), IMAGES)
-    with pytest.raises(ValueError, match=r"classes=3 is not a grade.*Give 0 to 2"):
-        class_attribution(grades, IMAGES, 3)
+    refused(r"2 numbers to explain.*height.*width", class_attribution, model_with(NUMBERS), IMAGES)
+    refused(r"classes=3 is not a grade.*Give 0 to 2", class_attribution, grades, IMAGES, 3)
 
 
 def test_two_labels_whose_probabilities_happen_to_sum_to_one_are_not_classes() -> None:

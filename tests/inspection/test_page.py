@@ -1,7 +1,9 @@
-"""The folder that `inspect_files` and `keras-vit inspect` write, and its page in Chromium."""
+"""The folder that `keras-vit inspect` writes, its page in Chromium, and plots."""
 
+import io
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import inspection
 from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
+from keras_vit.inspection.plots import draw_maps
 from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, opened
-from tests.inspection.models import model_of, untrained
+from tests.inspection.models import images_for, model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
@@ -90,8 +95,7 @@ def test_files_of_others_are_not_replaced(files: list[Path], tmp_path: Path, nam
 
 def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_path: Path) -> None:
     """Also a plot that is not made again: here, of similarity, which the page explains."""
-    with pytest.raises(FileExistsError, match="overwrite"):
-        inspect_files(model_of("token"), files, written)
+    refused("overwrite", inspect_files, model_of("token"), files, written, error=FileExistsError)
     out = Path(shutil.copytree(written, tmp_path / "out"))
     (out / "notes.txt").write_bytes(b"theirs")
     inspect_files(model_of("registers"), files, out, overwrite=True)
@@ -116,11 +120,9 @@ def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
 
 
 def test_errors_and_a_model_around_a_transformer(files: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"No photograph could be read.*broken\.jpg"):
-        inspect_files(model_of("token"), files[3:], tmp_path)
+    refused("No photograph could be read", inspect_files, model_of("token"), files[3:], tmp_path)
     plain = untrained(include_preprocessing=False)
-    with pytest.raises(ValueError, match="include_preprocessing=True"):
-        inspect_files(plain, files, tmp_path)
+    refused("include_preprocessing=True", inspect_files, plain, files, tmp_path)
     assert not list(tmp_path.iterdir())
     # Pixels of files are a hundred times too large where nothing normalizes them.
     around = [keras.Input((64, 24, 3)), keras.layers.Resizing(32, 12), plain]
@@ -221,3 +223,51 @@ def test_the_slider_changes_the_overlay_and_a_head_can_be_chosen(page: Any, writ
     assert page.text_content("#stop") == "photograph alone"
     assert page.is_hidden("#overlay-0")
     assert page.is_disabled("#head")
+
+
+@pytest.mark.parametrize("kind", ["token", "channels_first"])
+def test_every_plot_is_one_call(kind: str) -> None:
+    model, images = model_of(kind), images_for(kind)
+    figures = {
+        "attention": (inspection.plot_attention(model, images[0]), 2 * 2),
+        "attribution": (inspection.plot_attribution(model, images), 3 * 2),
+        "rollout": (inspection.plot_rollout(model, images), 3 * 2),
+        "distance": (inspection.plot_attention_distance(model, images), 1),
+        "similarity": (inspection.plot_position_similarity(model), 4 * 3 + 1),
+        "filters": (inspection.plot_embedding_filters(model), 3 * 7),
+    }
+    for name, (figure, axes) in figures.items():
+        assert len(figure.axes) == axes, name
+        figure.savefig(file := io.BytesIO(), format="png")
+        width, height = image.open(file).size
+        assert (width >= 600, 100 < height < 4000) == (True, True), name
+    refused("8 channels", inspection.plot_embedding_filters, untrained(input_shape=(32, 12, 8)))
+    axes = figures["distance"][0].axes[0]
+    shown = np.array([dots.get_offsets()[:, 1] for dots in axes.collections]).T
+    assert np.abs(shown - inspection.attention_distance(model, images)).max() < 1e-5
+    assert "of 12" in axes.get_ylabel()
+
+
+def test_patches_without_attention_are_dark(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = np.zeros((1, 4, 3))
+    rollout[0, 1, 2] = 0.5
+    figure = draw_maps(np.ones((1, 34, 13, 3)), rollout, (32, 12), "rollout")
+    original, darkened = (axes.images[0].get_array() for axes in figure.axes)
+    assert (original == 1).all()
+    assert darkened[12, 11, 0] > 0.9
+    assert not darkened[:, :4].any()
+    assert not darkened[32:].any()  # no patch covers the last two rows
+    # A hybrid's patches may extend beyond the image.
+    assert len(draw_maps(np.ones((1, 30, 11, 3)), rollout, (32, 12), "rollout").axes) == 2
+    # One patch far above all others does not leave the rest black.
+    maps = np.ones((5, 14, 14))
+    maps[:, 0, 0] = 50
+    figure = draw_maps(np.ones((5, 28, 28, 3)), maps, (28, 28), "attribution")
+    assert figure.axes[1].images[0].get_array().min() > 0.9
+    assert all(len(axes.images) == 1 for axes in figure.axes)  # no place is left empty
+    # Without matplotlib only plots fail, and name the extra.
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    model, images = model_of("token"), images_for("token")
+    assert inspection.attention_rollout(model, images).shape == (3, 4, 3)
+    refused(r"keras3-vit\[plots\]", inspection.plot_rollout, model, images, error=ImportError)

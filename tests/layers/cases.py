@@ -33,7 +33,8 @@ def case(cls: Any, inputs: Any = TOKENS, more: Any = None, **arguments: Any) -> 
 
 GELU: dict[str, Any] = {"activation": "gelu", "norm_epsilon": 1e-5}
 NOISE: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.2}
-BLOCK: dict[str, Any] = {"num_heads": 4, "mlp_dim": 24, "layer_scale": 0.5, "remat": True}
+HEADS: dict[str, Any] = {"num_heads": 4, "mlp_dim": 24}
+BLOCK: dict[str, Any] = {**HEADS, "layer_scale": 0.5, "remat": True}
 BLOCK |= {"stochastic_depth": 0.3, **GELU, **NOISE}
 MERGED, TURNED, ON_GRID = {"token_index": TOKEN_INDEX}, {"angles": ANGLES}, {"patches": PATCHES}
 PLAIN_BLOCK = layers.BlockConfig(**BLOCK)
@@ -41,7 +42,7 @@ SWITCHED = {f.name: not f.default for f in fields(layers.BlockConfig) if f.type 
 ROTARY_BLOCK = layers.BlockConfig(**BLOCK | SWITCHED, rotary="eva02")
 PLAIN = layers.AttentionConfig(num_heads=4, **NOISE)
 ROTARY = layers.AttentionConfig(num_heads=4, rotary="dinov3", key_bias=False)
-RELATIVE, ON_A_GRID = {"relative_length": 17}, {"relative_grid": (4, 4)}
+RELATIVE, SQUARE = {"relative_length": 17}, {"relative_grid": (4, 4)}
 PREFIX, IS_FIRST = {"num_prefix_tokens": 2}, {"data_format": "channels_first"}
 DENSE = {"kernel_initializer": "he_normal", "kernel_regularizer": "l2", "bias_regularizer": "l1"}
 DENSE |= {"bias_initializer": "ones", "bias_constraint": "non_neg", "kernel_constraint": "non_neg"}
@@ -50,15 +51,13 @@ MIXER = {"tokens_mlp_dim": 8, "channels_mlp_dim": 24, "stochastic_depth": 0.2, "
 CONV: dict[str, Any] = {"variance_epsilon": 1e-10, "deviation_epsilon": 0.0, "padding": "valid"}
 CASES: dict[str, Case] = {
     "mlp": case(layers.MLP, mlp_dim=24, activation="swiglu", dropout=0.1, norm_epsilon=1e-5),
-    "attention_pooling": case(
-        layers.AttentionPooling, more=MERGED, num_heads=4, mlp_dim=24, **GELU
-    ),
+    "attention_pooling": case(layers.AttentionPooling, more=MERGED, **HEADS, **GELU),
     "class_token": case(layers.ClassToken),
     "dense": case(Dense, units=24, activation="relu", activity_regularizer="l2", **DENSE),
     "dense_lora": case(Dense, units=24, use_bias=False, lora_rank=2, lora_alpha=3.0),
     "dropout": case(Dropout, rate=0.5, noise_shape=(None, 1, 32), seed=3),
     "encoder_block": case(layers.EncoderBlock, config=PLAIN_BLOCK, **RELATIVE),
-    "rotary_block": case(layers.EncoderBlock, more=TURNED, config=ROTARY_BLOCK, **ON_A_GRID),
+    "rotary_block": case(layers.EncoderBlock, more=TURNED, config=ROTARY_BLOCK, **SQUARE),
     "grid_position_bias": case(layers.GridPositionBias, grid=(4, 4), num_heads=4),
     "layer_scale": case(layers.LayerScale, initial=0.5),
     "mean_pooling": case(layers.MeanPooling, more=MERGED, num_prefix_tokens=1),
@@ -67,9 +66,7 @@ CASES: dict[str, Case] = {
     ),
     "mixer_block": case(layers.MixerBlock, **MIXER, **GELU),
     "attention": case(layers.MultiHeadSelfAttention, config=PLAIN, **RELATIVE),
-    "rotary_attention": case(
-        layers.MultiHeadSelfAttention, more=TURNED, config=ROTARY, **ON_A_GRID
-    ),
+    "rotary_attention": case(layers.MultiHeadSelfAttention, more=TURNED, config=ROTARY, **SQUARE),
     "patch_dropout": case(layers.PatchDropout, rate=0.5, num_prefix_tokens=1, seed=3),
     "patch_embedding": case(layers.PatchEmbedding, FIRST, hidden_dim=32, **STEM),
     "patches": case(layers.Patches, FIRST, patch_size=(16, 8), **IS_FIRST),

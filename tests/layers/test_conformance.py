@@ -10,20 +10,19 @@ from keras.src.testing import TestCase
 
 from keras_vit import layers
 from keras_vit.layers._dense import Dense
-from tests.backend import rows
+from tests import bank
+from tests.backend import numpy, refused, rows
 from tests.layers.cases import CASES, IMAGES, TOKENS, arrays
-from tests.layers.test_layers import HEADS, numpy, values
-from tests.training.common import refused
+from tests.layers.test_layers import HEADS, values
 
 WITHOUT_BATCH = ("grid_position_bias", "rotary_positions")  # alike for all images
 
 
 # Others are made of these, or reshape, gather and add alone, which backends do alike.
-EVERYWHERE = (
-    *("mlp", "dense", "dropout", "encoder_block", "mixer_block", "relative_position_bias"),
-    *("patch_dropout", "stochastic_depth", "patch_embedding", "conv_stem_stage", "resnet_stem"),
-    *("residual_unit", "standardized_conv", "pixel_upsample", "feature_fusion"),
-)
+EVERYWHERE = ("mlp", "dense", "dropout", "encoder_block", "mixer_block", "relative_position_bias")
+EVERYWHERE += ("patch_dropout", "stochastic_depth", "patch_embedding", "conv_stem_stage")
+EVERYWHERE += ("resnet_stem", "residual_unit", "standardized_conv", "pixel_upsample")
+EVERYWHERE += ("feature_fusion",)
 
 
 @pytest.mark.parametrize("name", rows(CASES, EVERYWHERE))
@@ -95,9 +94,7 @@ def test_a_layer_alone_has_the_shape_that_it_promises(layer: Any, shape: Any, wa
 
 @pytest.mark.parametrize(("make", "shape", "words"), ERRORS)
 def test_errors_say_what_was_given(make: Any, shape: Any, words: list[str]) -> None:
-    with refused(*words):
-        layer = make()
-        layer(values(*shape))
+    refused(words, lambda: make()(values(*shape)))
 
 
 @pytest.mark.backends("torch")  # has an operator of its own there
@@ -153,3 +150,67 @@ def test_torch_exports_a_dynamic_batch(name: str) -> None:
     products = {name for name, node in nodes.items() if "linear" in str(node.target)}
     assert products
     assert {len(nodes[name].meta["val"].shape) for name in products} == {3}
+
+
+NOISE, DROPOUT = {"stochastic_depth": 0.4}, {"dropout": 0.3, "attention_dropout": 0.3}
+
+
+def vision_transformer(remat: bool, **noise: Any) -> keras.Model:
+    return bank.fresh(**{**bank.TINY, "depth": 2, "num_classes": 0}, remat=remat, **noise)
+
+
+def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
+    def build(remat: bool, **noise: float) -> keras.Model:
+        inputs = keras.Input(shape)
+        layer = cls(remat=remat, **arguments, **noise)
+        mask = {"mask": keras.ops.array(MASK)} if cls is encoder_block else {}
+        return keras.Model(inputs, layer(inputs, **mask))
+
+    return build
+
+
+def encoder_block(**arguments: Any) -> layers.EncoderBlock:
+    return layers.EncoderBlock(layers.BlockConfig(**arguments))
+
+
+MASK = np.arange(9)[None, None, None] < 7
+BLOCK: dict[str, Any] = {"num_heads": 2, "mlp_dim": 24, "layer_scale": 0.5}
+MIXER = {"tokens_mlp_dim": 8, "channels_mlp_dim": 24}
+MERGING = {"token_merging": 1, "patch_dropout": 0.25}
+MODELS: dict[str, tuple[Any, dict[str, float]]] = {
+    "encoder_block": (one_layer(encoder_block, (9, 16), **BLOCK), NOISE | DROPOUT),
+    "mixer_block": (one_layer(layers.MixerBlock, (9, 16), **MIXER), NOISE),
+    "residual_unit": (one_layer(layers.ResidualUnit, (5, 4, 64), width=32, strides=2), {}),
+    "vision_transformer": (vision_transformer, NOISE | DROPOUT | MERGING),
+}
+REMAT_CASES = rows(
+    # A few: nothing to draw in the unit.
+    [(name, True, False) for name, (_, noise) in MODELS.items() if noise]
+    + [(name, False, False) for name in MODELS if name != "vision_transformer"],
+    lambda case: case[1] or case[0] == "residual_unit",  # what draws runs everywhere
+)
+EAGER = [pytest.mark.backends("tensorflow"), pytest.mark.thorough]  # torch always is
+REMAT_CASES += [pytest.param("encoder_block", True, True, marks=EAGER)]
+
+
+def gradients(name: str, noisy: bool, eager: bool, remat: bool) -> dict[str, np.ndarray]:
+    """What one step of plain SGD at a rate of 1 takes from every weight."""
+    build, noise = MODELS[name]
+    keras.utils.set_random_seed(4)
+    model, random = build(remat, **(noise if noisy else {})), np.random.default_rng(1)
+    for weight in model.trainable_weights:
+        weight.assign(0.2 * random.normal(size=weight.shape))
+    before = {weight.path: numpy(weight) for weight in model.weights}
+    inputs = random.normal(size=(6, *model.input_shape[1:])).astype("float32")
+    targets = random.normal(size=(6, *model.output_shape[1:])).astype("float32")
+    model.compile(keras.optimizers.SGD(1.0), "mean_squared_error", run_eagerly=eager)
+    model.fit(inputs, targets, batch_size=6, verbose=0)
+    return {weight.path: before[weight.path] - numpy(weight) for weight in model.weights}
+
+
+@pytest.mark.parametrize(("name", "noisy", "eager"), REMAT_CASES)
+def test_gradients_are_those_of_kept_activations(name: str, noisy: bool, eager: bool) -> None:
+    kept, again = (gradients(name, noisy, eager, remat) for remat in (False, True))
+    for (path, expected), found in zip(kept.items(), again.values(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6, err_msg=path)
+    assert max(np.abs(gradient).max() for gradient in kept.values()) > 1e-3

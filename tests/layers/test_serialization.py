@@ -16,7 +16,7 @@ from keras_vit import layers
 from keras_vit.layers._dense import Dense
 from keras_vit.layers._dropout import Dropout
 from keras_vit.layers.composite import CompositeLayer
-from tests.backend import reloaded, rows
+from tests.backend import refused, reloaded, rows
 from tests.layers.cases import CASES, arrays, quantizer
 
 COMPOSITES = [name for name, case in CASES.items() if issubclass(case.cls, CompositeLayer)]
@@ -34,9 +34,7 @@ def numpy(outputs: Any) -> list[np.ndarray]:
 
 
 def functional(layer: Any, inputs: dict[str, np.ndarray], filled: bool = True) -> keras.Model:
-    tensors = {
-        key: keras.Input(x.shape[1:], dtype=x.dtype.name, name=key) for key, x in inputs.items()
-    }
+    tensors = {n: keras.Input(x.shape[1:], dtype=x.dtype.name, name=n) for n, x in inputs.items()}
     model, random = keras.Model(tensors, layer(**tensors)), np.random.default_rng(2)
     for weight in layer.weights if filled else []:
         values = 0.3 * random.normal(size=weight.shape)
@@ -72,10 +70,8 @@ def check_copies(model: keras.Model, inputs: dict[str, np.ndarray], folder: Path
 
 def test_every_layer_has_a_row_of_all_its_arguments() -> None:
     every = {getattr(layers, name) for name in layers.__all__} | {Dense, Dropout}
-    assert {case.cls for case in CASES.values()} == every - {
-        layers.AttentionConfig,
-        layers.BlockConfig,
-    }
+    configurations = {layers.AttentionConfig, layers.BlockConfig}
+    assert {case.cls for case in CASES.values()} == every - configurations
     given: dict[type, dict[str, Any]] = {layers.BlockConfig: {}}
     plain = asdict(layers.BlockConfig(num_heads=1, mlp_dim=1)).items()
     for case in CASES.values():
@@ -155,8 +151,7 @@ def test_a_quantized_layer_is_saved(name: str, mode: str, config: Any, tmp_path:
     loaded = reloaded(model, tmp_path)
     assert_same(model, loaded, inputs)
     assert {v.path: v.dtype for v in loaded.weights} == {v.path: v.dtype for v in model.weights}
-    with pytest.raises(ValueError, match="already quantized"):
-        only_layer(loaded).quantize(mode)
+    refused("already quantized", only_layer(loaded).quantize, mode)
 
 
 @pytest.mark.parametrize(("name", "mode"), [*((n, "int8") for n in QUANTIZED), *FEWER_BITS[2:]])

@@ -14,6 +14,7 @@ from keras_vit.models.combined import combine
 from keras_vit.weights import CheckpointError
 from keras_vit.weights.folders.combined_folder import load_combined, save_combined
 from tests import bank
+from tests.backend import refused
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 32, 32, 3)).astype("float32")
 SCENES = tasks.Segmentation(("sky", "tree", "sea"))
@@ -54,8 +55,7 @@ def test_the_answers_of_each_from_one_pass(kind: str, monkeypatch: pytest.Monkey
 def test_a_folder_holds_each_model_and_all(tmp_path: Path) -> None:
     models = heads_of()
     models["kinds"].eval_transform = "crop"
-    with pytest.raises(ValueError, match=r"mode is 'crop' and 'stretch'. Give eval_transform=str"):
-        save_combined(models, tmp_path / "all")
+    refused("mode is 'crop' and 'stretch'", save_combined, models, tmp_path / "all")
     both = save_combined(models, tmp_path / "all", eval_transform="stretch")
     again = load_combined(tmp_path / "all")
     assert [head.name for head in again.heads] == list(models)
@@ -71,8 +71,7 @@ def test_a_folder_holds_each_model_and_all(tmp_path: Path) -> None:
         save_combined(models, tmp_path / "all", eval_transform="stretch")
     for text in ('{"heads": ["../all/kinds"]}', "[]", '{"heads": [1]}'):
         (tmp_path / "all/combined.json").write_text(text)
-        with pytest.raises(CheckpointError, match=r"is damaged.*Combine the models again"):
-            load_combined(tmp_path / "all")
+        refused("Combine the models again", load_combined, tmp_path / "all", error=CheckpointError)
 
 
 def of_another_weight(one: Any) -> Any:
@@ -99,14 +98,11 @@ def of_another_weight(one: Any) -> Any:
 def test_what_does_not_go_together(other_of: Any, message: str, transform: Any) -> None:
     one = bank.fresh()
     one.eval_transform = transform
-    with pytest.raises(ValueError, match=message):
-        combine({"kinds": one, "other": other_of(one)})
+    refused(message, combine, {"kinds": one, "other": other_of(one)})
 
 
 @pytest.mark.parametrize("names", [("kinds",), ("kinds", "a/b"), ("a", "A"), ("a", "1a")])
 def test_names(names: tuple[str, ...]) -> None:
     model = bank.tiny()
-    with pytest.raises(ValueError, match=r"give another model|not the name of|another name"):
-        combine(dict.fromkeys(names, model))
-    with pytest.raises(ValueError, match=re.escape("called a_top_probabilities")):
-        combine({"a_top": model, "a": model})
+    refused("another model|not the name of|another name", combine, dict.fromkeys(names, model))
+    refused(re.escape("called a_top_probabilities"), combine, {"a_top": model, "a": model})

@@ -1,20 +1,31 @@
-"""Losses against the official code's, timm's and finite differences; metrics against scores."""
+"""Losses against the official code's, timm's and finite differences; metrics; queries; balance."""
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from scipy.special import expit, softmax
 from sklearn.metrics import mean_pinball_loss
+from sklearn.utils.class_weight import compute_class_weight
 
-from keras_vit.tasks import TASKS, get, losses
+import keras_vit
+from keras_vit.models import eomt_training
+from keras_vit.ops import assigned_rows
+from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, balance, losses
+from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
+from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
+from keras_vit.tasks.pixel_losses import IGNORED
+from keras_vit.tasks.query_losses import QueryLoss
 from tests.backend import rows
 
-# Except that of queries: tests/tasks/test_query_losses.py has it.
+# Except that of queries, which has a test of its own.
 NAMED = [(kind, name, {}) for kind in TASKS for name in TASKS[kind].losses if name != "queries"]
 EVERY_LOSS = [
     *NAMED,
@@ -175,9 +186,210 @@ def test_metrics() -> None:
         ("ordinal", grades[:, 0]),
         ("regression", numbers),
     ):
-        task = get(kind, size=2 + (kind != "regression")).fitted(y)
+        task = TASKS[kind](size=2 + (kind != "regression")).fitted(y)
         found = rng.normal(size=(20, task.outputs)).astype("float32")
         (metric, *_), scores = task.metrics(), task.scores(y, task.answers(found), 0)
         metric.update_state(task.check_targets(y), found)
         expected = scores[next(iter(scores))].value
         np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-5)
+
+
+CLASSES, POINTS = 4, 24
+
+
+def points(shape: Any) -> np.ndarray:
+    """The same uniform numbers for a shape, whoever asks."""
+    shape = tuple(map(int, shape))
+    return np.random.default_rng(shape).uniform(size=shape).astype("float32")
+
+
+@contextmanager
+def same_numbers(loss: Any, present: list[list[int]], blocks: int = 0) -> Iterator[None]:
+    """Meanwhile torch draws what `points` returns to us, in the order in which transformers asks.
+
+    For each prediction the points of costs, image by image, then those of matched masks; and before
+    a block whose masks are opened, the numbers of its queries.
+    """
+    import torch
+
+    match, matched, asked = loss.matcher.forward, [], []
+
+    def remember(*args: Any) -> Any:
+        asked.clear()
+        matched[:] = match(*args)
+        return matched
+
+    def rand(count: int, number: int, *two: int, **_: Any) -> Any:
+        if not two:
+            freed.append(len(freed))
+            return torch.tensor(points((2, blocks, number))[:, freed[-1]])
+        if count == 1:
+            asked.append(points((2, POINTS, 2))[len(asked)])
+            return torch.tensor(asked[-1][None])
+        values = points((2, CLASSES, number, *two))  # of matched masks, in the order of queries
+        rows = [values[i, present[i][j]] for i, (_, ids) in enumerate(matched) for j in ids]
+        assert len(rows) == count
+        return torch.tensor(np.stack(rows))
+
+    freed: list[int] = []
+    loss.matcher.forward = remember
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "rand", rand)
+        yield
+
+
+@pytest.mark.every_backend
+def test_what_is_not_finite_is_assigned_last() -> None:
+    costs = np.array([[[0.0, np.nan], [np.inf, 1.0], [5.0, 5.0]]], "float32")
+    rows = assigned_rows(*map(keras.ops.convert_to_tensor, (costs, np.array([[True, True]]))))
+    assert keras.ops.convert_to_numpy(rows).tolist() == [[0, 1]]
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("queries", [6, 3])  # fewer than the classes of an image
+def test_a_step_of_eomt_is_that_of_transformers(queries: int, tmp_path, monkeypatch) -> None:
+    """Every tensor after a step of SGD: one block without masks, one half freed, one masked."""
+    torch = pytest.importorskip("torch")
+    eomt = pytest.importorskip("transformers.models.eomt.modeling_eomt", exc_type=ImportError)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "patch_size": 4}
+    sizes |= {"image_size": 20, "num_upscale_blocks": 1, "num_blocks": 3, "num_register_tokens": 2}
+    sizes |= {"num_queries": queries, "num_labels": CLASSES, "train_num_points": POINTS}
+    theirs = eomt.EomtForUniversalSegmentation(eomt.EomtConfig(**sizes))
+    for tensor in theirs.parameters():
+        tensor.data = 0.2 * torch.randn_like(tensor) + (tensor.data == 1)
+    theirs.attn_mask_probs.zero_()
+    theirs.save_pretrained(tmp_path / "before")
+    model = keras_vit.load(tmp_path / "before")
+    images = np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3)).astype("uint8")
+    labels = np.random.default_rng(1).integers(0, CLASSES, (2, 5, 5)).repeat(4, 1).repeat(4, 2)
+    labels[1][labels[1] == 2] = IGNORED
+    present = [[c for c in range(CLASSES) if (image == c).any()] for image in labels]
+    pixels = keras.ops.convert_to_numpy(model.feature_model("images")(images)).copy()
+    theirs.attn_mask_probs[:] = torch.tensor([0.0, 0.6**0.9, 1.0])
+    theirs.train()
+    with same_numbers(theirs.criterion, present, blocks=3):
+        loss = theirs(
+            torch.tensor(pixels).permute(0, 3, 1, 2),
+            [torch.tensor(np.stack([x == c for c in ids]), dtype=torch.float32)
+             for x, ids in zip(labels, present, strict=True)],
+            [torch.tensor(ids) for ids in present],
+        ).loss  # fmt: skip
+    loss.backward()
+
+    def uniform(shape: Any, seed: Any) -> Any:
+        return keras.ops.convert_to_tensor(points(shape))
+
+    monkeypatch.setattr(eomt_training, "_uniform", uniform)
+    rate = 1e-3
+    model.compile(keras.optimizers.SGD(rate), QueryLoss(POINTS, steps=50))
+    model.annealing_seed.state.assign(np.array([1, 24]))  # of 5 phases of 10 steps
+    assert float(model.train_on_batch(images, labels)) == pytest.approx(loss.item(), rel=1e-5)
+    keras_vit.save_weights(model, tmp_path / "after", "huggingface")
+    before, after = (load_file(tmp_path / f"{x}/model.safetensors") for x in ("before", "after"))
+    for name, tensor in theirs.named_parameters():
+        # Theirs is the sum of a token and its position, which both learn here.
+        slope = tensor.grad.numpy() * (2 if name == "embeddings.cls_token" else 1)
+        assert np.abs(slope).max() > 0, name
+        error = 1e-5 * np.abs(slope).max() + 1e-6 * np.abs(before[name]).max() / rate
+        np.testing.assert_allclose((before[name] - after[name]) / rate, slope, atol=error, rtol=0)
+
+
+COUNTS = np.array([400, 52, 11, 4])
+NORMAL = np.random.default_rng(0).normal(0, 2, (6, 4)).astype("float32")
+LABELS = np.array([0, 3, 1, 2, 0, 0])
+HOT = np.eye(4, dtype="float32")
+SOFT_ROWS = HOT[LABELS] * 0.75 + HOT[LABELS[::-1]] * 0.25
+
+
+def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:
+    # The authors' code: github.com/richardaecn/class-balanced-loss, src/cifar_main.py.
+    for beta in (0.9, 0.999, 0.9999):
+        effective = 1.0 - np.power(beta, COUNTS)
+        theirs = (1.0 - beta) / np.array(effective)
+        theirs = theirs / np.sum(theirs) * len(COUNTS)
+        ours = class_weights(COUNTS, beta)
+        np.testing.assert_allclose(ours / ours.sum() * len(COUNTS), theirs)
+        np.testing.assert_allclose((ours * COUNTS).sum() / COUNTS.sum(), 1)
+    balanced = compute_class_weight("balanced", classes=np.arange(4), y=np.repeat(range(4), COUNTS))
+    np.testing.assert_allclose(class_weights(COUNTS, 1.0), balanced)
+    np.testing.assert_allclose(balance.sampling_rates(COUNTS), balanced)
+    assert class_weights([5, 0, 1])[1] == class_weights([5, 0, 1])[2]  # counts as one
+
+
+def by_hand(kind: str, loss: str, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Value and gradient, in NumPy: the mean of `w_i CE(y_i, x_i + log p)`."""
+    x = NORMAL.astype(np.float64) + (np.log(COUNTS / COUNTS.sum()) if kind == "logits" else 0)
+    weights = labels @ class_weights(COUNTS) if kind == "weights" else np.ones(6)
+    p = softmax(x, axis=1) if loss == "softmax" else expit(x)
+    each = labels * np.log(p)
+    if loss == "sigmoid":
+        each += (1 - labels) * np.log(1 - p)
+    return float((weights * -each.sum(-1)).mean()), weights[:, None] * (p - labels) / 6
+
+
+@pytest.mark.parametrize("loss", rows(["softmax", "sigmoid"], ["softmax"]))
+def test_losses_of_classes_are_those_by_hand(loss: str) -> None:
+    task, targets = Classification(size=4), np.repeat(range(4), COUNTS)
+    for kind in ("weights", "logits") if loss == "softmax" else ("weights",):
+        balanced = task.balanced(task.loss(loss), kind, targets)
+        restored = restore(balanced)
+        for given, labels in ((LABELS, np.eye(4)[LABELS]), (SOFT_ROWS, SOFT_ROWS)):
+            expected, gradient = by_hand(kind, loss, labels)
+            for one in (balanced, restored):
+                actual, slope = of_logits(one, given, NORMAL)
+                np.testing.assert_allclose(actual, expected, rtol=2e-6)
+                np.testing.assert_allclose(slope, gradient, atol=1e-6)
+        assert isinstance(restored, BalancedLoss)
+
+
+def test_losses_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    present = (SOFT_ROWS > 0).astype("float32")
+    weights = positive_weights([5, 90, 3, 0], 100)
+    tensor, weight = torch.tensor(NORMAL, requires_grad=True), torch.tensor(weights).float()
+    pair = tensor, torch.tensor(present)
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(*pair, pos_weight=weight)
+    theirs.backward()
+    loss = BinaryCrossentropy(positive_weights=weights)
+    for one in (loss, restore(loss)):
+        actual, slope = of_logits(one, present, NORMAL)
+        np.testing.assert_allclose(actual, theirs.item(), rtol=1e-5)
+        np.testing.assert_allclose(slope, tensor.grad.numpy(), atol=1e-6)
+
+
+def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
+    """Menon et al., theorem 1: the minimum of the adjusted loss ranks by p(y | x) / p(y)."""
+    joint = np.array([[0.60, 0.02], [0.20, 0.18]])  # of two kinds of images and two classes
+    prior = joint.sum(0)
+    optimum = np.log(joint / joint.sum(1, keepdims=True)) - np.log(prior)
+    loss = BalancedLoss(SoftmaxCrossentropy(reduction="sum"), log_priors=np.log(prior))
+
+    def risk(x: Any) -> Any:
+        cells = itertools.product(range(2), range(2))
+        return sum(joint[i, label] * loss(np.array([label]), x[i : i + 1]) for i, label in cells)
+
+    _, slope = value_and_gradient(risk, optimum.astype("float32"))
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+    assert optimum.argmax(1).tolist() == [0, 1]  # where the frequent class is always likelier
+    assert joint.argmax(1).tolist() == [0, 0]
+
+
+def test_positive_weights_and_counts() -> None:
+    np.testing.assert_allclose(positive_weights([1, 50, 0, 100], 100, 1.0), [99, 1, 1, 1])
+    np.testing.assert_allclose(positive_weights([1], 100), [(1 - 0.999**99) / (1 - 0.999)])
+    task = Multilabel(("a", "b"))
+    loss = task.balanced(task.loss(label_smoothing=0.1), "weights", [["a"], [], [], ["a"]])
+    assert loss.positive_weights == pytest.approx((1.0, 1.0))
+    assert loss.label_smoothing == 0.1
+    np.testing.assert_array_equal(task.counts([["a"], [], ["a", "b"]]), [2, 1])
+    assert Regression(size=1).counts([1.0]) is None
+    assert Ordinal(size=3).counts([0, 2, 2]).tolist() == [1, 0, 2]
+    assert Classification(size=2).counts([[0.75, 0.25], [1, 0]]).tolist() == [1.75, 0.25]
+    # The printed counts are bounded.
+    than = "times as many of the largest as of the smallest"
+    assert describe_counts(["a", "b"], [4, 40]) == f"b 40, a 4: 10 {than}"
+    many = describe_counts([f"c{i}" for i in range(1000)], np.arange(1000) + 1)
+    assert many == f"c999 1,000, c998 999, c997 998, ..., c2 3, c1 2, c0 1: 1,000 {than}"
+    counts = ([100, 10], [100, 11], [100, 0])  # the last is not tested, rather than rare
+    assert list(map(balance.differs_much, counts)) == [True, False, False]

@@ -18,9 +18,8 @@ import keras_vit
 from keras_vit import trainer
 from keras_vit.trainer import xla
 from keras_vit.trainer.compiled_model import CompiledModel
-from tests.backend import reloaded
+from tests.backend import refused, reloaded
 from tests.bank import TINY, fresh, outputs, pixels
-from tests.conftest import REPOSITORY
 
 OF = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (16, 16, 3), "num_classes": 3}
 VIT = {**OF, "num_heads": 1}
@@ -177,9 +176,8 @@ def test_threads_beside_fit_are_safe_or_refused_at_once(model: Any) -> None:
     reading = [partial(each.predict, IMAGES, verbose=0) for each in (model, features)]
     reading += [partial(model.predict_on_batch, IMAGES), partial(model, IMAGES), model.get_weights]
     changing = [partial(way, IMAGES, LABELS, verbose=0) for way in (model.evaluate, model.fit)]
-    changing += [
-        partial(way, IMAGES, LABELS) for way in (model.test_on_batch, model.train_on_batch)
-    ]
+    steps = model.test_on_batch, model.train_on_batch
+    changing += [partial(step, IMAGES, LABELS) for step in steps]
     changing += [partial(model.set_weights, before)]
     for call in reading:
         call()
@@ -188,8 +186,7 @@ def test_threads_beside_fit_are_safe_or_refused_at_once(model: Any) -> None:
         try:
             assert is_in_fit.wait(120)
             for call in changing + reading * IS_JAX:
-                with pytest.raises(RuntimeError, match=r"while `fit` trains.*model\.copy\(\)"):
-                    call()
+                refused(r"while `fit` trains.*model\.copy\(\)", call, error=RuntimeError)
             if not IS_JAX:  # where variables stay: with the weights of the moment
                 for call in reading:
                     call()
@@ -229,9 +226,3 @@ def test_the_table_lists_every_override() -> None:
     written = [name for name, part in vars(CompiledModel).items() if callable(part)]
     assert all(isinstance(vars(CompiledModel)[name], types.FunctionType) for name in table)
     assert sorted(table) == sorted(name for name in written if hasattr(keras.Model, name))
-
-
-def test_every_file_names_the_keras_that_makes_it_unnecessary() -> None:
-    for file in (REPOSITORY / "keras_vit/trainer").glob("[!_]*.py"):
-        docstring = file.read_text("utf-8").split('"""')[1]
-        assert re.search(r"\n\nUnnecessary from Keras: (none yet|3\.\d+|see)\b", docstring), file

@@ -1,7 +1,6 @@
 """What tests of training share: sources of batches, a stop within a run, arrays compared."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -55,14 +54,6 @@ def assert_equal(actual: Any, expected: Any, **tolerance: float) -> None:
     ours, theirs = (x.get_weights() if hasattr(x, "get_weights") else x for x in (actual, expected))
     for one, other in zip(ours, theirs, strict=True):
         check(one, other, **tolerance)
-
-
-@contextmanager
-def refused(*words: str) -> Iterator[Any]:
-    with pytest.raises(ValueError) as error:
-        yield error
-    for word in words:
-        assert word in str(error.value)
 
 
 def splits_of(task: Any, images: np.ndarray, labels: Any, val: Any = None) -> data.Splits:

@@ -26,9 +26,10 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from keras_vit_cli.train.record import note_of_probe
+from tests.backend import refused
 from tests.cli.helpers import color_photos, save_tiny
 from tests.training import common
-from tests.training.common import assert_equal, refused
+from tests.training.common import assert_equal
 
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -108,8 +109,7 @@ def test_a_plan_fits_its_limit() -> None:
     assert plan_tuning(100, recipe, 10) is None
     assert plan_tuning(1000, recipe).folds == 0
     assert plan_tuning(100, recipe, can_fold=False).folds == 0
-    with refused("most_passes=0"):
-        plan_tuning(100, recipe, 0)
+    refused("most_passes=0", plan_tuning, 100, recipe, 0)
 
 
 def splits_of(count: int = 24, noise: float = 40) -> data.Splits:
@@ -139,9 +139,8 @@ def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     _, scores = predict_split(model, splits.train)
     np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
     prepared = prepare(model, RECIPE, splits, tmp_path)._replace(plan=None)
-    fitted, choice, history = measured_fit(
-        small_model(distilled=True), RECIPE, splits, tmp_path, prepared=prepared, print_fn=str
-    )
+    twin, options = small_model(distilled=True), {"prepared": prepared, "print_fn": str}
+    fitted, choice, history = measured_fit(twin, RECIPE, splits, tmp_path, **options)
     np.testing.assert_allclose(predict_split(fitted, splits.train)[1], scores, atol=1e-3)
     assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
 
@@ -185,8 +184,8 @@ def test_many_images_hold_some_out(tmp_path: Path) -> None:
     assert prepared.refits
     timed = prepare(model, RECIPE, splits, tmp_path, budget=3600)
     assert timed.plan == prepare(model, RECIPE, splits, tmp_path, budget=3600).plan
-    with refused("budget=-1", "above 0"):
-        prepare(model, RECIPE, splits, tmp_path / "other", budget=-1)
+    words = ["budget=-1", "above 0"]
+    refused(words, prepare, model, RECIPE, splits, tmp_path / "other", budget=-1)
 
 
 def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
@@ -196,9 +195,7 @@ def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]
 
 
 @pytest.mark.thorough
-def test_a_killed_run_prints_the_same_table_and_ends_with_the_same_weights(
-    tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_a_killed_run_ends_with_the_same_table_and_weights(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
     folder = color_photos(tmp_path / "photos", 10)
     weights = save_tiny(tmp_path / "start.keras", hidden_dim=24, input_shape=(32, 32, 3))
@@ -236,11 +233,10 @@ def test_auto_measures_where_it_was_shown_to_win(capsys: Any) -> None:
     assert obstacle_to_measuring(job(None), few) == ""
     assert "5 images per class or more" in obstacle_to_measuring(job(None), more)
     assert obstacle_to_measuring(job("measured"), more) == ""
-    with refused("recipe='measured'", "give weights="):
-        recipe_of(Job("photos", Path("run"), recipe="measured"))
-    lora = replace(job("measured"), lora=4)
-    with refused("recipe='measured' compares ways of training", "--lora is one way"):
-        suited_recipe(lora, recipe_of(lora), more, print)
+    lora, plain = replace(job("measured"), lora=4), replace(job("measured"), weights=None)
+    refused(["recipe='measured'", "give weights="], recipe_of, plain)
+    words = ["recipe='measured' compares ways of training", "--lora is one way"]
+    refused(words, suited_recipe, lora, recipe_of(lora), more, print)
     for words, message in (
         ("0.5s", "Give a time from 1s to 30d"),
         ("10m --recipe deit", "--budget has no effect with --recipe deit"),

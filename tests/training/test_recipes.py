@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, evaluation
+from keras_vit import data, evaluation, tasks
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Regression, Task
 from keras_vit.tasks.balance import log_priors
@@ -30,10 +30,11 @@ from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
 from keras_vit_cli.train.run import Run
-from tests.backend import reloaded
+from tests import bank
+from tests.backend import refused, reloaded
 from tests.bank import TINY, fill, fresh, pixels, small
 from tests.training import common
-from tests.training.common import BACKEND, StopAt, assert_equal, refused
+from tests.training.common import BACKEND, StopAt, assert_equal
 
 IMAGES, LABELS = pixels(8, 32, 32, 3), np.eye(4, dtype="float32")[np.arange(8) % 4]
 
@@ -144,25 +145,19 @@ def test_losses_plain_steps_and_errors() -> None:
     assert "train_step" not in vars(model)
     assert set(np.array(model.get_layer("head").bias)) == {1.0}
     flowers = get("finetune/flowers")
-    for call, words in (
-        (lambda: get("finetune/cifar1"), "'finetune/cifar10'"),
-        (lambda: compile_model(small(), flowers, 50), r"recipe\.scaled\(steps=50\)"),
-        (lambda: replace(get("digits"), loss="hinge"), "'sigmoid'"),
-        (lambda: replace(get("digits"), epochs=0), "epochs=0, steps=0"),
-        (lambda: replace(get("finetune"), eval_size=8), "eval_size=8.*image_size=384"),
-        (lambda: replace(get("digits"), views="mirror"), "views='mirror'.*'flip'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
+    refused("'finetune/cifar10'", get, "finetune/cifar1")
+    refused(r"recipe\.scaled\(steps=50\)", compile_model, small(), flowers, 50)
+    refused("'sigmoid'", replace, get("digits"), loss="hinge")
+    refused("epochs=0, steps=0", replace, get("digits"), epochs=0)
+    refused("eval_size=8.*image_size=384", replace, get("finetune"), eval_size=8)
+    refused("views='mirror'.*'flip'", replace, get("digits"), views="mirror")
     for name, values in OUT_OF_RANGE.items():
         for value in values:
-            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must be|must lie)"):
+            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must)"):
                 replace(get("finetune_small"), **{name: value})
     for name, value in (("steps", 0), ("batch_size", 1.5)):
-        with pytest.raises(ValueError, match=f"{name}={value} .* at least 1"):
-            flowers.scaled(**{name: value})
-    with pytest.raises(ValueError, match=r"total_steps=2\.5 .* at least 1"):
-        compile_model(small(), get("digits"), 2.5)
+        refused(f"{name}={value} .* at least 1", flowers.scaled, **{name: value})
+    refused(r"total_steps=2\.5 .* at least 1", compile_model, small(), get("digits"), 2.5)
 
 
 def job(**options: Any) -> Job:
@@ -227,8 +222,8 @@ def test_a_part_of_every_class_is_kept_from_training() -> None:
     both = {row.tobytes() for array in pixels for row in array}
     assert len(both) == 90  # none is in both, and none is lost
     assert hold_out(splits, 0.0) == (splits, None)
-    with refused("held_out=0.1 of 30", "at least 20", "or held_out=0"):
-        hold_out(splits_of(30), 0.1)
+    words = ["held_out=0.1 of 30", "at least 20", "or held_out=0"]
+    refused(words, hold_out, splits_of(30), 0.1)
     # Every class keeps an image, whatever the part.
     rest, part = hold_out(splits_of(40), 0.97)
     assert np.bincount(rest.train.labels()).tolist() == [1, 1, 1]
@@ -342,8 +337,7 @@ def test_errors_of_averages() -> None:
         (lambda: model_stock(tiny_vit(0), [tiny_vit(1)]), "two or more", "not 1"),
         (lambda: model_stock(headless, [tiny_vit(1), tiny_vit(2)]), "differs", "head/"),
     ):
-        with refused(*words):
-            call()
+        refused(words, call)
 
 
 BALANCED = Recipe(source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=3e-3)
@@ -389,13 +383,11 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
 
 
 def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"targets=splits\.train\.labels\(\)"):
-        compile_model(gray_vit(), replace(BALANCED, balance="weights"), 9)
+    refused("targets=splits", compile_model, gray_vit(), replace(BALANCED, balance="weights"), 9)
     recipe = replace(BALANCED, balance="logits")
     with pytest.raises(ValueError, match="give 'weights', or leave it out"):
         compile_model(gray_vit(Multilabel(size=3)), recipe, 9, targets=np.zeros((4, 3)))
-    with pytest.raises(ValueError, match="balance='weight'"):
-        replace(BALANCED, balance="weight")
+    refused("balance='weight'", replace, BALANCED, balance="weight")
     model = gray_vit()
     compile_model(model, recipe, 9, targets=[0, 0, 1, 2])
     loaded = reloaded(model, tmp_path)
@@ -484,3 +476,24 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ages = Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
     with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
         printed(common.splits_of(*ages), balance="logits")
+
+
+CASES = {
+    "sides": (tasks.Classification(("turn left", "turn right")), "without mirror images: they"),
+    "others": (tasks.Classification(("cat", "dog")), ""),
+    "places": (tasks.Regression(("eye_x", "eye_y")), "without mirror images and random crops"),
+    "an angle": (tasks.Regression(("steering angle", "speed")), "show another 'steering angle'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_images_are_not_mirrored_where_names_say_so(case: str, tmp_path: Path) -> None:
+    task, expected = CASES[case]
+    images = np.random.default_rng(0).integers(0, 255, (8, 16, 16, 3), np.uint8)
+    labels = np.arange(16).reshape(8, 2) * 1.0 if task.are_numbers else np.arange(8) % 2
+    recipe = keras_vit.recipes.get("finetune_small").scaled(steps=1, batch_size=4)
+    lines: list[str] = []
+    model = bank.fresh(task=task.fitted(labels), input_shape=(16, 16, 3))
+    keras_vit.fit(model, recipe, (images, labels), tmp_path, print_fn=lines.append)
+    assert any("without mirror" in line for line in lines) == bool(expected)
+    assert expected in " ".join(lines)

@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 
 from keras_vit.weights import CheckpointError, save_weights
 from keras_vit.weights.variables import canonical_values
+from tests import backend
 from tests.bank import outputs, small
 
 # As in `tests.bank.SIZES`, in the words of transformers.
 THEIR_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 THEIR_SIZES |= {"intermediate_size": 48, "image_size": 32, "patch_size": 8}
+refused = partial(backend.refused, error=CheckpointError)
 
 
 def suffix(layout: str) -> str:
@@ -45,14 +48,6 @@ def assert_same_values(model: keras.Model, expected: dict[str, np.ndarray]) -> N
 def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
     assert model is not expected, "the bank gave one model twice: take a `fresh` one"
     assert_same_values(model, canonical_values(expected))
-
-
-def refused(message: str, call: Any, *args: Any, error: Any = CheckpointError, **named: Any) -> str:
-    with pytest.raises(error, match=message) as raised:
-        call(*args, **named)
-    said = str(raised.value)
-    del raised  # and with it the frames of the call, which may hold files
-    return said
 
 
 def their_vit(**changes: Any) -> Any:

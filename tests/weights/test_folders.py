@@ -18,6 +18,7 @@ from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from keras_vit.weights import folder_transform, load, load_weights, save_weights
 from keras_vit_cli import commands as cli
 from keras_vit_cli.options import shared as shared_options
+from tests.backend import warned
 from tests.bank import fresh, outputs, small
 from tests.weights.models import compare_logits, of_torch, refused, stripped, their_vit
 
@@ -143,9 +144,7 @@ def test_we_load_what_transformers_writes(tmp_path: Path) -> None:
     ("Bit", {**HALF, "size": EDGE, "crop_size": SMALL}, ("crop", 0.8, "bicubic")),
     ("DeiT", {"size": LARGE, "crop_size": SMALL, "resample": 1}, ("stretch", 0.8, "lanczos")),
 ])  # fmt: skip
-def test_we_open_a_folder_of_transformers(
-    kind: str, processor: Any, expected: Any, tmp_path: Path, photograph: Path
-) -> None:
+def test_we_open_a_folder_of_transformers(kind, processor, expected, tmp_path, photograph) -> None:
     transformers = pytest.importorskip("transformers")
     options = {"size": SMALL, **processor}
     side = options.get("crop_size", options["size"])["height"]
@@ -191,14 +190,12 @@ def test_a_preparation_that_we_do_not_have_is_reported(changes: Any, tmp_path: P
     stripped(tmp_path / "vit" / "model.safetensors")
     processor = tmp_path / "vit" / "preprocessor_config.json"
     processor.write_text(json.dumps({**json.loads(processor.read_text()), **changes}))
-    with pytest.warns(UserWarning, match="prepares images in a way that this package does not"):
-        model = load(tmp_path / "vit")
+    model = warned("prepares images in a way that this package does not", load, tmp_path / "vit")
     assert model.eval_transform == EvalTransform("stretch_bicubic")
     processor.unlink()
     config = tmp_path / "vit" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": []}))
-    with pytest.warns(UserWarning, match=r"has the activation \[\], which is not known"):
-        load(tmp_path / "vit")
+    warned(r"has the activation \[\], which is not known", load, tmp_path / "vit")
 
 
 @pytest.mark.parametrize(("layout", "changes", "message"), [
@@ -235,13 +232,10 @@ def test_another_family_and_an_unknown_layout_are_refused(tmp_path: Path) -> Non
     ("huggingface", {}, {"input_shape": (32, 64, 3)}, "transformers crops to 32 x 64"),
     ("timm", {}, {"input_shape": (32, 32, 1)}, "1 channels"),
 ])  # fmt: skip
-def test_what_the_folder_cannot_say_is_reported(
-    layout: str, transform: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_what_the_folder_cannot_say_is_told(layout, transform, changes, message, tmp_path) -> None:
     model = fresh(**changes)
     model.eval_transform = transform
-    with pytest.warns(UserWarning, match=message):
-        save_weights(model, tmp_path / "vit", layout)
+    warned(message, save_weights, model, tmp_path / "vit", layout)
 
 
 @pytest.mark.parametrize("layout", SIDES)
