@@ -185,7 +185,8 @@ def read_infer(
         f"binary_data_size, of bytes behind the JSON, whose own {BINARY} has."
     )
     body, tail = _parted(body, length, accepted)
-    request = json_object(body, accepted, ("id", "parameters", "inputs", "outputs"), max_images)
+    keys = ("id", "parameters", "inputs", "outputs", "model_name")  # the last of KServe's client
+    request = json_object(body, accepted, keys, max_images)
     if not isinstance(request.get("id", ""), str):
         raise RefusedError(400, f'"id" is not a text. {accepted}')
     inputs = request.get("inputs")

@@ -102,6 +102,7 @@ def test_forms_and_instances_have_the_rows_of_predict(written: Rows, port: int) 
 def test_files_in_tensors(written: Rows, port: int) -> None:
     contents = list(map(base64_of, FILES.values()))
     sent = {"id": "job\ud800\x1b", **tensor("contents", "BYTES", [3], contents)}
+    sent["model_name"] = "photos"
     status, answer = post(port, INFER, sent)
     assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
     column = data_of(
