@@ -1,5 +1,6 @@
 """`keras-vit embed`: the features of a folder of photographs, once, as an index."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,24 +18,54 @@ from keras_vit._base.manifest import read_manifest
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation import embed as compute
 from keras_vit.curation.embedding import Progress
-from keras_vit.curation.feature_index import KIND
+from keras_vit.curation.feature_index import KIND, read_entries
 from keras_vit.data.sources.other_formats import shown_left_out
+from keras_vit.evaluation.answer_row import Row
 from keras_vit.evaluation.unseen_images import seen_images_of
 from keras_vit_cli.options.embed import EmbedOptions
+from keras_vit_cli.predict.answer_files import parquet_writer
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
-from keras_vit_cli.ray_engine import embed_on_ray
+from keras_vit_cli.ray_engine import embed_on_ray, name_for_ray, photos_for_ray
 
 
 def embed(options: EmbedOptions) -> int:
     """Writes or updates an index; the exit status is 1 where files cannot be decoded.
 
     Raises:
+        FileExistsError: `out` is a table that is there.
         IndexMismatchError: There is an index by another model, layer or preparation.
         ValueError: There is no image.
     """
+    out = options.out
+    is_table = out.suffix.lower() == ".parquet" and not out.is_dir()
+    if is_table:
+        if os.path.lexists(out):
+            raise FileExistsError(f"{printable(out)} exists. Give another --out, or delete it.")
+        options = replace(options, out=index_beside(out))
     index = write_index(options)
+    if is_table:
+        _write_table(index, options.photos, out)
+        print_text(f"written to {out}: {counted(len(index) + len(index.unreadable), 'row')}")
     print_next("search", options.out, "photo.jpg", "--out", "similar.html")
     return 1 if index.unreadable else 0
+
+
+def index_beside(out: Path) -> Path:
+    """Return the folder of the index that a file or folder is made of, where none is given."""
+    return out.with_name(f"{out.absolute().name}_index")
+
+
+def _write_table(index: FeatureIndex, photos: Path, out: Path) -> None:
+    """Writes the rows of an index, with files as `predict` has them, and float32 features."""
+    folder, row = photos if index.info["is_folder"] else photos.parent, 0
+    first: Row = {"file": "", "error": None, "label": None, "split": None}
+    with parquet_writer(out, {**first, "features": np.zeros(0, np.float32)}) as write:
+        for entry in read_entries(index.folder):
+            known = {key: entry[key] for key in ("error", "label", "split")}
+            is_read = entry["error"] is None
+            features = index.rows(row, row + 1)[0] if is_read else None
+            write([{"file": name_for_ray(folder / entry["file"]), **known, "features": features}])
+            row += is_read
 
 
 def write_index(options: EmbedOptions) -> FeatureIndex:
@@ -53,7 +84,7 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
 
         index = compute(
             model,
-            options.photos,
+            options.photos if options.ray is None else photos_for_ray(options.photos),
             options.out,
             options.layer,
             options.dtype,
@@ -104,8 +135,7 @@ def index_from(photos: Path, model: Path | None, index: Path | None, out: Path) 
             f"{printable(photos)} is not an index of features: give the --model that sees the "
             "images, such as the folder of a training run."
         )
-    place = index or out.with_name(f"{out.absolute().name}_index")
-    return write_index(EmbedOptions(photos=photos, model=model, out=place))
+    return write_index(EmbedOptions(photos=photos, model=model, out=index or index_beside(out)))
 
 
 def print_made_with(model: str, known: int | None) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
-from keras_vit._base.errors import DataRangeWarning, printable
+from keras_vit._base.errors import DataRangeWarning, ReadingWarning, printable
 from keras_vit_cli.library_words import in_options
 
 MOST_REASONS = 10  # of files that cannot be read
@@ -73,15 +73,25 @@ def print_next_of_model(model: Any, path: Path) -> None:
 
 @contextmanager
 def short_warnings(command: str) -> Iterator[None]:
-    """Prints warnings by `format_warning`, in the words of a command."""
-    before = warnings.formatwarning
+    """Prints warnings by `format_warning`, in the words of a command; one of the data once."""
+    before, show, shown = warnings.formatwarning, warnings.showwarning, set[str]()
     warnings.formatwarning = lambda message, *place: format_warning(
         in_options(str(message), command), *place
     )
+
+    def show_once(
+        message: Warning | str, category: type[Warning], filename: str, *more: Any, **named: Any
+    ) -> None:
+        # The library may raise it at each of several calls.
+        if str(message) not in shown or not is_about_data(category, filename):
+            show(message, category, filename, *more, **named)
+        shown.add(str(message))
+
+    warnings.showwarning = show_once
     try:
         yield
     finally:
-        warnings.formatwarning = before
+        warnings.formatwarning, warnings.showwarning = before, show
 
 
 _format_any = warnings.formatwarning
@@ -96,7 +106,7 @@ def is_about_data(category: type[Warning], filename: str) -> bool:
 
 @contextmanager
 def noted(command: str) -> Iterator[list[str]]:
-    """Print each warning once; return those about the user's data, in the words of a command."""
+    """Print each warning once; return doubts of the user's data, in the words of a command."""
     texts: list[str] = []
     recorded: list[warnings.WarningMessage] = []
     try:
@@ -107,7 +117,8 @@ def noted(command: str) -> Iterator[list[str]]:
         # A decoder may say the same of every file.
         for text, each in {str(each.message): each for each in recorded}.items():
             warnings.showwarning(each.message, each.category, each.filename, each.lineno)
-            if is_about_data(each.category, each.filename):
+            is_note = issubclass(each.category, ReadingWarning)
+            if is_about_data(each.category, each.filename) and not is_note:
                 texts.append(in_options(text, command))
 
 

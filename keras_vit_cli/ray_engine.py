@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from keras_vit._base.manifest import sha256
 from keras_vit._base.version import __version__, install_command
 from keras_vit.curation.embedding import Elsewhere, Encoded, Request, encode_ahead
 from keras_vit.curation.photo_encoder import Encoder
+from keras_vit.curation.photo_sources import Photo, PhotoList
 from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, suffixes_of
 from keras_vit.data.sources.other_formats import note_left_out
 from keras_vit.evaluation.answer_row import name_of
@@ -56,6 +57,22 @@ def paths_for_ray(words: Iterable[Path], left_out: Counter[str]) -> Iterator[Pat
         for word in words
     ]
     return (path for part in parts for path in part)
+
+
+def photos_for_ray(word: Path) -> Path | PhotoList:
+    """Return what `embed` takes for a word: a folder or a table, or the images of a bucket."""
+    if bucket(word) is None:
+        return word
+    left_out: Counter[str] = Counter()
+    images = _in_bucket(word, left_out)
+    is_folder = word not in images
+    root = word if is_folder else word.parent
+    known = {
+        path.relative_to(root).as_posix(): (info.size, info.mtime_ns)
+        for path, info in images.items()
+    }
+    photos = [Photo(name, None, None) for name in sorted(known)]
+    return PhotoList(root, lambda: iter(photos), is_folder, left_out, known)
 
 
 def name_for_ray(path: Path) -> str:
@@ -116,7 +133,9 @@ def _encoder(model: str, decoder: str | None, *settings: Any) -> Callable[[list[
     encoder = Encoder(opened, *settings)
 
     def encode(batch: list[Request]) -> Result:
-        (encoded,) = encode_ahead(encoder, [batch])
+        with _fetched([path for path, _ in batch]) as local:
+            requests = [(path, known) for path, (_, known) in zip(local, batch, strict=True)]
+            (encoded,) = encode_ahead(encoder, [requests])
         failed = [path for (path, _), e in zip(batch, encoded, strict=True) if e.error is not None]
         return encoded, failed
 
@@ -221,29 +240,41 @@ def _per_actor(ray: Any) -> tuple[dict[str, int], int]:
     return {"num_cpus": each}, sum(number // each for number in processors)
 
 
-def _in_bucket(word: Path, left_out: Counter[str]) -> Iterator[Path]:
-    """Return the images at an address such as s3://BUCKET/FOLDER, sorted."""
-    fs = import_module("pyarrow.fs")
-    uri = str(bucket(word))
+@cache
+def _storage(address: str) -> tuple[Any, str]:
+    return import_module("pyarrow.fs").FileSystem.from_uri(address)  # type: ignore[no-any-return]
+
+
+def _located(uri: str) -> tuple[Any, str]:
+    """Return the storage that an address is in, and the path there, whose characters are kept."""
+    scheme, _, rest = uri.partition("://")
+    place, _, name = rest.partition("/")
+    filesystem, root = _storage(f"{scheme}://{place}")
+    return filesystem, f"{root.rstrip('/')}/{name}".rstrip("/")
+
+
+def _in_bucket(word: Path, left_out: Counter[str]) -> dict[Path, Any]:
+    """Return the images at an address such as s3://BUCKET/FOLDER, sorted, with what is known."""
+    fs, uri = import_module("pyarrow.fs"), str(bucket(word))
     try:
-        filesystem, name = fs.FileSystem.from_uri(uri)
+        filesystem, name = _located(uri)
         info = filesystem.get_file_info(name)
         folder = fs.FileSelector(name, recursive=True)
         inside = filesystem.get_file_info(folder) if info.type == fs.FileType.Directory else [info]
     except Exception as error:
         raise ValueError(f"{printable(uri)} cannot be listed: {_last_line(error)}") from error
-    files = sorted(each.path for each in inside if each.type == fs.FileType.File)
-    images, suffixes = [], suffixes_of(PILLOW)
-    for path in files:
+    files = {each.path: each for each in inside if each.type == fs.FileType.File}
+    images, suffixes = dict[Path, Any](), suffixes_of(PILLOW)
+    for path in sorted(files):
         if any(map(is_hidden, path.removeprefix(name).split("/"))):
             continue
         if Path(path).suffix.lower() in suffixes:
-            images.append(Path(uri + path.removeprefix(name)))
+            images[Path(uri + path.removeprefix(name))] = files[path]
         else:
             note_left_out(Path(path), left_out)
     if not images:
         raise ValueError(f"No image is at {printable(uri)}. Give one with {', '.join(suffixes)}.")
-    return iter(images)
+    return images
 
 
 @contextmanager
@@ -254,7 +285,7 @@ def _fetched(paths: list[Path]) -> Iterator[list[Path]]:
         for i, path in enumerate(paths):
             if (uri := bucket(path)) is not None:
                 path = Path(folder, str(i)).with_suffix(path.suffix)
-                filesystem, name = import_module("pyarrow.fs").FileSystem.from_uri(uri)
+                filesystem, name = _located(uri)
                 try:
                     with filesystem.open_input_stream(name) as stream:
                         path.write_bytes(stream.read())

@@ -376,7 +376,7 @@ def write_lines(path: Path) -> None:
 
 
 def write_parquet(path: Path) -> None:
-    with parquet_writer(path, SCHEMA) as write:
+    with parquet_writer(path, SCHEMA.example) as write:
         write([ROW])
 
 

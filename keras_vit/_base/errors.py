@@ -216,6 +216,10 @@ class ReportedWarning(UserWarning):
     """Files that are left out, or corrected paths: `keras_vit.data.Splits` has them as well."""
 
 
+class ReadingWarning(UserWarning):
+    """How files were read, which is not a reason to doubt the images or their labels."""
+
+
 def warn_of_data(message: str) -> None:
     """Issues a `DataRangeWarning` at the line that led here: see `warn_at_caller`."""
     warn_at_caller(message, DataRangeWarning)

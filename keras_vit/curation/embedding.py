@@ -112,7 +112,7 @@ Group = list[_Item]
 
 def embed(
     model: ImageModel,
-    photos: PhotoSource,
+    photos: PhotoSource | PhotoList,
     out: str | os.PathLike[str],
     layer: str = "pre_logits",
     dtype: str = "float16",
@@ -133,7 +133,8 @@ def embed(
 
     Args:
         model: A model of this package that takes pixels.
-        photos: A folder, a table or a list of files: see `find_photos`. Nothing there is changed.
+        photos: A folder, a table or a list of files: see `find_photos`, or what it returns. Nothing
+            there is changed.
         out: The folder of the index.
         layer: One of `model.feature_names`.
         dtype: `"float16"`, which keeps 11 bits of each number, or `"float32"`.
@@ -174,7 +175,7 @@ def embed(
     """
     check_choice(dtype, "dtype", DTYPES)
     encoder = Encoder(model, layer, pooling, batch_size, max_pixels)
-    listed, out = find_photos(photos), Path(out)
+    listed, out = photos if isinstance(photos, PhotoList) else find_photos(photos), Path(out)
     identity = {**encoder.identity, "dtype": dtype}
     output = OutputFolder(
         out,
@@ -302,11 +303,7 @@ def _items(listed: PhotoList, former: FeatureIndex | None) -> Iterator[_Item]:
     earlier = _former_entries(former)
     entry, row, modified = next(earlier, (None, 0, 0))
     for photo in listed.walk():
-        try:
-            status = os.stat(listed.root / photo.name)
-            size, changed = status.st_size, status.st_mtime_ns
-        except OSError:  # reading it raises the reason
-            size, changed = 0, 0
+        size, changed = listed.status(photo.name)
         while entry is not None and entry["file"] < photo.name:
             entry, row, modified = next(earlier, (None, 0, 0))
         if entry is None or entry["file"] != photo.name:

@@ -47,12 +47,23 @@ class PhotoList:
         walk: Lists them anew, sorted by name, without repetitions.
         is_folder: Whether all that lies in `root` belongs to it.
         left_out: How many files are not images, by their suffix, once `walk` is done.
+        known: The size of each file and when it was changed, in nanoseconds, where `root` is not on
+            a disk.
     """
 
     root: Path
     walk: Callable[[], Iterator[Photo]]
     is_folder: bool = False
     left_out: Counter[str] = field(default_factory=Counter)
+    known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def status(self, name: str) -> tuple[int, int]:
+        """Return the size of a file and when it was changed; zeros where it is not there."""
+        try:
+            status = os.stat(self.root / name)
+        except OSError:  # reading it raises the reason
+            return self.known.get(name, (0, 0))
+        return status.st_size, status.st_mtime_ns
 
 
 def find_photos(source: PhotoSource) -> PhotoList:

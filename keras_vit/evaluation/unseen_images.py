@@ -20,6 +20,7 @@ from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
 from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.splits import IndexedSplit, joined
+from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
 from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Depth, Ordinal, RelativeDepth, Task
@@ -249,8 +250,8 @@ def check_same_task(model: Any, split: Split) -> None:
             shown = "" if names is None else f" ({_shorten(names)})"
             raise ValueError(
                 f"{model.name} predicts {model.num_classes} classes{shown}, and the data has "
-                f"{len(classes)} ({_shorten(classes)}). Evaluate its features instead: linear "
-                "probe, k-NN or few-shot."
+                f"{len(classes)} ({_shorten(classes)}). Give images of its classes, or evaluate "
+                "its features instead: linear probe, k-NN or few-shot."
             )
         return
     task = task_of(model)
@@ -284,7 +285,11 @@ def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dic
     """
     if options.get("labels") is None:
         return {}
-    kind: Any = options.get("task") or (task and task.kind)
+    # Where the labels are not of the model's kind, they say what they are.
+    is_table = Path(options["labels"]).suffix.lower() in TABLE_SUFFIXES
+    kind: Any = options.get("task")
+    if kind is None and task is not None and task.per_pixel != is_table:
+        kind = task.kind
     order, columns = options.get("order"), options.get("label_columns")
     depth_scale = options.get("depth_scale")
     if order is not None:

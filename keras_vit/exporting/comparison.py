@@ -13,6 +13,7 @@ from keras_vit import data
 from keras_vit._base.errors import counted, printable
 from keras_vit.data.decode.image_kinds import kind_by_bytes
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
+from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.exporting.agreement import decisions, decisions_agree, same_parts
 from keras_vit.exporting.exported import ExportedModel, format_of
 from keras_vit.exporting.format_table import FORMATS
@@ -118,11 +119,7 @@ def compare(
         ValueError: The split does not have the targets of the model's task, or there is no task.
     """
     task = task_of(model)
-    if split.num_classes != task.size:
-        raise ValueError(
-            f"{exported.name} predicts {task.kind} of {task.size}, and the data has "
-            f"{split.num_classes}: give the data that it was trained for."
-        )
+    check_same_task(model, split)
     labels, outputs = predicted or predict_split(model, split)
     _, exported_outputs = predict_split(exported, split)
     exported_answers = answers_of(exported, exported_outputs)

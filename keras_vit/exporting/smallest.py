@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit._base.errors import counted
 from keras_vit.data import Split
 from keras_vit.evaluation import predict_split
+from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.exporting.comparison import Comparison, compare
 from keras_vit.exporting.exported import load_exported
 from keras_vit.exporting.format_table import check_format
@@ -135,6 +136,7 @@ def export_smallest(
     row = check_format(format, "int8")
     row.require_system(path)
     check_target(path, row, overwrite)
+    check_same_task(model, split)
     ways: list[tuple[str, str | None, Any]] = [(name, name, None) for name in row.quantizations]
     if format == "openvino" and calibration is not None:
         ways.insert(0, ("int8, calibrated", "int8", calibration))

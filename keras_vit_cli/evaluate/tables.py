@@ -3,7 +3,7 @@
 from typing import Any
 
 from keras_vit import data
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import counted, listed
 from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
@@ -49,6 +49,11 @@ def transfer_rows(
     """
     # Errors that the labels alone reveal come before hours of features.
     labels, shots = fitted.labels(), options.fewshot
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"--probe, --knn and --fewshot score classes, and the data has {fitted.task.kind} of "
+            f"{listed(fitted.task.shown_names)}: give images with a class each."
+        )
     if options.probe:
         check_classes(labels)
     if options.knn is not None:

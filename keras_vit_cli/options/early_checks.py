@@ -36,13 +36,17 @@ WEIGHTS = MODEL._replace(noun="file of weights")
 DATA = Kind(
     "folder", f"{DATA_HELP.partition(': ')[2]}; of images in one folder also --labels, their table"
 )
-PHOTOS = Kind("folder or table", "a folder of images, a table of them, or for audit their index")
+PHOTOS = Kind(
+    "folder or table",
+    "a folder of images, a table of them, for audit their index, or for embed with --ray "
+    "s3://BUCKET/FOLDER",
+)
 TABLE = Kind("table", "a CSV, TSV, JSON lines or Parquet file, with a column of files")
 INDEX = Kind("index", "the folder that keras-vit embed wrote")
 EXPORTED = Kind("exported file", EXPORTED_HELP)
 IMAGES = Kind(
     "image",
-    "image files; predict takes folders, patterns and @list.txt as well, and with --ray "
+    "image files; predict takes folders, patterns, tables and @list.txt as well, and with --ray "
     "s3://BUCKET/FOLDER",
 )
 DECISIONS = Kind("file of decisions", "the CSV file that the page of keras-vit audit downloads")
@@ -115,6 +119,8 @@ def _paths(options: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
     kind, path = EXISTING[name], Path(text).expanduser()
+    if kind is PHOTOS and (address := bucket(text)) and options.get("ray") is None:
+        _refuse(address, kind)
     if kind is MODEL and path.name.endswith(UNFINISHED) and (path / "config.json").is_file():
         _refuse_unfinished(path, text)
     if path.exists() or ":" in text:  # MODEL:TAG, records:FOLDER, gs://BUCKET
@@ -217,7 +223,8 @@ def _stands_for_images(word: str) -> bool:
 def _check_packages(options: dict[str, Any]) -> None:
     command = options["command"]
     needed = [PACKAGES[command]] if command in PACKAGES else []
-    if command == "predict" and options["format"] == "parquet":
+    is_parquet = command == "embed" and options["out"].suffix.lower() == ".parquet"
+    if is_parquet or (command == "predict" and options["format"] == "parquet"):
         needed.append(BY_SUFFIX[".parquet"])
     if options.get("ray") is not None:
         needed.append((("ray", "pyarrow"), "ray"))

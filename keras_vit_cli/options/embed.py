@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import POSITIONAL, Command, in_data, in_model, in_run
@@ -14,7 +15,7 @@ class EmbedOptions:
 
     photos: Path = in_data(
         "a folder of images, with all folders in it; or a table, CSV, TSV, JSON lines or Parquet, "
-        "with a column of files relative to its folder",
+        "with a column of files relative to its folder; with --ray also s3://BUCKET/FOLDER",
         metavar="PHOTOS",
         name=POSITIONAL,
     )
@@ -36,7 +37,8 @@ class EmbedOptions:
     )
     out: Path = in_run(
         "folder of the index; where there is one, new and changed files are added, and files that "
-        "are gone are left out",
+        "are gone are left out. A name that ends in .parquet is a table with a row per image, as "
+        "predict writes, and the index is made beside it",
         metavar="FOLDER",
     )
     dtype: str = in_run(
@@ -48,8 +50,13 @@ class EmbedOptions:
     ray: str | None = shared.ray()
 
 
+def _check(options: dict[str, Any]) -> None:
+    shared.check_is_here(options["out"])
+
+
 EMBED = Command(
     EmbedOptions,
     "compute the features of images once, as an index that other commands search and audit",
     "keras-vit embed photos/ --model runs/photos --out index",
+    _check,
 )

@@ -21,7 +21,8 @@ class PredictOptions:
     )
     files: tuple[Path, ...] = in_data(
         "image files; folders, with all folders in them; patterns such as 'photos/**/*.jpg'; "
-        "@list.txt, a file with a path per line; or - for such a list on standard input",
+        "tables with a column of files; @list.txt, a file with a path per line; or - for such a "
+        "list on standard input",
         metavar="IMAGE",
         name=POSITIONAL,
     )
@@ -66,8 +67,7 @@ def _check(options: dict[str, Any]) -> None:
         raise UsageError("--resume goes on with a file: give --out FILE.csv or FILE.jsonl")
     if options["ray"] is not None and (options["maps"] or options["windows"]):
         raise UsageError("--ray does not make maps: leave --ray out, or --maps and --windows")
-    if out is not None and (address := shared.bucket(out)):
-        raise UsageError(f"--out {address} is in a bucket: give a file here, and copy it there")
+    shared.check_is_here(out)
     options["format"] = format
 
 

@@ -91,6 +91,12 @@ def bucket(path: object) -> str | None:
     return f"{match[1]}://{text[match.end() :]}" if match else None
 
 
+def check_is_here(out: object) -> None:
+    """Raise a UsageError for `--out` in a bucket."""
+    if address := bucket(out):
+        raise UsageError(f"--out {address} is in a bucket: give a place here, and copy it there")
+
+
 def split_name(text: str) -> str:
     """Return the split that a word of `--split` stands for, in any case; another word as it is.
 

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from keras_vit._base.errors import printable
 from keras_vit._base.files import append, atomic_write, check_place, open_to_append
 from keras_vit._base.spreadsheet import from_text_cell
@@ -193,8 +195,12 @@ def line_writer(
 
 
 @contextmanager
-def parquet_writer(path: Path, schema: AnySchema) -> Iterator[Write]:
+def parquet_writer(path: Path, example: Row) -> Iterator[Write]:
     """Writes rows to a Parquet file, which takes its place when all are there.
+
+    Args:
+        path: The file.
+        example: A row with every key that rows have.
 
     Raises:
         FileExistsError: There is a file, if only since the rows were begun.
@@ -207,7 +213,7 @@ def parquet_writer(path: Path, schema: AnySchema) -> Iterator[Write]:
             "--format parquet needs pyarrow, which is not installed: pip install pyarrow. csv and "
             "jsonl need nothing."
         ) from error
-    columns = pa.schema([(key, _arrow_type(pa, value)) for key, value in schema.example.items()])
+    columns = pa.schema([(key, _arrow_type(pa, value)) for key, value in example.items()])
     waiting: list[Row] = []
 
     with (
@@ -230,7 +236,9 @@ def parquet_writer(path: Path, schema: AnySchema) -> Iterator[Write]:
 
 
 def _arrow_type(pa: Any, value: Any) -> Any:
-    """Return a JSON value's Arrow type; `error`, None where there is an answer, is a text."""
+    """Return a JSON value's or an array's Arrow type; `error`, mostly None, is a text."""
+    if isinstance(value, np.ndarray):
+        return pa.list_(pa.from_numpy_dtype(value.dtype))
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, float):

@@ -12,8 +12,10 @@ from typing import BinaryIO
 
 from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
+from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.listings import marked_encoding
 from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
+from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
 
 STANDARD_INPUT = "-"
 LIST = "@"
@@ -27,13 +29,15 @@ def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> 
 
     Args:
         words: Files; folders, of which every image at any depth is taken, but hidden ones, sorted
-            within a folder of up to 10,000 entries; patterns such as `photos/**/*.jpg`;
-            `@list.txt`, a file with a path per line; and `-` for such a list on standard input.
+            within a folder of up to 10,000 entries; patterns such as `photos/**/*.jpg`; tables
+            with a column of files, relative to their folder; `@list.txt`, a file with a path per
+            line; and `-` for such a list on standard input.
         left_out: Where files of folders that are not images are counted by their suffix.
 
     Raises:
-        ValueError: A folder is without images, a pattern does not match any file, or a list is in
-            UTF-16 without a byte order mark. Raised before the first path.
+        ValueError: A folder is without images, a pattern does not match any file, a table is
+            without a column of files, or a list is in UTF-16 without a byte order mark. Raised
+            before the first path.
         OSError: A folder or list cannot be read.
     """
     words = list(words)
@@ -44,8 +48,9 @@ def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> 
 
 
 def is_one_file(word: Path) -> bool:
-    """Return whether a word means one file, existing or not: no folder, list or pattern."""
-    return not (_is_list(word) or str(word) == STANDARD_INPUT or word.is_dir() or _is_pattern(word))
+    """Return whether a word means one file, existing or not: no folder, table, list or pattern."""
+    is_list = _is_list(word) or str(word) == STANDARD_INPUT
+    return not (is_list or word.is_dir() or _is_table(word) or _is_pattern(word))
 
 
 def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
@@ -58,6 +63,8 @@ def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
             yield from _names(file)
     elif word.is_dir():
         yield from _images_in(word, left_out)
+    elif _is_table(word):
+        yield from (word.parent / name for name, *_ in read_file_table(word))
     else:
         yield from _matches(word)
 
@@ -78,6 +85,8 @@ def _check(word: Path) -> None:
                 f"No image is in the folder {printable(word)}. {others}Give one with files such "
                 f"as {', '.join(suffixes_of(PILLOW))}."
             )
+    elif _is_table(word):
+        read_file_table(word)
     elif next(_matches(word), None) is None:
         raise ValueError(
             f"The pattern {printable(word)} does not match any file. * stands for a part of a "
@@ -87,6 +96,10 @@ def _check(word: Path) -> None:
 
 def _is_list(word: Path) -> bool:
     return str(word).startswith(LIST) and not word.exists()
+
+
+def _is_table(word: Path) -> bool:
+    return word.suffix.lower() in TABLE_SUFFIXES and word.is_file()
 
 
 def _list_file(word: Path) -> Path:

@@ -134,7 +134,7 @@ def _writer(options: PredictOptions, schema: AnySchema, end: int | None) -> Iter
         options.out.parent.mkdir(parents=True, exist_ok=True)
     if options.format == "parquet":
         assert options.out is not None  # `check` has seen to it
-        with parquet_writer(options.out, schema) as write:
+        with parquet_writer(options.out, schema.example) as write:
             yield write
     else:
         with line_writer(options.out, options.format, schema, end) as write:

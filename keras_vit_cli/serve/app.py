@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from keras_vit_cli.serve.batching import FullError
 from keras_vit_cli.serve.images import RefusedError, discard_body
+from keras_vit_cli.serve.infer import BINARY
 from keras_vit_cli.serve.request_log import RequestLog
 from keras_vit_cli.serve.service import Service
 from keras_vit_cli.serve.start_page import page_headers, render_page
@@ -36,7 +37,9 @@ ERRORS = {
     500: "failed",
     503: "stopping",
 }
-Answer = Callable[[Request], Coroutine[Any, Any, dict[str, Any]]]
+# JSON; or also bytes that follow it.
+Answered = dict[str, Any] | tuple[dict[str, Any], bytes]
+Answer = Callable[[Request], Coroutine[Any, Any, Answered]]
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
@@ -108,7 +111,9 @@ def make_app(
         Route("/v1/models/{name}", answering("model", service.describe)),
         Route("/v2/health/live", live),
         Route("/v2/health/ready", ready),
+        Route("/v2", answering("tensors", service.describe_server)),
         Route("/v2/models/{name}", answering("tensors", service.describe_tensors)),
+        Route("/v2/models/{name}/ready", answering("tensors", service.model_ready)),
         post("/v2/models/{name}/infer", "infer", service.infer),
     ]
     known = [f"{'POST' if 'POST' in (r.methods or ()) else 'GET'} {r.path}" for r in routes]
@@ -130,7 +135,14 @@ def make_app(
 async def _response_of(request: Request, answer: Answer) -> Response:
     """Return the answer as JSON, or its error; a client that still sends is heard out first."""
     try:
-        return _Json(await answer(request), headers=_HEADERS)
+        answered = await answer(request)
+        content, tail = answered if isinstance(answered, tuple) else (answered, b"")
+        response = _Json(content, headers=_HEADERS)
+        if not tail:
+            return response
+        size = {BINARY: str(len(response.body))}
+        body = bytes(response.body) + tail
+        return Response(body, 200, {**_HEADERS, **size}, "application/octet-stream")
     except ClientDisconnect:
         return Response(status_code=HUNG_UP)
     except asyncio.CancelledError:  # the time for answers after a signal is over

@@ -1,6 +1,7 @@
-"""The Open Inference Protocol, version 2: named tensors as JSON, in and out.
+"""The Open Inference Protocol, version 2: named tensors as JSON, or in binary behind it.
 
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from keras_vit_cli.serve.json_body import check_keys, decoded, json_object, shor
 from keras_vit_cli.serve.model import ServedModel
 
 Contents = bytes | np.ndarray | str
+# Where tensors follow the JSON, the header that has its bytes.
+BINARY = "inference-header-content-length"
+_DTYPES = {"FP32": "<f4", "INT32": "<i4", "BOOL": "?"}
 
 
 @dataclass(frozen=True)
@@ -32,26 +36,57 @@ class Tensor:
         datatype: Of the protocol.
         shape: For one image; None for that of the model's pixels.
         read: From the flat data and the shape of all images to what an `Upload` has for each.
+        unpack: The same of the bytes of a tensor in binary.
     """
 
     datatype: str
     shape: tuple[int, ...] | None
     read: Callable[[list[Any], tuple[int, ...]], list[Contents]]
+    unpack: Callable[[bytes, tuple[int, ...]], list[Contents]]
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request to `infer`: its `id`, the images, and the names of the outputs to return."""
+    """A request to `infer`: its `id`, the images, the outputs to return, and those in binary."""
 
     id: str | None
     uploads: list[Upload]
     outputs: tuple[str, ...]
+    binary: frozenset[str] = frozenset()
 
 
 def _files(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
     if not all(isinstance(text, str) for text in data):
         raise ValueError("of BYTES has something that is not a text in base64")
     return [decoded(text) for text in data]
+
+
+def _packed_files(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
+    files: list[Contents] = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "little")
+        if len(data) < end or len(files) == shape[0]:
+            raise ValueError("of BYTES in binary is not a length of four bytes and a file, each")
+        files.append(data[4:end])
+        data = data[end:]
+    if len(files) != shape[0]:
+        raise ValueError(f"of BYTES in binary has {len(files)} files, and its shape {shape[0]}")
+    return files
+
+
+def _packed_levels(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
+    return list(_packed(data, shape, "u1"))
+
+
+def _packed_pixels(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
+    return [_in_range(image) for image in _packed(data, shape, "<f4")]
+
+
+def _packed(data: bytes, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    most = math.prod(shape) * np.dtype(dtype).itemsize
+    if len(data) != most:
+        raise ValueError(f"has {len(data):,} bytes in binary, and its shape {most:,}")
+    return np.frombuffer(data, dtype).astype("float32").reshape(shape)
 
 
 def _levels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
@@ -68,8 +103,8 @@ def _pixels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
 def _in_range(image: np.ndarray) -> Contents:
     """Return the image; or the reason, where the values are certainly of another scale."""
     low, high = float(image.min()), float(image.max())
-    # An image of one value may be black.
-    if low < 0 or high > 255 or (low < high <= 1):
+    # An image of one value may be black; NaN is not in any range.
+    if not 0 <= low <= high <= 255 or (low < high <= 1):
         return f"its values range from {low:.4g} to {high:.4g}: give pixels from 0 to 255"
     return image
 
@@ -84,9 +119,9 @@ def _numbers(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
 
 # By the names that exported files have for the same.
 INPUTS = {
-    "contents": Tensor("BYTES", (), _files),
-    "images": Tensor("UINT8", None, _levels),
-    "pixels": Tensor("FP32", None, _pixels),
+    "contents": Tensor("BYTES", (), _files, _packed_files),
+    "images": Tensor("UINT8", None, _levels, _packed_levels),
+    "pixels": Tensor("FP32", None, _pixels, _packed_pixels),
 }
 
 
@@ -128,8 +163,16 @@ def _shape(tensor: Tensor, model: ServedModel) -> tuple[int, ...]:
     return pixels if tensor.shape is None else tensor.shape
 
 
-def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest:
+def read_infer(
+    body: bytes, model: ServedModel, max_images: int, length: str | None = None
+) -> InferRequest:
     """Return the images of a request to `infer`.
+
+    Args:
+        body: Of the request.
+        model: What is asked.
+        max_images: The most images of a request.
+        length: The header `BINARY`.
 
     Raises:
         RefusedError: It is not one that this model takes, or has too many images.
@@ -138,9 +181,12 @@ def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest
     kinds = " or ".join(f"{t['name']} ({t['datatype']} {t['shape']})" for t in described["inputs"])
     accepted = (
         f'Send {{"inputs": [{{"name", "shape", "datatype", "data"}}]}} with one tensor, {kinds}; '
-        "data are flat, BYTES are image files in base64."
+        "data are flat, BYTES are image files in base64. In place of data, parameters may have "
+        f"binary_data_size, of bytes behind the JSON, whose own {BINARY} has."
     )
-    request = json_object(body, accepted, ("id", "parameters", "inputs", "outputs"), max_images)
+    body, tail = _parted(body, length, accepted)
+    keys = ("id", "parameters", "inputs", "outputs", "model_name")  # the last of KServe's client
+    request = json_object(body, accepted, keys, max_images)
     if not isinstance(request.get("id", ""), str):
         raise RefusedError(400, f'"id" is not a text. {accepted}')
     inputs = request.get("inputs")
@@ -155,22 +201,53 @@ def read_infer(body: bytes, model: ServedModel, max_images: int) -> InferRequest
         raise RefusedError(
             400, f"There is no input {short(name)} of datatype {datatype}. {accepted}"
         )
-    shape, data = sent.get("shape"), sent.get("data")
+    shape = sent.get("shape")
     one = _shape(tensor, model)  # a text stands alone, or in a list of one
     if not _is_shape(shape) or tuple(shape[1:]) not in {one, one or (1,)}:
         raise RefusedError(400, f"{name} has the shape {short(shape)}. {accepted}")
     check_count(shape[0], max_images)
-    if not isinstance(data, list) or len(data) != math.prod(shape):
-        raise RefusedError(
-            400, f'"data" is not a flat list of {math.prod(shape)} values, by rows. {accepted}'
-        )
     try:
-        contents = tensor.read(data, tuple(shape))
+        contents = _contents_of(sent, tail, tensor, tuple(shape))
     except ValueError as error:
         raise RefusedError(400, f'"data" {error}. {accepted}') from error
     uploads = [Upload(str(i), each) for i, each in enumerate(contents)]
     names = tuple(output["name"] for output in described["outputs"])
-    return InferRequest(request.get("id"), uploads, _asked(request.get("outputs"), names))
+    all_binary = _parameter(request, "binary_data_output", False)
+    outputs = _asked(request.get("outputs"), names)
+    binary = {n for n, each in outputs.items() if _parameter(each, "binary_data", all_binary)}
+    return InferRequest(request.get("id"), uploads, tuple(outputs), frozenset(binary))
+
+
+def _parted(body: bytes, length: str | None, accepted: str) -> tuple[bytes, bytes]:
+    """Return the JSON of a body, and what follows it."""
+    if length is None:
+        return body, b""
+    is_number = length.isascii() and length.isdigit() and len(length) < 20
+    if not is_number or int(length) > len(body):
+        reason = f"{BINARY} is {short(length)}, and the body has {len(body)} bytes"
+        raise RefusedError(400, f"{reason}. {accepted}")
+    return body[: int(length)], body[int(length) :]
+
+
+def _parameter(sent: Any, name: str, default: Any) -> Any:
+    parameters = sent.get("parameters")
+    return parameters.get(name, default) if isinstance(parameters, dict) else default
+
+
+def _contents_of(
+    sent: dict[str, Any], tail: bytes, tensor: Tensor, shape: tuple[int, ...]
+) -> list[Contents]:
+    """Return the images of a tensor, from its data or from the bytes behind the JSON."""
+    data, size = sent.get("data"), _parameter(sent, "binary_data_size", None)
+    if size is None and tail:
+        raise ValueError(f"is followed by {len(tail):,} bytes without a binary_data_size")
+    if size is not None:
+        if data is not None or type(size) is not int or size != len(tail):
+            raise ValueError(f"has the binary_data_size {short(size)}, and {len(tail):,} follow")
+        return tensor.unpack(tail, shape)
+    if not isinstance(data, list) or len(data) != math.prod(shape):
+        raise ValueError(f"is not a flat list of {math.prod(shape)} values, by rows")
+    return tensor.read(data, shape)
 
 
 def _is_shape(shape: Any) -> bool:
@@ -178,10 +255,10 @@ def _is_shape(shape: Any) -> bool:
     return is_list and all(type(side) is int and side > 0 for side in shape)
 
 
-def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the outputs to return; all of them where a request does not name any."""
-    if outputs is None:
-        return names
+def _asked(outputs: Any, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the outputs to return, by name; all of them where a request does not name any."""
+    if outputs is None or outputs == []:
+        return {name: {} for name in names}
     accepted = f'Leave "outputs" out, or name {", ".join(names)}.'
     if not isinstance(outputs, list):
         raise RefusedError(400, f'"outputs" is not a list. {accepted}')
@@ -189,13 +266,16 @@ def _asked(outputs: Any, names: tuple[str, ...]) -> tuple[str, ...]:
         check_keys(output, "One of outputs", accepted, ("name", "parameters"))
         if output.get("name") not in names:
             raise RefusedError(400, f"There is no output {short(output.get('name'))}. {accepted}")
-    return tuple(output["name"] for output in outputs) or names
+    return {output["name"]: output for output in outputs}
 
 
 def infer_answer(
     request: InferRequest, model: ServedModel, answers: Sequence[np.ndarray | str], rows: list[Row]
-) -> dict[str, Any]:
-    """Return a request's outputs; answer, set and novelty are zeros where `valid` is false."""
+) -> tuple[dict[str, Any], bytes]:
+    """Return a request's outputs as JSON, and those in binary, which follow it.
+
+    Answer, set and novelty are zeros where `valid` is false.
+    """
     valid = [row["error"] is None for row in rows]
     size, sets = model.task.size, _sets(model)
     values = np.zeros((len(rows), size + model.novelty))
@@ -216,5 +296,18 @@ def infer_answer(
         tensor["name"]: {**tensor, "shape": [len(rows), *tensor["shape"][1:]], "data": each}
         for tensor, each in zip(describe_tensors(model)["outputs"], data, strict=True)
     }
+    chosen, tail = [outputs[name] for name in request.outputs], b""
+    for output in chosen:
+        if output["name"] in request.binary:
+            packed = _pack(output.pop("data"), output["datatype"])
+            output["parameters"] = {"binary_data_size": len(packed)}
+            tail += packed
     named = {} if request.id is None else {"id": request.id}
-    return {**named, "outputs": [outputs[name] for name in request.outputs]}
+    return {**named, "outputs": chosen}, tail
+
+
+def _pack(data: list[Any], datatype: str) -> bytes:
+    if datatype == "BYTES":
+        texts = [text.encode() for text in data]
+        return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    return np.array(data, _DTYPES[datatype]).tobytes()

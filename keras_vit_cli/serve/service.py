@@ -26,7 +26,7 @@ from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve.batching import Batcher, Places
 from keras_vit_cli.serve.decoders import Decoders
 from keras_vit_cli.serve.images import RefusedError, Upload, Uploads, images_in, preparation
-from keras_vit_cli.serve.infer import describe_tensors, infer_answer, read_infer
+from keras_vit_cli.serve.infer import BINARY, describe_tensors, infer_answer, read_infer
 from keras_vit_cli.serve.instances import read_instances
 from keras_vit_cli.serve.limits import Limits
 from keras_vit_cli.serve.maps import maps_of
@@ -111,17 +111,21 @@ class Service:
         _, rows = await self._answer(request, model, uploads)
         return {"predictions": rows, "version": version}
 
-    async def infer(self, request: Request) -> dict[str, Any]:
-        """Return the tensors that answer those of a request by the Open Inference Protocol."""
+    async def infer(self, request: Request) -> tuple[dict[str, Any], bytes]:
+        """Return the tensors that answer those of a request by the Open Inference Protocol.
+
+        They are JSON, and bytes that follow it.
+        """
         self._check_name(request)
         with self.uploads.taken(request):
             body = await self.uploads.read(request, self.limits.max_bytes)
             model, version = self.versions.model, self.versions.version.name
-            limit = self.limits.max_images
-            infer = await self._in_json_thread(read_infer, body, model, limit)
+            limit, length = self.limits.max_images, request.headers.get(BINARY)
+            infer = await self._in_json_thread(read_infer, body, model, limit, length)
         answers, rows = await self._answer(request, model, infer.uploads)
         name = {"model_name": self.title, "model_version": version}
-        return {**name, **infer_answer(infer, model, answers, rows)}
+        tensors, tail = infer_answer(infer, model, answers, rows)
+        return {**name, **tensors}, tail
 
     async def describe(self, request: Request) -> dict[str, Any]:
         """Return what the model is: its task, its size, the sum of its weights, its version."""
@@ -149,6 +153,17 @@ class Service:
             "platform": f"keras_vit_{model.format}",
             **describe_tensors(model),
         }
+
+    async def describe_server(self, request: Request) -> dict[str, Any]:
+        """Return what the server is, by the Open Inference Protocol."""
+        return {"name": "keras_vit", "version": __version__, "extensions": ["binary_tensor_data"]}
+
+    async def model_ready(self, request: Request) -> dict[str, Any]:
+        """Return that the model answers, by the Open Inference Protocol."""
+        self._check_name(request)
+        if self.status != "ok":
+            raise RefusedError(503, f"The server is {self.status}.")
+        return {"name": self.title, "ready": True}
 
     def _check_name(self, request: Request) -> None:
         """Refuses the name of another model in the path; it is compared, and never opened."""

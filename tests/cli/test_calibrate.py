@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import data, evaluation, tasks
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import conformal
+from keras_vit.tasks import Segmentation, conformal
 from keras_vit_cli.options import calibrate as options
 from tests import bank
 from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import COLORS, color_photos, rows_of, save_tiny, write_rows
 from tests.data.image_fixtures import plain, write
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -94,3 +95,25 @@ def test_train_with_a_coverage(command: Command) -> None:
         assert novel in text
     contract = keras_vit.exporting.load_exported(out / "saved_models/run/1").contract
     assert contract.task.sets == model.task.sets
+
+
+def test_labels_of_another_task_are_named(command: Command) -> None:
+    """By every command that takes them, whichever of model and labels has pixels."""
+    photos = color_photos(Path("photos"), 2, ".png")
+    for file in photos.rglob("*.png"):
+        mask = Path("masks") / file.relative_to(photos)
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.eye(20, 24, dtype="uint8")).save(mask)
+    rows = [(f"{color}/{i}.png", color) for color in COLORS for i in range(2)]
+    write_rows("photos/t.csv", ("file", "label"), *rows)
+    save_tiny("classes.keras")
+    save_tiny("masks.keras", task=Segmentation(COLORS))
+    for model, labels, words in (
+        ("masks", "t.csv", "answers segmentation of green, red, and the data has classification"),
+        ("classes", "masks", "answers classification of green, red, and the data has segmentation"),
+    ):
+        for name in ("calibrate", "evaluate"):
+            wrong = f"{name} {model}.keras --data photos --labels {labels}"
+            assert words in command(wrong, status=2)
+    wrong = "evaluate masks.keras --data photos --labels masks --probe"
+    assert "score classes, and the data has segmentation of" in command(wrong, status=2)

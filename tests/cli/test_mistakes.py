@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import keras_vit
+from keras_vit._base.errors import ReadingWarning
 from keras_vit.data import DataRangeWarning
+from keras_vit_cli import printing
 from keras_vit_cli.exit_status import message_of
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options import COMMANDS
-from keras_vit_cli.printing import short_warnings
+from keras_vit_cli.printing import noted, short_warnings
 from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
 from tests.cli.conftest import Command
@@ -183,6 +185,22 @@ def test_arguments_become_options(command: str, text: str, printed: str) -> None
     with short_warnings(command):
         line = warnings.formatwarning(DataRangeWarning(text), DataRangeWarning, "file.py", 1)
     assert line == f"keras-vit: warning: {printed}\n"
+
+
+def test_a_warning_of_the_data_is_printed_once() -> None:
+    """From several calls of the library; and a note on how files are read is not a doubt."""
+    with warnings.catch_warnings(record=True) as warned, short_warnings("train"):
+        with noted("train") as doubts:
+            for category in (ReadingWarning, UserWarning):
+                warnings.warn_explicit(category.__name__, category, printing.__file__, 1)
+        for line in (1, 2):
+            warnings.showwarning(UserWarning("of data"), UserWarning, printing.__file__, line)
+            warnings.showwarning(UserWarning("of others"), UserWarning, "elsewhere.py", line)
+    shown = [str(each.message) for each in warned]
+    assert doubts == ["UserWarning"]
+    assert sorted(shown) == [
+        *("ReadingWarning", "UserWarning", "of data", "of others", "of others")
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,5 +1,6 @@
 """`predict` and `embed` on a Ray cluster of two nodes, of which one is killed half way."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,20 @@ def cluster() -> Iterator[Any]:
     yield made
     ray.shutdown()
     made.shutdown()
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A stand-in for S3, which nodes that start after it know by the variables of AWS."""
+    fs, moto = pytest.importorskip("pyarrow.fs"), pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    place = "{}:{}".format(*server.get_host_and_port())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{place}")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "DEFAULT_REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "us-east-1")
+    yield fs.S3FileSystem(allow_bucket_creation=True, endpoint_override=place, scheme="http")
+    server.stop()
 
 
 @pytest.fixture
@@ -74,15 +89,51 @@ def test_a_node_is_killed_half_way(
 @pytest.mark.slow
 def test_an_index_made_by_two_nodes(cluster: Any, photos: Path, command: Command) -> None:
     words = ("embed", photos, "--model", save_tiny("m.keras"), "--dtype", "float32", "--out")
-    command(*words, "one", status=1)
-    command(*words, "two", "--ray", cluster.address, status=1)
-    assert sums(Path("two")) == sums(Path("one"))
+    pytest.importorskip("pyarrow")
+    command(*words, "one.parquet", status=1)
+    command(*words, "two.parquet", "--ray", cluster.address, status=1)
+    assert Path("two.parquet").read_bytes() == Path("one.parquet").read_bytes()
+    assert sums(Path("two.parquet_index")) == sums(Path("one.parquet_index"))
     write(photos, {"red/new.png": plain(7)})
     for out in ("one", "two"):
         more = ("--ray", cluster.address) if out == "two" else ()
-        printed = command(*words, out, *more, status=1)
+        printed = command(*words, f"{out}.parquet_index", *more, status=1)
         assert f"{IMAGES:,} images of 16 numbers, 1 read now" in printed
-    assert sums(Path("two")) == sums(Path("one"))
+    assert sums(Path("two.parquet_index")) == sums(Path("one.parquet_index"))
+
+
+@pytest.mark.slow
+def test_images_in_a_bucket(storage: Any, cluster: Any, command: Command) -> None:
+    """The rows of the same files on a disk; and names that an address would need escapes for."""
+    parquet, model = pytest.importorskip("pyarrow.parquet"), save_tiny("m.keras")
+    files = {f"red/{name}.png": plain(i) for i, name in enumerate(("a b", "#1%20", "ü?=", "[x]"))}
+    files |= {"cut.jpg": b"\xff\xd8\xff", "notes.txt": b"", ".hidden/x.png": plain(5)}
+    write(Path("photos"), files)
+    storage.create_dir("bucket")
+    for name, content in files.items():
+        with storage.open_output_stream(f"bucket/photos/{name}") as stream:
+            stream.write(content)
+    for words in (("predict", model), ("embed", "--model", model)):
+        rows = []
+        for place, *more in (("photos",), ("s3://bucket/photos", "--ray", cluster.address)):
+            out = f"{words[0]}{len(rows)}.parquet"
+            command(*words, place, "--out", out, *more, status=1)
+            rows.append(parquet.read_table(out).to_pylist())
+        here, there = rows
+        assert len(here) == 5
+        assert "red/ü?=.png" in str(here)
+        # Classes are of folders on a disk.
+        expected = [r | {"file": f"s3://bucket/{r['file']}"} for r in here]
+        assert there == [r | {"label": None} if "label" in r else r for r in expected]
+    Path("list.txt").write_text("s3://bucket/photos/gone.png\nphotos/red/a b.png\n")
+    words = ("predict", model, "@list.txt", "--format", "jsonl", "--ray", cluster.address)
+    gone, read = map(json.loads, command(*words, status=1).splitlines())
+    assert (gone["error"], read["error"]) == ("No such file or directory", None)
+    again = ("embed s3://bucket/photos --out", f"{out}_index", "--model", model)
+    assert ", 0 read now" in command(*again, "--ray", cluster.address, status=1)
+    for place, reason in (("s3://bucket/no", "No image is at"), ("zz://x/y", "cannot be listed: ")):
+        refused = command("predict", model, place, "--ray", cluster.address, status=2)
+        assert reason in refused
 
 
 @pytest.mark.slow

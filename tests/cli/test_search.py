@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit._base.manifest import write_manifest
-from keras_vit.curation import find_similar
+from keras_vit.curation import FeatureIndex, find_similar
 from keras_vit_cli import commands as cli
 from keras_vit_cli.search.result_page import write_result_page
 from keras_vit_cli.search.search_command import sections_of
@@ -57,6 +58,32 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
     words = ["--top", "1", "--model", tmp_path / "other.keras"]
     command("search index photos/red/1.png", *words)
     assert "made with other weights" in command("search index new.png", *words, status=2)
+
+
+def test_embed_writes_a_table_as_predict_does(command: Command, tmp_path: Path) -> None:
+    """A row per image, those that cannot be read among them, of the features in the index."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "features.parquet"
+    words = ("embed photos --model model.keras --out", out)
+    printed = command(*words, status=1)
+    assert f"written to {out}: 13 rows" in printed
+    assert f"next: keras-vit search {out}_index photo.jpg" in printed
+    rows, index = parquet.read_table(out).to_pylist(), FeatureIndex.open(f"{out}_index")
+    assert [row["file"] for row in rows if row["error"] is None] == [
+        f"photos/{name}" for name in index.files
+    ]
+    (broken,) = (row for row in rows if row["error"])
+    assert broken["file"] == "photos/red/broken.jpg"
+    assert (broken["label"], broken["split"], broken["features"]) == ("red", None, None)
+    features = [row["features"] for row in rows if row["error"] is None]
+    np.testing.assert_array_equal(np.array(features, "float32"), index.rows())
+    assert f"{out} exists. Give another --out" in command(*words, status=2)
+    out.unlink()
+    assert ", 0 read now" in command(*words, status=1)
+    for place in ("s3://bucket/index", "s3://bucket/features.parquet"):
+        assert f"--out {place} is in a bucket" in command(words[0], place, status=2)
+    refused = command("embed s3://bucket/photos --model model.keras --out new", status=2)
+    assert "embed with --ray s3://BUCKET/FOLDER" in refused
 
 
 def test_an_index_of_others_opens_no_file_elsewhere(command: Command, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable, warn_at_caller
+from keras_vit._base.errors import ReadingWarning, counted, listed, printable, warn_at_caller
 from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import read_contents
@@ -188,7 +188,8 @@ def names_of_yolo(labels: Path) -> tuple[str, ...]:
         except ImportError:
             warn_at_caller(
                 f"{printable(file)} may have the names of the classes; PyYAML reads it: "
-                f"pip install pyyaml; or list them in {NAMES}."
+                f"pip install pyyaml; or list them in {NAMES}.",
+                ReadingWarning,
             )
             return ()
         try:

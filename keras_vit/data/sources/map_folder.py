@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from keras_vit._base.errors import counted, listed, printable, warn_at_caller
+from keras_vit._base.errors import ReadingWarning, counted, listed, printable, warn_at_caller
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError
@@ -130,7 +130,8 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
         return {}
     ((end, names),) = fitting.items()
     warn_at_caller(
-        f"Files whose names end in {printable(end)} are taken for the photographs' maps."
+        f"Files whose names end in {printable(end)} are taken for the photographs' maps.",
+        ReadingWarning,
     )
     return {path: there[name] for path, name in names.items()}
 

@@ -42,7 +42,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def request(
     port: int, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Status, JSON (or the text as `"text"`) and headers of an answer."""
+    """Status, JSON (or `"text"`), in it what follows as `"tail"`, and headers of an answer."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     message = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, sent)
     try:
@@ -50,9 +50,12 @@ def request(
     except urllib.error.HTTPError as error:
         answer = error
     with answer:
-        text = answer.read().decode()
-    is_json = answer.headers["content-type"] == "application/json"
+        sent_back = answer.read()
+    end = int(answer.headers.get("inference-header-content-length", len(sent_back)))
+    text, tail = sent_back[:end].decode(), sent_back[end:]
+    is_json = tail or answer.headers["content-type"] == "application/json"
     content = json.loads(text) if is_json else {"text": text}
+    content |= {"tail": tail} if tail else {}
     return answer.status, content, {k.lower(): v for k, v in answer.headers.items()}
 
 

@@ -102,6 +102,7 @@ def test_forms_and_instances_have_the_rows_of_predict(written: Rows, port: int) 
 def test_files_in_tensors(written: Rows, port: int) -> None:
     contents = list(map(base64_of, FILES.values()))
     sent = {"id": "job\ud800\x1b", **tensor("contents", "BYTES", [3], contents)}
+    sent["model_name"] = "photos"
     status, answer = post(port, INFER, sent)
     assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
     column = data_of(
@@ -126,7 +127,8 @@ def test_sets_novelty_and_pixels_are_tensors(port: int) -> None:
     answers = [np.array([0.9, 0.1, 0.5]), "cut off", np.array([0.5, 0.5, 1.5])]
     rows = [Schema(task, 2, novelty=True).row("a.jpg", answer) for answer in answers]
     names = tuple(each["name"] for each in described)
-    data = data_of(infer.infer_answer(infer.InferRequest(None, [], names), model, answers, rows))
+    asked = infer.InferRequest(None, [], names)
+    data = data_of(infer.infer_answer(asked, model, answers, rows)[0])
     assert (data["valid"], data["in_set"]) == ([True, False, True], [1, 0, 0, 0, 1, 1])
     assert (data["novelty"], data["probabilities"]) == ([0.5, 0, 1.5], [0.9, 0.1, 0, 0, 0.5, 0.5])
     model, files = tiny_model(), (jpeg(1), jpeg(2))
@@ -151,6 +153,64 @@ def test_sets_novelty_and_pixels_are_tensors(port: int) -> None:
     assert (status, data["valid"]) == (200, [True, False, False, False, True])
     for row in map(json.loads, data["rows"][1:4]):
         assert re.fullmatch(r"its values range from .*: give pixels from 0 to 255", row["error"])
+
+
+def test_tensors_in_binary(port: int) -> None:
+    """As Triton's clients send and read them: behind the JSON, whose bytes a header has."""
+
+    def sent(name: str, datatype: str, shape: Any, tail: bytes, size: Any, **more: Any) -> Any:
+        one = {"name": name, "datatype": datatype, "shape": list(shape), **more}
+        one["parameters"] = {"binary_data_size": size}
+        head = json.dumps({"inputs": [one], "parameters": {"binary_data_output": True}}).encode()
+        return request(port, INFER, head + tail, Inference_Header_Content_Length=str(len(head)))
+
+    def packed(*files: bytes) -> bytes:
+        return b"".join(len(file).to_bytes(4, "little") + file for file in files)
+
+    levels = np.random.default_rng(0).integers(0, 256, (2, 32, 24, 3)).astype("uint8")
+    parts = (levels * 0.99).astype("float32")
+    files = (jpeg(1), BROKEN, jpeg(2))
+    for name, datatype, shape, data, tail in (
+        ("contents", "BYTES", [3], list(map(base64_of, files)), packed(*files)),
+        ("images", "UINT8", levels.shape, levels.ravel().tolist(), levels.tobytes()),
+        ("pixels", "FP32", parts.shape, parts.ravel().tolist(), parts.astype("<f4").tobytes()),
+    ):
+        expected = data_of(post(port, INFER, tensor(name, datatype, list(shape), data))[1])
+        status, answer, headers = sent(name, datatype, shape, tail, len(tail))
+        assert (status, headers["content-type"]) == (200, "application/octet-stream")
+        rest = answer["tail"]
+        for output in answer["outputs"]:
+            size = output["parameters"]["binary_data_size"]
+            part, rest = rest[:size], rest[size:]
+            values = expected[output["name"]]
+            if output["datatype"] == "BYTES":
+                assert part == packed(*map(str.encode, values))
+            else:
+                dtype = {"FP32": "<f4", "BOOL": "?"}[output["datatype"]]
+                np.testing.assert_allclose(np.frombuffer(part, dtype), np.array(values, dtype))
+        assert rest == b""
+    parts[1, 0, 0, 0] = np.nan
+    _, answer, _ = sent("pixels", "FP32", parts.shape, parts.tobytes(), parts.nbytes)
+    assert b"its values range from nan to nan: give pixels" in answer["tail"]
+    whole, size = levels.tobytes(), levels.nbytes
+    for *arguments, reason in (
+        (levels.shape, whole, size - 1, "binary_data_size 4607, and 4,608 follow"),
+        (levels.shape, whole, None, "is followed by 4,608 bytes without a binary_data_size"),
+        (levels.shape, whole, "4608", 'binary_data_size "4608"'),
+        ([1, 32, 24, 3], whole, size, "has 4,608 bytes in binary, and its shape 2,304"),
+    ):
+        status, answer, _ = sent("images", "UINT8", *arguments)
+        assert (status, reason in answer["error"]) == (400, True), answer
+    for tail in (packed(*files)[:-1], packed(*files, b""), packed(files[0])):
+        status, answer, _ = sent("contents", "BYTES", [3], tail, len(tail))
+        assert (status, "of BYTES in binary" in answer["error"]) == (400, True), answer
+    for length in ("-1", "9" * 30, "1e2", "99999"):
+        header = {"Inference_Header_Content_Length": length}
+        status, answer, _ = request(port, INFER, b"{}", **header)
+        assert (status, "and the body has 2 bytes" in answer["error"]) == (400, True)
+    assert request(port, "/v2")[1]["extensions"] == ["binary_tensor_data"]
+    status, ready, _ = request(port, "/v2/models/photos/ready")
+    assert (status, ready) == (200, {"name": "photos", "ready": True})
 
 
 SHAPE = [1, 32, 24, 3]
@@ -235,7 +295,8 @@ photos%0d%0aX-Evil:%201 photos.keras"""
 def test_tricks_in_the_name_of_a_model(port: int) -> None:
     for name in (*TRICKS.split(), "p" * 10_000, ""):
         v1, v2 = f"/v1/models/{name}", f"/v2/models/{name}"
-        calls = {v1: None, v2: None, f"{v1}:predict": b"{}", f"{v2}/infer": b"{}"}
+        calls: dict[str, bytes | None] = {v1: None, v2: None, f"{v2}/ready": None}
+        calls |= {f"{v1}:predict": b"{}", f"{v2}/infer": b"{}"}
         for path, body in calls.items():
             status, content, headers = request(port, path, body)
             assert status in (404, 405), (path, content)
