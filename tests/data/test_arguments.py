@@ -58,6 +58,7 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline", {"augment": "strong"}, "augment='strong' is not known. Give one of: 'inception'"),
     ("pipeline", {"eval_transform": "no"}, "eval_transform='no' is not known. Give one of: 'crop'"),
     ("pipeline", {"start_step": 3}, "start_step=3 must be 0 or more, and 0 without repeat=True"),
+    ("pipeline", {"views": 0}, "views=0 must be an integer, 1 or more"),
     ("pipeline", {"channels": 4}, "channels=4 must be 3"),
     ("pipeline", {"of": ROWS, "num_classes": 5}, f"rows of 3 numbers already: {LEAVE_OUT}"),
     ("mixing", {"augment": MIXUP}, "num_classes"),

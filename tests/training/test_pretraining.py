@@ -1,5 +1,6 @@
 """Pre-training without labels: masked patches, and every image a class of its own."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from scipy.special import log_softmax
 
 import keras_vit
 from keras_vit import data, recipes
-from keras_vit.training import compile_model, pretrain, pretraining
+from keras_vit.training import compile_model, pretrain, pretraining, unit_slices, visreg
+from keras_vit.training import visreg_loss as loss_of_views
 from keras_vit.training.masked_patches import CorruptPatches, MaskedPatchPrediction, patch_colors
 from tests.backend import reloaded
 from tests.bank import fresh, pixels, small
 from tests.bank import outputs as predict
-from tests.training.common import JIT, array, refused
+from tests.tasks.test_losses import value_and_gradient
+from tests.training.common import JIT, Killed, StopAt, array, assert_equal, refused
 
 IMAGES = pixels(8, 32, 32, 3)
 HYBRID: dict[str, Any] = {"resnet": (), "resnet_width": 32}
@@ -211,9 +214,75 @@ def test_the_loss_is_that_of_the_papers(monkeypatch: pytest.MonkeyPatch) -> None
     assert kernel.shape == (model.hidden_dim, 12)
     bound = model.hidden_dim**-0.5  # of torch.nn.Linear
     assert 0.8 * bound < float(kernel.abs().max()) <= bound
-    logits = torch.nn.functional.normalize(features, dim=1) @ kernel
+    logits = torch.nn.functional.normalize(features.requires_grad_(), dim=1) @ kernel
     theirs = torch.nn.functional.cross_entropy(logits, torch.tensor(labels), label_smoothing=0.3)
-    np.testing.assert_allclose(ours, float(theirs), rtol=1e-5)
+    np.testing.assert_allclose(ours, theirs.item(), rtol=1e-5)
+    theirs.backward()
+    unit, head = (network.get_layer(name) for name in ("unit_length", "head"))
+    _, gradient = value_and_gradient(
+        lambda x: network.loss(labels, head(unit(x))), features.detach().numpy()
+    )
+    np.testing.assert_allclose(gradient, features.grad.numpy(), rtol=1e-4, atol=1e-7)
+
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden/visreg.json").read_text())
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize(("peer", "epsilon"), [("lightly", 1e-4), ("stable-pretraining", 1e-6)])
+def test_visreg_is_that_of_its_peers(peer: str, epsilon: float) -> None:
+    z, slices = (np.array(RECORDED[name], "float32") for name in ("projections", "directions"))
+    slices /= np.linalg.norm(slices, axis=0)
+    loss, gradient = value_and_gradient(
+        lambda x: loss_of_views(x, slices, epsilon=epsilon, **RECORDED["arguments"]), z
+    )
+    np.testing.assert_allclose(loss, RECORDED[peer]["loss"], rtol=2e-6)
+    np.testing.assert_allclose(gradient.ravel(), RECORDED[peer]["gradient"], rtol=1e-4, atol=1e-6)
+    # Where all images are alike, there is a way out, and nothing that is not finite.
+    collapsed = value_and_gradient(lambda x: loss_of_views(x, slices), np.ones_like(z))
+    assert all(np.isfinite(values).all() for values in collapsed)
+
+
+@pytest.mark.every_backend
+def test_slices_follow_from_a_seed_and_a_step() -> None:
+    seeds = keras.random.SeedGenerator(3), keras.random.SeedGenerator(3)
+    first, second = (array(unit_slices(32, 500, seeds[0])) for _ in range(2))
+    state = array(seeds[1].state)
+    seeds[1].state.assign(np.array([state[0], 1], state.dtype))
+    np.testing.assert_array_equal(array(unit_slices(32, 500, seeds[1])), second)
+    np.testing.assert_allclose((first**2).sum(0), 1, rtol=1e-5)
+    # No direction is preferred: of 1,000, the mean square along each axis is 1/32.
+    both = np.concatenate([first, second], axis=1)
+    np.testing.assert_allclose((both**2).mean(1), 1 / 32, rtol=4 * np.sqrt(2 / 1000))
+    assert np.abs((first * second).sum(0)).mean() < 0.2
+
+
+@pytest.mark.every_backend
+def test_a_killed_visreg_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visreg, "_WIDTHS", (8, 16, 16, 8))
+    monkeypatch.setattr(visreg, "SLICES", 32)
+    recipe = replace(recipes.get("visreg"), image_size=16, epochs=4, batch_size=5)
+    options = {"recipe": recipe, "method": "visreg", "blocks": None, "views": 3, **QUIET}
+    first = array(deep().weights[0])
+
+    def run(folder: str, **more: Any) -> tuple[Any, Any]:
+        model = deep()
+        return model, pretrain(model, PHOTOS, tmp_path / folder, **{**options, **more})
+
+    whole, history = run("whole")
+    assert {"loss", "val_loss"} <= set(history)
+    assert "val_accuracy" not in history
+    assert np.isfinite(history["loss"]).all()
+    assert (array(whole.weights[0]) != first).any()
+    with pytest.raises(Killed):
+        run("part", callbacks=[StopAt(7)], checkpoint_seconds=0)
+    resumed, again = run("part", callbacks=[StopAt(100)], checkpoint_seconds=0)
+    assert_equal(resumed, whole)
+    assert again["loss"] == history["loss"]
+    with refused("views was 3, is 2"):
+        run("part", views=2)
 
 
 def test_the_last_blocks_learn_to_recognize_images(tmp_path: Path) -> None:
@@ -249,6 +318,7 @@ def pretrained(model: Any = None, images: Any = PHOTOS, **options: Any) -> Any:
     return pretrain(model or deep(), images, "nowhere", recipe=RECIPE, **QUIET, **options)
 
 
+Z = np.zeros((2, 3, 4), "float32")
 ODD = {**HYBRID, "patch_size": 1, "input_shape": (33, 32, 3)}
 REFUSED: list[tuple[Any, list[str]]] = [
     (lambda: small_task(input_shape=(None, None, 3)), ["with_input_shape((224, 224, 3))"]),
@@ -264,6 +334,12 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (lambda: pretrained(images=PHOTOS[:1]), ["1 images to pre-train on"]),
     (lambda: pretrained(images="photos"), ["images=str", "keras_vit.data.load"]),
     (lambda: pretrained(deep(pooling=None, num_classes=0)), ["not one vector"]),
+    (lambda: pretrained(method="dino"), ["method='dino'", "'diet', 'visreg'"]),
+    (lambda: pretrained(method="visreg", views=1), ["views=1 must be 2 or more"]),
+    (lambda: loss_of_views(Z, Z[0]), ["(2, 3, 4)", "(3, 4)", "(size, slices)"]),
+    (lambda: loss_of_views(Z, Z[0].T, weight=1.5), ["weight=1.5"]),
+    (lambda: loss_of_views(Z, Z[0].T, num_global=3), ["num_global=3", "1 to the 2 views"]),
+    (lambda: loss_of_views(Z, Z[0].T, epsilon=0), ["epsilon=0"]),
 ]
 
 
