@@ -49,7 +49,7 @@ def test_shapes_types_number_and_a_far_start(folder_split, array_split) -> None:
 
 def test_views_of_an_image_are_rows_of_their_own(array_split) -> None:
     split = array_split.as_instances()
-    options = {"seed": 4, "repeat": True, "views": 3}
+    options = {"seed": 4, "repeat": True, "views": 3, "augment": "inception"}
     whole, late = (
         passes(pipeline(split, 8, 6, True, start_step=n, **options).take(8 - n))[0] for n in (0, 5)
     )
