@@ -4,17 +4,17 @@ them in torch, with given slices in place of those that they draw.
     python -m tests.golden.record_visreg LIGHTLY STABLE_PRETRAINING
 
 LIGHTLY is the unpacked wheel lightly==1.6.0; STABLE_PRETRAINING the file
-stable_pretraining/methods/visreg.py of rbalestr-lab/stable-pretraining, commit e96c557, of which
-the two classes alone are run: the wheel 0.1.8 does not have it yet.
+stable_pretraining/methods/visreg.py of rbalestr-lab/stable-pretraining, commit e96c557: the wheel
+0.1.8 does not have it yet.
 """
 
-import ast
 import json
-import math
+import runpy
 import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -38,16 +38,10 @@ def of_lightly(z: Any) -> Any:
 
 
 def of_stable_pretraining(z: Any) -> Any:
-    nodes = ast.parse(Path(sys.argv[2]).read_text("utf-8")).body
-    loss, model = (
-        next(node for node in nodes if getattr(node, "name", "") == name)
-        for name in ("VISRegLoss", "VISReg")
-    )
-    model.bases = []  # its static function alone is called
-    space = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
-    space |= {"Optional": Any, "VISRegOutput": Any}
-    exec(compile(ast.Module([loss, model], []), sys.argv[2], "exec"), space)
-    return space["VISReg"]._compute_loss(z, NUM_GLOBAL, space["VISRegLoss"](7), WEIGHT)[0]
+    for name in ("timm", "transformers.utils", "stable_pretraining", "stable_pretraining.backbone"):
+        sys.modules[name] = MagicMock(Module=object, ModelOutput=object)
+    peer = runpy.run_path(sys.argv[2])
+    return peer["VISReg"]._compute_loss(z, NUM_GLOBAL, peer["VISRegLoss"](7), WEIGHT)[0]
 
 
 def recorded(loss: Any) -> dict[str, Any]:
