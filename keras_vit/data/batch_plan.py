@@ -29,6 +29,7 @@ class BatchPlan:
         size: Height and width.
         layers: What changes images after `augmentation`, in training alone.
         columns: Of a batch's labels; None for integers.
+        batch_size: Rows of a batch, of which each image has `views`, one after another.
     """
 
     split: Split
@@ -46,6 +47,12 @@ class BatchPlan:
     cache: bool | None
     repeat: bool
     start_step: int
+    views: int = 1
+
+    @cached_property
+    def pass_rows(self) -> int:
+        """The rows of a pass: each is a position of the stream, with random numbers of its own."""
+        return self.views * len(self.source)
 
     @cached_property
     def source(self) -> Split:
@@ -184,6 +191,8 @@ def check_band_plan(
 
 def check_map_plan(plan: BatchPlan) -> None:
     """Raises a ValueError for what would move or mix images, and not the maps of their labels."""
+    if not plan.split.per_pixel:
+        return
     if plan.training and (plan.layers or any(plan.alphas)):
         what = "layers and callables change" if plan.layers else "mixup and CutMix mix"
         raise ValueError(
@@ -206,9 +215,10 @@ def check_mixing(alphas: tuple[float, float], layers_mix: bool, columns: int | N
         )
 
 
-def check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int) -> None:
-    if not isinstance(batch_size, Integral) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r} must be an integer, 1 or more")
+def check_numbers(batch_size: int, seed: int, repeat: bool, start_step: int, views: int) -> None:
+    for name, value in (("batch_size", batch_size), ("views", views)):
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name}={value!r} must be an integer, 1 or more")
     if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} must be an integer, 0 or more")
     if start_step < 0 or (start_step and not repeat):

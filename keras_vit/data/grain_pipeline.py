@@ -59,7 +59,7 @@ class GrainBatches(grain.IterDataset):
         """Batches per pass; None for endless passes, or if undecodable files are left out."""
         if self._plan.repeat or self._plan.source.skips:
             return None
-        return -(-len(self._plan.source) // self._plan.batch_size)
+        return -(-self._plan.pass_rows // self._plan.batch_size)
 
     def __len__(self) -> int:
         if self.num_batches is None:
@@ -82,7 +82,7 @@ class GrainBatches(grain.IterDataset):
         return iter(self._kept.to_iter_dataset())
 
     def _read(self, number: int) -> grain.DatasetIterator:
-        plan, count = self._plan, len(self._plan.source)
+        plan, count = self._plan, self._plan.pass_rows
         skipped = plan.start_step if plan.source.skips else 0
         begin, end = number * count, (number + 1) * count
         if plan.repeat:
@@ -153,9 +153,9 @@ class _Examples:
         """Return the prepared image; None where it cannot be decoded and is left out."""
         plan, split = self._plan, self._source
         position = int(position)
-        epoch, place = divmod(position, len(split))
+        epoch, place = divmod(position, plan.pass_rows)
         with self._one_thread:
-            index = int(self._order(epoch)[place])
+            index = int(self._order(epoch)[place // plan.views])
         crop, draws = None, {}
         if plan.training:
             with self._one_thread:
@@ -188,7 +188,7 @@ class _Examples:
         if self._needed is None:
             return True
         size, row = self._plan.batch_size, place % self._plan.batch_size
-        is_full = self._plan.repeat or place - row + size <= len(self._source)
+        is_full = self._plan.repeat or place - row + size <= self._plan.pass_rows
         return not is_full or row in self._needed
 
     def together(self, examples: Sequence[_Example]) -> tuple[np.ndarray, np.ndarray]:

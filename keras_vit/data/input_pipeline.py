@@ -42,6 +42,7 @@ def pipeline(
     cache: bool | None = False,
     repeat: bool = False,
     start_step: int = 0,
+    views: int = 1,
 ) -> Any:
     """Batches of images and labels for `fit`, `evaluate` and `predict` on any backend.
 
@@ -83,6 +84,8 @@ def pipeline(
             decoded. They are mostly not read either, except the records of a TFDS data set in the
             pass that contains the batch. Only a folder loaded with `verify=False`, where the number
             of files that decode is unknown, is decoded from its beginning.
+        views: in training, give each image of a batch so many times, one after another, each time
+            with changes of its own: a batch has `views * batch_size` rows.
 
     Returns:
         A `tf.data.Dataset`, or Grain's `IterDataset`, of (float32 images
@@ -124,12 +127,12 @@ def pipeline(
         channels = 3 if split.bands is None else len(split.bands)
     if not training and transform.decoder:
         split = split.with_decoder(transform.decoder)
-    check_numbers(batch_size, seed, repeat, start_step)
+    check_numbers(batch_size, seed, repeat, start_step, views)
     columns = label_columns(split, num_classes)
     plan = BatchPlan(
         split=split,
         size=size,
-        batch_size=batch_size,
+        batch_size=batch_size * (views if training else 1),
         training=training,
         seed=seed,
         augmentation=augmentation,
@@ -142,9 +145,9 @@ def pipeline(
         cache=cache,
         repeat=repeat,
         start_step=start_step,
+        views=views if training else 1,
     )
-    if split.per_pixel:
-        check_map_plan(plan)
+    check_map_plan(plan)
     check_mixing(plan.alphas, any(map(mixes, plan.layers)), columns)
     if split.reader == "tensorflow":
         return tensorflow_batches(plan)

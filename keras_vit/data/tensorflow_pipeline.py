@@ -184,7 +184,7 @@ def _examples(plan: BatchPlan, start: int) -> tf.data.Dataset:
     Returns:
         (example, label, what is drawn for it, its position among those of all passes).
     """
-    count = len(plan.source)
+    count = plan.pass_rows
     first, offset = divmod(start, max(count, 1))
     if plan.repeat:
         passes = tf.data.Dataset.range(first, tf.int64.max)
@@ -197,7 +197,11 @@ def _examples(plan: BatchPlan, start: int) -> tf.data.Dataset:
 
     def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
         begin = tf.where(epoch == first, tf.constant(offset, tf.int64), 0)
-        examples = plan.source.dataset(plan.shuffle_seed, epoch, begin)
+        examples = plan.source.dataset(plan.shuffle_seed, epoch, begin // plan.views)
+        if plan.views > 1:
+            examples = examples.flat_map(
+                lambda *row: tf.data.Dataset.from_tensors(row).repeat(plan.views)
+            )
         positions = tf.data.Dataset.range(epoch * count + begin, (epoch + 1) * count)
         if not plan.training:
             draws = positions.map(lambda position: ({}, position))

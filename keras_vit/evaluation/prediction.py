@@ -342,12 +342,15 @@ def _answer_bytes(model: keras.Model) -> int:
 def pipeline_arguments(model: keras.Model) -> dict[str, Any]:
     """Return the arguments of `data.pipeline` that a model decides: image shape and preparation.
 
-    For a Keras model of another kind images are resized and cropped at the center.
+    For a Keras model of another kind images are resized and cropped at the center. A model that
+    learns from several views of an image decides how many they are, too.
     """
     size, channels = size_and_channels(model)
     arguments = {"image_size": size, "channels": channels}
     if _channels_first(model):
         arguments["data_format"] = "channels_first"
+    if views := getattr(model, "training_views", None):
+        arguments["views"] = views
     return {**arguments, "eval_transform": eval_transform_of(model)}
 
 

@@ -13,6 +13,7 @@ from keras_vit.training.pretraining import pretrain
 from keras_vit.training.resume import ResumableRun
 from keras_vit.training.sam import sharpness_aware
 from keras_vit.training.schedules import WarmupDecay
+from keras_vit.training.visreg import unit_slices, visreg_loss
 
 __all__ = [
     "Distillation",
@@ -32,4 +33,6 @@ __all__ = [
     "pretrain",
     "recipes",
     "sharpness_aware",
+    "unit_slices",
+    "visreg_loss",
 ]

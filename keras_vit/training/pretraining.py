@@ -1,6 +1,7 @@
-"""Pre-training without labels: every image is a class of its own (DIET and DIET-CP).
+"""Pre-training without labels: every image is a class of its own (DIET), or views agree (VISReg).
 
     images ──► model, up to pre_logits ──► length 1 ──► Linear(N), without bias ──► which image?
+      └──► views ──► model, up to pre_logits ──► projector ──► alike, and normally distributed
 
 With released weights the head learns alone at first, then together with the last blocks. The
 blocks before them are not trained, so that no gradient is computed for them.
@@ -19,7 +20,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._base.errors import check_positive
+from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.data import Splits
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.splits import IndexedSplit
@@ -29,7 +30,9 @@ from keras_vit.tasks import Classification
 from keras_vit.training import recipes
 from keras_vit.training.fitting import History, fit
 from keras_vit.training.recipes import Recipe
+from keras_vit.training.visreg import VIEWS, ViewsModel
 
+METHODS = DIET, VISREG = ("diet", "visreg")
 BLOCKS = 2  # the last ones, which are trained with released weights
 HEAD_PART = 0.1  # of the steps, in which the head is trained alone, at a rising learning rate
 RECOGNIZED = 64  # images that every epoch is validated on: are they recognized as they are?
@@ -47,7 +50,9 @@ def pretrain(
     folder: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
+    method: str = DIET,
     blocks: int | None = BLOCKS,
+    views: int = VIEWS,
     seed: int = 0,
     print_fn: Callable[[str], None] = print,
     identity: Any = None,
@@ -57,7 +62,9 @@ def pretrain(
 
     It is `keras_vit.fit` with the number of each image as its label, a linear layer without bias on
     features of length 1, and label smoothing (DIET, Ibrahim et al. 2023, 2302.10260; for released
-    weights DIET-CP, 2509.06990, where only the last blocks are trained, after the head alone).
+    weights DIET-CP, 2509.06990, where only the last blocks are trained, after the head alone). With
+    `method="visreg"` it is `keras_vit.fit` with the loss `visreg.visreg_loss` of several views of
+    each image, behind a projector, which DIET does without: for thousands of images from scratch.
     Nothing says whether the features are better afterwards: on photographs of fine-grained classes
     they often are worse. `keras_vit.curation.compare_features` measures it by labels.
 
@@ -69,22 +76,26 @@ def pretrain(
         images: A split whose labels are not used, or uint8 pixels `(n, height, width, 1 or 3)`; at
             least 2, of which no two should be the same.
         folder: For checkpoints.
-        recipe: Of all epochs; None for `"diet_cp"` with `blocks`, and `"diet"` without. Its image
-            size has to be the model's, where that is fixed.
+        recipe: Of all epochs; None for `"diet_cp"` or `"visreg_cp"` with `blocks`, and `"diet"` or
+            `"visreg"` without. Its image size has to be the model's, where that is fixed.
+        method: `"diet"` or `"visreg"`.
         blocks: How many of the last blocks are trained, with all that follows them, after the head
             alone for a tenth of the steps; None for the whole model, from the first step on.
-        seed: Of the head, the order of images and augmentation.
+        views: How many views of each image VISReg compares; a batch has so many rows per image.
+        seed: Of the head, the order of images, augmentation and slices.
         print_fn: Prints a line.
         identity: What else must agree for a checkpoint to belong to the run, as JSON values.
         **options: Further arguments of `keras_vit.fit`, such as `checkpoint_seconds`.
 
     Returns:
-        The history of all epochs. `val_accuracy` is the part of 64 images that are recognized as
-        they are; it says that something is learned, and not whether it is of use.
+        The history of all epochs. DIET's `val_accuracy` is the part of 64 images that are
+        recognized as they are; it says that something is learned, and not whether it is of use.
+        VISReg's `val_loss` is that of its regularizers on them: it stays high where all are alike.
 
     Raises:
         ValueError: There are fewer than two images; they are records or may be skipped; the model
-            does not have so many blocks, or one vector per image; or a number is out of range.
+            does not have so many blocks, or one vector per image; the method is unknown, or VISReg
+            is to run in several processes; or a number is out of range.
 
     Example:
 
@@ -98,10 +109,18 @@ def pretrain(
     >>> len(history["loss"])
     10
     """
+    check_choice(method, "method", METHODS)
     if recipe is None:
-        recipe = recipes.get("diet" if blocks is None else "diet_cp")
+        recipe = recipes.get(method if blocks is None else f"{method}_cp")
     split = _instances(images)
-    network = _network(model, len(split), seed)
+    backbone = _backbone(model)
+    network: SharedModel
+    if method == VISREG:
+        network = ViewsModel.on(model, backbone, views, seed)
+    else:
+        network = _classifier(model, backbone, len(split), seed)
+    network.task, network.eval_transform = split.task, model.eval_transform
+    network.data_format = model.data_format
     trained = None if blocks is None else _last_layers(model, blocks)
     few = split.take(range(min(len(split), RECOGNIZED)))
     splits = Splits("images", (), {"train": split, "val": few})
@@ -109,6 +128,9 @@ def pretrain(
     sums = hashlib.sha256(b"".join(split.digests().tolist())).hexdigest()
     options = {"monitor": None, **options, "seed": seed, "print_fn": print_fn}
     options["identity"] = {"identity": identity, "images": sums, "blocks": blocks}
+    if method == VISREG:
+        options["identity"] |= {"method": method, "views": views}
+        print_fn(f"{views} views of each image")
     before = [(layer, layer.trainable) for layer in model._flatten_layers()]
     model.trainable = True
     histories = []
@@ -142,14 +164,19 @@ def _instances(images: Any) -> IndexedSplit:
     return images.as_instances()
 
 
-def _network(model: ImageModel, count: int, seed: int) -> SharedModel:
-    """Return the classifier of `count` images, on the layers of the model."""
+def _backbone(model: ImageModel) -> keras.Model:
+    """Return the model from images to one vector each."""
     backbone = model.feature_model("pre_logits")
     if len(backbone.output_shape) != 2:
         raise ValueError(
             f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
             'vector. Build it with pooling="token", "gap" or "map".'
         )
+    return backbone
+
+
+def _classifier(model: ImageModel, backbone: keras.Model, count: int, seed: int) -> SharedModel:
+    """Return the classifier of `count` images, on the layers of the model."""
     unit = keras.layers.UnitNormalization(dtype="float32", name="unit_length")
     # As torch's Linear begins, with which the papers were made.
     initial = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
@@ -157,9 +184,7 @@ def _network(model: ImageModel, count: int, seed: int) -> SharedModel:
         count, use_bias=False, kernel_initializer=initial, dtype="float32", name="head"
     )
     outputs = head(unit(backbone.output))
-    network = SharedModel.of(model, backbone.input, outputs, f"{model.name}_instances")
-    network.eval_transform, network.data_format = model.eval_transform, model.data_format
-    return network
+    return SharedModel.of(model, backbone.input, outputs, f"{model.name}_instances")
 
 
 def _last_layers(model: ImageModel, blocks: int) -> frozenset[str]:

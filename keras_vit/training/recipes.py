@@ -557,6 +557,29 @@ RECIPES["diet"] = replace(
     learning_rate=1e-3,
     label_smoothing=0.8,
 )
+RECIPES["visreg"] = Recipe(
+    source="VISReg (2606.02572): rate, batch, clipping and crops of the authors' configuration for "
+    "10,000 images; epochs and warm-up as stable-pretraining compares methods on them; the changes "
+    "of colors are DeiT III's. For keras_vit.training.pretrain; a batch has 4 views per image.",
+    hardware="A GPU; on two CPU cores days, but for images of few pixels. Released weights are far "
+    "better wherever there are some.",
+    model=size_arguments("ViT-Ti/16"),
+    image_size=224,
+    batch_size=64,
+    epochs=200,
+    learning_rate=1e-3,
+    end=1e-6,
+    warmup=0.05,
+    label_smoothing=0.0,
+    scaling="sqrt",
+    augmentation=Augmentation(min_area=0.3, three_augment=True),
+)
+RECIPES["visreg_cp"] = replace(
+    RECIPES["visreg"],
+    source="VISReg for the last blocks of released weights; rate and epochs are those of DIET-CP.",
+    epochs=RECIPES["diet_cp"].epochs,
+    learning_rate=RECIPES["diet_cp"].learning_rate,
+)
 
 # ViT paper, table 4: steps, warm-up, learning rate and the learning rates to try. Warm-up and
 # learning rate are those of big_vision's configs/transfer.py, where it has the task (for B/32).

@@ -20,6 +20,7 @@ from keras_vit_cli.options.option import (
 from keras_vit_cli.options.shared import BATCH, EPOCHS, PIXELS, RATE, SEED
 
 NONE = "none"  # no weights, or no labels
+AUTO = "auto"
 BETTER, AFTER = KEPT = ("better", "after")
 CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
@@ -76,6 +77,12 @@ class PretrainOptions:
     image_size: int | None = in_model(
         "resize images to this height and width (default: the model's)", None, PIXELS
     )
+    method: str = in_recipe(
+        "what is learned: which image it is (diet); that views of an image are alike, and images "
+        "are spread (visreg); or visreg from 5,000 images on without weights, and else diet (auto)",
+        AUTO,
+        choices=(AUTO, "diet", "visreg"),
+    )
     blocks: int | None = in_recipe(
         "train this many of the last blocks, after the head alone; all of them without weights "
         "(default: 2)",
@@ -83,7 +90,9 @@ class PretrainOptions:
         Integers(1, 1000),
     )
     epochs: int | None = in_recipe(
-        "number of passes over the images (default: 150; without weights 1000)", None, EPOCHS
+        "number of passes over the images (default: 150; without weights 1000, or 200 of visreg)",
+        None,
+        EPOCHS,
     )
     budget: float | None = in_recipe(
         "time that training may take, about: 90s, 10m, 2h; fewer epochs where that is too little",
@@ -91,7 +100,12 @@ class PretrainOptions:
         metavar="TIME",
         type=duration,
     )
-    batch_size: int = in_recipe("number of images per batch", 32, BATCH)
+    batch_size: int | None = in_recipe(
+        "number of images per batch, of each of which visreg has four views (default: 32, or 64 of "
+        "visreg)",
+        None,
+        BATCH,
+    )
     learning_rate: float | None = in_recipe(
         "peak learning rate (default: 0.0001; without weights 0.001)", None, RATE
     )

@@ -38,17 +38,19 @@ from keras_vit.tasks import Classification
 from keras_vit.training import pretrain as train_on_instances
 from keras_vit.training import recipes
 from keras_vit.training.measured_fit import STEP_COST, passes_within
-from keras_vit.training.pretraining import BLOCKS
+from keras_vit.training.pretraining import BLOCKS, DIET, VISREG
 from keras_vit.training.training_set import note_images, some_of, without_copies
+from keras_vit.training.visreg import VIEWS
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
-from keras_vit_cli.options.pretrain import AFTER, BETTER, NONE, PretrainOptions
+from keras_vit_cli.options.pretrain import AFTER, AUTO, BETTER, NONE, PretrainOptions
 from keras_vit_cli.pretrain.pretrain_report import conclusion, markdown, rows_of
 from keras_vit_cli.printing import print_next, print_text, print_unreadable
 from keras_vit_cli.train.record import begin
 
 RESULTS = ("model.keras", "config.json", "report.json", "report.md")
 DEFAULT_MODEL = "ViT-Ti/16"
+MANY = 5000  # images, from which on "auto" takes VISReg where there are no weights
 MOST = 5000  # labeled images that vote, and that are scored
 LEAST = 20  # that are scored: of fewer, chance alone makes large differences
 
@@ -139,12 +141,14 @@ def _run(job: Pretraining, folder: Path) -> None:
     first = _features(before, images)  # and what does not fit is said before any training
     after = before.copy()
     after.seen_images = before.seen_images
-    recipe = _recipe(job, after, len(images.train), folder / "checkpoints")
+    method = _method(job, len(images.train))
+    recipe = _recipe(job, method, after, len(images.train), folder / "checkpoints")
     history = train_on_instances(
         after,
         images.train,
         folder / "checkpoints",
         recipe=recipe,
+        method=method,
         blocks=_blocks(job),
         seed=job.seed,
         print_fn=lambda line: print_text(in_options(line, "pretrain")),
@@ -163,6 +167,7 @@ def _run(job: Pretraining, folder: Path) -> None:
         "kept": "after" if is_kept else "before",
         "weights": job.weights,
         "keep": job.keep,
+        "method": method,
         "images": len(images.train),
         "copies": images.copies,
         "unreadable": dict(images.unreadable),
@@ -178,6 +183,18 @@ def _run(job: Pretraining, folder: Path) -> None:
         better.save(temporary)
     write_text(folder / "report.json", json.dumps(facts, indent=2))
     write_text(folder / "report.md", markdown(facts))
+
+
+def _method(job: Pretraining, count: int) -> str:
+    """Return the method; "auto" takes VISReg for many images without weights."""
+    if job.method != AUTO or job.weights != NONE:
+        return DIET if job.method == AUTO else job.method
+    method = VISREG if count >= MANY else DIET
+    print_text(
+        f"method: {method}, with {counted(count, 'image')} and random weights; released weights, "
+        "where they suit the images, are far better"
+    )
+    return method
 
 
 def _blocks(job: Pretraining) -> int | None:
@@ -204,13 +221,15 @@ def _first_model(job: Pretraining) -> ImageModel:
     return model
 
 
-def _recipe(job: Pretraining, model: ImageModel, count: int, folder: Path) -> recipes.Recipe:
+def _recipe(
+    job: Pretraining, method: str, model: ImageModel, count: int, folder: Path
+) -> recipes.Recipe:
     """Return the recipe with the options of the job, and with the epochs that its budget allows."""
-    recipe = recipes.get("diet" if job.weights == NONE else "diet_cp")
+    recipe = recipes.get(method if job.weights == NONE else f"{method}_cp")
     size: Any = model.image_size
-    changes: dict[str, Any] = {"image_size": max(size), "batch_size": job.batch_size}
-    changes |= {n: v for n in ("epochs", "learning_rate") if (v := getattr(job, n)) is not None}
-    recipe = replace(recipe, **changes)
+    names = ("epochs", "learning_rate", "batch_size")
+    changes = {name: value for name in names if (value := getattr(job, name)) is not None}
+    recipe = replace(recipe, image_size=max(size), **changes)
     if job.budget is None:
         return recipe
     depth = sum(layer.name.startswith("block_") for layer in model.layers)
@@ -219,7 +238,8 @@ def _recipe(job: Pretraining, model: ImageModel, count: int, folder: Path) -> re
     # A step is a pass forward, and one of twice the cost back through what is trained.
     cost = 1 + (STEP_COST - 1) * part
     passes = passes_within(model, recipe, job.budget, folder / "plan.json", cost)
-    epochs = int(np.clip(passes / count, 1, recipe.epochs))
+    views = VIEWS if method == VISREG else 1
+    epochs = int(np.clip(passes / (views * count), 1, recipe.epochs))
     print_text(f"budget: {epochs} of {recipe.epochs} epochs")
     return replace(recipe, epochs=epochs)
 

@@ -7,6 +7,7 @@ from keras_vit._base.errors import counted
 from keras_vit.evaluation.markdown import inline, table
 
 _NAMES = {"knn": "k-NN", "probe": "linear probe"}
+_METHODS = {"diet": "each a class of its own", "visreg": "views of each compared by VISReg"}
 _PARTS = ("accuracy", "balanced_accuracy", "mean_average_precision")  # shown in per cent
 HEADER = ("", "before", "after", "difference", "95 % interval")
 
@@ -84,7 +85,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
     blocks = "the whole model" if facts["blocks"] is None else f"the last {facts['blocks']} blocks"
     lines += [
         f"Trained: {blocks}, for {counted(facts['epochs'], 'epoch')} of "
-        f"{counted(facts['images'], 'image')}, each a class of its own. Left out: "
+        f"{counted(facts['images'], 'image')}, {_METHODS[facts['method']]}. Left out: "
         f"{counted(facts['copies'], 'copy', 'copies')} of other images, "
         f"{counted(len(facts['unreadable']), 'file')} that cannot be read.",
         "",

@@ -45,12 +45,16 @@ def inside(here: Path) -> Path:
     return here
 
 
+METHODS: list[str] = []  # that training was called with
+
+
 def stub(monkeypatch: pytest.MonkeyPatch, becomes: str | None = None) -> list[Any]:
     """Training leaves the weights as they are, or makes them those of another file."""
     calls: list[Any] = []
 
     def train(model: Any, images: Any, folder: Path, **options: Any) -> dict[str, list[float]]:
         calls.append(images)
+        METHODS.append(options["method"])
         if becomes is not None:
             model.set_weights(keras_vit.load(becomes, num_classes=0).get_weights())
         return {"loss": [1.0]}
@@ -105,6 +109,11 @@ def test_a_whole_call_and_what_follows(
     assert "no labels: kept the trained weights, and nothing says that they are better" in printed
     assert facts()["comparison"] is None
     stub(monkeypatch)
+    for most, more, method in ((999, "", "diet"), (9, "", "visreg"), (9, "--method diet", "diet")):
+        monkeypatch.setattr(pretrain_command, "MANY", most)
+        printed = command(f"{words} --keep after --labels none --overwrite {more}")
+        assert METHODS[-1] == facts()["method"] == method
+        assert ("released weights, where they suit" in printed) == (not more)
     command(f"{PRETRAIN} --out again --weights out --image-size 32 --keep after --labels none")
     assert "there is nothing to resume" in command(f"{PRETRAIN} --out again --resume")
     # A score of images that the weights were made with would say nothing.
@@ -130,11 +139,12 @@ def test_what_cannot_be_told_is_refused(inside: Path, command: Command) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_process_ends_with_the_same_weights(inside: Path) -> None:
+@pytest.mark.parametrize("method", ["diet", "visreg"])
+def test_a_killed_process_ends_with_the_same_weights(inside: Path, method: str) -> None:
     photos, printed = sums(inside / "photos"), inside / "printed"
 
     def start(more: str) -> processes.WarmProcess:
-        words = f"{PRETRAIN} --labels none --keep after {more}"
+        words = f"{PRETRAIN} --labels none --keep after --method {method} {more}"
         return processes.start("-m keras_vit_cli", *words.split(), printed=printed)
 
     whole = start("--out whole")

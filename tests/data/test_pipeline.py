@@ -52,6 +52,22 @@ def test_shapes_types_number_and_a_far_start(folder_split, array_split) -> None:
     assert time.monotonic() - started < 60  # a nanosecond for each would be 57 days
 
 
+def test_views_of_an_image_are_rows_of_their_own(array_split) -> None:
+    split = array_split.as_instances()
+    options = {"seed": 4, "repeat": True, "views": 3, "augment": "inception"}
+    whole, late = (
+        passes(pipeline(split, 8, 6, True, start_step=n, **options).take(8 - n))[0] for n in (0, 5)
+    )
+    np.testing.assert_array_equal(late, whole[5 * 18 :])
+    # The order is that without views, across the border of passes, and no two views are equal.
+    once = passes(pipeline(split, 8, 6, True, seed=4, repeat=True).take(8))[0]
+    np.testing.assert_array_equal(whole[:, -1], once[:, -1].repeat(3))
+    assert len(np.unique(whole, axis=0)) > 0.9 * len(whole)
+    finite = pipeline(split, 8, 6, True, seed=4, views=3)
+    assert (len(finite), len(passes(finite)[0])) == (4, 60)
+    assert len(passes(pipeline(split, 8, 6, views=3))[0]) == 20  # evaluation has one
+
+
 @pytest.mark.parametrize("cache", [False, True])
 def test_evaluation_keeps_order_and_pixels(folder_split, array_split, cache: bool) -> None:
     images, labels = array_split.as_arrays()
@@ -212,6 +228,7 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline", {"augment": "strong"}, "augment='strong' is not known. Give one of: 'inception'"),
     ("pipeline", {"eval_transform": "no"}, "eval_transform='no' is not known. Give one of: 'crop'"),
     ("pipeline", {"start_step": 3}, "start_step=3 must be 0 or more, and 0 without repeat=True"),
+    ("pipeline", {"views": 0}, "views=0 must be an integer, 1 or more"),
     ("pipeline", {"channels": 4}, "channels=4 must be 3"),
     ("pipeline", {"of": ROWS, "num_classes": 5}, f"rows of 3 numbers already: {LEAVE_OUT}"),
     ("mixing", {"augment": MIXUP}, "num_classes"),

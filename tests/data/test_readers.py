@@ -31,6 +31,7 @@ WAYS: list[dict[str, Any]] = [
     {"eval_transform": "crop", "channels": 1},
     {"eval_transform": EvalTransform("timm_center", 0.9, "bicubic")},
     {"training": True, "augment": MIXED, "num_classes": 2, "cache": True},
+    {"training": True, "views": 2, "repeat": True, "start_step": 3, "cache": True},
 ]
 
 
