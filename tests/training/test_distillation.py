@@ -1,4 +1,4 @@
-"""Distillation: the papers' losses, who learns from whom, the command; training without labels."""
+"""Distillation: the papers' losses, who learns from whom, and the command."""
 
 import functools
 import itertools
