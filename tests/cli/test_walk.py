@@ -23,10 +23,6 @@ APPLICATION = f"{OURS}_cli"
 MOST_TO_THE_LOSS, MOST_TO_A_VARIABLE = 40, 14
 
 
-class AtTheLossError(Exception):
-    """Stops the training where its loss is computed."""
-
-
 def name(frame: FrameType) -> str:
     """A function of ours, without the comprehensions in it; empty for those of others."""
     file = frame.f_code.co_filename
@@ -51,13 +47,13 @@ def test_from_the_command_to_the_loss(tmp_path: Path, monkeypatch: pytest.Monkey
     def stop(*_: Any, **__: Any) -> None:
         sys.setprofile(None)
         walk.update(waiting(sys._getframe()))
-        raise AtTheLossError
+        raise AssertionError("here the loss is computed")
 
     monkeypatch.setattr(keras.losses.Loss, "__call__", stop)
-    options = parse(["train", "--data", "digits", "--out", str(tmp_path / "run"), "--steps", "2"])
+    options = parse(f"train --data digits --steps 2 --out {tmp_path / 'run'}".split())
     sys.setprofile(enter)
     try:
-        with pytest.raises(AtTheLossError):
+        with pytest.raises(AssertionError, match="here the loss is computed"):
             cli.run(options)
     finally:
         sys.setprofile(None)
