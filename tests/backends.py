@@ -24,13 +24,12 @@ HOMES = {
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
     "keras_vit/exporting/smallest.py": BACKENDS,  # whose tests stand in tests/exporting
-    "tests/cli/test_cli.py::test_train_writes_everything": ("jax",),
+    "tests/cli/test_tasks.py::test_train_writes_everything": ("jax",),
     "tests/cli/test_kills.py": BACKENDS,
     "tests/data/test_preprocessing.py::test_commands_read_the_data_of_other": BACKENDS,
     "tests/distribution/test_two_processes.py": BACKENDS,
     "tests/docs/": BACKENDS,
     "tests/examples/": BACKENDS,
-    "tests/exporting/test_bands.py": BACKENDS,
     "tests/exporting/test_every_kind.py": BACKENDS,
     "tests/exporting/test_formats.py::test_a_file_averages_over_the_views": BACKENDS,
     "tests/evaluation/test_many_classes.py": BACKENDS,

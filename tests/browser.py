@@ -26,17 +26,19 @@ def opened(
     assert all(url.startswith(tuple(sources)) for url in requests)
 
 
-def assert_fits_and_can_be_read(page: Any, width: int) -> None:
-    """Nothing sticks out of a window of that width, and no letter is smaller than 14 pixels."""
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    outside = page.evaluate(
-        "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
-        " && (e.getBoundingClientRect().right > innerWidth + 0.5"
-        " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
-    )
-    assert outside == []
-    smallest = page.evaluate(
-        "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
-        ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
-    )
-    assert smallest >= 14
+def assert_fits_and_can_be_read(page: Any, *widths: int) -> None:
+    """Nothing sticks out of a window of these widths, and no letter is smaller than 14 pixels."""
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        outside = page.evaluate(
+            "[...document.body.querySelectorAll('*')].filter(e => e.getClientRects().length"
+            " && (e.getBoundingClientRect().right > innerWidth + 0.5"
+            " || e.getBoundingClientRect().left < -0.5)).map(e => e.outerHTML.slice(0, 90))"
+        )
+        assert outside == []
+        smallest = page.evaluate(
+            "Math.min(...[...document.body.querySelectorAll('*')].filter(e => e.innerText)"
+            ".map(e => parseFloat(getComputedStyle(e).fontSize)))"
+        )
+        assert smallest >= 14

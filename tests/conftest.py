@@ -123,14 +123,45 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
             return processes.run(code, *arguments, printed=tmp_path / f".printed{next(number)}")
         environment = dict(os.environ, PYTHONPATH=str(REPOSITORY))
         environment["KERAS_BACKEND"] = backend or keras.backend.backend()
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        options = {"capture_output": True, "text": True, "timeout": 600}
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, env=environment, **options)
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout
 
     return run
+
+
+class Command:
+    """`keras-vit` in this process; `error` is what the last call wrote to standard error."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys, self.error = capsys, ""
+
+    def __call__(self, words: Any, *more: object, status: int = 0) -> str:
+        """Checks the status; returns what was printed, or the error of 2. `more` holds spaces."""
+        from keras_vit_cli import commands  # what most tests do not need
+
+        self._capsys.readouterr()
+        actual = commands.main([*words.split(), *map(str, more)])
+        printed, self.error = self._capsys.readouterr()
+        assert actual == status, printed + self.error
+        if status != 2:
+            return printed
+        assert "Traceback" not in self.error
+        lines = [line for line in self.error.splitlines() if not line.startswith("  ")]
+        assert lines[-1].startswith("keras-vit: ")  # and further lines of it are indented
+        return self.error
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which is empty, and where downloads would be."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    return tmp_path

@@ -73,8 +73,7 @@ def start(
     """
     _start_forkserver()
     process = _context.Process(
-        target=_run,
-        args=(code, arguments, str(printed), str(cwd or Path.cwd()), environment),
+        target=_run, args=(code, arguments, str(printed), str(cwd or Path.cwd()), environment)
     )
     process.start()
     return WarmProcess(process, printed)

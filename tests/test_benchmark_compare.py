@@ -2,13 +2,12 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import _page, _quick, _report, compare, performance
+from benchmarks import _quick, _report, compare
 from benchmarks._rounds import Result
 from benchmarks._work import Work
 
@@ -57,14 +56,3 @@ def test_the_small_form_fails_when_a_recorded_ratio_is_lost(tmp_path: Path, caps
         assert words in capsys.readouterr().out
         if record:
             assert json.loads(file.read_text()) == {"training jax": 2.0}
-
-
-def test_measurements_of_the_page_are_commands_that_are_accepted() -> None:
-    for arguments in performance.MEASUREMENTS.values():
-        options = compare.arguments_parser().parse_args(arguments)
-        assert all(compare.parse_contestant(text) for text in options.contestants)
-        # A long command continues on the next line.
-        lines = _page.command(arguments).splitlines()
-        assert max(map(len, lines)) <= 100
-        command = shlex.split("\n".join(lines).replace("\\\n", " "))
-        assert command == ["python", "-m", "benchmarks", "compare", *arguments]

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,7 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 @pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files(
-    name: str, count: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_damaged_files(name: str, count: int, tmp_path: Path, tmp_path_factory: Any) -> None:
     printed, words = tmp_path / "printed", (name, str(count), "0")
     # Hypothesis reads the constants of all our modules, in each process anew without its folder.
     constants = {"HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path_factory.getbasetemp() / "constants")}

@@ -13,9 +13,9 @@ import keras_vit
 from keras_vit import data, tasks
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.exporting.formats import format_of_path
-from keras_vit_cli import commands
 from tests import bank
 from tests.cli.helpers import color_photos
+from tests.conftest import Command
 
 OLD = "average_views compile_model export_model from_checkpoint load_model CheckpointError MixerB16"
 
@@ -60,14 +60,13 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
         keras_vit.predict(model, "nowhere")
 
 
-def test_predict_answers_as_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_predict_answers_as_the_command(command: Command) -> None:
     model = bank.tiny(num_classes=3, task=tasks.Classification(("a", "b", "c")))
     model.save("model.keras")
     photos = color_photos(Path("photos"), 4)
     Path("table.csv").write_text("file,other\n" + f"{next(photos.rglob('*.jpg'))},1\n")
-    words = "predict model.keras photos --top 2 --out rows.jsonl"
-    assert commands.main(words.split()) == 0
+    command("predict model.keras photos --top 2 --out rows.jsonl")
     expected = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     files = [row["file"] for row in expected]
     for given in ("photos", files):

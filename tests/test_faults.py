@@ -89,9 +89,7 @@ def result(folder: Path, command: str) -> list[np.ndarray]:
 Disturb = Callable[[Path], AbstractContextManager[Any]]
 
 
-def survives(
-    command: str, start: Path, folder: Path, faults: Callable[[int], list[Disturb]]
-) -> None:
+def survives(command: str, start: Path, folder: Path, faults: Any) -> None:
     """Disturbs a command, once in each of as many tries, by what `faults` has for its writes."""
     first, more = COMMANDS[command]
     mine, trains = sums(start), command.startswith("train")

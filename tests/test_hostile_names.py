@@ -12,15 +12,15 @@ import pytest
 from keras_vit import data, tasks
 from keras_vit._base.errors import printable
 from keras_vit.evaluation import classification_report
-from keras_vit_cli import commands as cli
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.run_files import write_report
+from tests.cli.helpers import HOSTILE as NAMES
 from tests.cli.helpers import save_tiny
+from tests.conftest import Command
+from tests.data.image_fixtures import plain, write
 from tests.evaluation.outcomes import results_of_classes
-from tests.hostile import NAMES
 from tests.inspection.pages import Elements
 
-image = pytest.importorskip("PIL.Image")
 PLAIN = tuple(f"class {i}" for i in range(len(NAMES)))
 LABELS = np.arange(2 * len(NAMES)) % len(NAMES)
 LOGITS = 9.0 * np.eye(len(NAMES))[np.roll(LABELS, 1)]  # all wrong
@@ -45,45 +45,28 @@ def test_what_is_printable() -> None:
         printable(name).encode()  # no surrogate is left
 
 
-@pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_predict(monkeypatch: Any, tmp_path: Path, command: Command) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
     # JSON, and so .keras, holds no bytes that are not UTF-8.
     options = {"task": tasks.Classification(NAMES[:-1]), "input_shape": (8, 8, 3)}
-    return save_tiny(tmp_path_factory.mktemp("models") / "m.keras", **options)
-
-
-@pytest.fixture
-def photographs(tmp_path: Path) -> list[Path]:
-    files = [tmp_path / f"{name.replace('/', '')}.png" for name in NAMES]
-    for i, file in enumerate(files):
-        image.new("RGB", (8, 8), (9 * i, 0, 0)).save(file)
-    return files
-
-
-def test_predict(model_file: Path, photographs: list[Path], monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setenv("COLUMNS", "500")
-    broken = photographs[0].with_name("[bold]\x1b[2J.png")
-    broken.write_bytes(b"not an image")
-    files = [str(file) for file in (*photographs, broken)]
-    assert cli.main(["predict", str(model_file), *files, "--top", "99"]) == 1
-    printed = capsys.readouterr().out
+    model = save_tiny(tmp_path / "m.keras", **options)
+    contents = {f"{name.replace('/', '')}.png": plain(9 * i) for i, name in enumerate(NAMES)}
+    photos = write(tmp_path / "photos", {**contents, "[bold]\x1b[2J.png": b"not an image"})
+    files = list(map(str, photos.iterdir()))
+    printed = command("predict", model, *files, "--top", 99, status=1)
     assert printed.replace("\n", "").isprintable()
     for name in (*NAMES[:-1], *files):
         assert f" {printable(name)} " in printed
-    assert printed.count("%") == len(photographs) * (len(NAMES) - 1)
+    assert printed.count("%") == len(NAMES) * (len(NAMES) - 1)
     assert "cannot be read" in printed
 
 
-def test_errors_that_echo_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_and_reports_that_echo_a_name(command: Command) -> None:
     for name in NAMES:
-        for arguments in (["predict", f"no/{name}", "x.png"], ["plan", name], ["list", f"x{name}"]):
-            assert cli.main(arguments) == 2
-            error = capsys.readouterr().err
+        for words in (["predict", f"no/{name}", "x.png"], ["plan", name], ["list", f"x{name}"]):
+            error = command(*words, status=2)
             assert error.count("\n") == 1
             assert error.rstrip("\n").isprintable()
-
-
-def test_a_printed_report() -> None:
     lines = str(classification_report(LABELS, LOGITS, NAMES)).splitlines()
     assert lines[-1].startswith("note: ")  # it names a class
     assert all(line.isprintable() for line in lines)

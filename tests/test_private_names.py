@@ -56,9 +56,8 @@ PRIVATE: dict[str, tuple[str, str]] = {
     "_ECD_SIZE": ("zipfile", "the place of that size"),
 }
 OF_ONE_BACKEND = {"_track_variables": "torch", "_jax_state_synced": "jax", "_layout": "jax"}
-OF_ONE_BACKEND |= {
-    name: "torch" for name, row in PRIVATE.items() if row[0] in ("torch", "coremltools")
-}
+OF_TORCH = [name for name, row in PRIVATE.items() if row[0] in ("torch", "coremltools")]
+OF_ONE_BACKEND |= dict.fromkeys(OF_TORCH, "torch")
 # What is imported from within Keras: it wraps data for several devices.
 IMPORTED = "keras.src.trainers.data_adapters.get_data_adapter"
 
@@ -144,10 +143,8 @@ def exists(name: str, where: str) -> bool:
 @pytest.mark.every_backend
 def test_they_exist_and_do_what_our_steps_rely_on() -> None:
     here = keras.backend.backend()
-    rows = [
-        (name, row[0]) for name, row in PRIVATE.items() if OF_ONE_BACKEND.get(name, here) == here
-    ]
-    assert [name for name, where in rows if not exists(name, where)] == []
+    names = [name for name in PRIVATE if OF_ONE_BACKEND.get(name, here) == here]
+    assert [name for name in names if not exists(name, PRIVATE[name][0])] == []
     # `trainer/device_batches.py` wraps an adapter of data, which can be given as data.
     module, _, name = IMPORTED.rpartition(".")
     get_data_adapter = getattr(importlib.import_module(module), name)

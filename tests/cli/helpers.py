@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,22 @@ from tests import bank
 from tests.inspection.pages import Elements
 
 COLORS = ("green", "red")
+# Names that markup, a terminal, a typesetter or a shell would obey.
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "[/b]",
+    "[red]rose[/red]",
+    "photo[final]",
+    "one|two|",
+    "line\nbreak\r\n# heading",
+    "\x1b[2J\x1b]0;title\x07",
+    "\u202egnp.exe",
+    "$\\frac{1}{2$",
+    "**a** _b_ `c` ``d` [e](http://f.g) ![h](i.png) ~~j~~ &lt; <!-- \\",
+    "'; touch owned; $(touch owned) `touch owned`",
+    os.fsdecode(b"caf\xe9"),
+)
 TRAIN = "train --data photos --out run --batch-size 8 --image-size 16 --learning-rate 0.001"
 
 
@@ -88,7 +105,5 @@ def elements_of(file: str | Path) -> Elements:
 
 def page_data(file: str | Path) -> dict[str, Any]:
     """What the script of a page reads."""
-    page = Path(file).read_text("utf-8")
-    match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
-    assert match is not None
-    return json.loads(match[1])
+    data = r'<script id="data" type="application/json">(.*?)</script>'
+    return json.loads(re.search(data, Path(file).read_text("utf-8"), re.S)[1])

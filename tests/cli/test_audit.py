@@ -19,8 +19,8 @@ from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.findings import COLUMNS, audit_photos
 from keras_vit_cli.search.result_table import write_csv
 from tests.browser import assert_fits_and_can_be_read, opened
-from tests.cli.conftest import Command
 from tests.cli.helpers import elements_of, page_data, rows_of, sums, write_rows
+from tests.conftest import Command
 from tests.curation.photos import blurred, grainy, in_memory, index_of, picture, tiny_model
 from tests.inspection.pages import NAME
 
@@ -222,9 +222,7 @@ def test_decisions_are_downloaded(browser: Any, tmp_path: Path) -> None:
         def decided(name: str) -> Any:
             return page.locator(f'.photo[data-row="{index.files.index(name)}"]')
 
-        for width in (390, 1440):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert_fits_and_can_be_read(page, width)
+        assert_fits_and_can_be_read(page, 390, 1440)
         assert page.is_disabled("#download")
         wrong = decided("green/wrong.png").first
         wrong.focus()

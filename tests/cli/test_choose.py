@@ -1,7 +1,10 @@
-"""`keras-vit choose` and `train --weights auto`: from photographs to the best of some weights."""
+"""`keras-vit choose`, `train --weights auto` and `pretrain`: to the best weights by photographs."""
 
 import json
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace as Names
 from typing import Any
@@ -11,14 +14,17 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.curation import embedding, neighbors_answers, ridge_answers
+from keras_vit.curation import embedding
+from keras_vit.data.seen_images import TRAINED, VALIDATED
+from keras_vit.models import variants
 from keras_vit_cli.choose import local_weights as local
+from keras_vit_cli.pretrain import pretrain_command
 from keras_vit_cli.train.weights_choice import best_within_error
-from tests.cli.conftest import Command
-from tests.cli.helpers import color_photos, rows_of
+from tests import processes
+from tests.cli.helpers import color_photos, rows_of, sums, weights_of
+from tests.conftest import Command
 from tests.data.image_fixtures import write
 
-pytestmark = pytest.mark.usefixtures("inside")
 SIZES = {"patch_size": 4, "hidden_dim": 16, "num_heads": 2, "input_shape": (8, 8, 3)}
 CHOOSE = "choose photos --out choice --among one.keras"
 
@@ -34,6 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("inside")
 def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     more = "--layers pre_logits block_0 --poolings token --sizes 12"
     printed = command(f"{CHOOSE} other.keras {more}")
@@ -57,7 +64,8 @@ def test_weights_layers_and_sizes(command: Command, monkeypatch: pytest.MonkeyPa
         assert {**again, "images_per_second": row["images_per_second"]} == row
 
 
-def test_drawn_images_names_and_errors(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("inside")
+def test_drawn_images_and_names(command: Command) -> None:
     names = ("small/model.keras", "large/model.keras")
     for name, source in zip(names, ("one", "other"), strict=True):
         Path(name).parent.mkdir()
@@ -68,16 +76,6 @@ def test_drawn_images_names_and_errors(command: Command, monkeypatch: pytest.Mon
     for name in names:  # files of one name are told apart
         assert f" {name} " in printed  # in the table
         assert f"\n{name}, 8 pixels" in f"\n{printed}"
-    monkeypatch.setattr(embedding, "_write_rows", None)
-    write(Path("mine"), {"notes.txt": b"mine"})
-    for more, words in (
-        ("--layers block_9", "No feature 'block_9'"),
-        ("--poolings token", "--poolings has no effect"),
-        ("--out mine --overwrite", "files that are not of an earlier choice"),
-        ("--out photos/choice", "is, holds or lies in photos"),
-    ):
-        assert words in command(f"{CHOOSE} --out failed {more}", status=2)
-        assert not Path("failed").exists()
 
 
 TRAIN = "train --data photos --out run --image-size 8 --freeze-backbone --weights"
@@ -135,18 +133,118 @@ def test_the_smallest_within_one_standard_error() -> None:
     assert best_within_error(choices).parameters == 10
 
 
-def test_images_of_a_group_do_not_answer_each_other() -> None:
-    random = np.random.default_rng(0)
-    x, groups = random.normal(size=(24, 5)), np.repeat(np.arange(8), 3)
-    y = x[:, :2] + random.normal(0, 0.1, (24, 2))
-    answers = ridge_answers(x, y, penalties=[2.0], groups=groups).answers
-    ridge = pytest.importorskip("sklearn.linear_model").Ridge(2.0)
-    votes = neighbors_answers(x, y, k=1, groups=groups)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    for row, group in enumerate(groups):
-        others = groups != group
-        expected = ridge.fit(x[others], y[others]).predict(x[row : row + 1])[0]
-        assert answers[row] == pytest.approx(expected, abs=1e-8)
-        assert votes[row] == pytest.approx(y[others][(unit[others] @ unit[row]).argmax()])
-    with pytest.raises(ValueError, match="two groups at least"):
-        ridge_answers(x, y, groups=np.zeros(24))
+PRETRAIN = "pretrain photos --weights one.keras --blocks 1 --epochs 2 --batch-size 16 --out out"
+
+
+@pytest.fixture
+def one_and_blind(here: Path) -> None:
+    """Photographs, a model with a head, which must not stay, and one that does not see anything."""
+    photos = color_photos(here / "photos", 60, ".png")
+    shutil.copy(photos / "red/0.png", photos / "red/copy.png")
+    write(photos, {"red/broken.png": b"\x89PNG no", "notes.txt": b"mine"})
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer(**SIZES, depth=2, num_classes=3)
+    keras_vit.save_weights(model, "one.keras")
+    kernel = model.get_layer("patch_embedding").weights[0]
+    kernel.assign(np.zeros(kernel.shape, "float32"))
+    keras_vit.save_weights(model, "blind.keras")
+
+
+METHODS: list[str] = []  # that training was called with
+
+
+def stub(monkeypatch: pytest.MonkeyPatch, becomes: str | None = None) -> list[Any]:
+    """Training leaves the weights as they are, or makes them those of another file."""
+    calls: list[Any] = []
+
+    def train(model: Any, images: Any, folder: Path, **options: Any) -> dict[str, list[float]]:
+        calls.append(images)
+        METHODS.append(options["method"])
+        if becomes is not None:
+            model.set_weights(keras_vit.load(becomes, num_classes=0).get_weights())
+        return {"loss": [1.0]}
+
+    monkeypatch.setattr(pretrain_command, "train_on_instances", train)
+    return calls
+
+
+def facts() -> dict[str, Any]:
+    return json.loads(Path("out/report.json").read_text("utf-8"))
+
+
+@pytest.mark.usefixtures("one_and_blind")
+def test_the_better_weights_are_kept(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = stub(monkeypatch)
+    words = PRETRAIN.replace("one.keras", "blind.keras")
+    printed = command(words)
+    assert "no gain: kept blind.keras" in printed
+    assert facts()["kept"] == "before"
+    # One copy and the broken file are left out; what is compared by is not trained on.
+    images = calls[0]
+    splits = keras_vit.data.load("photos", verify=False)
+    apart = {file.name for file in splits.val.files if file.parent.name == "red"}
+    trained = {file.name for file in images.files if file.parent.name == "red"}
+    assert not apart & trained
+    assert len(images) == len({*images.digests()})
+    scored = facts()["comparison"]["scored"]
+    assert scored in (23, 24)  # a copy may be one of them
+    # A gain replaces them, and the model knows which images it was made with.
+    stub(monkeypatch, "one.keras")
+    printed = command(f"{words} --overwrite")
+    assert "a gain of k-NN and linear probe: kept the trained weights" in printed
+    model: Any = keras_vit.load("out")
+    assert (model.num_classes, facts()["kept"]) == (0, "after")
+    assert model.seen_images.counts[TRAINED] == len(images)
+    assert model.seen_images.counts[VALIDATED] in (scored, scored - 1)
+    for one, other in zip(weights_of(Path("out")), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # A loss does not, unless it is asked for.
+    stub(monkeypatch, "blind.keras")
+    assert "a loss of k-NN and linear probe: kept one" in command(f"{PRETRAIN} --overwrite")
+
+
+@pytest.mark.usefixtures("one_and_blind")
+def test_a_whole_call_and_what_follows(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = variants.Width(hidden_dim=16, depth=2, num_heads=2, mlp_dim=16)
+    monkeypatch.setitem(variants.WIDTHS, "Ti", small)
+    words = PRETRAIN.replace("--weights one.keras --blocks 1", "--weights none --image-size 16")
+    printed = command(f"{words} --epochs 1 --budget 1s --keep after --labels none")
+    assert "no labels: kept the trained weights, and nothing says that they are better" in printed
+    assert facts()["comparison"] is None
+    stub(monkeypatch)
+    for most, more, method in ((999, "", "diet"), (9, "", "visreg"), (9, "--method diet", "diet")):
+        monkeypatch.setattr(pretrain_command, "MANY", most)
+        printed = command(f"{words} --keep after --labels none --overwrite {more}")
+        assert METHODS[-1] == facts()["method"] == method
+        assert ("released weights, where they suit" in printed) == (not more)
+    command(f"{PRETRAIN} --out again --weights out --image-size 32 --keep after --labels none")
+    assert "there is nothing to resume" in command(f"{PRETRAIN} --out again --resume")
+    # A score of images that the weights were made with would say nothing.
+    error = command(f"{PRETRAIN} --out third --weights out --image-size 16", status=2)
+    assert "None of the 24 images of photos can be scored" in error
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("one_and_blind")
+@pytest.mark.parametrize("method", ["diet", "visreg"])
+def test_a_killed_process_ends_with_the_same_weights(method: str) -> None:
+    photos, printed = sums(Path("photos")), Path("printed").absolute()
+
+    def start(more: str) -> processes.WarmProcess:
+        words = f"{PRETRAIN} --labels none --keep after --method {method} {more}"
+        return processes.start("-m keras_vit_cli", *words.split(), printed=printed)
+
+    whole = start("--out whole")
+    assert whole.wait() == 0, whole.output()
+    process = start("--checkpoint-every 0")
+    while process.poll() is None and not [*Path().glob("out.partial/checkpoints/blocks/**/step-*")]:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, process.output()
+    process = start("--resume")
+    assert process.wait() == 0, process.output()
+    assert "continues with step" in process.output()
+    for one, other in zip(weights_of(Path("out")), weights_of(Path("whole")), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sums(Path("photos")) == photos
+    assert not Path("out.partial").exists()

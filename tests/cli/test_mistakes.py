@@ -7,12 +7,14 @@ import sys
 import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import keras_vit
 from keras_vit._base.errors import ReadingWarning
 from keras_vit.data import DataRangeWarning
+from keras_vit.tasks import Regression
 from keras_vit_cli import printing
 from keras_vit_cli.exit_status import message_of
 from keras_vit_cli.library_words import in_options
@@ -20,8 +22,8 @@ from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.printing import noted, short_warnings
 from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
-from tests.cli.conftest import Command
-from tests.cli.helpers import COLORS, color_photos, save_tiny
+from tests.cli.helpers import COLORS, color_photos, save_tiny, sums
+from tests.conftest import Command
 from tests.data.image_fixtures import plain, write
 
 pytestmark = pytest.mark.usefixtures("inside")
@@ -29,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("inside")
 MISTAKES = """
 trian --data photos -> 'trian' | choose from | Did you mean 'train' or
 train --data photos --epocs 3 -> --epocs | keras-vit train --help | Did you mean --epochs?
-train --data photos --lr 0.1 -> --lr | keras-vit train --help | Did you mean --learning-rate?
 train -> required: --data | --data | keras-vit train --help
 train --data phtos/ -> no folder at phtos/ | CLASS/*.jpg | Did you mean photos?
 train --data photos/gren/0.jpg -> photos/gren/0.jpg | CLASS/*.jpg | photos/green/0.jpg?
@@ -50,7 +51,7 @@ train --data photos --task ordinal -> --task has no effect | without --labels | 
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
 train --data photos --recipe fine_tune -> 'fine_tune' | No recipe | Did you mean 'finetune'
 train --data photos --freeze-backbone -> pretrained | give --weights | leave
-train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras?
+train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras
 train --data photos --model ViT-Ti/16 --weights mixer.npz -> than ViT-Ti/16 | tokens_mlp_dim | Leave
 plan ViT-B/16 --image-size 15 -> 15 x 15 pixels is smaller | one patch | 16
 plan ViT-B -> ViT-B
@@ -68,11 +69,50 @@ predict labels.txt photos/red/0.jpg -> does not have the suffix | .npz | give on
 predict m.keras photos/red/o.jpg -> no image at photos | image files | Did you mean
 predict m.keras photos/*.tiff -> does not match any file | part of a name | photos/**/*.jpg
 predict m.keras empty -> No image is in the folder empty | .jpg | Give one with
+predict m.keras photos/red/0.jpg --out a.csv --ray m.keras -> 'm.keras' is not | Give the address
+predict m.keras photos/red/0.jpg --out a.csv --ray auto --maps maps -> --ray does not make maps
+predict m.keras photos/red/0.jpg --out s3://b/a.csv --ray auto -> --out s3://b/a.csv is in a bucket
+predict m.keras s3://photos -> --ray s3://BUCKET/FOLDER
 evaluate m.keras --data photos --split tset -> 'tset' | choose from | mean 'test'?
+evaluate m.keras --data photos --split test -> --split test is not known
+evaluate m.keras -> does not say what it was trained on: give --data
+evaluate m.keras --data digits -> predicts 2 classes (green, red), and the data has 10 (0, 1,
+evaluate m.keras --data photos --knn 99 -> --knn 99 is more than the
+calibrate m.keras --data photos --split val --coverage 0.999 -> at least 999 images
+calibrate m.keras --data photos --out a.h5 -> must end in .keras
+calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
+calibrate m.keras --data digits -> predicts 2 classes
+compare m.keras --data photos --out page -> 1 model given: give two to 8
+compare m.keras m.keras --data photos --out page -> m.keras is given twice
+compare m.keras n.keras --data photos --out page -> n.keras answers regression of 1 and m.keras
+average m.keras --out one.keras -> two or more
+average m.keras m.keras --out soup.h5 -> .keras
+choose photos --among m.keras --out failed --layers block_9 -> No feature 'block_9'
+choose photos --among m.keras --out failed --poolings token -> --poolings has no effect
+choose photos --among m.keras --out mine --overwrite -> files that are not of an earlier choice
+choose photos --among m.keras --out photos/choice -> is, holds or lies in photos
+pretrain photos --weights m.keras --labels photos/few.csv --out out -> There is no table at
+pretrain photos --weights m.keras --out out -> 2 labeled images to compare the weights by | takes 20
+pretrain photos --weights m.keras --labels none --out out -> --labels none has none
+pretrain photos --weights none --blocks 1 --out out -> --blocks has no effect
+pretrain photos --weights m.keras --blocks 9 --keep after --out out -> has 1 block
+pretrain photos --weights m.keras --out mine --overwrite -> not of an earlier pretraining
+pretrain photos --weights m.keras --out photos/out -> is, holds or lies in photos
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
+export m.keras --format onnx --out x.onnx --quantize auto -> give --data
+export m.keras --format onnx --out x.onnx --quantize auto --max-flips 0 -> above 0 and at most 100
+export m.keras --format onnx --out x.onnx --quantize int8 --max-flips 1% -> without --quantize auto
+export m.keras --format torch --out r/p/1/model.pt2 --triton -> --triton is for --format onnx
+export m.keras --format onnx --out x.onnx --triton -> REPOSITORY/NAME/VERSION
+export m.keras --format onnx --out r/photos/v1/model.onnx --triton -> REPOSITORY/NAME
 search photos photos/red/0.jpg -> not an index | SHA256SUMS | keras-vit embed PHOTOS
 audit photos --out audit -> photos is not an index | sees the images | give the --model
+audit photos --model m.keras --out photos/audit -> which is read
+audit photos --masks photos --out audit -> --masks needs the --model
+audit photos --masks photos --model m.keras --index i --out audit -> --index is for labels of images
+audit photos --masks nowhere --model m.keras --out audit -> nowhere
+label photos --model m.keras --index index --out photos/label -> which is read
 """
 ROWS = [line.split(" -> ") for line in MISTAKES.strip().splitlines()]
 
@@ -99,19 +139,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = json.dumps({"command": " ".join(command)})
     write(folder, {"run.partial/config.json": config.encode()})
     save_tiny(folder / "m.keras")
+    save_tiny(folder / "n.keras", task=Regression(("weight",)))
     sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (32, 32, 3)}
-    keras_vit.save_weights(
-        keras_vit.models.MLPMixer(**sizes), folder / "mixer.npz", layout="google"
-    )
+    mixer = keras_vit.models.MLPMixer(**sizes)
+    keras_vit.save_weights(mixer, folder / "mixer.npz", layout="google")
     return folder
 
 
 @pytest.mark.parametrize(("words", "reasons"), ROWS, ids=[row[0] for row in ROWS])
 def test_a_mistake_is_explained(words: str, reasons: str, command: Command) -> None:
+    before = sums(Path())
     error = command(words, status=2)
     for part in reasons.split(" | "):
         assert part.strip() in error
     assert "KERAS_VIT_TRACEBACK" not in error  # which marks an unexpected error
+    assert sums(Path()) == before
 
 
 def test_a_run_without_tensorflow_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +166,7 @@ def test_a_run_without_tensorflow_says_so_first(monkeypatch: pytest.MonkeyPatch)
     assert "pip install 'keras3-vit[tensorflow]'" in lines[-1]
 
 
-def test_packages_are_named_before_any_work(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_are_named_before_any_work(command: Command, monkeypatch: Any) -> None:
     write(Path("tiles"), {"a/1.dcm": b"", "b/1.npy": b""})
     shutil.copy("photos/labels.csv", "labels.parquet")
     for package, words in (
@@ -137,6 +177,8 @@ def test_packages_are_named_before_any_work(
         ("openvino", "export m.keras --format openvino --out exported"),
         ("pydicom", "train --data tiles --bands all"),
         ("uvicorn", "serve m.keras"),
+        ("ray", "predict m.keras photos --out a.csv --ray auto"),
+        ("ray", "embed photos --model m.keras --out i --ray auto"),
     ):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)

@@ -24,10 +24,9 @@ from keras_vit_cli.predict import answer_files, image_paths, predict_command
 from keras_vit_cli.predict.answer_files import Csv, JsonLines
 from keras_vit_cli.predict.schema import Schema
 from tests import bank, processes
-from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of, save_tiny
+from tests.cli.helpers import HOSTILE, rows_of, save_tiny
+from tests.conftest import Command
 from tests.data.image_fixtures import IMAGE, encode, plain, write
-from tests.hostile import NAMES
 
 pytestmark = pytest.mark.usefixtures("here")
 NUMBERS: dict[str, Any] = {"units": ("kg", ""), "offset": (20.0, 1.0), "scale": (10.0, 2.0)}
@@ -56,7 +55,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def predict(models: Models, command: Command) -> Predict:
-
     def call(model: str | Path, words: str, *more: object, status: int = 0) -> str:
         model = models.get(str(model), model)
         return command("predict", model, *words.split(), *more, status=status)
@@ -139,7 +137,7 @@ def test_printed_answers_are_whole(photographs: Path, monkeypatch: Any, predict:
 @pytest.mark.parametrize("format", READ)
 def test_names_that_formats_would_obey(format: str, predict: Predict, command: Command) -> None:
     formulas = ("=1+1", "+1", "-a", "@b", "'=c", "'d")
-    names = [f"{name.replace('/', '')}.png" for name in (*NAMES, "a\rb", *formulas, " ", 'q""q')]
+    names = [f"{name.replace('/', '')}.png" for name in (*HOSTILE, "a\rb", *formulas, " ", 'q""q')]
     os.chdir(write(Path("photos"), {name: plain(i) for i, name in enumerate(names)}))
     expected = {os.fsencode(name).decode("utf-8", "backslashreplace") for name in names}
     out = Path(f"../a.{format}")
@@ -149,6 +147,11 @@ def test_names_that_formats_would_obey(format: str, predict: Predict, command: C
     files = {str(row["file"]) for row in READ[format](out)}
     assert any(file[0] in "=+-@" for file in files) == (format != "csv") == (not command.error)
     assert {from_text_cell(file) if format == "csv" else file for file in files} == expected
+    # Labels stand in one cell, between semicolons.
+    for name, message in (("a;b", "'a;b' cannot stand"), ("", "'' cannot")):
+        Csv(Schema(tasks.Classification(("x", name)), 2))
+        with pytest.raises(ValueError, match=message):
+            Csv(Schema(tasks.Multilabel(("x", name)), 2))
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
@@ -201,35 +204,22 @@ def test_parquet_appears_whole(photographs: Path, monkeypatch: Any, predict: Pre
         yield from list(predict_files(*arguments))[:3]
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(predict_command, "predict_files", stopped)
-        predict("ordinal", words, status=130)
-    assert not [*Path().glob("*.parquet"), *Path().glob(".*")]
-
     def overtaken(*arguments: Any) -> Any:
         yield from predict_files(*arguments)
         Path("a.parquet").touch()  # by another program
 
-    with monkeypatch.context() as patch:
-        patch.setattr(predict_command, "predict_files", overtaken)
-        assert "a.parquet appeared meanwhile" in predict("ordinal", words, status=2)
+    monkeypatch.setattr(predict_command, "predict_files", stopped)
+    predict("ordinal", words, status=130)
+    assert not [*Path().glob("*.parquet"), *Path().glob(".*")]
+    monkeypatch.setattr(predict_command, "predict_files", overtaken)
+    assert "a.parquet appeared meanwhile" in predict("ordinal", words, status=2)
     os.remove("a.parquet")
+    monkeypatch.setattr(predict_command, "predict_files", predict_files)
     predict("ordinal", words, status=1)
     assert parquet.ParquetFile("a.parquet").num_row_groups == 2
 
 
-def test_labels_and_models_without_a_meaning_are_refused(predict: Predict) -> None:
-    for name, message in (("a;b", "'a;b' cannot stand"), ("", "'' cannot")):
-        Csv(Schema(tasks.Classification(("x", name)), 2))
-        with pytest.raises(ValueError, match=message):
-            Csv(Schema(tasks.Multilabel(("x", name)), 2))
-    image = write(Path("photos"), {"a.png": plain(0)}) / "a.png"
-    assert "model.task = " in predict(save_tiny("m.keras", num_classes=1), str(image), status=2)
-
-
-def test_an_answer_that_is_not_a_number_is_a_row_with_a_reason(
-    photographs: Path, predict: Predict, command: Command
-) -> None:
+def test_answers_that_are_not_finite(photographs: Path, predict: Predict, command: Command) -> None:
     pytest.importorskip("pyarrow")
     model = bank.tiny(task=TASKS["regression"], num_classes=2)
     model.get_layer("head").bias.assign([3e38, 0])  # in units of the scale it is infinite
@@ -306,7 +296,7 @@ def test_images_of_a_folder_by_suffix_or_first_bytes(predict: Predict, command: 
     assert "It has 1 file that is not an image (.txt 1)" in predict("ordinal", "texts", status=2)
 
 
-def test_large_and_linked_folders(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_and_linked_folders(photographs: Path, monkeypatch: Any, models: Models) -> None:
     """The links are not followed, and what is large is not sorted and not held."""
     (photographs / "deep/circle").symlink_to(photographs.absolute())
     assert len(list(image_paths.image_paths([photographs]))) == 4
@@ -314,11 +304,15 @@ def test_large_and_linked_folders(photographs: Path, monkeypatch: pytest.MonkeyP
     files = {f"{i}.png": b"" for i in range(9)} | {"more/x.png": b"", "y.HEIC": b""}
     many = write(Path("many"), files)
     assert sorted(image_paths.image_paths([many])) == sorted(many / name for name in files)
+    # A list of a million files is read a block at a time, and answered before its end.
+    taken = itertools.count()
+    endless = (photographs / "a.png" for _ in taken)
+    answers = predict_files(keras_vit.load(models["ordinal"]), endless, batch_size=4)
+    assert len(list(itertools.islice(answers, 10))) == 10
+    assert next(taken) == 12
 
 
-def test_rows_are_in_the_file_before_the_next_is_computed(
-    photographs: Path, monkeypatch: Any, predict: Predict
-) -> None:
+def test_rows_are_written_at_once(photographs: Path, monkeypatch: Any, predict: Predict) -> None:
     """So that a kill at any moment loses those of one batch."""
     counts = []
 
@@ -373,13 +367,3 @@ def test_standard_input_and_a_terminal(models: Models, photographs: Path, tmp_pa
     text = re.sub(rb"\x1b\[[?\d;]*[A-Za-z]", b"", shown).decode()
     assert re.search(r" 4/\? +images, .*/s, 1 cannot be read", text)
     assert re.search(r"written to .*4 images, 1 cannot be read", text)
-
-
-def test_paths_are_taken_as_they_are_needed(models: Models) -> None:
-    """A list of a million files is read a block at a time, and answered before its end."""
-    write(Path(), {"a.png": plain(1)})
-    taken = itertools.count()
-    endless = (Path("a.png") for _ in taken)
-    answers = predict_files(keras_vit.load(models["ordinal"]), endless, batch_size=4)
-    assert len(list(itertools.islice(answers, 10))) == 10
-    assert next(taken) == 12

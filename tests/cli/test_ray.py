@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from keras_vit_cli.options import early_checks
 from keras_vit_cli.predict import predict_command
-from tests.cli.conftest import Command
 from tests.cli.helpers import color_photos, save_tiny, sums
+from tests.conftest import Command
 from tests.data.image_fixtures import plain, write
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("here")]
 IMAGES = int(os.environ.get("RAY_IMAGES", "2000"))  # the issue of two nodes: 20000
 
 
@@ -53,10 +52,7 @@ def photos() -> Path:
     return write(folder, {"red/77.jpg": b"\xff\xd8\xff"})
 
 
-@pytest.mark.slow
-def test_a_node_is_killed_half_way(
-    cluster: Any, photos: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_is_killed(cluster: Any, photos: Path, command: Command, monkeypatch: Any) -> None:
     pytest.importorskip("pyarrow")
     model, written, busy = save_tiny("m.keras"), 0, set()
     command("predict", model, photos, "--out", "one.parquet", status=1)
@@ -86,7 +82,6 @@ def test_a_node_is_killed_half_way(
     assert Path("two.parquet").read_bytes() == Path("one.parquet").read_bytes()
 
 
-@pytest.mark.slow
 def test_an_index_made_by_two_nodes(cluster: Any, photos: Path, command: Command) -> None:
     words = ("embed", photos, "--model", save_tiny("m.keras"), "--dtype", "float32", "--out")
     pytest.importorskip("pyarrow")
@@ -136,7 +131,6 @@ def test_images_in_a_bucket(storage: Any, cluster: Any, command: Command) -> Non
         assert reason in refused
 
 
-@pytest.mark.slow
 def test_what_a_cluster_refuses(cluster: Any, command: Command) -> None:
     model, photo = save_tiny("m.keras"), write(Path("photos"), {"a.png": plain(0)}) / "a.png"
     words = ("predict", model, photo)
@@ -147,22 +141,3 @@ def test_what_a_cluster_refuses(cluster: Any, command: Command) -> None:
     assert f"does not see {here}, which is here. Give images that every node sees" in refused
     refused = command(*words, "--ray", "127.0.0.1:1", status=2)
     assert "There is no Ray cluster at 127.0.0.1:1: [Errno 111] Connection refused" in refused
-
-
-def test_without_ray(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is refused before a cluster is looked for."""
-    photo = write(Path("photos"), {"a.png": plain(0)}) / "a.png"
-    words = ("predict", save_tiny("m.keras"), photo, "--out", "a.csv", "--ray")
-    for wrong, expected in (
-        (("m.keras",), "'m.keras' is not accepted. Give the address"),
-        (("--maps", "maps"), "--ray does not make maps"),
-        (("--windows", "own"), "--ray does not make maps"),
-        (("--out", "s3://photos/a.csv"), "--out s3://photos/a.csv is in a bucket"),
-    ):
-        assert expected in command(*words, *wrong, status=2)
-    assert "--ray s3://BUCKET/FOLDER" in command(*words[:2], "s3://photos", status=2)
-    find = early_checks.find_spec
-    monkeypatch.setattr(early_checks, "find_spec", lambda n: None if n == "ray" else find(n))
-    for more in (words, ("embed", photo.parent, "--model", "m.keras", "--out", "i", "--ray")):
-        assert "needs ray: pip install 'keras3-vit[ray]'" in command(*more, status=2)
-    assert not Path("a.csv").exists()

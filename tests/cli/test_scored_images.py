@@ -35,8 +35,9 @@ from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 from tests import bank
-from tests.cli.conftest import Command
 from tests.cli.helpers import rows_of, write_rows
+from tests.conftest import Command
+from tests.data.image_fixtures import encode, orientation, plain, write
 
 pytestmark = pytest.mark.usefixtures("here")
 NAMES, MORE = ("dark", "light"), pytest.mark.thorough
@@ -52,16 +53,15 @@ PARTS += ("choose --among model.keras --out choice --images 10000",)
 TRAIN = "train --data photos --out run --epochs 1 --recipe from_scratch_tiny --seed 7"
 
 
-def write_photo(path: Path, number: int) -> None:
+def write_photo(folder: Path, name: str, number: int) -> None:
     """An image that no other number has; its class shows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(number).integers(0, 90, (16, 16, 3))
-    Image.fromarray((pixels + 160 * (path.parent.name == "light")).astype("uint8")).save(path)
+    pixels = np.random.default_rng(number).integers(0, 90, (16, 16, 3)) + 160 * ("light" in name)
+    write(folder, {name: encode(Image.fromarray(pixels.astype("uint8")), "PNG")})
 
 
 def write_photos(folder: Path, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
-        write_photo(folder / NAMES[number % 2] / f"{number}.png", number)
+        write_photo(folder, f"{NAMES[number % 2]}/{number}.png", number)
 
 
 def contents(files: Any) -> set[str]:
@@ -114,9 +114,7 @@ def run_of(tmp_path: Path, seed: int, seen: SeenImages | None = None, **options:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(i, marks=MORE) for i in range(4, 8))])
-def test_nothing_that_a_run_used_is_scored(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path, monkeypatch: Any) -> None:
     rng, photos = np.random.default_rng(seed), tmp_path / "photos"
     write_photos(photos, 120)
     for number in rng.choice(120, 9, replace=False):  # copies, of which splits know nothing
@@ -128,11 +126,11 @@ def test_nothing_that_a_run_used_is_scored(
     if seed % 3 == 1:
         options["coverage"] = 0.8
     if seed % 4 > 1:  # the same labels from a table, by groups
-        rows = [
-            (file.relative_to(photos).as_posix(), file.parent.name, str(rng.integers(30)))
-            for file in sorted(photos.rglob("*.png"))
-        ]
-        write_rows(tmp_path / "labels.csv", ("file", "kind", "group"), *rows)
+        rows = [("file", "kind", "group")]
+        for file in sorted(photos.rglob("*.png")):
+            name = file.relative_to(photos).as_posix()
+            rows.append((name, file.parent.name, str(rng.integers(30))))
+        write_rows(tmp_path / "labels.csv", *rows)
         options["labels"] = str(tmp_path / "labels.csv")
     run = run_of(tmp_path, seed, **options)
     uses = run.images
@@ -168,9 +166,8 @@ def test_nothing_that_a_run_used_is_scored(
 
 def turned(image: Image.Image, file: Path) -> None:
     """As phones store a photograph: on its side, with a note which side is up."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    image.transpose(Image.Transpose.ROTATE_90).save(file.with_suffix(".jpg"), exif=exif)
+    turned = image.transpose(Image.Transpose.ROTATE_90)
+    turned.save(file.with_suffix(".jpg"), exif=orientation(6))
 
 
 SAVED_ANEW = {
@@ -187,13 +184,12 @@ SAVED_ANEW = {
 def test_a_photograph_that_was_saved_anew_is_not_scored(tmp_path: Path, command: Command) -> None:
     rng = np.random.default_rng(0)
     for number in range(40):
-        file = tmp_path / "photos" / NAMES[number % 2] / f"{number}.jpg"
-        file.parent.mkdir(parents=True, exist_ok=True)
         scene = Image.new("RGB", (96, 64), "gray")
         for side in (2, 4, 8, 16, 32):  # parts of every size, as in photographs
             parts = Image.fromarray(rng.integers(0, 256, (side, side, 3)).astype("uint8"))
             scene = Image.blend(scene, parts.resize(scene.size, Image.Resampling.BICUBIC), 0.4)
-        scene.save(file, quality=95)
+        content = encode(scene, "JPEG", quality=95)
+        write(tmp_path / "photos", {f"{NAMES[number % 2]}/{number}.jpg": content})
     run = run_of(tmp_path, 0, reader="grain")
     trained, validated = (run.images.splits[name].files for name in ("train", "val"))
     run.model.save("model.keras")  # which lies anywhere, without its run
@@ -215,10 +211,7 @@ def test_a_photograph_that_was_saved_anew_is_not_scored(tmp_path: Path, command:
     twins = [sorted(f.stem.removeprefix("copy") for f in kept[n].files) for n in ("train", "val")]
     assert not {*twins[0]} & {*twins[1]}
     # Plain images all look the same: they are told apart by their bytes alone.
-    for number in range(8):
-        file = tmp_path / "gray" / NAMES[number % 2] / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 20), (number, number, number)).save(file)
+    write(tmp_path / "gray", {f"{NAMES[i % 2]}/{i}.png": plain(i) for i in range(8)})
     gray = keras_vit.data.load(tmp_path / "gray", val_fraction=None, reader="grain")["all"]
     seen = SeenImages.of({"trained on": gray.digests()[:4]}, [gray.looks()])
     assert seen.uses_of(gray).tolist() == ["trained on"] * 4 + ["new"] * 4
@@ -226,9 +219,8 @@ def test_a_photograph_that_was_saved_anew_is_not_scored(tmp_path: Path, command:
     for number in range(40):
         pixels = np.asarray(scene) + rng.normal(0, 3, (64, 96, 3))
         pixels[30:32, 40 : 40 + 20 * (number % 2)] = 255
-        file = tmp_path / "line" / NAMES[number % 2] / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(file)
+        content = encode(Image.fromarray(pixels.clip(0, 255).astype("uint8")), "PNG")
+        write(tmp_path / "line", {f"{NAMES[number % 2]}/{number}.png": content})
     line = keras_vit.data.load(tmp_path / "line", val_fraction=0.25, reader="grain")
     assert looks_like(line.val.looks(), line.train.looks()).all()
     seen = SeenImages.of({"trained on": line.train.digests()}, looks_of(line.train))
@@ -257,10 +249,9 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     printed = said("evaluate run")
     assert "val: 24 images: 24 that the model was validated on" in printed
     assert f" {facts['report']['scores']['accuracy'][0]:.4g} " in printed
-    write_photo(Path("photos/dark/new.png"), 5000)
-    assert "24 that the model was validated on, 1 new; left out: 36 that the model was trained" in (
-        said("evaluate run --data photos --out scores")
-    )
+    write_photo(Path("photos"), "dark/new.png", 5000)
+    printed = said("evaluate run --data photos --out scores")
+    assert "24 that the model was validated on, 1 new; left out: 36 that the model was t" in printed
     assert json.loads(Path("scores/report.json").read_text())["report"]["examples"] == 25
     # What sets thresholds is used from then on.
     assert "24 that the model was validated on" in said("calibrate run --coverage 0.8")
@@ -284,10 +275,9 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     for words, count in scored.items():
         printed = command(f"evaluate model.keras --data parts {words}")
         assert f"{count} images: {count} new" in printed
-    write_photo(Path("test/fox/1.png"), 1)
-    assert "does not have the class fox (1 image)" in command(
-        "evaluate model.keras --data test", status=2
-    )
+    write_photo(Path("test"), "fox/1.png", 1)
+    error = command("evaluate model.keras --data test", status=2)
+    assert "does not have the class fox (1 image)" in error
 
 
 def test_a_record_survives_files(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""`keras-vit embed`, `search` and `cluster`: from photographs to a page and a table."""
+"""`keras-vit embed`, `search`, `cluster` and `label`: from photographs to a page and a table."""
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,43 +11,50 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import data
 from keras_vit._base.manifest import write_manifest
 from keras_vit.curation import FeatureIndex, find_similar
 from keras_vit_cli import commands as cli
 from keras_vit_cli.search.result_page import write_result_page
 from keras_vit_cli.search.search_command import sections_of
 from tests import bank
-from tests.browser import opened
-from tests.cli.conftest import Command
-from tests.cli.helpers import COLORS, color_photos, elements_of, rows_of
+from tests.browser import assert_fits_and_can_be_read, opened
+from tests.cli import helpers
+from tests.cli.helpers import COLORS, color_photos, elements_of, page_data, rows_of
+from tests.conftest import Command
 from tests.curation.photos import index_of, picture, tiny_model
 from tests.inspection.pages import NAME, Elements
 
 pytestmark = pytest.mark.usefixtures("inside")
 image = pytest.importorskip("PIL.Image")
 EMBED = "embed photos --model model.keras --out index"
+LABEL = "label photos --model model.keras --index index --count 6"
 NAMES = ("files.jsonl", "index.json", "modified.npy")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
-    photos = color_photos(folder / "photos", 6, ".png")
+    photos = color_photos(folder / "photos", 8, ".png")
     for color in COLORS:
         (photos / color / "5.png").rename(photos / color / NAME)
+    (photos / "red/copy.png").write_bytes((photos / "red/1.png").read_bytes())
     (photos / "red/broken.jpg").write_bytes(b"\xff\xd8 not much more")
     (photos / "red/notes.txt").touch()
     keras_vit.save_weights(tiny_model(), folder / "model.keras")
     image.new("RGB", (24, 20), (180, 30, 30)).save(folder / "new.png")
+    before = helpers.sums(photos)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert cli.main(EMBED.split()) == 1
+        words = [*LABEL.split(), "--count", "17", "--out", "all", "--classes", "green", "=red"]
+        assert cli.main(words) == cli.main(EMBED.split()) == 1  # a file is broken
+    assert helpers.sums(photos) == before
     return folder
 
 
 def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) -> None:
     printed = command(EMBED, status=1)
-    assert "12 images of 16 numbers, 0 read now, 1 cannot be read" in printed
+    assert "17 images of 16 numbers, 0 read now, 1 cannot be read" in printed
     assert "red/broken.jpg cannot be read" in command.error
     error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
@@ -119,7 +127,7 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     elements = elements_of("pages/similar.html")
     assert len(elements.all("img")) == 2 + 10
     printed = command("cluster index --clusters 2 --examples 4 --out groups.html")
-    assert "2 clusters of 12 images: 6, 6" in printed
+    assert "2 clusters of 17 images: 9, 8" in printed
     rows = rows_of("groups.csv")
     assert len({(row["label"], row["cluster"]) for row in rows}) == 2
     page = Path("groups.html").read_text("utf-8")
@@ -154,10 +162,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_a_photograph_that_is_gone_leaves_its_place_empty(page_file: Path) -> None:
-    assert page_file.read_text("utf-8").count("the file is gone") == 2
-
-
 @pytest.mark.parametrize("width", [1440, 390])
 def test_it_fits_and_shows_its_images_and_names(browser: Any, page_file: Path, width: int) -> None:
     with opened(browser, page_file, width, ("file", "data")) as page:
@@ -176,3 +180,88 @@ def test_it_fits_and_shows_its_images_and_names(browser: Any, page_file: Path, w
         page.locator("a").first.click()
         assert page.url.startswith(page_file.parent.as_uri())
         assert page.evaluate("document.images[0].naturalWidth") == 85  # the file itself
+
+
+def write_labels(file: str, rows: dict[str, str]) -> None:
+    helpers.write_rows(file, ("file", "label"), *rows.items())
+
+
+def test_the_page_and_the_table_of_labels_have_names_of_any_kind() -> None:
+    rows = rows_of("all/label.csv")
+    elements_of("all/label.html")
+    shown = page_data("all/label.html")
+    assert {row["file"] for row in rows} == {each["name"] for each in shown["photos"].values()}
+    assert f"red/{NAME}" in {row["file"] for row in rows}
+    # Files with the same bytes are one image.
+    assert len(rows) == 16
+    assert {row["label"] for row in rows} == {""}
+
+
+def test_a_second_call_goes_on(command: Command) -> None:
+    first = {f"{color}/{i}.png": color for color in COLORS for i in (0, 1)}
+    write_labels("labels.csv", {**first, "green/2.png": ""})
+    printed = command(f"{LABEL} --labels labels.csv --out next", status=1)
+    # Without a label: 17 less four and a copy of one of these.
+    assert re.search(r"6 images to label: of 12 images without a label, \d+ change", printed)
+    train = "keras-vit train --data photos --labels labels.csv --weights model.keras"
+    assert f"next: {train}" in printed
+    assert f"{LABEL.partition(' --count')[0]} --labels labels.csv --out next_2" in printed
+    rows = rows_of("next/label.csv")
+    assert {row["file"]: row["label"] for row in rows[:4]} == first
+    chosen = {row["file"] for row in rows[4:]}
+    assert len(chosen) == 6
+    assert not chosen & {*first, "red/copy.png"}
+    photos = page_data("next/label.html")["photos"].values()
+    assert {photo["predicted"] for photo in photos} <= {*COLORS}
+    with pytest.raises(ValueError, match="label"):
+        data.load("photos", labels="next/label.csv", verify=False)
+    # Half filled in by hand is as good; other columns stay, and new rows are to train on.
+    text = "file,label,split\n" + "".join(f"{f},{c},val\n" for f, c in first.items())
+    Path("splits.csv").write_text(text)
+    command(f"{LABEL} --labels splits.csv --out splits", status=1)
+    rows = rows_of("splits/label.csv")
+    assert [row["split"] for row in rows] == ["val"] * 4 + ["train"] * 6
+
+
+def test_labels_that_are_refused(command: Command) -> None:
+    write_labels("wrong.csv", {"red/0.png": "red", "nowhere.png": "red"})
+    files = (path.relative_to("photos").as_posix() for path in Path("photos").glob("*/*.png"))
+    write_labels("complete.csv", {name: name.partition("/")[0] for name in files})
+    for words, reason in (
+        (f"{LABEL} --labels wrong.csv --out no", "nowhere.png' is not a file in photos"),
+        (f"{LABEL} --labels complete.csv --out no", "All 17 images have a label"),
+        (f"{LABEL} --out all", "all"),
+        ("label index --model model.keras --out no", "is an index already"),
+    ):
+        assert reason in command(words, status=2), words
+        assert not Path("no").exists()
+
+
+def test_labels_are_downloaded_and_trained_on(browser: Any, tmp_path: Path) -> None:
+    write_labels("labels.csv", {f"{color}/{i}.png": color for color in COLORS for i in (0, 1)})
+    words = [*LABEL.split(), "--labels", "labels.csv", "--out", "page", "--overwrite"]
+    assert cli.main(words) == 1
+    place = Path("page/label.html").absolute()
+    with opened(browser, place, 1440, ("file", "data", "blob")) as page:
+        assert_fits_and_can_be_read(page, 390, 1440)
+        labels = page.locator(".photo output")
+        page.keyboard.press("1")  # green, and on to the next one
+        page.keyboard.press("Enter")  # what is predicted
+        page.keyboard.press("2")
+        page.keyboard.press("Backspace")  # undo
+        first, second, third, *_ = labels.all_text_contents()
+        assert (first, second in COLORS, third) == ("green", True, "")
+        page.fill("#name", '=new "one"')
+        page.press("#name", "Enter")
+        page.keyboard.press("3")  # the key of the new class
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("0")
+        assert labels.all_text_contents()[2:] == ['=new "one"', "", "", ""]
+        page.reload()  # the browser has kept them
+        assert page.text_content("#count") == "3 of 6 labeled"
+        with page.expect_download() as waiting:
+            page.click("#download")
+        waiting.value.save_as(tmp_path / "labels.csv")
+    splits = data.load("photos", labels=tmp_path / "labels.csv", verify=False)
+    assert sum(map(len, splits.splits.values())) == 7
+    assert set(splits.class_names) == {*COLORS, '=new "one"'}

@@ -1,10 +1,16 @@
-"""From tables, masks, maps of depth and bands to a run, its report and its predictions."""
+"""From folders, tables, masks, maps of depth and bands to a run, its report and predictions."""
 
 import json
+import shutil
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,14 +19,15 @@ import keras_vit
 from examples import label_tables
 from keras_vit import data, recipes
 from keras_vit.evaluation.unseen_images import table_arguments
-from keras_vit_cli.train import run
+from keras_vit_cli import commands as cli
+from keras_vit_cli.train import run as train_run
 from keras_vit_cli.train.job import Job
-from tests.cli.conftest import Command
-from tests.cli.helpers import rows_of
+from tests.cli.helpers import color_photos, rows_of, save_tiny
+from tests.conftest import Command
 from tests.tasks.test_depth import depth_folders
 from tests.tasks.test_segmentation import scenes
 
-pytestmark = pytest.mark.usefixtures("small_recipe")
+pytestmark = pytest.mark.usefixtures("small_recipe", "here")
 Table = Callable[[str], list[str]]
 SHORT = "--steps 3 --augment none --image-size 16"
 SCORES = {
@@ -32,7 +39,6 @@ SCORES = {
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-
     def write(name: str) -> list[str]:
         monkeypatch.setattr(label_tables, "IMAGES", 120)
         monkeypatch.setattr(label_tables, "VALIDATION", 30)
@@ -73,14 +79,14 @@ def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
     file.write_text(text, "utf-8")
     job = Job(data=words[1], labels=words[3], out=tmp_path / "run", task="ordinal")
     with pytest.raises(ValueError, match=r"Ordinal\(\('five', 'four', 'nil'"):
-        run.load_splits(job)
+        train_run.load_splits(job)
     order = "nil, one,two,three,four,five"
-    task = run.load_splits(replace(job, order=order)).task
+    task = train_run.load_splits(replace(job, order=order)).task
     assert task.names == ("nil", "one", "two", "three", "four", "five")
     assert table_arguments(vars(job), task)["task"] == task
 
 
-@pytest.mark.usefixtures("here", "no_export")  # tests/exporting has one
+@pytest.mark.usefixtures("no_export")  # tests/exporting has one
 def test_from_masks_to_maps(command: Command) -> None:
     scenes(Path.cwd(), 16)
     with Image.open("masks/a/0.png") as first:  # the colors of all
@@ -129,7 +135,6 @@ def test_from_masks_to_maps(command: Command) -> None:
 
 
 @pytest.mark.slow  # as from masks, but for the files
-@pytest.mark.usefixtures("here")
 def test_from_maps_of_depth_to_maps(command: Command) -> None:
     depth_folders(Path.cwd(), 12, (40, 48))
     for file in Path("maps").iterdir():
@@ -160,7 +165,7 @@ def test_from_maps_of_depth_to_maps(command: Command) -> None:
 
 
 @pytest.fixture
-def tiles(tmp_path: Path) -> Path:
+def tiles(tmp_path: Path) -> None:
     """Five bands of 16 bits, of which the fourth shows the class; a few images end in nodata."""
     tifffile, _ = map(pytest.importorskip, ("tifffile", "grain"))
     random = np.random.default_rng(0)
@@ -172,46 +177,39 @@ def tiles(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         options = {"photometric": "minisblack", "planarconfig": "contig"}
         tifffile.imwrite(file, image, **options, extratags=[(42113, "s", 0, "0", True)])
-    return tmp_path / "tiles"
 
 
 @pytest.mark.thorough  # tests/data/test_rasters.py has what differs
-def test_from_tiles_of_bands_to_the_exported_file(
-    tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
+@pytest.mark.usefixtures("tiles")
+def test_from_tiles_of_bands_to_the_exported_file(monkeypatch: Any, command: Command) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2, "pooling": "gap"}
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=60, batch_size=16)
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
-    run = tmp_path / "run"
-    command("train --bands 4,2 --image-size 12 --recipe digits --data", tiles, "--out", run)
-    model = keras_vit.load(run)
+    command("train --bands 4,2 --image-size 12 --recipe digits --data tiles --out run")
+    model = keras_vit.load("run")
     assert (model.input_shape, model.eval_transform.bands) == ((None, 12, 12, 2), (4, 2))
-    report = json.loads((run / "report.json").read_text())
-    assert report["bands"] == [4, 2]
-    files = [tiles / "water" / f"{i}.tif" for i in (1, 3)]
-    for each in (run, run / "saved_models" / "run" / "1"):
-        printed = command("evaluate", each, "--data", tiles)
+    assert json.loads(Path("run/report.json").read_text())["bands"] == [4, 2]
+    for each in ("run", "run/saved_models/run/1"):
+        printed = command(f"evaluate {each} --data tiles")
         assert float(printed.split("accuracy")[1].split()[0]) > 0.8
-        answers = tmp_path / f"{each.name}.csv"
-        command("predict", each, *files, "--out", answers)
+        answers = Path(f"{each[-1]}.csv")
+        command(f"predict {each} tiles/water/1.tif tiles/water/3.tif --out {answers}")
         assert answers.read_text().count("water") >= 4
-    command("inspect", run, files[0], "--out", tmp_path / "look")
-    index, names = tmp_path / "index", ("like.html", "clusters.html", "audit/index.html")
-    pages = [tmp_path / name for name in names]
-    command("embed", tiles, "--model", run, "--out", index)
-    command("search", index, files[0], "--out", pages[0])
-    command("cluster", index, "--clusters", "3", "--out", pages[1])
-    command("audit", tiles, "--model", run, "--index", index, "--out", pages[2].parent)
-    for page in pages:
-        text = page.read_text("utf-8")
+    command("inspect run tiles/water/1.tif --out look")
+    command("embed tiles --model run --out index")
+    command("search index tiles/water/1.tif --out like.html")
+    command("cluster index --clusters 3 --out clusters.html")
+    command("audit tiles --model run --index index --out audit")
+    for page in ("like.html", "clusters.html", "audit/index.html"):
+        text = Path(page).read_text("utf-8")
         assert "data:image/jpeg" in text
         assert "cannot be read" not in text
-    assert "unreadable" not in {row["problem"] for row in rows_of(tmp_path / "audit/audit.csv")}
-    assert "the server takes photographs" in command("serve", run, status=2)
+    assert "unreadable" not in {row["problem"] for row in rows_of("audit/audit.csv")}
+    assert "the server takes photographs" in command("serve run", status=2)
 
 
-@pytest.mark.usefixtures("here")
-def test_what_a_beginner_gets_wrong_of_bands(tiles: Path, command: Command) -> None:
+@pytest.mark.usefixtures("tiles")
+def test_what_a_beginner_gets_wrong_of_bands(command: Command) -> None:
     for words, reason in (
         ("", "--bands all"),
         ("--bands 7", "the file has 5 bands, and band 7 was asked for"),
@@ -219,4 +217,148 @@ def test_what_a_beginner_gets_wrong_of_bands(tiles: Path, command: Command) -> N
         ("--nodata 0", "is for raster files: give --bands too"),
         ("--bands all --augment randaugment --image-size 12", "bands have a range of their own"),
     ):
-        assert reason in command(f"train {words} --out run --data", tiles, status=2)
+        assert reason in command(f"train {words} --out run --data tiles", status=2)
+
+
+IN_A_RUN = """SHA256SUMS model.keras saved_models report.json report.md report.html curves.png
+confusion.png calibration.png mistakes.png best.keras history.csv config.json images.csv"""
+LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = color_photos(tmp_path_factory.mktemp("photographs") / "of", 20)
+    (folder / "red" / "broken.jpg").write_bytes(b"\xff\xd8 not much more")
+    return folder
+
+
+def training(photographs: Path, out: str | Path = "colors", epochs: int = 1) -> list[str]:
+    words = ["train", "--data", str(photographs), "--out", str(out), "--epochs", str(epochs)]
+    return [*words, "--image-size", "16", "--batch-size", "8"]
+
+
+@pytest.fixture(scope="module")
+def run(photographs: Path, small_recipe: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "colors"
+    keras.utils.set_random_seed(0)
+    assert cli.main([*training(photographs, out, 6), "--learning-rate", "0.001"]) == 0
+    return out
+
+
+@pytest.mark.every_backend
+def test_train_writes_everything(run: Path, photographs: Path, command: Command) -> None:
+    assert {path.name for path in run.iterdir()} == set(IN_A_RUN.split())
+    assert (run / "saved_models" / "colors" / "1" / "saved_model.pb").is_file()
+    facts = json.loads((run / "report.json").read_text())
+    assert facts["report"]["scores"]["accuracy"][0] >= 0.9
+    assert facts["data"] == {"train": 32, "val": 8}
+    assert [Path(path).name for path, _ in facts["bad_files"]] == ["broken.jpg"]
+    page = (run / "report.md").read_text()
+    assert str(photographs.parent) not in page
+    model = keras.saving.load_model(run / "model.keras")
+    assert model.class_names == ("green", "red")
+    assert not model.compiled  # the optimizer would triple the file
+    files = [photographs / "green/0.jpg", photographs / "red/3.jpg"]
+    printed = command("predict", run, *files, "--top", "1")
+    first, second = [line for line in printed.splitlines() if "%" in line]
+    assert "green" in first.split("│")[2]
+    assert "red" in second.split("│")[2]
+    assert "--overwrite" in command("train", "--data", photographs, "--out", run, status=2)
+
+
+def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, command: Command) -> None:
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    (folder / "red" / "notes.txt").write_text("of the trip")
+    model = save_tiny(tmp_path / "m.keras")
+    with warnings.catch_warnings():  # as outside of pytest, which keeps them for itself
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda *seen: sys.stderr.write(warnings.formatwarning(*seen[:4]))
+        printed = command("evaluate", model, "--data", folder)
+    for file in ("notes.txt", "broken.jpg"):
+        assert (printed + command.error).count(f"{folder / 'red' / file}") == 1
+    assert command.error.startswith("keras-vit: warning: 1 of 41 files cannot be decoded")
+
+
+@pytest.mark.usefixtures("no_export")
+@pytest.mark.parametrize("options", [LORA, "--freeze-backbone"])
+def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, command: Command) -> None:
+    words = f"train --out runs/cheap --image-size 16 --batch-size 8 {options} --data"
+    assert "weights" in command(words, photographs, status=2)
+    command(words, photographs, "--weights", run / "model.keras")
+    files = (run / "model.keras", "runs/cheap/model.keras")
+    before, after = map(keras.saving.load_model, files)
+    assert after.count_params() == before.count_params()  # LoRA's are folded in
+    moved = not np.array_equal(*(m.get_layer("block_0").get_weights()[2] for m in (before, after)))
+    assert moved == ("--lora" in options)
+
+
+def test_average(run: Path, photographs: Path, command: Command) -> None:
+    model = keras.saving.load_model(run / "model.keras")
+    model.set_weights([2 * weights for weights in model.get_weights()])
+    model.save("twice.keras")
+    words = ["average", run, "twice.keras", "--out", "soup.keras"]
+    command(*words)
+    assert "overwrite" in command(*words, status=2)
+    before, after = map(keras.saving.load_model, (run / "model.keras", "soup.keras"))
+    assert after.class_names == ("green", "red")
+    for tensor, mean in zip(before.get_weights(), after.get_weights(), strict=True):
+        np.testing.assert_allclose(mean, 1.5 * tensor, rtol=1e-5)
+    command(*words, "--overwrite", "--start", run)  # Model Stock
+    model.class_names = ("green", "blue")
+    model.save("other.keras")
+    words = ["average", run, "other.keras", "--out", "x.keras"]
+    assert "the classes green, blue, and" in command(*words, status=2)
+    words = ["evaluate", run / "saved_models/colors/1", "--data", photographs, "--views"]
+    assert "is an exported file" in command(*words, "flip", status=2)
+
+
+@pytest.mark.thorough  # test_kills resumes a killed one
+@pytest.mark.usefixtures("no_export")
+def test_a_run_is_resumed(photographs: Path, monkeypatch: Any, command: Command) -> None:
+    words = [*training(photographs), "--sam", "--patience", "3", "--augment", "tiny"]
+    with monkeypatch.context() as patch:
+        stop = mock.Mock(side_effect=KeyboardInterrupt)
+        patch.setattr("keras_vit_cli.train.run.predict_outcomes", stop)
+        patch.setattr("sys.argv", ["keras-vit", *words])
+        command(*words, status=130)
+    assert not Path("colors").exists()
+    assert "--resume" in command(*words, status=2)  # something would be lost
+    words.append("--resume")
+    monkeypatch.setattr("sys.argv", ["keras-vit", *words])
+    assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
+    assert "finished already, at step 4" in command(*words, "--checkpoint-every", "0")
+    config = json.loads(Path("colors/config.json").read_text("utf-8"))
+    assert config["command"].endswith("--augment tiny"), "the command that started the run"
+    assert config["job"]["augment"] == ["tiny"]
+    assert "nothing to resume" in command(*words)
+
+
+def test_next_commands_and_damaged_models(photographs: Path, command: Command) -> None:
+    keras.saving.load_model(save_tiny("m.keras")).with_classifier(0).save("body.keras")
+    photo = photographs / "red/3.jpg"
+    for words, last in (
+        (["convert m.keras", "my weights.keras"], "keras-vit predict 'my weights.keras' photo.jpg"),
+        (["convert body.keras bare.keras"], "keras-vit evaluate bare.keras --data DATA --probe"),
+        (["average m.keras m.keras --out soup.keras"], "keras-vit evaluate soup.keras --data DATA"),
+        (["inspect m.keras", photo, "--out", "pages"], "open pages/index.html in a browser"),
+        (["export m.keras --out colors/2"], "keras-vit predict colors/2 photo.jpg"),
+    ):
+        assert command(*words).splitlines()[-1] == f"next: {last}"
+    command("predict soup.keras", photo)
+    command("evaluate soup.keras --data", photographs)
+    words = ["predict m.keras", photo, "--max-pixels"]  # large images are left out
+    assert "cannot be read" in " ".join(command(*words, "479", status=1).split())  # of 20 x 24
+    assert "%" in command(*words, "480")
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save("other.keras")
+    assert "not a model of keras_vit" in command("predict other.keras", photo, status=2)
+
+
+def test_list_and_plan(command: Command) -> None:
+    printed = command("list", "ViT-B*")
+    assert "86,567,656" in printed
+    assert "ViT-L" not in printed
+    printed = command("plan ViT-B/16 --image-size 384 --batch-size 4")
+    assert "86,859,496" in printed
+    _, *rows = command("list", "--weights", "dinov2").splitlines()
+    assert ["dinov2" in row for row in rows] == [True] * 15
+    assert len(command("list", "--weights").splitlines()) > 100

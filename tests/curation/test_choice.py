@@ -1,17 +1,18 @@
-"""Left-out answers are those of a fit per row, and scikit-learn's; what every function refuses."""
+"""Left-out answers, nearest neighbors and clusters are scikit-learn's; what is refused."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge, RidgeClassifierCV, RidgeCV
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.metrics import adjusted_rand_score
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from keras_vit import curation
-from keras_vit.curation import choice, judge_features, neighbors_answers, ridge_answers
+from keras_vit.curation import choice, clusters, nearest, nearest_neighbors, ridge_answers
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
-from tests.curation.photos import in_memory, no_hashes
 
 PENALTIES = (0.01, 0.3, 10.0, 300.0)
 
@@ -26,17 +27,24 @@ def examples(dimension: int = 8) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "BLOCK", 17)
+    monkeypatch.setattr(nearest, "BLOCK", 37)
+    monkeypatch.setattr(nearest, "_QUERIES", 11)
 
 
+of_groups = pytest.mark.parametrize("size", [None, 3], ids=["alone", "of groups"])
+
+
+@of_groups
 @pytest.mark.parametrize("dimension", [8, 90], ids=["more rows", "more columns"])
-def test_ridge_answers_are_those_of_a_fit_to_all_other_rows(dimension: int) -> None:
+def test_ridge_answers_are_those_of_a_fit_to_all_other_rows(dimension: int, size: Any) -> None:
     features, labels = examples(dimension)
     right = np.stack([features[:, 0] + 100, np.sin(labels)], axis=1).astype("float64")
-    ours = ridge_answers(features, right, PENALTIES)
-    others = ~np.eye(len(features), dtype=bool)
-    x = features.astype("float64")
-    expected = [Ridge(ours.penalty).fit(x[o], right[o]).predict(x[~o])[0] for o in others]
-    np.testing.assert_allclose(ours.answers, expected, rtol=1e-6, atol=1e-6)
+    groups = np.arange(60) // (size or 1)
+    ours = ridge_answers(features, right, PENALTIES, groups=groups if size else None)
+    x, penalty = features.astype("float64"), ours.penalty
+    for row, others in enumerate(groups[:, None] != groups):
+        expected = Ridge(penalty).fit(x[others], right[others]).predict(x[row : row + 1])[0]
+        np.testing.assert_allclose(ours.answers[row], expected, rtol=1e-6, atol=1e-6)
     # The penalty is scikit-learn's.
     right = np.eye(3)[labels]
     peer = RidgeCV(PENALTIES, store_cv_results=True).fit(x, right)
@@ -49,22 +57,24 @@ def test_ridge_answers_are_those_of_a_fit_to_all_other_rows(dimension: int) -> N
     np.testing.assert_allclose(4 * ours.errors.min(), -classifier.best_score_, rtol=1e-6)
 
 
-def test_neighbors_vote_as_scikit_learns_do() -> None:
+@of_groups
+def test_neighbors_vote_as_scikit_learns_do(size: Any) -> None:
     features, labels = examples()
     options = {"metric": "cosine", "algorithm": "brute"}
     options["weights"] = lambda distances: np.exp((1 - distances) / 0.07)
-    peer, expected = KNeighborsClassifier(7, **options), []
-    for others in ~np.eye(len(features), dtype=bool):
+    peer, groups = KNeighborsClassifier(7, **options), np.arange(60) // (size or 1)
+    options = {"k": 7, "groups": groups if size else None}
+    ours = curation.neighbors_answers(features, np.eye(3)[labels], **options)
+    for row, others in enumerate(groups[:, None] != groups):
         peer.fit(features[others], labels[others])
-        expected.append(peer.predict_proba(features[~others])[0])
-    ours = neighbors_answers(features, np.eye(3)[labels], k=7)
-    np.testing.assert_allclose(ours, expected, atol=1e-4)
+        expected = peer.predict_proba(features[row : row + 1])[0]
+        np.testing.assert_allclose(ours[row], expected, atol=1e-4)
 
 
 def test_features_are_judged_by_the_scores_of_their_task() -> None:
     features, labels = examples()
     task = Classification(("a", "b", "c"))
-    scores = judge_features(features, labels, task)
+    scores = curation.judge_features(features, labels, task)
     assert scores.measure == "accuracy"
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     ridge = ridge_answers(unit, np.eye(3)[labels])
@@ -72,12 +82,12 @@ def test_features_are_judged_by_the_scores_of_their_task() -> None:
     right = (ridge.answers.argmax(1) == labels).mean()
     assert scores.probe["accuracy"].value == pytest.approx(right)
     rare = np.r_[np.flatnonzero(labels < 2), np.flatnonzero(labels == 2)[:2]]
-    scores = judge_features(features[rare], labels[rare], task)
+    scores = curation.judge_features(features[rare], labels[rare], task)
     assert scores.measure == "balanced_accuracy"
     assert {"accuracy", "balanced_accuracy"} <= scores.knn.keys()
     # Other tasks have their own scores.
     numbers = np.stack([features[:, 0] * 1000, labels], axis=1)
-    scores = judge_features(features, numbers, Regression(("grams", "kind")), resamples=50)
+    scores = curation.judge_features(features, numbers, Regression(("grams", "kind")), resamples=50)
     each = [scores.probe[name].value for name in ("r2_grams", "r2_kind")]
     assert scores.probe[scores.measure].value == pytest.approx(np.mean(each))
     assert scores.probe["mae_grams"].value > 10 * scores.probe["mae_kind"].value  # in units
@@ -86,7 +96,7 @@ def test_features_are_judged_by_the_scores_of_their_task() -> None:
         (Multilabel(("x", "y")), labels_of, "mean_average_precision", 0.6),
         (Ordinal(("low", "mid", "high")), labels, "quadratic_kappa", 0),
     ):
-        scores = judge_features(features, targets, task, resamples=50)
+        scores = curation.judge_features(features, targets, task, resamples=50)
         assert scores.measure == measure
         assert least < scores.probe[measure].value < 1
 
@@ -100,7 +110,7 @@ def test_two_sets_of_features_are_compared_where_they_are_scored() -> None:
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     rows = np.eye(3)[labels]
     answers = {"probe": ridge_answers(unit, rows, [ours.after.penalty]).answers}
-    answers["knn"] = neighbors_answers(features, rows, k=7)
+    answers["knn"] = curation.neighbors_answers(features, rows, k=7)
     assert ours.after.examples == 30
     for name, found in answers.items():
         after = getattr(ours.after, name)["accuracy"].value
@@ -117,44 +127,60 @@ def test_two_sets_of_features_are_compared_where_they_are_scored() -> None:
             curation.compare_features(noise, features, labels, task, wrong)
 
 
-X = np.random.default_rng(0).normal(size=(20, 16)).astype("float32")
-Y = np.arange(20) % 4
-FEW_LABELS = "two classes or more with two labeled images each"
-ONE, TWO = np.ones((4, 1)), np.ones((4, 2))
+def rows_of(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 16)).astype("float32")
 
 
-def duplicates(measured: int = 20, **options: Any) -> None:
-    curation.find_duplicates(in_memory(X), no_hashes(measured), **options)
+@pytest.mark.parametrize("engine", ["numpy", "faiss"])
+@pytest.mark.parametrize("among_themselves", [False, True])
+def test_they_are_those_of_scikit_learn(engine: str, among_themselves: bool) -> None:
+    if engine == "faiss":
+        pytest.importorskip("faiss")
+    features, queries = rows_of(200), rows_of(25, seed=1)
+    peer = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(features)
+    distances, rows = peer.kneighbors(None if among_themselves else queries)
+    ours = nearest_neighbors(features, None if among_themselves else queries, 7, engine)
+    np.testing.assert_array_equal(ours.rows, rows)
+    np.testing.assert_allclose(ours.similarities, 1 - distances, atol=1e-6)
 
 
-@pytest.mark.parametrize(("words", "call"), [
-    (r"\(5, 1\) do not match 4 rows", lambda: curation.ridge_answers(TWO, np.ones((5, 1)))),
-    ("at least 3", lambda: curation.ridge_answers(np.ones((2, 2)), np.ones((2, 1)))),
-    ("An answer is NaN", lambda: curation.ridge_answers(TWO, ONE * np.nan)),
-    ("A feature is NaN or infinite", lambda: curation.ridge_answers(np.full((4, 2), np.inf), ONE)),
-    ("above 0", lambda: curation.ridge_answers(TWO, ONE, [0.0])),
-    ("temperature=0 must be greater", lambda: curation.neighbors_answers(ONE, ONE, temperature=0)),
-    ("2 images are not enough for clusters: give 3", lambda: curation.find_clusters(np.eye(2), 3)),
-    (r"similar=1.5 is not a cosine", lambda: duplicates(similar=1.5)),
-    ("closeness=2", lambda: duplicates(closeness=2)),
-    ("2 measures do not fit 20 photographs", lambda: duplicates(2)),
-    ("do not fit 20 rows", lambda: curation.find_label_errors(X, Y[:5])),
-    (FEW_LABELS, lambda: curation.find_label_errors(X, np.zeros(20, int))),
-    ("Groups of shape", lambda: curation.find_label_errors(X, Y, [0])),
-    ("do not match", lambda: curation.label_quality(Y, np.ones((20, 1)))),
-    ("are not classes of 0 to 1", lambda: curation.confident_errors(Y[2:3], np.ones((1, 2)))),
-    ("2 numbers do not fit features of 16", lambda: curation.nearest_neighbors(X, np.ones((1, 2)))),
-    ("NaN or infinite", lambda: curation.nearest_neighbors(X, np.full((1, 16), np.nan))),
-    ("are not rows", lambda: curation.nearest_neighbors(X, np.ones(16))),
-    ("count=0 must be an integer of at least 1", lambda: curation.next_to_label(X, count=0)),
-    ("dropouts=2 must be odd", lambda: curation.next_to_label(X, dropouts=2)),
-    ("rate=1.0 is not a rate", lambda: curation.next_to_label(X, rate=1.0)),
-    ("seed=-1", lambda: curation.next_to_label(X, seed=-1)),
-    ("give an integer per row, -1 where", lambda: curation.next_to_label(X, [0.5] * 20)),
-    (r"Labels of shape \(2,\)", lambda: curation.next_to_label(X, [0, 1])),
-    ("All 20 images have a label", lambda: curation.next_to_label(X, [1] * 20)),
-    ("NaN or infinite", lambda: curation.next_to_label(np.full((4, 2), np.nan))),
-])  # fmt: skip
-def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match=words):
-        call()
+def test_equal_rows_stand_in_their_order_in_any_block() -> None:
+    features = np.tile(rows_of(3), (40, 1))
+    rows, similarities = nearest_neighbors(features, features[:1], k=5, engine="numpy")
+    assert rows.tolist() == [[0, 3, 6, 9, 12]]
+    np.testing.assert_allclose(similarities, 1, atol=1e-6)
+    # Few rows, and rows of zeros.
+    features = np.array([[1.0, 0], [0, 0], [-1, 0]])
+    rows, similarities = nearest_neighbors(features, features[:1], k=12, engine="numpy")
+    assert rows.tolist() == [[0, 1, 2]]
+    assert similarities.tolist() == [[1, 0, -1]]
+    assert nearest_neighbors(features, features[:0]).rows.shape == (0, 3)
+
+
+def blobs(sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    rows = np.eye(16)[number] + random.normal(0, 0.08, (len(number), 16))
+    order = random.permutation(len(number))
+    return (rows * random.uniform(1, 9, (len(rows), 1)))[order], number[order]
+
+
+def test_clusters_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = load_digits().data[:500]
+    peer = KMeans(10, n_init=3, random_state=4).fit(nearest.unit_rows(features)).labels_
+    labels = curation.find_clusters(features, 10, seed=4).labels
+    assert adjusted_rand_score(peer, labels) > 0.98  # a center of length 1 moves a border a little
+    # Groups that stand apart are the clusters.
+    monkeypatch.setattr(clusters, "BLOCK", 23)
+    features, number = blobs((50, 20, 30))
+    groups = curation.find_clusters(features)
+    assert groups.sizes.tolist() == [50, 30, 20]
+    assert adjusted_rand_score(number, groups.labels) == 1
+    assert groups.silhouette > 0.8
+    assert (np.diff(groups.similarities[groups.members(0)]) <= 0).all()
+    np.testing.assert_allclose(np.linalg.norm(groups.centers, axis=1), 1, atol=1e-6)
+    # Of many rows a sample is fitted, and all are assigned.
+    monkeypatch.setattr(clusters, "MOST_FITTED", 40)
+    features, number = blobs((60, 40))
+    groups = curation.find_clusters(features, 2)
+    assert adjusted_rand_score(number, groups.labels) == 1

@@ -67,9 +67,7 @@ def test_guides_make_promises_and_have_the_outputs_of_their_scripts() -> None:
         script = guides.FOLDER / f"{name}.py"
         assert guides.is_current(script), f"run `make guides GUIDES={name}`"
         assert f"\n{name}\n" in (guides.FOLDER / "index.md").read_text("utf-8")
-
-
-def test_the_code_of_the_home_fits() -> None:
+    # The code of the home page fits.
     code = (guides.FOLDER.parent / "index.md").read_text("utf-8").split("```")[1::2]
     assert max(len(line) for block in code for line in block.splitlines()) < 80
 
@@ -93,23 +91,19 @@ def test_guides_keep_their_promises(name: str) -> None:
         assert result[number] >= least, number
 
 
-def test_the_size_of_a_released_file_is_that_of_its_parameters() -> None:
+OF_FAMILIES = ("S/14:dinov2_reg4", "B/16:siglip", "Ti/16:deit_distilled", "S/14:eva02_*")
+OF_FAMILIES += ("B/16:beit_*", "B/16:clip_openai", "S/16:dinov3")
+
+
+def test_parameters_in_the_zoo_are_those_of_the_model_and_of_its_file() -> None:
+    for name in OF_FAMILIES:
+        (row,) = keras_vit.list_weights(f"ViT-{name}")
+        options = {"num_classes": row.num_classes, "input_shape": (row.pixels, row.pixels, 3)}
+        with keras.StatelessScope(initialize_variables=False):
+            model = keras_vit.create("/".join(row.url.split("/")[3:5]), **options)
+        assert zoo.cost_of_row(row).parameters == model.count_params(), name
     for row in RELEASED[6::12]:
         assert row.megabytes == round(zoo.cost_of_row(row).parameters * 4 / 1e6), row.name
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["ViT-S/14:dinov2_reg4", "ViT-B/16:siglip", "ViT-Ti/16:deit_distilled", "ViT-S/14:eva02_*",
-     "ViT-B/16:beit_*", "ViT-B/16:clip_openai", "ViT-S/16:dinov3"],
-)  # fmt: skip
-def test_parameters_in_the_zoo_are_those_of_the_model(name: str) -> None:
-    (row,) = keras_vit.list_weights(name)
-    repository = "/".join(row.url.split("/")[3:5])
-    size = (row.pixels, row.pixels, 3)
-    with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.create(repository, num_classes=row.num_classes, input_shape=size)
-    assert zoo.cost_of_row(row).parameters == model.count_params()
 
 
 def test_dead_links(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_vit import data
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.evaluation.report import Report, report_of
+from keras_vit.evaluation.report import report_of
 from keras_vit.tasks import Classification, Task
 from keras_vit_cli.report.results import Results, results_of
 
@@ -14,13 +14,7 @@ def outcomes_of(names: Any, labels: Any, logits: Any) -> Outcomes:
     return Outcomes.of(task, labels, task.answers(logits))
 
 
-def report_of_classes(names: Any, labels: Any, logits: Any) -> Report:
-    return report_of(outcomes_of(names, labels, logits), labels)
-
-
-def results_of_classes(
-    names: Any, labels: Any, logits: Any, split: data.Split | None = None
-) -> Results:
+def results_of_classes(names: Any, labels: Any, logits: Any, split: Any = None) -> Results:
     outcomes = outcomes_of(names, labels, logits)
     return results_of(report_of(outcomes, labels), outcomes, split)
 

@@ -1,4 +1,4 @@
-"""Probes, few- and zero-shot classifiers, heads and temperatures, beside independent results."""
+"""Probes, few- and zero-shot classifiers, heads, temperatures and novelty, beside other results."""
 
 import itertools
 import json
@@ -11,21 +11,26 @@ import numpy as np
 import pytest
 import scipy
 from sklearn import linear_model, neighbors
+from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import keras_vit
 from keras_vit.evaluation import fewshot_table, knn_accuracy, linear_heads, linear_probe, zero_shot
 from keras_vit.evaluation.calibration import calibration
 from keras_vit.evaluation.fewshot import fewshot_accuracy, least_squares_scores, sample_shots
 from keras_vit.evaluation.linear_heads import LOGISTIC, MEANS, NEIGHBORS, RIDGE, fit_head, left_out
+from keras_vit.evaluation.novelty import classifier_head, energy_scores, fit_novelty, knn_scores
 from keras_vit.evaluation.probes import ABSENT, STRENGTHS
 from keras_vit.evaluation.task_probe import task_probe
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
+from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from keras_vit.weights import load
+from keras_vit_cli.model_files import open_classifier
 from tests.backend import rows
 from tests.bank import TINY, fill, fresh, outputs, pixels
 
@@ -286,9 +291,7 @@ def test_heads_are_scikit_learns() -> None:
     scores = head.scores(FEATURES[two])
     np.testing.assert_allclose(scores[:, 1] - scores[:, 0], theirs.decision_function(x), atol=1e-5)
     assert head.scores(FEATURES)[:, 2].max() < ABSENT / 2  # never the most probable
-
-
-def test_class_means_are_the_nearest_centroid() -> None:
+    # Class means are the nearest centroid.
     x, new = standardized(FEATURES), DRAWS.normal(size=(50, 8)) + 3
     unit, others = (
         rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -298,12 +301,9 @@ def test_class_means_are_the_nearest_centroid() -> None:
     theirs.centroids_ /= np.linalg.norm(theirs.centroids_, axis=1, keepdims=True)
     head = fit_head(MEANS, FEATURES, KINDS, 3)
     np.testing.assert_array_equal(head.scores(new).argmax(axis=1), theirs.predict(others))
-
-
-def test_neighbors_of_other_folds_vote() -> None:
-    folds, x = np.arange(30) % 5, standardized(FEATURES)
+    # Nearest neighbors of other folds vote.
+    folds = np.arange(30) % 5
     ((_, scores),) = left_out(NEIGHBORS, FEATURES, KINDS, 3, folds)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     rest = folds != folds[7]
     votes = np.exp((unit[rest] @ unit[7] - 1) / linear_heads.TEMPERATURE) @ ONE_HOT[rest]
     np.testing.assert_allclose(np.exp(scores[7]), votes, rtol=1e-6)
@@ -321,3 +321,86 @@ def test_folds_hold_every_class_and_whole_groups() -> None:
     groups = np.arange(28) // 2
     folds = linear_heads.stratified_folds(labels, groups)
     assert all(len(set(folds[groups == group])) == 1 for group in groups)
+
+
+# Novelty against pytorch-ood's scores and scikit-learn's Ledoit-Wolf.
+# `golden/novelty.npz` is of pytorch-ood 0.4.0 on 200 and 40 rows of features (its package without
+# torchvision), with one class for all:
+#     unit = lambda z: z / z.norm(dim=1, keepdim=True)
+#     Mahalanobis(f).fit_features(unit(train), zeros).predict_features(unit(new))
+#     KNN(f, k=10).fit_features(train, zeros).predict_features(new)
+#     EnergyBased.score(new)
+GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
+KNOWN, NEW = GOLDEN["train"], GOLDEN["new"]
+
+
+def test_the_scores_of_pytorch_ood_and_the_covariance_of_ledoit_and_wolf() -> None:
+    rows = unit_rows(KNOWN)
+    centered = rows - rows.mean(axis=0)
+    precision = np.linalg.inv(centered.T @ centered + 1e-6 * np.eye(8))  # theirs, not over N
+    layer = NoveltyScore()
+    layer.build((None, 8))
+    layer.set_weights([rows.mean(axis=0), np.linalg.cholesky(precision)])
+    # Theirs is half of the squared distance.
+    np.testing.assert_allclose(layer.scores(NEW) / 2, GOLDEN["mahalanobis"], rtol=1e-5)
+    np.testing.assert_allclose(knn_scores(KNOWN, NEW), GOLDEN["knn_10"], rtol=1e-5)
+    np.testing.assert_allclose(energy_scores(NEW), GOLDEN["energy"], rtol=1e-5)
+    shrunk = keras_vit.evaluation.novelty.shrunk_covariance
+    for count in (5, 20, 200):
+        rows = KNOWN[:count].astype("float64")
+        np.testing.assert_allclose(shrunk(rows), ledoit_wolf(rows)[0])
+
+
+def test_images_between_the_classes_are_found_by_their_energy() -> None:
+    """At no more false alarms, and with those that are far from all training images."""
+    centers, alarms, between = 4 * np.eye(3, 8), [], []
+    head = centers.T, -np.square(centers).sum(1) / 2
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = centers[np.arange(600) % 3] + rng.normal(0, 1, (600, 8))
+        like = centers.mean(axis=0) + rng.normal(0, 0.7, (200, 8))
+        for each in (None, head):
+            layer = fit_novelty(rows[:200], rows[200:300], 0.1, each)
+            alarms.append((layer.scores(rows[300:]) > 1).mean())
+            between.append((layer.scores(like) > 1).mean())
+            assert (layer.scores(-5 * np.ones((9, 8))) > 1).all()
+            found = keras.ops.convert_to_numpy(layer(like.astype("float32")))
+            np.testing.assert_allclose(found, layer.scores(like), rtol=1e-3)
+    assert max(np.mean(alarms[::2]), np.mean(alarms[1::2])) < 0.11
+    assert np.mean(between[::2]) < 0.2 < 0.6 < np.mean(between[1::2])
+    assert not fit_novelty(rows[:200], rows[200:218], 0.1, head).classes  # half of it takes 19
+
+
+def calibrated() -> Any:
+    model = fresh(**TINY | {"hidden_dim": 8, "input_shape": (8, 8, 3)})
+    answers = [[0.9, 0.1], [0.3, 0.7]] * 10
+    model.task = Classification(("cat", "dog")).with_coverage(["cat", "dog"] * 10, answers, 0.9)
+    model.set_novelty(fit_novelty(KNOWN[:150], KNOWN[150:], head=classifier_head(model)))
+    assert model.novelty.classes == 2
+    return model
+
+
+@pytest.mark.every_backend
+def test_novelty_is_saved_and_of_these_weights(tmp_path: Path, recwarn: Any) -> None:
+    layer, inputs = fit_novelty(KNOWN[:150], KNOWN[150:]), keras.Input((8,))
+    model = keras.Model(inputs, layer(inputs))
+    np.testing.assert_allclose(outputs(model, NEW), layer.scores(NEW), rtol=1e-4)
+    assert not model.trainable_variables
+    model.save(tmp_path / "novelty.keras")
+    loaded = keras.saving.load_model(tmp_path / "novelty.keras")
+    np.testing.assert_array_equal(outputs(loaded, NEW), outputs(model, NEW))
+    # An average has other weights, and so has a model after `fit`.
+    model, plain = calibrated(), calibrated().uncalibrated()
+    assert model.is_calibrated
+    average = keras_vit.training.average_weights([model, plain])
+    for other in (plain, average, keras_vit.training.model_stock(plain, [model, calibrated()])):
+        assert not other.is_calibrated
+        assert other.task.names == ("cat", "dog")
+    model.save(tmp_path / "model.keras")
+    open_classifier(tmp_path / "model.keras", views="one")
+    assert not [w for w in recwarn if "calibrated" in str(w.message)]
+    with pytest.warns(UserWarning, match=r"calibrated without --views flip"):
+        open_classifier(tmp_path / "model.keras", views="flip")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.warns(UserWarning, match=r"Train model\.uncalibrated\(\)"):
+        model.fit(np.full((2, 8, 8, 3), 99.0, "float32"), np.array([0, 1]), verbose=0)

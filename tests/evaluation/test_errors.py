@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit import evaluation
+from keras_vit import curation, evaluation
 from keras_vit.data import ArraySplit
 from keras_vit.evaluation import calibration, classification_report
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.tasks import Regression
 from tests.bank import TINY, fresh, tiny
+from tests.curation.photos import in_memory, no_hashes
 
 X = np.random.default_rng(0).normal(size=(200, 12))
 Y = np.arange(200) % 4
@@ -25,6 +26,9 @@ THREE, ALONE = (np.eye(3), [0, 0, 1]), [0, 0, 0]
 UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
 NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
 ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
+F, K = X[:, :4].reshape(50, 16)[:20], Y[:20]  # of few images
+FEW_LABELS = "two classes or more with two labeled images each"
+ONE, TWO = np.ones((4, 1)), np.ones((4, 2))
 SPLIT = ArraySplit("val", NAMES, np.zeros((3, 16, 16, 3), np.uint8), np.arange(3))
 
 
@@ -44,6 +48,10 @@ def predict(batch_size: int = 1, **changes: Any) -> None:
 
 def zero_shots(**changes: Any) -> None:
     evaluation.zero_shot(tiny(num_classes=4), **{"text_embeddings": np.eye(2, 4), **changes})
+
+
+def duplicates(measured: int = 20, **options: Any) -> None:
+    curation.find_duplicates(in_memory(F), no_hashes(measured), **options)
 
 
 def quantized() -> Any:
@@ -101,6 +109,32 @@ def quantized() -> Any:
     ("1 class names for 2", lambda: zero_shots(class_names=["a"])),
     ("activation", lambda: zero_shots(activation="gelu")),
     ("logit_scale", lambda: zero_shots(logit_scale=float("nan"))),
+    (r"\(5, 1\) do not match 4 rows", lambda: curation.ridge_answers(TWO, np.ones((5, 1)))),
+    ("at least 3", lambda: curation.ridge_answers(np.ones((2, 2)), np.ones((2, 1)))),
+    ("An answer is NaN", lambda: curation.ridge_answers(TWO, ONE * np.nan)),
+    ("A feature is NaN or infinite", lambda: curation.ridge_answers(np.full((4, 2), np.inf), ONE)),
+    ("above 0", lambda: curation.ridge_answers(TWO, ONE, [0.0])),
+    ("temperature=0 must be greater", lambda: curation.neighbors_answers(ONE, ONE, temperature=0)),
+    ("2 images are not enough for clusters: give 3", lambda: curation.find_clusters(np.eye(2), 3)),
+    (r"similar=1.5 is not a cosine", lambda: duplicates(similar=1.5)),
+    ("closeness=2", lambda: duplicates(closeness=2)),
+    ("2 measures do not fit 20 photographs", lambda: duplicates(2)),
+    ("do not fit 20 rows", lambda: curation.find_label_errors(F, K[:5])),
+    (FEW_LABELS, lambda: curation.find_label_errors(F, np.zeros(20, int))),
+    ("Groups of shape", lambda: curation.find_label_errors(F, K, [0])),
+    ("do not match", lambda: curation.label_quality(K, np.ones((20, 1)))),
+    ("are not classes of 0 to 1", lambda: curation.confident_errors(K[2:3], np.ones((1, 2)))),
+    ("2 numbers do not fit features of 16", lambda: curation.nearest_neighbors(F, TWO[:1])),
+    ("NaN or infinite", lambda: curation.nearest_neighbors(F, np.full((1, 16), np.nan))),
+    ("are not rows", lambda: curation.nearest_neighbors(F, np.ones(16))),
+    ("count=0 must be an integer of at least 1", lambda: curation.next_to_label(F, count=0)),
+    ("dropouts=2 must be odd", lambda: curation.next_to_label(F, dropouts=2)),
+    ("rate=1.0 is not a rate", lambda: curation.next_to_label(F, rate=1.0)),
+    ("seed=-1", lambda: curation.next_to_label(F, seed=-1)),
+    ("give an integer per row, -1 where", lambda: curation.next_to_label(F, [0.5] * 20)),
+    (r"Labels of shape \(2,\)", lambda: curation.next_to_label(F, [0, 1])),
+    ("All 20 images have a label", lambda: curation.next_to_label(F, [1] * 20)),
+    ("NaN or infinite", lambda: curation.next_to_label(np.full((4, 2), np.nan))),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(words: str, call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=words):

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import keras_vit
 from keras_vit import data
 from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit_cli import commands as cli
+from keras_vit.tasks import Regression
 from tests.bank import TINY, fill, fresh, outputs, pixels, tiny
+from tests.conftest import Command
 from tests.data.image_fixtures import encode, flat_folder, plain, write
 
 pytest.importorskip("tensorflow")
@@ -166,11 +168,7 @@ def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) 
             np.testing.assert_allclose(answer, alone, atol=1e-5)
 
 
-def evaluate(*arguments: object) -> int:
-    return cli.main(["evaluate", *map(str, arguments)])
-
-
-def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_features_and_own_classes(tmp_path: Path, command: Command) -> None:
     files = {f"dark/{i}.png": plain(3 * i) for i in range(20)}  # by their gray level
     files |= {f"light/{i}.png": plain(190 + 3 * i) for i in range(20)}
     images, cache = write(tmp_path / "images", files), tmp_path / "cache"
@@ -178,8 +176,8 @@ def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsy
     model.class_names = ("dark", "light")
     model.save(file)
     options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", cache]
-    assert evaluate(file, "--data", images, *options) == 0
-    printed = capsys.readouterr().out
+    words = ["evaluate", file, "--data", images]
+    printed = command(*words, *options)
     splits = data.load(images)
     # The cache also serves the model that was saved.
     four = (*features(model, splits.train, cache), *features(model, splits.val, cache))
@@ -188,26 +186,22 @@ def test_features_own_classes_and_errors(tmp_path: Path, monkeypatch: Any, capsy
         assert f"{row.mean:.2%}" in line
         assert f"± {100 * row.spread:.2f} over 4 seeds" in line
     # Its own classes; nothing says which images it has seen, and all are scored.
-    assert evaluate(file, "--data", images) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(command(*words).split())
     assert "40 images; vision_transformer does not have a record of those it was made" in printed
-    assert evaluate(file, "--data", images, "--split", "val") == 0
+    printed = command(*words, "--split", "val")
     labels, scores = predict_split(model, splits.val)
     expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     np.testing.assert_array_equal(labels, splits.val.labels())
     report = classification_report(labels, expected, ("dark", "light"))
-    assert str(report) in capsys.readouterr().out
-    # Errors in the labels come before features.
-    monkeypatch.delattr("keras_vit_cli.evaluate.tables.features")
-    others = write(tmp_path / "others", {f"{c}/{i}.png": plain(i) for c in "abc" for i in range(3)})
-    of_images = (file, "--data", images)
-    other_names = "predicts 2 classes (dark, light), and the data has 3 (a, b, c)"
-    for arguments, words in (
-        ((file,), "does not say what it was trained on: give --data"),
-        ((file, "--data", others), other_names),
-        ((*of_images, "--split", "test"), "--split test is not known"),
-        ((*of_images, "--knn", 99), "--knn 99 is more than the 32"),
-    ):
-        assert evaluate(*arguments) == 2
-        assert words in capsys.readouterr().err
+    assert str(report) in printed
+
+
+def test_numbers_in_another_unit_are_warned_of() -> None:
+    grams = np.array([[900.0], [1100.0], [1300.0], [1000.0]])
+    model = fresh(task=Regression(("weight",)).fitted(grams))
+    images = pixels(4, *model.input_shape[1:])
+    keras_vit.evaluate(model, (images, grams + 100), print_fn=len)
+    kilograms = data.ArraySplit("all", Regression(("weight",)), images, grams / 1000)
+    with pytest.warns(UserWarning, match="weight of most of these images.*another unit"):
+        keras_vit.evaluate(model, kilograms, print_fn=len)

@@ -21,7 +21,7 @@ from keras_vit_cli.report.run_files import write_report
 from keras_vit_cli.report.run_plots import draw_confusion
 from tests.bank import TINY, fill, fresh, pixels
 from tests.evaluation.outcomes import outcomes_of, results_of_classes, results_of_task
-from tests.evaluation.test_plots import texts
+from tests.evaluation.test_run_report import texts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
@@ -84,15 +84,11 @@ def test_tables_have_the_worst_classes_and_the_file_all() -> None:
         _ = most.confusion
 
 
-def test_the_page_is_short(tmp_path: Path) -> None:
-    write_report(tmp_path, results_of_classes(NAMES, [0, 0, 1, 1], np.eye(1000)[[0, 0, 1, 1]]), {})
-    page = (tmp_path / "report.md").read_text("utf-8")
+def test_pages_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = report_page("m", results_of_classes(NAMES, [0, 0, 1], np.eye(1000)[[0, 0, 1]]), {})
     assert "Not tested, as there are no validation images: class 2, class 3," in page
     assert "class 11 and 988 more (998 classes of 1,000)" in page
     assert "Classification into 1,000 classes: class 0, class 1," in page
-
-
-def test_pages_of_other_tasks_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Task, "scores", partialmethod(Task.scores, resamples=2))
     rng, present = np.random.default_rng(0), np.eye(1000, dtype="float32")[:4]
     shown = "Shown: the 4 with the lowest F1 of 1,000; `report.json` has all."

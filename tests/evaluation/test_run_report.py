@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,24 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 
 import keras_vit
 from keras_vit import data, tasks
+from keras_vit._base import fonts
+from keras_vit._base.fonts import without_glyph_warnings
 from keras_vit.evaluation import Report, calibration, classification_report, predict_split, report
 from keras_vit.evaluation.report_text import name_rows
 from keras_vit.evaluation.set_report import set_report
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.tasks.scores import wilson_interval
 from keras_vit.training import recipes
-from keras_vit_cli.report import description
+from keras_vit_cli.report import description, run_plots
+from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
 from keras_vit_cli.report.report_page import recipe_rows, report_page
 from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_files import write_report
+from keras_vit_cli.report.run_plots import draw_curves
 from tests.bank import small, tiny
 from tests.browser import opened
 from tests.data.image_fixtures import flat_folder
-from tests.evaluation.outcomes import outcomes_of, results_of_classes
+from tests.evaluation.outcomes import outcomes_of, results_of_classes, results_of_task
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tensorflow")
@@ -151,7 +156,7 @@ def test_no_folder_of_the_disk_is_shown(cwd: str, monkeypatch: pytest.MonkeyPatc
     assert shown == [f"--data={inside}photos", f"--labels={inside}photos/labels.csv"]
 
 
-def test_models_weights_and_recipes_are_described() -> None:
+def test_models_weights_recipes_and_data_are_described() -> None:
     sizes = {"input_shape": (32, 32, 3), "num_classes": 2}
     ti = sizes | {"hidden_dim": 192, "num_heads": 3}
     other = "VisionTransformer (patch_size 8; hidden_dim 192; depth 1; num_heads 3; mlp_dim 768)"
@@ -178,23 +183,18 @@ def test_models_weights_and_recipes_are_described() -> None:
     assert "label_smoothing" not in rows  # that loss does not have it
     # Labels of pixels are not mixed.
     mixed = {"loss": "softmax", "mixup": 0.2}
-    shown = [
-        recipe_rows(kind(NAMES), mixed, {}) for kind in (tasks.Classification, tasks.Segmentation)
-    ]
-    assert ["mixup" in rows for rows in shown] == [True, False]
-
-
-@pytest.mark.parametrize(("task", "targets", "about", "of_split"), [
-    (tasks.Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose, tulip",
-     "2 of 3 classes, 1 to 2 images each"),
-    (tasks.Regression(("angle",), units=("degrees",)), [-1.5, 3, 2],
-     "regression of 1 number: angle", "angle from -1.5 to 3 degrees"),
-])  # fmt: skip
-def test_what_the_data_are(task: tasks.Task, targets: list, about: str, of_split: str) -> None:
-    checked = task.check_targets(targets)
-    split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
-    assert description.describe_task(task) == about
-    assert description.describe_targets(split) == f"3 images: {of_split}"
+    for kind, is_mixed in ((tasks.Classification, True), (tasks.Segmentation, False)):
+        assert ("mixup" in recipe_rows(kind(NAMES), mixed, {})) == is_mixed
+    for task, targets, about, of_split in (
+        (tasks.Classification(NAMES), [0, 0, 2], "classification into 3 classes: daisy, rose",
+         "2 of 3 classes, 1 to 2 images each"),
+        (tasks.Regression(("angle",), units=("degrees",)), [-1.5, 3, 2],
+         "regression of 1 number: angle", "angle from -1.5 to 3 degrees"),
+    ):  # fmt: skip
+        checked = task.check_targets(targets)
+        split = data.ArraySplit("train", task, np.zeros((3, 8, 8, 1), np.uint8), checked)
+        assert description.describe_task(task).startswith(about)
+        assert description.describe_targets(split) == f"3 images: {of_split}"
 
 
 def test_folder(tmp_path: Path) -> None:
@@ -214,9 +214,8 @@ def test_folder(tmp_path: Path) -> None:
     record = json.loads((folder / "report.json").read_text("utf-8"))
     assert record["report"]["scores"]["accuracy"][0] == shown.report.scores["accuracy"].value
     error = calibration(LABELS, PROBABILITIES).error
-    assert record["report"]["calibration"]["expected_calibration_error"] == pytest.approx(
-        error, abs=1e-6
-    )
+    shown_error = record["report"]["calibration"]["expected_calibration_error"]
+    assert shown_error == pytest.approx(error, abs=1e-6)
     assert len(record["mistakes"]) == 24
     page = (folder / "report.md").read_text("utf-8")
     assert page.startswith("# ビオラ\n")
@@ -272,7 +271,7 @@ def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch
     assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
 
 
-def test_numbers_equal_scikit_learn() -> None:
+def test_numbers_and_scores_are_scikit_learns() -> None:
     of_rows, both = classification_report(LABELS, LOGITS, NAMES), (LABELS, LOGITS.argmax(1))
     expected = metrics.classification_report(*both, target_names=NAMES, output_dict=True)
     keys = {"precision": "precision", "recall": "recall", "F1": "f1-score", "images": "support"}
@@ -284,12 +283,9 @@ def test_numbers_equal_scikit_learn() -> None:
     assert one.names["precision"].tolist() == [pytest.approx(1 / 3), 0, 0]
     (line,) = (x for x in str(of_rows).splitlines() if x.startswith("rose"))
     assert f"{of_rows.names['recall'][1]:.3f}" in line
-
-
-def test_scores_are_scikit_learns_beside_the_most_frequent_class() -> None:
-    predicted, most = LOGITS.argmax(1), np.full_like(LABELS, np.bincount(LABELS).argmax())
-    of_rows = classification_report(LABELS, predicted, NAMES)
-    for scores, answers in ((of_rows.scores, predicted), (of_rows.constant, most)):
+    # Scores stand beside those of the most frequent class.
+    most = np.full_like(LABELS, np.bincount(LABELS).argmax())
+    for scores, answers in ((of_rows.scores, both[1]), (of_rows.constant, most)):
         expected = {
             "accuracy": metrics.accuracy_score(LABELS, answers),
             "balanced_accuracy": metrics.balanced_accuracy_score(LABELS, answers),
@@ -325,9 +321,7 @@ NUMBERS, GRADES = np.array([3.0, 1, 9, 2, 2, 8, 40]), np.array([0, 3, 3, 3, 1, 1
     (tasks.Multilabel(size=3), LABELED, np.array([*itertools.product((0, 1), repeat=3)])),
     (tasks.Regression(("x",)), NUMBERS, np.append(NUMBERS.mean(), np.arange(0, 41, 0.5))[:, None]),
 ])  # fmt: skip
-def test_the_best_constant_of_each_score_is_that_of_brute_force(
-    task: tasks.Task, targets: np.ndarray, constants: np.ndarray
-) -> None:
+def test_the_best_constant_is_that_of_brute_force(task: Any, targets: Any, constants: Any) -> None:
     of_rows = report(task, targets, np.tile(constants[0], (len(targets), 1)))
     tried = [task.scores(targets, np.tile(c, (len(targets), 1)), 0) for c in constants]
     for name, score in of_rows.constant.items():
@@ -358,18 +352,16 @@ def test_reports_show_what_thresholds_and_intervals_stand_on() -> None:
     present = LABELED.astype(bool)
     task = tasks.Multilabel(("a", "b", "c"), thresholds=(0.1, 0.5, 0.5), positives=(9, 2, 8))
     of_rows = report(task, present, 0.2 + 0.6 * present)
-    assert "macro F1 0.933 and exactly the labels of 66.7% of images; at 0.5 for every l" in str(
-        of_rows
-    )
+    text = "macro F1 0.933 and exactly the labels of 66.7% of images; at 0.5 for every l"
+    assert text in str(of_rows)
     row = [name_rows(of_rows)[1][i] for i in range(7)]
     assert row == ["a", "1.000", "0.800", "0.100", "9", "1.000", "4"]
     # Numbers: 60 images set the margin, and the interval is SciPy's.
     rng = np.random.default_rng(0)
     numbers = rng.normal(50, 10, 140)
     answers = numbers[:, None] + rng.normal(0, 4, (140, 1))
-    task = tasks.Regression(("weight",), units=("kg",)).with_intervals(
-        numbers[:60], answers[:60], 0.9
-    )
+    task = tasks.Regression(("weight",), units=("kg",))
+    task = task.with_intervals(numbers[:60], answers[:60], 0.9)
     of_rows = report(task, numbers[60:], answers[60:])
     inside = int((np.abs(numbers - answers[:, 0])[60:] <= task.margins[0]).sum())
     low, high = stats.binomtest(inside, 80).proportion_ci(method="wilson")
@@ -382,3 +374,164 @@ def test_reports_show_what_thresholds_and_intervals_stand_on() -> None:
     text = str(set_report(sets, [1, 2, 0, 1], [True, True, False, False]))
     assert promise in text
     assert "2 of 3 have a threshold of their own, which takes 9 images of the class or mo" in text
+
+
+# What a person sees in the plots of a run: ticks, marks, names and legends, by their boxes.
+DRAWS = np.random.default_rng(0)
+SHOWN = ("daisy", "rose $a$", "W" * 60)
+IN_THE_GARDEN = "rose/IMG_2019_05_03_in_the_garden_of_my_grandmother_0042.jpg"
+PHOTOS = ("daisy/a.jpg", "rose/$x$ & y.jpg", f"rose/{'W' * 80}.jpg", IN_THE_GARDEN)
+PHOTOS += ("daisy/g y q.jpg", "daisy/\x1b[31m.jpg", "daisy/b.png")
+SHAPES = ((20, 90, 3), (90, 20, 3), (40, 40, 3), (8, 8, 1), (30, 60, 3), (60, 30, 3), (9, 9, 3))
+IMAGES = [np.full(shape, 60, np.uint8) for shape in SHAPES]
+
+
+def drawn(figure: Any) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas.get_renderer()
+
+
+def texts(items: Any) -> list[str]:
+    return [text.get_text() for text in items]
+
+
+def check_boxes(figure: Any, inside: list[Any], around: list[Any]) -> None:
+    """Artists lie within the width of the figure, apart from each other and from the boxes."""
+    boxes = [artist.get_window_extent(drawn(figure)) for artist in inside]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in [*boxes[:i], *around])
+    assert all(figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+@pytest.mark.parametrize("epochs", [1, 7, 1000])
+def test_epochs_are_integers_and_the_best_one_is_marked(epochs: int) -> None:
+    falling, worse = 2 / np.arange(1, epochs + 1), 1 + abs(np.arange(epochs) - epochs // 2)
+    history = {"loss": falling, "val_loss": worse.astype(float), "accuracy": 1 - 0.4 * falling}
+    history |= {"val_accuracy": 1 / worse, "learning_rate": 1e-4 * falling}
+    figure = draw_curves({name: values.tolist() for name, values in history.items()})
+    drawn(figure)
+    best = epochs // 2 + 1
+    assert [axes.get_title("left") for axes in figure.axes] == ["loss", "accuracy", "learning rate"]
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert [] != ticks == [round(tick) for tick in ticks]
+        vertical = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
+        assert {float(line.get_xdata()[0]) for line in vertical[-1:]} == {best}
+    marked = f"best epoch: {best} (lowest validation loss)"
+    assert texts(figure.legends[0].get_texts()) == ["training", "validation", marked]
+
+
+def test_curves_of_what_there_is() -> None:
+    figure = draw_curves({"loss": [2.0, 1.0], "accuracy": [0.1, 0.2]})
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1]  # no best epoch without validation
+    # A metric that a resumed run gained later belongs to its last epochs.
+    resumed = draw_curves({"loss": [3.0, 2.0, 1.0], "learning_rate": [0.1]}).axes[2]
+    assert list(resumed.lines[0].get_xdata()) == [3]
+    drawn(draw_curves({}))
+    # The first of equal epochs is the best.
+    equal = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
+    assert equal.axes[0].get_title("right") == "1 in epoch 2"
+    # The labels of learning rates are their ticks.
+    figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [1.75e-3, 2.5e-4]})
+    drawn(figure)
+    axis = figure.axes[2].yaxis
+    labels = [float(label) for label in texts(axis.get_ticklabels())]
+    assert labels == pytest.approx(list(axis.get_ticklocs()))
+
+
+@pytest.mark.parametrize("images", [1, 400, 200_000])
+def test_calibration_shows_how_few_images_there_are(images: int) -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, images)
+    logits = 3 * random.normal(size=(images, 3)) + 2 * np.eye(3)[labels]
+    report = results_of_classes(SHOWN, labels, logits).report
+    figure, result = run_plots.draw_calibration(report), report.calibration
+    assert result is not None
+    renderer = drawn(figure)
+    _, histogram = figure.axes
+    counts = result.counts[result.counts > 0]
+    numbers = [text for text in histogram.texts if text.get_text()]
+    assert len(numbers) == len(counts)
+    if images < 10_000:
+        assert sorted(int(text.get_text()) for text in numbers) == sorted(counts)
+    check_boxes(figure, numbers, [])
+    # Bars of few images are pale, and the legend explains them.
+    pale = [bar for bars in histogram.containers for bar in bars if bar.get_alpha() < 1]
+    assert len(pale) == (counts < 30).sum()
+    (legend,) = figure.legends
+    lines = texts(legend.get_texts())
+    assert any("fewer than 30" in line for line in lines) == bool(pale)
+    check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
+
+
+def lines_of(files: tuple[str | None, ...] = PHOTOS) -> list[tuple[str, str, str]]:
+    return [
+        (f"{SHOWN[(i + 1) % 3]} ({90 - i}%)", SHOWN[i % 3], file_text(i, file))
+        for i, file in enumerate(files)
+    ]
+
+
+def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
+    figure = draw_contact_sheet("Worst", IMAGES, lines_of())
+    renderer = drawn(figure)
+    shown = figure.axes[: len(IMAGES)]
+    for axes, image in zip(shown, IMAGES, strict=True):
+        box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
+        assert tile.width == pytest.approx(tile.height, rel=0.01)
+        assert box.width / box.height == pytest.approx(image.shape[1] / image.shape[0], rel=0.03)
+        assert max(box.width, box.height) == pytest.approx(tile.width, rel=0.03)
+    images = [axes.get_window_extent(renderer) for axes in shown]
+    check_boxes(figure, [text for axes in shown for text in axes.texts], images)
+    lines = [texts(axes.texts) for axes in figure.axes if axes.texts]
+    assert lines[0] == ["rose $a$ (90%)", "true: daisy", "daisy/a.jpg"]
+    assert (lines[1][2], lines[5][2]) == ("rose/$x$ & y.jpg", r"daisy/\x1b[31m.jpg")
+    assert re.fullmatch(r"rose/IMG_.*….*_0042\.jpg", lines[3][2])
+    assert all(not text.get_parse_math() for axes in figure.axes for text in axes.texts)
+    without = draw_contact_sheet("Worst", IMAGES[:2], lines_of((None, None)))
+    assert [axes.texts[2].get_text() for axes in without.axes[:2]] == ["image 0", "image 1"]
+    # Legible on a phone: at least 7 pixels high where the figure is 358 wide.
+    figure = draw_contact_sheet("Worst", 4 * IMAGES, 4 * lines_of())
+    sizes = {text.get_fontsize() for axes in figure.axes for text in axes.texts}
+    assert min(sizes) / 72 / figure.get_figwidth() * 358 >= 7
+
+
+def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> None:
+    """Each box would be a warning of its own: here one says what to set."""
+    fonts._warn.cache_clear()
+    names = ("菊", "ばら", "\U000f0000")  # a private character, which no font has
+    lines = [("ばら (90%)", "\U000f0000", "菊/ばら.jpg"), ("ばら (90%)", "\U000f0000", "x/菊.jpg")]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            figure = draw_contact_sheet("Worst", IMAGES[:2], lines)
+            run_plots.save_figure(figure, tmp_path / "mistakes.png")
+        with without_glyph_warnings():
+            drawn(run_plots.draw_confusion(classification_report([0, 1, 2], [0, 0, 2], names)))
+            warnings.warn("of something else", stacklevel=1)
+    assert not caplog.records
+    assert "Set font.family in a file matplotlibrc" in str(caught[0].message)
+    assert [str(warning.message) for warning in caught[1:]] == ["of something else"]
+
+
+@pytest.mark.parametrize(("task", "targets"), [
+    (tasks.Multilabel(size=400), DRAWS.random((30, 400)) < 0.1),
+    (tasks.Regression(size=8), DRAWS.normal(size=(30, 8))),
+    (tasks.Ordinal(size=400), DRAWS.integers(0, 400, 30)),
+])  # fmt: skip
+def test_plots_of_very_many_names_are_bounded(task: tasks.Task, targets: np.ndarray) -> None:
+    outputs = np.random.default_rng(1).normal(size=(30, task.outputs))
+    answers = task.answers(outputs)
+    checked = task.check_targets(targets)
+    split = data.ArraySplit("val", task, np.zeros((30, 8, 8, 1), np.uint8), checked)
+    shown = results_of_task(task, targets, answers, split)
+    figure = next(iter(shown.plots.values()))()
+    renderer = drawn(figure)
+    assert max(renderer.width, renderer.height) <= 3000
+    if isinstance(task, tasks.Ordinal):
+        assert 40 < len(figure.axes[0].get_yticklabels()) <= 50  # pairs may share a grade
+        assert " of 400 grades: those of" in figure.axes[0].get_title()
+    else:
+        assert f"of {task.size} " in figure.axes[0].get_title("left") + figure.get_suptitle()

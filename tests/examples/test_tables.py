@@ -1,10 +1,12 @@
-"""The examples that print a table; those in processes of their own; depth; a pre-training."""
+"""Examples: those that print a table, studies, those in processes of their own, a pre-training."""
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +24,11 @@ from keras_vit.curation import measure_photos
 from keras_vit.layers.novelty_score import unit_rows
 from keras_vit.tasks import Classification
 from keras_vit.tasks.scores import Score
-from keras_vit_cli import commands
+from keras_vit.training import recipes
+from keras_vit.training.callbacks import NonFiniteLossError
 from tests import bank
-from tests.conftest import REPOSITORY
+from tests.cli.helpers import rows_of as rows_of_file
+from tests.conftest import REPOSITORY, Command
 from tests.curation.photos import grainy, index_of, picture
 from tests.data.image_fixtures import plain, write
 from tests.examples import Run, load_example
@@ -32,6 +36,8 @@ from tests.xla_flags import QUICK_XLA
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
+Figure = pytest.importorskip("matplotlib.figure").Figure
+Text = pytest.importorskip("matplotlib.text").Text
 GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 
 # Accuracy and calibration error of the ViT by seed, as trained for the README.
@@ -65,9 +71,8 @@ def test_digits(tmp_path: Path, run_example: Run) -> None:
     assert [line.split(": ")[0] for line in printed] == ["stratified 80/20", "first/second half"]
     for line in printed:
         assert f"    {line}\n" in readme
-    assert [(job.data, job.seed, job.overwrite) for job in jobs] == [
-        (name, seed, True) for name in RESULTS for seed in range(5)
-    ]
+    expected = [(name, seed, True) for name in RESULTS for seed in range(5)]
+    assert [(job.data, job.seed, job.overwrite) for job in jobs] == expected
 
 
 def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -> None:
@@ -213,12 +218,6 @@ def labeled(count: int = 120) -> tuple[np.ndarray, np.ndarray]:
     return (centers[labels] + random.normal(0, 0.2, (count, 4))).astype("float32"), labels
 
 
-def flowers() -> tuple[np.ndarray, np.ndarray]:
-    """Features of three classes that overlap a little."""
-    random, labels = np.random.default_rng(0), np.arange(450) % 3
-    return (2 * np.eye(3, 6)[labels] + random.normal(0, 0.7, (450, 6))).astype("float32"), labels
-
-
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -254,13 +253,13 @@ def test_coverage_and_novelty() -> None:
     """The tables of sets and of novelty; the distance to a class is PyTorch-OOD's."""
     script = load_example("coverage_and_novelty")
     with patch.multiple(script, PROBED=150, HALVES=5):
-        lines = script.table_of_sets(*flowers()).splitlines()
+        lines = script.table_of_sets(*labeled(450)).splitlines()
     assert len(lines) == 2 + 2 * len(script.METHODS)
     for line in lines[2:]:
         promised, covered = (float(cells(line)[i].rstrip("%")) for i in (0, 2))
         assert covered > promised - 5
     with patch.multiple(script, DRAWS=2):
-        lines = script.table_of_novelty(*flowers(), {"far": -4 * np.ones((50, 6))}).splitlines()
+        lines = script.table_of_novelty(*labeled(450), {"far": -4 * np.ones((50, 4))}).splitlines()
     assert cells(lines[0]) == ["score", "false alarms", script.UNKNOWN, "far"]
     assert len(lines) == 2 + 6
     train, new = unit_rows(GOLDEN["train"]), unit_rows(GOLDEN["new"])
@@ -270,18 +269,15 @@ def test_coverage_and_novelty() -> None:
 
 @pytest.mark.parametrize("size", [(480, 640), (100, 37), (518, 518)])
 def test_the_size_for_depth_is_that_of_transformers(size: tuple[int, int]) -> None:
-    theirs = pytest.importorskip(
-        "transformers.models.dpt.image_processing_dpt", exc_type=ImportError
-    )
+    name = "transformers.models.dpt.image_processing_dpt"
+    theirs = pytest.importorskip(name, exc_type=ImportError)
     image = np.empty((3, *size), np.uint8)
     expected = theirs.get_resize_output_image_size(image, (518, 518), True, 14)
     assert load_example("depth").size_for(*size) == (expected.height, expected.width)
 
 
-def test_depth_of_a_photograph(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_depth_of_a_photograph(command: Command, capsys: Any) -> None:
     head = {"width": 8, "depth_width": 4, "activation": "relu"}
     model = keras_vit.VisionTransformer(
         patch_size=14, hidden_dim=16, depth=4, num_heads=2, layer_scale=1.0, num_classes=1,
@@ -296,8 +292,7 @@ def test_depth_of_a_photograph(
     assert found.shape == (30, 94, 3)
     np.testing.assert_array_equal(found[:, :47], pixels)
     assert len(np.unique(found[:, 47:].reshape(-1, 3), axis=0)) > 20
-    words = "predict folder photo.png --out rows.jsonl --maps maps"
-    assert commands.main(words.split()) == 0
+    command("predict folder photo.png --out rows.jsonl --maps maps")
     (row,) = map(json.loads, Path("rows.jsonl").read_text().splitlines())
     with Image.open("maps/photo.tiff") as file:
         assert (file.size, file.mode) == ((47, 30), "F")
@@ -364,3 +359,128 @@ def test_pretraining_goes_on_where_it_was(tmp_path: Path, capsys: Any) -> None:
         load_example("pretrain_imagenet21k").main(words)
     assert keras.saving.load_model(tmp_path / "model.keras", compile=False).num_classes == 10
     assert "finished already, at step 4" in capsys.readouterr().out
+
+
+# Studies: results survive an interruption, and scripts list the trials that they should.
+study = load_example("study")
+Trial = study.Trial
+
+VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
+RECIPE = recipes.get("digits").scaled(steps=3, batch_size=16)
+# Of a study's results.
+ROW = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
+
+
+def trial(name: str, **sizes: Any) -> Any:
+    about = {"width": sizes.get("hidden_dim", 8)}
+    return Trial(name, "ViT-Ti/16", {**VIT, **sizes}, RECIPE, about)
+
+
+def test_an_interrupted_study_keeps_its_rows(digits: data.Splits, tmp_path: Path) -> None:
+    trials, lines = [trial("narrow"), trial("wide", hidden_dim=16)], []
+    with patch.object(study, "fit", side_effect=[None, KeyboardInterrupt, None]):
+        with pytest.raises(KeyboardInterrupt):
+            study.run_study(trials, digits, tmp_path, str)
+        (before,) = study.read_rows(tmp_path)
+        rows = study.run_study(trials, digits, tmp_path, lines.append)
+    assert (before["name"], rows[0]) == ("narrow", before)
+    assert "trained before" in lines[0]
+    assert [(row["width"], row["images"]) for row in rows] == [(8, 48), (16, 48)]
+    assert rows == study.read_rows(tmp_path)
+    table = rows_of_file(tmp_path / "results.csv")
+    assert table == [{name: str(value) for name, value in row.items()} for row in rows]
+
+
+def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
+    """And of the files of a run, its checkpoints alone are deleted."""
+    diverged = NonFiniteLossError("The loss is nan in step 2", 2, math.nan, None)
+    with patch.object(study, "fit", side_effect=diverged):
+        rows = study.run_study([trial("a")], digits, tmp_path / "diverged", str)
+    assert math.isnan(float(rows[0]["accuracy"]))
+    assert study.to_markdown(rows, {"accuracy": "{accuracy:.1%}"}).endswith("| – |")
+    one = trial("smallest")
+    folder = study.run_folder(one, digits, tmp_path) / "checkpoints"
+    write(folder, {"step-000000001.txt": b"mine"})
+    (row,) = study.run_study([one], digits, tmp_path, str)
+    assert [path.name for path in folder.iterdir()] == ["step-000000001.txt"]
+    curve = study.curve_of(tmp_path, row["identity"])
+    assert curve[-1] == pytest.approx(row["accuracy"], abs=1e-5)
+
+
+def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> None:
+    first = trial("first")
+    same = replace(first, name="other", about={}, recipe=replace(RECIPE, hardware="a phone"))
+    assert first.identity(digits) == same.identity(digits)
+    augmented = replace(RECIPE, augmentation=data.Augmentation(min_area=0.5))
+    others: list[dict[str, Any]] = [{}, {"seed": 1}, {"sizes": {**VIT, "mlp_dim": 9}}]
+    others += [{"recipe": one} for one in (replace(RECIPE, learning_rate=1.0), augmented)]
+    identities = [replace(first, **changes).identity(digits) for changes in others]
+    identities.append(first.identity(data.load("digits/half")))
+    plain, *_ = load_example("small_data").trials_of(recipes.get("small_data"), 10)
+    identities += [one.identity(digits) for one in (plain, replace(plain, shifted=True))]
+    assert len(identities) == len(set(identities)) == 8
+
+
+def rows_of(trials: Sequence[Any], *_: Any) -> list[dict[str, Any]]:
+    """What `run_study` returns, without training: each trial is better than the one before."""
+    return [
+        {**one.about, **ROW, "name": one.name, "seed": one.seed, "accuracy": 0.3 + i / 100}
+        for i, one in enumerate(trials)
+    ]
+
+
+# The number of trials of each study, and what the page says first of such rows.
+STUDIES = {
+    "scaling_study": (24, "**Mixer 6 blocks of 128** reaches the highest accuracy, 53.00%"),
+    "ablations": (11, "Best by positions: **sines and cosines, 2-D** with 34.00%"),
+    "flowers_systems": (16, "**Mixer, AugReg medium1** reaches the highest accuracy, 45.00%."),
+    "small_data": (10, "points above the plain"),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_plans_and_writes_its_page(name: str, tmp_path: Path, run_example: Run) -> None:
+    script, (count, conclusion) = load_example(name), STUDIES[name]
+    words = ["--data", "digits", "--seeds", 1, "--out", tmp_path]
+    planned = run_example(script, *words, "--plan").splitlines()
+    assert len([line for line in planned if line.startswith("| ")]) == count + 1
+    replaced: dict[str, Any] = {"run_study": rows_of}
+    if name == "ablations":
+        replaced["curve_of"] = lambda *_: [0.2, 0.3]
+    with patch.object(Figure, "savefig", autospec=True, side_effect=Figure.savefig) as save:
+        run_example(script, *words, **replaced)
+    figure = save.call_args_list[0].args[0]
+    assert figure.get_figwidth() <= 5.5  # legible on a phone
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 9
+    page = (tmp_path / "table.md").read_text("utf-8")
+    assert conclusion in page
+    assert f"python examples/{name}.py --data digits" in page
+
+
+def test_trials_are_comparable(digits: data.Splits) -> None:
+    recipe = replace(RECIPE, image_size=32, dropout=0.1, stochastic_depth=0.2)
+    for name, sizes in (("ViT-Ti/16", VIT), ("BiT-R50x1", {"depths": (1, 1), "width": 32})):
+        one = Trial("one", name, sizes, recipe, {})
+        model = one.build(num_classes=5)
+        assert one.cost(num_classes=5).parameters == model.count_params(), name
+        assert model.eval_transform == data.EvalTransform("stretch"), name
+        assert name[0] == "B" or (model.dropout, model.stochastic_depth) == (0.1, 0.2)
+    script = load_example("small_data")
+    recipe = replace(recipes.get("small_data").scaled(steps=400), image_size=64)
+    work = [one.cost(5).macs * one.recipe.steps for one in script.trials_of(recipe, 5)]
+    assert max(work) < 1.01 * min(work)
+    image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
+    seen = keras.ops.convert_to_numpy(script.ShiftedPatches(4)(image))
+    np.testing.assert_array_equal(seen[..., :2], image)  # and moved along its diagonals
+    np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
+    # Table 8's 1-D positions and figure 9's class token are one model.
+    script = load_example("ablations")
+    assert len({one.identity(digits) for one in script.trials_of(script.RECIPE)}) == 10
+
+
+def test_augreg_cell(tmp_path: Path, run_example: Run) -> None:
+    words = ["--data", "digits", "--out", tmp_path, "--plan", "--model", "R+ViT-Ti/16"]
+    words += ["--augmentation", "none", "strong2", "--dropout", 0, 0.1]
+    printed = run_example(load_example("augreg_cell"), *words)
+    assert "| R_Ti_16-aug_strong2-wd_0.1-do_0.1-sd_0.1 |" in printed
+    assert printed.count("32,000") == 4

@@ -1,6 +1,6 @@
 """What is exported in these tests: small models, and their files by format."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,7 @@ def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:
     return pytest.mark.parametrize("format", [case(f, quick=f in quick) for f in of])
 
 
-def pairs(
-    formats: Iterable[str],
-    kinds: Collection[str],
-    *quick: tuple[str, str],
-    stood_for: Collection[str] = (),
-) -> Any:
+def pairs(formats: Any, kinds: Any, *quick: tuple[str, str], stood_for: Any = ()) -> Any:
     """A test's kinds in every format: some quick, in turns one thorough in each, others slow.
 
     Slow as well are the kinds for which another test, or a quick row, stands.
@@ -117,14 +112,8 @@ def pairs(
     return pytest.mark.parametrize(("format", "kind"), rows)
 
 
-def case(
-    format: str,
-    *others: Any,
-    quick: bool,
-    rest: Any = pytest.mark.thorough,
-    long: Any = pytest.mark.slow,
-) -> Any:
-    rest = long if format in LONG else rest
+def case(format: str, *others: Any, quick: bool, rest: Any = None, long: Any = None) -> Any:
+    rest = long or pytest.mark.slow if format in LONG else rest or pytest.mark.thorough
     marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
     return pytest.param(format, *others, marks=marks)
 

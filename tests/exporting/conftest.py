@@ -59,7 +59,5 @@ def real_engine() -> dict[str, bytes]:
     package = SHARED / f"onnxruntime-web-{page_engine.VERSION}.tgz"
     package = Path(os.environ.get("KERAS_VIT_ENGINE", package))
     if not package.is_file():
-        pytest.skip(
-            f"{folder} does not have the engine of pages; KERAS_VIT_ENGINE may name its .tgz"
-        )
+        pytest.skip(f"{folder} lacks the engine of pages; KERAS_VIT_ENGINE may name its .tgz")
     return page_engine.engine_files(package)

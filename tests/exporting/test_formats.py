@@ -1,7 +1,10 @@
-"""Every format predicts what its model does, carries its contract, says whose answers change."""
+"""Every format predicts what its model does, carries its contract and proof, or is refused."""
 
 import json
+import runpy
+import shutil
 import zipfile
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,60 +21,46 @@ from sklearn.metrics import accuracy_score
 import keras_vit
 from keras_vit import data
 from keras_vit.data import EvalTransform, read_image
-from keras_vit.exporting import (
-    FORMATS,
-    ExportedModel,
-    check,
-    export_smallest,
-    load_exported,
-    smallest,
-)
+from keras_vit.exporting import FORMATS, ExportedModel, check, load_exported, peer_folder, smallest
 from keras_vit.exporting.agreement import check_agreement, check_images, check_novelty
 from keras_vit.exporting.comparison import Comparison, calibration_images, compare, size_of
-from keras_vit.exporting.smallest import Smallest, Trial
+from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.exported import read_contract
+from keras_vit.exporting.proof import Proof
+from keras_vit.exporting.smallest import Smallest, Trial, export_smallest
 from keras_vit.tasks import Classification
 from keras_vit.weights import CheckpointError
-from keras_vit_cli import commands as cli
 from tests import bank
+from tests.conftest import Command
 from tests.data.image_fixtures import encode, write
-from tests.exporting.artifacts import (
-    DIGITS,
-    IMAGES,
-    LONG,
-    NAMES,
-    PATHS,
-    Artifacts,
-    case,
-    contract,
-    exported,
-    formats,
-    probabilities,
-    softmax,
-)
+from tests.exporting import artifacts as made
+from tests.exporting.artifacts import IMAGES, Artifacts, contract, exported, formats, probabilities
+from tests.exporting.test_one_preparation import sensitive_model
 from tests.models.test_common import build
 from tests.models.test_task import TASKS, vit
+from tests.weights.models import flips
 
-INT8 = [case("openvino", True, quick=False)]
-INT8 += [case(format, False, quick=False) for format in ("onnx", "litert", "html")]
-INT8 += [case(f, False, quick=False, long=pytest.mark.thorough) for f in LONG]
+INT8 = [made.case("openvino", True, quick=False)]
+INT8 += [made.case(format, False, quick=False) for format in ("onnx", "litert", "html")]
+INT8 += [made.case(f, False, quick=False, long=pytest.mark.thorough) for f in made.LONG]
 FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 # Another backend's file is written by a new process, which takes seconds to start: one stands for
 # all.
 FILES = [pytest.param("onnx", marks=pytest.mark.every_backend)]
 QUICK = ("onnx", "tf_saved_model", "litert", "torch")
-FILES += [case(f, quick=f in QUICK) for f in FORMATS if f not in ("onnx", *LONG)]
-FILES += [case(f, quick=False, long=pytest.mark.thorough) for f in LONG]
+FILES += [made.case(f, quick=f in QUICK) for f in FORMATS if f not in ("onnx", *made.LONG)]
+FILES += [made.case(f, quick=False, long=pytest.mark.thorough) for f in made.LONG]
 
 
 def of_names(artifacts: Artifacts, format: str) -> ExportedModel:
-    return artifacts.file("sincos2d", format, class_names=NAMES, top_k=3)
+    return artifacts.file("sincos2d", format, class_names=made.NAMES, top_k=3)
 
 
 @pytest.mark.parametrize("format", FILES)
 def test_predicts_as_the_model(format: str, artifacts: Artifacts) -> None:
     """Batches of 1 and 7 by the same file, pixels of both kinds, and what it says of itself."""
     file, model = of_names(artifacts, format), artifacts.model("sincos2d")
-    expected = softmax(model.predict(IMAGES, verbose=0))
+    expected = made.softmax(model.predict(IMAGES, verbose=0))
     for rows in (slice(1), slice(1, 8)):
         np.testing.assert_allclose(file.predict_on_batch(IMAGES[rows]), expected[rows], atol=1e-4)
     between = IMAGES + np.float32(0.2)  # levels, as prepared photographs are
@@ -79,7 +68,7 @@ def test_predicts_as_the_model(format: str, artifacts: Artifacts) -> None:
     atol = 1e-4 if format == "executorch" else 1e-5  # XNNPACK has a GELU of its own
     np.testing.assert_allclose(file.predict(between, batch_size=3), expected, atol=atol)
     says = file.contract
-    assert (says.format, says.task.names, says.top_k) == (format, NAMES, 3)
+    assert (says.format, says.task.names, says.top_k) == (format, made.NAMES, 3)
     assert (says.image_size, says.channels, says.quantize) == ((32, 32), 3, None)
     assert says.evaluation == model.eval_transform
     with pytest.raises(ValueError, match=r"\(None, 32, 32, 3\)"):
@@ -113,9 +102,7 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
 
 @pytest.mark.thorough
 @pytest.mark.backends("torch")
-def test_a_package_for_core_ml_is_whole_and_is_not_run_here(
-    artifacts: Artifacts, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_core_ml_package(artifacts: Artifacts, tmp_path: Path, command: Command) -> None:
     """What Linux can see of it: `test_predicts_as_the_model` has what its program computes."""
     coremltools = pytest.importorskip("coremltools")
     file, model = of_names(artifacts, "coreml"), artifacts.model("sincos2d")
@@ -136,29 +123,21 @@ def test_a_package_for_core_ml_is_whole_and_is_not_run_here(
     model.save(tmp_path / "m.keras")
     export = f"export {tmp_path}/m.keras --format coreml --data digits --out {tmp_path}/m.mlpackage"
     for line in (f"predict {file.path} {tmp_path}/a.png", f"serve {file.path}", export):
-        assert cli.main(line.split()) == 2
-        assert "which only macOS and iOS have" in capsys.readouterr().err
-    assert cli.main(["check", str(file.path)]) == 0
-    assert "Check it on a Mac, too" in capsys.readouterr().out
+        assert "which only macOS and iOS have" in command(line, status=2)
+    assert "Check it on a Mac, too" in command("check", file.path)
     write_package, merging = FORMATS["coreml"].implementation().write, artifacts.model("merging")
     with pytest.raises(ValueError, match="stable sort"):
         write_package(merging, tmp_path, file.contract)
 
 
-def test_a_model_repository_of_triton(artifacts: Artifacts, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_model_repository_of_triton(artifacts: Artifacts, command: Command) -> None:
     """The text was parsed by `text_format` as tritonclient 2.73's `ModelConfig`."""
-    artifacts.model("ordinal").save(tmp_path / "m.keras")
-    export = ["export", str(tmp_path / "m.keras"), "--triton", "--overwrite"]
-    out, config = tmp_path / "r/photos/1/model.onnx", tmp_path / "r/photos/config.pbtxt"
-    for words, message in (
-        (["--format", "torch", "--out", str(out)], "--triton is for --format onnx"),
-        (["--format", "onnx", "--out", str(tmp_path / "m.onnx")], "REPOSITORY/NAME/VERSION"),
-        (["--format", "onnx", "--out", str(out.parents[1] / "v1/model.onnx")], "REPOSITORY/NAME"),
-    ):
-        assert cli.main([*export, *words]) == 2
-        assert message in capsys.readouterr().err
+    artifacts.model("ordinal").save("m.keras")
+    export = "export m.keras --triton --overwrite --format onnx --out r/photos/1/model.onnx"
+    config = Path("r/photos/config.pbtxt")
     for _ in range(2):
-        assert cli.main([*export, "--format", "onnx", "--out", str(out)]) == 0
+        command(export)
     assert config.read_text().partition("dynamic_batching")[0] == (
         "# Written by keras_vit from 1/model.onnx\n"
         'backend: "onnxruntime"\n'
@@ -168,11 +147,11 @@ def test_a_model_repository_of_triton(artifacts: Artifacts, tmp_path: Path, caps
         'output [ { name: "probabilities" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
     )
     config.write_text("mine")
-    assert cli.main([*export, "--format", "onnx", "--out", str(out)]) == 2
-    assert (config.read_text(), "is not replaced" in capsys.readouterr().err) == ("mine", True)
+    assert "is not replaced" in command(export, status=2)
+    assert config.read_text() == "mine"
 
 
-@formats("tf_saved_model", of=["tf_saved_model", "torch"])
+@formats("tf_saved_model", of=("tf_saved_model", "torch"))
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
     model = build("token", depth=1)
     model.eval_transform = {"mode": "stretch", "views": "flip"}
@@ -240,7 +219,7 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
     assert not ran.exists()
 
 
-def test_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
+def test_arguments_are_refused_before_any_work(tmp_path: Path, digits: Any) -> None:
     for file, options, words in (
         ("model.bin", {}, r"must end in \.onnx: give 'model\.onnx'"),
         ("1", {"format": "onyx"}, "tf_saved_model"),
@@ -255,13 +234,15 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
             keras_vit.export(bank.small(), tmp_path / file, **{"format": "onnx", **options})
         assert not list(tmp_path.iterdir())
     scaled = {"quantize": "int8", "calibration": IMAGES // 255}
-    with (
-        pytest.warns(
-            keras_vit.data.DataRangeWarning, match="calibration takes pixels from 0 to 255"
-        ),
-        pytest.raises(ValueError, match="must end in"),
-    ):
+    warned = pytest.warns(data.DataRangeWarning, match="calibration takes pixels from 0 to 255")
+    with warned, pytest.raises(ValueError, match="must end in"):
         keras_vit.export(bank.small(), tmp_path / "m.bin", "onnx", **scaled)
+    for bound in (0, -1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="max_flips="):
+            export_smallest(bank.small(), tmp_path / "m.onnx", split=digits, max_flips=bound)
+    with pytest.raises(ValueError, match="is not quantized"):
+        export_smallest(bank.small(), tmp_path / "m", split=digits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +306,8 @@ def test_a_saved_model_that_decodes_files_otherwise(artifacts: Artifacts, tmp_pa
     """It was calibrated on Pillow's pixels, and JPEG files have other ones by TensorFlow."""
     random, model = np.random.default_rng(0), build("token", num_classes=5)
     noise = random.integers(0, 256, (200, 32, 32, 3)).astype("uint8")
-    jpegs = {
-        f"{i % 5}/{i}.jpg": encode(Image.fromarray(pixels), "JPEG", quality=20)
-        for i, pixels in enumerate(noise)
-    }
+    photos = [encode(Image.fromarray(pixels), "JPEG", quality=20) for pixels in noise]
+    jpegs = {f"{i % 5}/{i}.jpg": photo for i, photo in enumerate(photos)}
     split = keras_vit.data.load(write(tmp_path / "photos", jpegs), val_fraction=0.5).val
     file = exported(tmp_path, model, "tf_saved_model")
     assert (compare(model, file, split).files, compare(model, file, split).other_files) == (100, 0)
@@ -346,44 +325,40 @@ def test_a_saved_model_that_decodes_files_otherwise(artifacts: Artifacts, tmp_pa
     assert f"{other} of 100 images not: it decodes JPEG files" in str(compared)
 
 
-def test_comparison_and_calibration(artifacts: Artifacts) -> None:
-    digits = keras_vit.data.load("digits")
-    model = build("token", num_classes=10, input_shape=(8, 8, 1), patch_size=4)
-    images = calibration_images(model, digits.train, 50)
-    assert (images.shape, images.dtype) == ((50, 8, 8, 1), np.uint8)
-    file = ExportedModel(Path(__file__), contract(), lambda x: [probabilities(model, x)])
-    other = ExportedModel(Path(__file__), contract(TASKS["regression"]), lambda x: [x])
-    words = "answers regression of .*, and the data has classification of 0, 1,"
-    with pytest.raises(ValueError, match=words):
-        compare(artifacts.model("regression"), other, digits.val)
-    batches = keras_vit.data.pipeline(digits.val, (8, 8), 32, channels=1)
-    assert file.predict(batches, steps=2).shape == (64, 10)
-    with pytest.raises(ValueError, match="steps"):
-        file.predict(batches, steps=0)
-
-
 @pytest.fixture(scope="module")
 def digits() -> Any:
     return data.load("digits").val
 
 
 # Random, and decided: some of its answers are right.
-digits_model = partial(vit, task=DIGITS, input_shape=(8, 8, 1), patch_size=4)
+digits_model = partial(vit, task=made.DIGITS, input_shape=(8, 8, 1), patch_size=4)
+
+
+def test_comparison_and_calibration(artifacts: Artifacts, digits: Any) -> None:
+    model = digits_model()
+    images = calibration_images(model, digits, 50)
+    assert (images.shape, images.dtype) == ((50, 8, 8, 1), np.uint8)
+    file = ExportedModel(Path(__file__), contract(), lambda x: [probabilities(model, x)])
+    other = ExportedModel(Path(__file__), contract(TASKS["regression"]), lambda x: [x])
+    with pytest.raises(
+        ValueError, match="answers regression of .*, and the data has classification of 0, 1,"
+    ):
+        compare(artifacts.model("regression"), other, digits)
+    batches = data.pipeline(digits, (8, 8), 32, channels=1)
+    assert file.predict(batches, steps=2).shape == (64, 10)
+    with pytest.raises(ValueError, match="steps"):
+        file.predict(batches, steps=0)
 
 
 def test_whose_answers_change(digits: Any) -> None:
     """The scores are scikit-learn's, of the answers themselves; the interval is that of pairs."""
     model, images = digits_model(), digits.as_arrays()[0]
-    noise = np.random.default_rng(0).dirichlet(np.ones(10), 32)
+    noise = 0.7 * np.random.default_rng(0).dirichlet(np.ones(10), 32)
     file = ExportedModel(
-        Path(__file__),
-        contract(),
-        lambda x: [0.3 * probabilities(model, x) + 0.7 * noise[: len(x)]],
+        Path(__file__), contract(), lambda x: [0.3 * probabilities(model, x) + noise[: len(x)]]
     )
     found, labels = compare(model, file, digits), digits.labels()
-    before, after = (
-        each.argmax(1) for each in (probabilities(model, images), file.predict(images))
-    )
+    before, after = probabilities(model, images).argmax(1), file.predict(images).argmax(1)
     assert found.score == pytest.approx(accuracy_score(labels, before), abs=1e-12)
     assert found.exported_score == pytest.approx(accuracy_score(labels, after), abs=1e-12)
     flipped = before != after
@@ -408,14 +383,11 @@ def test_whose_answers_change(digits: Any) -> None:
 @pytest.mark.parametrize("kind", ["multilabel", "regression", "ordinal"])
 def test_changes_of_other_tasks(kind: str) -> None:
     task, random = TASKS[kind], np.random.default_rng(0)
-    targets = {
-        "multilabel": random.integers(0, 2, (40, task.size)),
-        "ordinal": random.integers(0, task.size, 40),
-    }
+    targets = {"multilabel": random.integers(0, 2, (40, task.size))}
+    targets["ordinal"] = random.integers(0, task.size, 40)
     target = targets.get(kind, random.normal(0, 10, (40, task.size)))
-    answers, others = (
-        random.dirichlet(np.ones(max(task.size, 2)), 40)[:, : task.size] for _ in range(2)
-    )
+    rows = random.dirichlet(np.ones(max(task.size, 2)), (2, 40))
+    answers, others = rows[..., : task.size]
     changes = task.score_changes(target, answers, others, resamples=50)
     first, second = (task.scores(target, each, resamples=0) for each in (answers, others))
     for name, change in changes.items():
@@ -425,35 +397,11 @@ def test_changes_of_other_tasks(kind: str) -> None:
 
 
 @formats("litert", of=("onnx", "litert", "openvino"))
-def test_float16_halves_the_weights(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    model = artifacts.model("large")
-    path = keras_vit.export(model, tmp_path / PATHS[format], format, quantize="float16")
-    assert size_of(path) < 0.65 * 4 * model.count_params()
-    images = bank.pixels(8, 32, 32, 3)
-    np.testing.assert_allclose(
-        load_exported(path).predict(images), probabilities(model, images), atol=2e-3
-    )
-    assert check(path).ok
-
-
-def test_bounds_are_checked_before_any_work(tmp_path: Path, digits: Any, capsys: Any) -> None:
-    for bound in (0, -1, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="max_flips="):
-            export_smallest(digits_model(), tmp_path / "m.onnx", split=digits, max_flips=bound)
-    with pytest.raises(ValueError, match="is not quantized"):
-        export_smallest(digits_model(), tmp_path / "m", split=digits)
-    file = tmp_path / "m.keras"
-    bank.tiny().save(file)
-    export = ["export", str(file), "--format", "onnx", "--out", str(tmp_path / "m.onnx")]
-    for words, message in (
-        (["--quantize", "auto", "--max-flips", "0"], "above 0 and at most 100"),
-        (["--quantize", "auto", "--max-flips", "101%"], "above 0 and at most 100"),
-        (["--quantize", "int8", "--max-flips", "1%"], "no effect without --quantize auto"),
-        (["--quantize", "auto"], "give --data"),
-    ):
-        assert cli.main([*export, *words]) == 2
-        assert message in capsys.readouterr().err
-    assert [each.name for each in tmp_path.iterdir()] == ["m.keras"]
+def test_float16_halves_the_weights(format: str, artifacts: Artifacts) -> None:
+    model, file = artifacts.model("large"), artifacts.file("large", format, quantize="float16")
+    assert size_of(file.path) < 0.65 * 4 * model.count_params()
+    np.testing.assert_allclose(file.predict(IMAGES), probabilities(model, IMAGES), atol=2e-3)
+    assert check(file.path).ok
 
 
 @pytest.mark.parametrize(("images", "flips"), [(450, 0), (450, 2), (5000, 10), (5000, 45)])
@@ -469,27 +417,20 @@ def test_what_a_bound_promises_of_other_images(images: int, flips: int) -> None:
 
 
 @pytest.mark.thorough
-def test_the_smallest_that_holds_the_bound(
-    tmp_path: Path, digits: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    model = digits_model()
-    model.save(file := tmp_path / "m.keras")
-    out = tmp_path / "m.onnx"
-    words = ["--format", "onnx", "--out", str(out), "--data", "digits", "--quantize", "auto"]
-    assert cli.main(["export", str(file), *words, "--max-flips", "100%"]) == 0
-    printed = capsys.readouterr().out
+@pytest.mark.usefixtures("here")
+def test_the_smallest_that_holds_the_bound(digits: Any, monkeypatch: Any, command: Command) -> None:
+    model, out = digits_model(), Path("m.onnx")
+    model.save("m.keras")
+    words = "export m.keras --format onnx --out m.onnx --data digits --quantize auto"
+    printed = command(f"{words} --max-flips 100%")
     assert all(f" {name} " in printed for name in ("int8", "float16", "float32"))
-    assert f"written to {out}, " in printed
+    assert "written to m.onnx, " in printed
     assert check(out).ok
     assert load_exported(out).contract.quantize in ("int8", "float16")
-    Image.fromarray(bank.pixels(9, 9)).save(tmp_path / "a.png")
-    for line, status, printed in (
-        (f"predict {out} {tmp_path / 'a.png'} --top 2", 0, "%"),
-        (f"evaluate {out} --data digits", 0, "balanced_accuracy"),
-        (f"evaluate {out} --data digits --knn 5", 2, "exported file"),
-    ):
-        assert cli.main(line.split()) == status
-        assert printed in "".join(capsys.readouterr())
+    Image.fromarray(bank.pixels(9, 9)).save("a.png")
+    assert "%" in command("predict m.onnx a.png --top 2")
+    assert "balanced_accuracy" in command("evaluate m.onnx --data digits")
+    assert "exported file" in command("evaluate m.onnx --data digits --knn 5", status=2)
     real, sizes = smallest.compare, []
 
     def flipping(*arguments: Any) -> Any:
@@ -505,3 +446,178 @@ def test_the_smallest_that_holds_the_bound(
     assert (made.chosen.name, load_exported(out).contract.quantize) == ("float32", None)
     assert "No quantization holds the bound" in str(made)
     assert size_of(out) == sizes[-1] == max(sizes)
+
+
+# Exported files prove themselves: by images, answers and sums that they carry.
+# With the engine alone; as a script it would import it anew.
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "deploy/check_file.py"))["main"]
+WEIGHTS = {"tf_saved_model": "variables/variables.data-00000-of-00001", "openvino": "model.bin"}
+WEIGHTS["coreml"] = "Data/com.apple.CoreML/weights/weight.bin"
+
+
+def copied(source: Path, folder: Path) -> Path:
+    copy: Callable[..., Any] = shutil.copytree if source.is_dir() else shutil.copy
+    return Path(copy(source, folder / source.name))
+
+
+def proof_of(path: Path) -> tuple[Proof, bool]:
+    about = read_contract(path)
+    text, rest = FORMATS[about.format].implementation().read_proof(path)
+    return Proof.from_text(text, about, rest)
+
+
+def is_wrong(path: Path) -> bool:
+    try:
+        return not check(path).ok
+    except CheckpointError:
+        return True
+
+
+@formats("onnx")
+def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    model = artifacts.model("sensitive", sensitive_model)
+    path = copied(artifacts.path("sensitive", format), tmp_path)
+    result = check(path)
+    assert result.ok, result
+    assert (result.is_whole, result.files, result.lost) == (True, 3, 0)
+    assert result.differences["probabilities"] < 1e-3
+    assert result.seconds > 0
+    assert format in ("html", *made.LONG) or SCRIPT(path) == 0
+    proof, _ = proof_of(path)
+    assert sum(proof.steady) > 4
+    pixels = np.concatenate([*proof.prepared(result.contract), proof.pixels.astype("float32")])
+    expected = model.task.answers(bank.outputs(model, pixels))
+    np.testing.assert_allclose(proof.expected["probabilities"], expected, atol=1e-4)
+    assert np.ptp(expected, axis=0).max() > 0.1
+    part = path / WEIGHTS.get(format, "")
+    content = part.read_bytes()
+    # Of the model: behind it are dates of a zip archive, and the spare bits of base64.
+    ends: tuple[float, float] = 0, 0.6 * len(content)
+    if format == "html":  # a browser compares the script and style with the page's policy
+        ends = (first := content.index(b'part-graph">') + 12), content.index(b"</", first) - 12
+    random = np.random.default_rng(0)
+    for flipped in flips(content, np.linspace(*ends, 7).astype(int), random):
+        part.write_bytes(flipped)
+        assert is_wrong(path)
+    # A page without its last tags is whole.
+    last = int(ends[1]) if format == "html" else len(content) - 9
+    for end in (int(sum(ends)) // 2, last):
+        part.write_bytes(content[:end])
+        assert is_wrong(path)
+
+
+def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path: Path) -> None:
+    """Other weights and other preparations, sealed as if they had been written so."""
+    import onnx
+
+    artifacts.model("sensitive", sensitive_model)
+    proto = onnx.load(artifacts.path("sensitive", "onnx"))
+    about = load_exported(artifacts.path("sensitive", "onnx")).contract
+    proof, _ = proof_of(artifacts.path("sensitive", "onnx"))
+    others = [
+        replace(about, evaluation=EvalTransform(mode))
+        for mode in ("stretch", "stretch_bicubic", "timm_squash", "big_vision")
+    ]
+    others += [replace(about, evaluation=EvalTransform("timm_center", 0.7))]
+    kernel = max(proto.graph.initializer, key=lambda each: np.prod(each.dims))
+    values = onnx.numpy_helper.to_array(kernel).copy()
+    values.flat[5] *= 2**20  # a bit of its exponent
+    for other in (about, *others, None):
+        if other is None:
+            kernel.CopyFrom(onnx.numpy_helper.from_array(values, kernel.name))
+        path, texts = tmp_path / "m.onnx", {"keras_vit": (other or about).to_text()}
+        onnx.helper.set_model_props(proto, texts)
+        onnx.save(proto, path)
+        implementation = FORMATS["onnx"].implementation()
+        implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
+        result = check(path)
+        assert result.is_whole
+        assert result.ok == (other is about), other
+    assert "its probabilities differ by" in str(result)
+    assert SCRIPT(path) == 1
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+@pytest.mark.usefixtures("here")
+def test_folders_are_proven(layout: str, command: Command) -> None:
+    """By transformers and timm alone: of bits that flip, and of another preparation."""
+    name = {"huggingface": "transformers"}.get(layout, layout)
+    pytest.importorskip(name, exc_type=ImportError)
+    folder = Path("folder")
+    sensitive_model().save("m.keras")
+    assert "keras-vit check folder" in command(f"convert m.keras folder --layout {layout}")
+    for words in ("m.npz --layout google", "timm --layout timm"):  # also where timm is missing
+        assert "model.safetensors (" in command(f"convert folder {words}")
+    result = check(folder)
+    assert (result.ok, result.files, result.lost) == (True, 3, 0), result
+    assert result.engine.startswith(f"{name} ")
+    assert SCRIPT(folder) == 0
+    weights, about = folder / "model.safetensors", read_contract(folder)
+    proof, _ = Proof.from_text((folder / "keras_vit_proof.json").read_text(), about, "")
+    content = weights.read_bytes()
+    places = np.linspace(0, len(content) - 1, 5).astype(int)
+    for flipped in flips(content, places, np.random.default_rng(0)):
+        weights.write_bytes(flipped)
+        assert is_wrong(folder)
+    weights.write_bytes(content)
+    file = folder / ("config.json" if layout == "timm" else "preprocessor_config.json")
+    whole, key = file.read_text(), "mean" if layout == "timm" else "image_mean"
+    config = json.loads(whole)
+    config.get("pretrained_cfg", config)[key] = [0.4, 0.5, 0.5]
+    file.write_text(json.dumps(config))
+    # Sealed as if it had been written so.
+    seal = proof.to_text(peer_folder.read_proof(folder)[1])
+    (folder / "keras_vit_proof.json").write_text(seal)
+    result = check(folder)
+    assert (result.is_whole, result.ok) == (True, False)
+    (folder / "keras_vit.json").unlink()
+    error = command("check folder", status=2)
+    assert f"convert the model again where {name} is installed" in error
+
+
+@pytest.mark.usefixtures("here")
+def test_the_command(artifacts: Artifacts, command: Command) -> None:
+    import onnx
+
+    artifacts.model("sensitive", sensitive_model)
+    whole = artifacts.path("sensitive", "onnx")
+    proto = onnx.load(whole)
+    proto.producer_name = "another"
+    onnx.save(proto, "changed.onnx")
+    onnx.helper.set_model_props(proto, {"keras_vit": contract().to_text()})
+    onnx.save(proto, "before.onnx")
+    onnx.helper.set_model_props(proto, {})
+    onnx.save(proto, "foreign.onnx")
+    bank.tiny().save("m.keras")
+    for file, status, words in (
+        (whole, 0, "answers here as its model"),
+        ("changed.onnx", 1, "its bytes are not those that were written"),
+        ("before.onnx", 2, "does not carry images to check it by"),
+        ("foreign.onnx", 2, "was not exported by this package"),
+        ("m.keras", 2, "is not an exported model"),
+        (".", 2, "is not an exported model"),
+        ("d.onnx", 2, "There is no exported file"),
+    ):
+        assert words in command("check", file, status=status)
+
+
+def test_a_damaged_proof_is_refused() -> None:
+    about: Contract = contract(TASKS["multilabel"])
+    proof = Proof.of(about, lambda x: {"probabilities": np.zeros((len(x), 2), "float32")})
+    text = proof.to_text("")
+    assert Proof.from_text(text, about, "")[1]
+    assert not Proof.from_text(text, about, "other")[1]
+    for part, other in (
+        ('"steady": [', '"steady": [1, '),
+        ('"probabilities": 0.0', '"probabilities": NaN'),
+        ('"probabilities": 0.0', '"probabilities": -1'),
+        ("[8, 2]", "[8, 2000000000]"),
+        ("[8, 2]", "[7, 2]"),
+        ('"pixels": "', '"pixels": "AAAA'),
+        ('"sum"', '"some"'),
+        (text, "[]"),
+    ):
+        assert part in text
+        with pytest.raises(ValueError, match="its proof is damaged"):
+            Proof.from_text(text.replace(part, other, 1), about, "")

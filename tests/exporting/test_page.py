@@ -197,11 +197,10 @@ def answered(page: Any, files: list[Path]) -> list[dict[str, Any]]:
 
 def numbers(row: dict[str, Any]) -> list[float]:
     """The numbers of a row by their names, whatever their order."""
-    entries = [
-        {k: v for k, v in e.items() if isinstance(v, float | int)} for e in row["predictions"]
-    ]
-    keyed = zip(row["predictions"], entries, strict=True)
-    named = sorted((next(iter(e.values())), list(values.values())) for e, values in keyed)
+    named = sorted(
+        (next(iter(e.values())), [v for v in e.values() if isinstance(v, float | int)])
+        for e in row["predictions"]
+    )
     return [row.get("novelty", 0.0), *(value for _, values in named for value in values)]
 
 
@@ -222,9 +221,8 @@ def rows_of(model: Any, files: list[Path]) -> list[dict[str, Any]]:
 def page_of(real_engine: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Exports a model as a page with the real engine."""
     monkeypatch.setattr("keras_vit.exporting.formats.engine_files", lambda _: real_engine)
-    return lambda model, **more: keras_vit.export(
-        model, tmp_path / "flowers.html", overwrite=True, **more
-    )
+    path = tmp_path / "flowers.html"
+    return lambda model, **more: keras_vit.export(model, path, overwrite=True, **more)
 
 
 @pytest.mark.parametrize("width", [390, 1440])

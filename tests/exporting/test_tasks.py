@@ -23,16 +23,7 @@ from keras_vit.tasks import PredictionSets
 from keras_vit.weights.folders.combined_folder import save_combined
 from tests import bank
 from tests.data.image_fixtures import one_quick
-from tests.exporting.artifacts import (
-    LONG,
-    PATHS,
-    Artifacts,
-    contract,
-    exported,
-    formats,
-    opened,
-    pairs,
-)
+from tests.exporting.artifacts import LONG, PATHS, Artifacts, contract, formats, opened, pairs
 from tests.models.test_combined import IMAGES, heads_of
 from tests.models.test_task import TASKS, images, vit
 
@@ -140,7 +131,7 @@ def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path)
     assert model.novelty.classes
     novelty, inside = model.novelty.scores(rows), sets.contains(answers(model))
     assert 8 < inside.sum() < 40
-    file = exported(tmp_path, model, format)
+    file = opened(keras_vit.export(model, tmp_path / PATHS[format], format))
     assert file.task.sets == sets
     assert file.contract.outputs[-2:] == ("in_set", "novelty")
     run = FORMATS[format].implementation().runner(file.path, ["in_set", "novelty"])

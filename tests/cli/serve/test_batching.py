@@ -1,4 +1,4 @@
-"""Parts of the server: dynamic batching and its limits, what `/metrics` counts and its board."""
+"""Parts of the server: batches and limits, what `/metrics` counts; models on every backend."""
 
 import asyncio
 import json
@@ -7,18 +7,27 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError
+from keras_vit.exporting import ExportedModel
+from keras_vit.inspection import attention_rollout, class_attribution
+from keras_vit.tasks import Classification
 from keras_vit_cli.serve.batching import Batcher, FullError, Places
 from keras_vit_cli.serve.decoders import Decoders
 from keras_vit_cli.serve.metrics import MOST_NAMES, OTHERS, Metrics
+from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.threads import WatchedThreads
-from tests import processes
+from keras_vit_cli.serve.versions import newest_version
+from tests import bank, processes
+from tests.cli.serve.helpers import NAMES, save, tiny_model
 from tests.conftest import REPOSITORY
 
 
@@ -50,10 +59,10 @@ def submit(batcher: Batcher, model: Any, value: float) -> "asyncio.Task[np.ndarr
     return asyncio.ensure_future(batcher.predict(model, np.array([float(value)])))
 
 
-def test_what_arrives_meanwhile_is_the_next_batch() -> None:
-    model = Model()
+def test_what_arrives_meanwhile_is_the_next_batch_of_its_version() -> None:
+    model, first, second = Model(), Model(), Model()
 
-    async def scenario(batcher: Batcher) -> None:
+    async def of_one(batcher: Batcher) -> None:
         rows = [submit(batcher, model, 0)]
         await asyncio.sleep(0.05)
         rows += [submit(batcher, model, i) for i in range(1, 7)]
@@ -64,14 +73,7 @@ def test_what_arrives_meanwhile_is_the_next_batch() -> None:
         found = [None if isinstance(row, BaseException) else row[0] for row in done]
         assert found == [0, 2, 4, None, 8, 10, 12]
 
-    run(scenario)
-    assert model.batches == [[0], [1, 2, 4, 5], [6]]
-
-
-def test_versions_errors_and_places() -> None:
-    first, second = Model(), Model()
-
-    async def scenario(batcher: Batcher) -> None:
+    async def of_two(batcher: Batcher) -> None:
         rows = [submit(batcher, m, i) for i, m in enumerate((first, first, second, first))]
         first.go.set(), second.go.set()
         await asyncio.gather(*rows)
@@ -79,7 +81,9 @@ def test_versions_errors_and_places() -> None:
             await submit(batcher, first, -1)
         assert (await submit(batcher, first, 3))[0] == 6
 
-    run(scenario)
+    run(of_one)
+    assert model.batches == [[0], [1, 2, 4, 5], [6]]
+    run(of_two)
     assert (first.batches, second.batches) == ([[0, 1], [3], [-1], [3]], [[2]])
     places = Places(1)
     with places.taken(), pytest.raises(FullError, match="1 requests"), places.taken():
@@ -122,7 +126,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
     }
 
 
-def test_answers_are_counted() -> None:
+def test_answers_are_counted_and_the_board_shows_what_there_is() -> None:
     metrics = Metrics(lambda: 0)
     sure = {"predictions": [{"class": "cat", "probability": 0.9}], "set": ["cat"], "novelty": 0.4}
     unsure = {**sure, "set": ["cat", "dog"], "novelty": 1.2}
@@ -140,14 +144,86 @@ def test_answers_are_counted() -> None:
     named = [name for metric, name in counted if metric == "keras_vit_answers_total"]
     assert len(named) == MOST_NAMES + 1
     assert counted["keras_vit_answers_total", OTHERS] == 54
-
-
-def test_the_board_shows_what_there_is() -> None:
-    metrics = Metrics(lambda: 0)
-    metrics.answers([{"grade": "mild", "set": ["mild"], "novelty": 0.5}])
     metrics.request("predict", 200, 0.1)
     metrics.batch(2, 0.1)
     known = {name for name, _ in samples(metrics)}
     board = json.loads((REPOSITORY / "deploy/grafana.json").read_text("utf-8"))
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert {name for query in queries for name in re.findall(r"keras_vit_\w+", query)} <= known
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Path) -> None:
+    if data_format == "channels_first":
+        model = bank.tiny(num_classes=3, input_shape=(3, 32, 24), data_format=data_format)
+        kernel = np.random.default_rng(0).normal(size=(16, 3))
+        model.get_layer("head").kernel.assign(kernel.astype("float32"))
+    else:
+        model = tiny_model(classifier_activation="softmax")
+    served = load_served(save(model, tmp_path / "model.keras"))
+    warm_up(served, 5)
+    images = np.random.default_rng(0).uniform(0, 255, (3, 32, 24, 3)).astype("float32")
+    taken = np.moveaxis(images, -1, 1) if data_format == "channels_first" else images
+    scores = bank.outputs(model, taken)
+    if data_format == "channels_first":
+        scores = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    else:
+        assert served.class_names == tuple(map(printable, NAMES))
+    assert served.image_size == (32, 24)
+    np.testing.assert_allclose(served.predict(images), scores, atol=1e-5)
+    best = served.class_names[served.predict(images[:1])[0].argmax()]
+    default = served.explain(images[:1], "attribution", None)
+    assert (default.map.shape, default.covered, default.class_name) == ((4, 3), (32, 24), best)
+    np.testing.assert_array_equal(default.map, class_attribution(model, taken[:1])[0])
+    other = next(name for name in served.class_names if name != best)
+    chosen = served.explain(images[:1], "attribution", other)
+    assert chosen.class_name == other
+    assert np.abs(chosen.map - default.map).max() > 1e-3
+    rollout = served.explain(images[:1], "rollout", None)
+    np.testing.assert_array_equal(rollout.map, attention_rollout(model, taken[:1])[0])
+    assert rollout.class_name is None
+
+
+def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, reason in (
+        ({"num_classes": 0}, "not one score per class"),
+        ({"num_classes": 1}, r"model\.task = "),  # nobody said what it is
+        ({"include_preprocessing": False}, "normalized pixels"),
+        ({"input_shape": (16, 16, 2)}, "one, three or four channels"),
+    ):
+        file = save(bank.tiny(**options), tmp_path / "model.keras")
+        with pytest.raises(ValueError, match=reason):
+            load_served(file)
+    with pytest.raises(FileNotFoundError, match="no model at"):
+        load_served(tmp_path / "nothing")
+    assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
+    contract = SimpleNamespace(
+        task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
+        evaluation={"mode": "stretch"}, top_k=2, format="onnx", novelty=False, statistics=None,
+        seen_images=None, tasks=(), has_task=True,
+    )  # fmt: skip
+    contract.heads = (contract,)
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"")
+    exported = ExportedModel(file, contract, lambda x: [np.full((len(x), 2), 0.5)])
+    monkeypatch.setattr("keras_vit_cli.serve.model.load_classifier", lambda path: exported)
+    served = load_served(file)
+    assert (served.class_names, served.explain) == (("a\\n", "b"), None)
+    warm_up(served, 4)
+    exported._run = lambda x: np.full((len(x), 3), 0.5)
+    with pytest.raises(ValueError, match="not classification of 2"):
+        warm_up(load_served(file), 4)
+
+
+def test_the_newest_version(tmp_path: Path) -> None:
+    for number in ("2", "10", "notes"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "model.keras").write_text(number)
+    newest = newest_version(tmp_path)
+    assert (newest.name, newest.path) == ("10", tmp_path / "10")
+    run = newest_version(tmp_path / "2")
+    (tmp_path / "2" / "report.md").write_text("does not count")
+    assert newest_version(tmp_path / "2") == run
+    (tmp_path / "2" / "model.keras").write_text("changed")
+    assert newest_version(tmp_path / "2").name != run.name

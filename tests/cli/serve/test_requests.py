@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -20,13 +21,14 @@ from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.tasks import Classification, PredictionSets, Segmentation
-from keras_vit_cli import commands as cli
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve import infer
 from keras_vit_cli.serve.model import ServedModel
 from tests.bank import outputs
+from tests.browser import opened
+from tests.cli.serve import helpers
 from tests.cli.serve.conftest import LIMITS, MAX_BYTES, MAX_IMAGES, Start
-from tests.cli.serve.helpers import SLOW, Server, eventually, form, jpeg, request, save, tiny_model
+from tests.cli.serve.helpers import Server, eventually, form, jpeg, request, save, tiny_model
 from tests.data.image_fixtures import write
 from tests.models.test_task import TASKS, vit
 
@@ -57,9 +59,7 @@ def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, A
 def written(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """Rows of `keras-vit predict`, with names as printed, but for rounding of other batches."""
     folder = write(tmp_path_factory.mktemp("photos"), FILES)
-    words = [file, *(folder / name for name in FILES), "--top", 2, "--out", folder / "rows.jsonl"]
-    assert cli.main(["predict", *map(str, words)]) == 1
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    rows = keras_vit.predict(file, [folder / name for name in FILES], top=2)
     for row in rows:
         row["file"] = Path(row["file"]).name
         if row["error"] is None:
@@ -105,10 +105,8 @@ def test_files_in_tensors(written: Rows, port: int) -> None:
     sent["model_name"] = "photos"
     status, answer = post(port, INFER, sent)
     assert (status, answer["id"], answer["model_name"]) == (200, "job\ud800\x1b", "photos")
-    column = data_of(
-        post(port, INFER, {**sent, **tensor("contents", "BYTES", [3, 1], contents)})[1]
-    )
-    assert list(map(json.loads, column["rows"])) == unnamed(written)
+    _, column = post(port, INFER, {**sent, **tensor("contents", "BYTES", [3, 1], contents)})
+    assert list(map(json.loads, data_of(column)["rows"])) == unnamed(written)
     data = data_of(answer)
     rows = list(map(json.loads, data["rows"]))
     assert (data["valid"], rows) == ([True, False, True], unnamed(written))
@@ -278,7 +276,11 @@ def test_what_is_refused(port: int) -> None:
     assert request(port, "/attention", body, **headers)[0] == 413
 
 
-def test_what_the_model_is(file: Path, port: int) -> None:
+TRICKS = """nothing .. ../photos ..%2f..%2fetc%2fpasswd %2e%2e photos%00 photos/.. photos:predict
+photos%0d%0aX-Evil:%201 photos.keras"""
+
+
+def test_what_the_model_is_and_tricks_in_its_name(file: Path, port: int) -> None:
     status, model, _ = request(port, "/v1/models/photos")
     version = request(port, "/health")[1]["version"]
     assert (status, model["name"], model["version"]) == (200, "photos", version)
@@ -286,13 +288,6 @@ def test_what_the_model_is(file: Path, port: int) -> None:
     _, tensors, _ = request(port, "/v2/models/photos")
     inputs = [(each["name"], each["shape"]) for each in tensors["inputs"]]
     assert inputs == [("contents", [-1]), ("images", [-1, 32, 24, 3]), ("pixels", [-1, 32, 24, 3])]
-
-
-TRICKS = """nothing .. ../photos ..%2f..%2fetc%2fpasswd %2e%2e photos%00 photos/.. photos:predict
-photos%0d%0aX-Evil:%201 photos.keras"""
-
-
-def test_tricks_in_the_name_of_a_model(port: int) -> None:
     for name in (*TRICKS.split(), "p" * 10_000, ""):
         v1, v2 = f"/v1/models/{name}", f"/v2/models/{name}"
         calls: dict[str, bytes | None] = {v1: None, v2: None, f"{v2}/ready": None}
@@ -345,8 +340,7 @@ def test_a_line_of_json_per_request(server: Server) -> None:
 
 @pytest.mark.thorough
 def test_many_images_leave_room_for_one(file: Path, start_server: Start) -> None:
-    server = start_server(file, 0.5, code=SLOW)  # seconds per batch of two
-
+    server = start_server(file, 0.5, code=helpers.SLOW)  # seconds per batch of two
     body, headers = form({str(i): jpeg(i) for i in range(20)})
     with ThreadPoolExecutor(1) as pool:
         many = pool.submit(request, server.port, "/predict", body, **headers)
@@ -391,3 +385,70 @@ def test_every_pixel_is_a_file(tmp_path: Path, start_server: Start) -> None:
         classes = np.array(shown)
     parts = {row["class"]: row["part"] for row in answer["predictions"]}
     assert float((classes == 1).mean()) == pytest.approx(parts["tree"], abs=0.1)
+
+
+# The page in Chromium: a dropped photograph, the overlay, errors, a phone screen.
+DROP = """([content, name]) => {
+  const bytes = Uint8Array.from(atob(content), letter => letter.charCodeAt(0));
+  const data = new DataTransfer();
+  data.items.add(new File([bytes], name, {type: "image/jpeg"}));
+  document.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true}));
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("page")
+    server = Server(folder, helpers.SERVE, "serve", file, "--max-bytes", "100000", "--port", "0")
+    yield f"http://127.0.0.1:{server.port}/"
+    server.stop()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    with opened(browser, address, 1000, (address, "data:", "blob:"), expected="422") as page:
+        yield page
+
+
+def drop(page: Any, content: bytes, name: str = "photo.jpg") -> None:
+    page.evaluate(DROP, [base64.b64encode(content).decode(), name])
+
+
+@pytest.mark.parametrize("width", [1000, 390])
+def test_a_dropped_photograph(width: int, page: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    drop(page, jpeg())
+    page.wait_for_selector("#look:not([hidden])")
+    rows = page.locator("#classes li")
+    shown = [float(text.split()[0]) for text in rows.locator(".probability").all_text_contents()]
+    assert (len(shown), shown) == (3, sorted(shown, reverse=True))
+    # Bars are as long as the probabilities, and the overlay lies on the image.
+    track = rows.first.locator(".track").bounding_box()["width"]
+    bar = rows.first.locator(".bar").bounding_box()["width"]
+    assert bar == pytest.approx(track * shown[0] / 100, abs=1)
+    assert '<b>"rose"</b>\\x1b[31m' in rows.locator(".class").all_text_contents()
+    photo, canvas = (page.locator(name).bounding_box() for name in ("#image", "#overlay"))
+    assert canvas == pytest.approx(photo, abs=1)
+    shades = page.evaluate(
+        "[...at('overlay').getContext('2d').getImageData(0, 0, 3, 4).data]"
+        ".filter((_, i) => i % 4 === 3)"
+    )
+    assert (min(shades), max(shades)) == (0, 190)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.uncheck("#shown")
+    assert page.is_hidden("#overlay")
+
+
+def test_a_chosen_file_and_errors(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    page.set_input_files("#file", tmp_path / "a.jpg")
+    page.wait_for_selector("#look:not([hidden])")
+    drop(page, b"no image", "notes.txt")
+    page.wait_for_selector("#status.wrong")
+    assert "not a JPEG" in page.text_content("#status")
+    assert page.is_hidden("#result")
+    drop(page, bytes(100_001))
+    page.wait_for_function("at('status').textContent.includes('100,001 bytes')")
+    drop(page, jpeg())
+    page.wait_for_selector("#look:not([hidden])")
+    assert page.text_content("#status") == ""

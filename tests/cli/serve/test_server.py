@@ -1,7 +1,11 @@
 """`keras-vit serve` as a process: answers, errors, limits, health, metrics, stop and reload."""
 
 import asyncio
+import http.client
+import json
 import os
+import random
+import shutil
 import signal
 import socket
 import threading
@@ -14,13 +18,16 @@ import pytest
 
 from benchmarks import _load as load
 from keras_vit._base.errors import printable
+from keras_vit._base.files import atomic_write
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.models.answers import answers_of
+from keras_vit_cli.serve.versions import newest_version
+from tests import processes
 from tests.bank import outputs
-from tests.cli.conftest import Command
 from tests.cli.serve import helpers
 from tests.cli.serve.conftest import MAX_BYTES, Start
 from tests.cli.serve.helpers import FORM, Server, eventually, jpeg, request, save, tiny_model
+from tests.conftest import Command
 from tests.data.image_fixtures import png_of_twelve_bits
 
 
@@ -111,9 +118,8 @@ def test_attention(port: int) -> None:
         assert "warning" not in request(port, path, jpeg())[1]
 
 
-def test_who_hangs_up_gives_the_place_back_and_a_stop_loses_nothing(
-    file: Path, start_server: Start
-) -> None:
+def test_who_hangs_up_gives_the_place_back(file: Path, start_server: Start) -> None:
+    """And what is in progress when the server stops is answered."""
     slow = start_server(file, 1, code=helpers.SLOW)
 
     async def hang_up() -> None:
@@ -181,37 +187,14 @@ def test_slow_and_hostile_clients_leave_the_others_alone(file: Path, start_serve
         assert (status, content["type"]) == (503, "stopping")
 
 
-def test_a_new_version_takes_over_under_load(tmp_path: Path, start_server: Start) -> None:
+def test_a_damaged_version_leaves_the_last_one(tmp_path: Path, start_server: Start) -> None:
     save(tiny_model(0), tmp_path / "model.keras")
-    body, versions = jpeg(), {}
-    wanted = {seed: expected(body, seed) for seed in (0, 1)}
-    server, stopped = start_server(tmp_path), threading.Event()
-
-    def ask() -> list[str]:
-        problems = []
-        while not stopped.is_set():
-            status, content, _ = request(server.port, "/predict", body)
-            if status != 200:
-                problems.append(str(content))
-                continue
-            seed = versions.setdefault(content["version"], len(versions))
-            if probabilities(content) != pytest.approx(wanted[seed], abs=1e-5):
-                problems.append(f"version {seed}: {content}")
-        return problems
-
-    with ThreadPoolExecutor(3) as pool:
-        clients = [pool.submit(ask) for _ in range(3)]
-        eventually(lambda: len(versions) == 1)
-        save(tiny_model(1), tmp_path / "model.keras")
-        eventually(lambda: len(versions) == 2)
-        # A damaged file leaves the last one in its place, and /health has the reason.
-        (tmp_path / "model.keras").write_bytes(b"damaged")
-        eventually(lambda: request(server.port, "/health")[1]["error"] is not None)
-        stopped.set()
-        assert [client.result() for client in clients] == [[], [], []]
+    server = start_server(tmp_path)
+    (tmp_path / "model.keras").write_bytes(b"damaged")
+    eventually(lambda: request(server.port, "/health")[1]["error"] is not None)
     assert "cannot be loaded" in request(server.port, "/health")[1]["error"]
-    answer = request(server.port, "/predict", body)[1]
-    assert probabilities(answer) == pytest.approx(wanted[1], abs=1e-5)
+    answer = request(server.port, "/predict", jpeg())[1]
+    assert probabilities(answer) == pytest.approx(expected(jpeg()), abs=1e-5)
     server.process.send_signal(signal.SIGHUP)  # tries again at once
     eventually(lambda: sum("cannot be loaded" in line for line in server.lines) == 2)
     assert server.stop(signal.SIGINT) == 130  # Ctrl-C
@@ -221,6 +204,130 @@ def test_a_port_that_is_taken(port: int, file: Path, command: Command) -> None:
     error = command("serve", file, "--port", port, status=2)
     assert error.startswith(f"keras-vit: Cannot listen on 127.0.0.1, port {port}: ")
     assert error.count("\n") == 1
+
+
+ROUNDS = int(os.environ.get("KERAS_VIT_STRESS_ROUNDS", 7))
+ALONE, QUICK = (0, 1, 5), 6  # whose moments are within those of the others; new versions under load
+BOUND = 40  # seconds from a signal to the end; a busy machine
+LONG = 120  # for what may import TensorFlow or compile on one
+# Threads change as often as they can; who hangs prints where.
+STRESS = """
+import faulthandler, sys
+sys.setswitchinterval(1e-6)
+faulthandler.dump_traceback_later(500, exit=True)
+from keras_vit_cli.serve import versions
+def with_a_line(function, line):
+    return lambda *arguments: (print(line, flush=True), function(*arguments))[1]
+versions.load_served = with_a_line(versions.load_served, "loading")
+versions.warm_up = with_a_line(versions.warm_up, "warming up")
+"""
+# The line that is waited for before the signal, and the number of new versions until then.
+MOMENTS = [("", 0), ("loading", 0), ("warming up", 0), ("http://", 0)]
+MOMENTS += [("loading", 1), ("warming up", 1), ("now serving", 3)]
+
+
+class Client(threading.Thread):
+    """Asks again and again, also for several images; notes when, the status, the answer."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.port, self.dice, self.is_stopped = port, random.Random(seed), False
+        self.answers: list[tuple[float, int | str, dict[str, Any], int]] = []
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        done = time.monotonic()
+        while not self.is_stopped:
+            image, sent = self.dice.randrange(2), float("inf")
+            files = {str(i): jpeg(image) for i in range(self.dice.choice([1, 5]))}
+            body, headers = helpers.form(files)
+            headers = {"Content-Type": headers["Content_Type"]}
+            # uvicorn closes a connection that was idle for 5 seconds, as this thread may have been.
+            if self.dice.random() < 0.3 or time.monotonic() - done > 2:
+                connection.close()
+            try:
+                connection.request("POST", "/predict", body, headers)
+                sent = time.monotonic()
+                answer = connection.getresponse()
+                self.answers.append((sent, answer.status, json.loads(answer.read()), image))
+            except (OSError, http.client.HTTPException) as error:
+                self.answers.append((sent, repr(error), {}, image))
+                time.sleep(0.02)
+                connection.close()
+            done = time.monotonic()
+
+
+def alive_in(session: int) -> list[str]:
+    """A server and what it started, as far as they live."""
+    stats = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            stats.append(path.read_text().rsplit(")", 1))
+        except OSError:
+            continue
+    return [name for name, rest in stats if int(rest.split()[3]) == session and rest[1] != "Z"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("versions")
+    return [save(tiny_model(seed), folder / f"{seed}.keras") for seed in (0, 1)]
+
+
+def round_of(seed: int) -> Any:
+    often = pytest.mark.slow if seed in ALONE else pytest.mark.thorough
+    return pytest.param(seed, marks=[] if seed == QUICK else [often])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+@pytest.mark.parametrize("seed", map(round_of, range(ROUNDS)))
+def test_no_moment_is_a_bad_one(seed: int, models: list[Path], tmp_path: Path) -> None:
+    """A server that is started, given new versions and ended at random moments, in rounds."""
+    dice, path, names = random.Random(seed), tmp_path / "model.keras", dict[str, int]()
+
+    def replace(number: int) -> None:
+        with atomic_write(path) as temporary:
+            shutil.copyfile(models[number], temporary)
+        names[newest_version(path).name] = number
+
+    replace(0)
+    (line, new), clients = MOMENTS[seed % len(MOMENTS)], list[Client]()
+    process = processes.start(
+        STRESS + helpers.SERVE, "serve", str(path), "--port", "0", printed=tmp_path / "printed"
+    )
+    if new or line == "http://":
+        port = helpers.port_of(process)
+        clients = [Client(port, 10 * seed + i) for i in range(3)]
+        for client in clients:
+            client.start()
+    for number in range(1, new + 1):
+        eventually(lambda: process.output().count("now serving") >= number - 1, LONG)  # noqa: B023
+        replace(number % 2)
+        if dice.random() < 0.3:
+            time.sleep(dice.uniform(0, 1))
+            replace(number % 2)
+    eventually(lambda: process.output().count(line) > new - line.startswith("now"), LONG)
+    time.sleep(dice.uniform(0, 0.4))
+    name = signal.SIGTERM if not line or dice.random() < 0.7 else signal.SIGINT
+    statuses, began = {130 if name == signal.SIGINT else 0}, time.monotonic()
+    if "http://" not in process.output() and name == signal.SIGTERM:
+        statuses.add(-signal.SIGTERM)
+    (os.killpg if line and dice.random() < 0.5 else os.kill)(process.pid, name)
+    assert process.wait(BOUND) in statuses, process.output()
+    for client in clients:
+        client.is_stopped = True
+    eventually(lambda: not alive_in(process.pid), LONG)
+    assert "Traceback" not in process.output(), process.output()
+    wanted = [[expected(jpeg(image), number) for image in (0, 1)] for number in (0, 1)]
+    for client in clients:
+        client.join(60)
+        assert client.answers
+        for sent, status, content, image in client.answers:
+            if status != 200:  # what was sent before the signal is answered
+                assert sent > began or status == 503, (status, content)
+                continue
+            right = pytest.approx(wanted[names[content["version"]]][image], abs=1e-5)
+            assert all(probabilities(row) == right for row in content.get("rows", [content]))
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ What a case is stands in its JSON: of a new one, `package`, `class`, `config` (o
 in it), `images` and `seed`; and `plain` where gradients are recorded, `call`, `like`, `resampled`.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.metadata
 import json
@@ -36,31 +34,28 @@ def hugging_face(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], A
 
     made = getattr(transformers, case["class"])
     model = made(made.config_class.from_dict(dict(case["config"])))
+    fixed = (COUNTERS, *FIXED.get(model.config.model_type, ()))
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        path = Path(folder) / "model.safetensors"
-        fixed = (COUNTERS, *FIXED.get(model.config.model_type, ()))
-        file = {
-            name: old if name.endswith(fixed) else weights.tensor(name, old.shape, case["seed"])
-            for name, old in load_file(path).items()
-        }
+        file = as_file(model, folder)
+        for name in [name for name in file if not name.endswith(fixed)]:
+            file[name] = weights.tensor(name, file[name].shape, case["seed"])
         if "tensors" in case:  # recorded before, maybe with other names or values that are fixed
             file = weights.tensors(case)
-        save_file(file, path, {"format": "pt"})
+        save_file(file, Path(folder) / "model.safetensors", {"format": "pt"})
         model, info = made.from_pretrained(folder, output_loading_info=True)
         assert not any(info.values()), info
         config = json.loads((Path(folder) / "config.json").read_text())
-        assert all(np.array_equal(file[n], v) for n, v in as_file(model).items())
+        again = as_file(model, f"{folder}/again")  # the file itself may be mapped into memory
+        assert all(np.array_equal(file[n], v) for n, v in again.items())
     return model, config, file
 
 
-def as_file(model: torch.nn.Module) -> Arrays:
+def as_file(model: torch.nn.Module, folder: str) -> Arrays:
     """The parameters of a model under the names and in the shapes of its file."""
     if not hasattr(model, "save_pretrained"):
         return {name: value.numpy() for name, value in model.state_dict().items()}
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return load_file(Path(folder) / "model.safetensors")
+    model.save_pretrained(folder)
+    return load_file(Path(folder) / "model.safetensors")
 
 
 def timm(case: weights.Case) -> tuple[torch.nn.Module, dict[str, Any], Arrays]:
@@ -97,12 +92,8 @@ def places(model: torch.nn.Module) -> tuple[str, list[str], list[str]]:
     blocks = next(name for name in names if re.search(r"(^|\.)(layers?|blocks)$", name))
     # CLIP's is of the class token alone; DPT's reads tokens before it.
     has_norm = not type(model).__name__.startswith(("CLIP", "DPT"))
-    norms = [
-        name
-        for name in names
-        if re.search(r"(^|\.)(norm|layernorm|post_layernorm)$", name)
-        and blocks.startswith(name.rpartition(".")[0])
-    ]
+    around = [name for name in names if blocks.startswith(name.rpartition(".")[0])]
+    norms = [n for n in around if re.search(r"(^|\.)(norm|layernorm|post_layernorm)$", n)]
     heads = ("classifier", "cls_classifier", "distillation_classifier", "visual_projection")
     if not hasattr(model, "save_pretrained"):
         heads = ("head", "head_dist")
@@ -134,21 +125,17 @@ def run(model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any]) -
         found["pooled"] = seen[f"{heads[0]} in"]
     if torch.is_tensor(out):
         return found | ({"logits": out} if model.num_classes else {})
-    if heads:
-        return found | {"logits": out.image_embeds if "image_embeds" in out else out.logits}
-    if "predicted_depth" in out:
-        return found | {"logits": out.predicted_depth}
-    if type(model).__name__ == "DPTForSemanticSegmentation":
-        return found | {"logits": out.logits.permute(0, 2, 3, 1)}
     if "masks_queries_logits" in out:
         return segments(model, out, found, images.shape[2:])
+    for key in ("image_embeds", "logits", "predicted_depth"):
+        if key in out:
+            values = out[key]
+            return found | {"logits": values.permute(0, 2, 3, 1) if values.ndim == 4 else values}
     pooled = getattr(out, "pooler_output", None)
     return found | ({} if pooled is None else {"pooled": pooled})
 
 
-def segments(
-    model: torch.nn.Module, out: Any, found: dict[str, Any], size: tuple[int, int]
-) -> dict[str, Any]:
+def segments(model: Any, out: Any, found: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
     """What is recorded of EoMT: tokens without queries, logits, and the scores of every pixel."""
     length = 1 + model.config.num_register_tokens + math.prod(model.grid_size)
     found = {name: tokens[:, -length:] for name, tokens in found.items()}
@@ -165,18 +152,15 @@ def to_grid(model: torch.nn.Module, grid: tuple[int, int]) -> None:
     positions = getattr(model.embeddings, "position_embeddings", None)
     if positions is not None:
         table = positions.weight.T.reshape(1, -1, *model.grid_size)
-        table = torch.nn.functional.interpolate(
-            table, size=grid, mode="bicubic", align_corners=False
-        )
+        options = {"size": grid, "mode": "bicubic", "align_corners": False}
+        table = torch.nn.functional.interpolate(table, **options)
         table = table.flatten(2)[0].T.detach().contiguous()
         model.embeddings.position_embeddings = torch.nn.Embedding.from_pretrained(table)
         model.embeddings.position_ids = torch.arange(len(table))[None]
     model.grid_size = grid
 
 
-def rounding(
-    model: torch.nn.Module, images: torch.Tensor, call: Mapping[str, Any], arrays: Arrays
-) -> dict[str, float]:
+def rounding(model: Any, images: torch.Tensor, call: Any, arrays: Arrays) -> dict[str, float]:
     """How far each array is, at most, from a run in float64: the error of float32 in the peer."""
     with torch.no_grad():
         exact = run(copy.deepcopy(model).double(), images.double(), call)
@@ -189,7 +173,8 @@ def gradients(model: torch.nn.Module, names: list[str], seed: int) -> np.ndarray
     slopes = copy.deepcopy(model)
     for slope, own in zip(slopes.parameters(), model.parameters(), strict=True):
         slope.data = torch.zeros_like(own) if own.grad is None else own.grad.clone()
-    file = as_file(slopes)
+    with tempfile.TemporaryDirectory() as folder:
+        file = as_file(slopes, folder)
     return np.array([weights.summary(name, file[name], seed) for name in names])
 
 

@@ -1,7 +1,5 @@
 """The tensors and images of the recorded cases, from names, shapes and a seed; NumPy alone."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping
