@@ -118,6 +118,10 @@ def test_from_masks_to_maps(command: Command) -> None:
     page = Path("inspection/index.html").read_text()
     assert "Answers to every pixel" in page
     assert "is not an empty folder" in command("predict run photos --maps maps", status=2)
+    Image.open("photos/a/0.png").convert("RGB").save("photos/a/0.jpg")
+    told = command("predict run photos --maps two --batch-size 1", status=2)
+    assert "0.png would be that of another image" in told
+    Path("photos/a/0.jpg").unlink()
     for words, message in (
         ("--coverage 0.9", "segmentation has neither"),
         ("--held-out 0.2", "--held-out 0.2 keeps"),
@@ -181,9 +185,11 @@ def test_from_tiles_of_bands_to_the_exported_file(
 ) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2, "pooling": "gap"}
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=60, batch_size=16)
+    recipe = recipe.with_augmentation(replace(recipe.augmentation, rand_augment=(2, 10)))
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
     run = tmp_path / "run"
-    command("train --bands 4,2 --image-size 12 --recipe digits --data", tiles, "--out", run)
+    words = "train --bands 4,2 --image-size 12 --recipe digits --data", tiles, "--out", run
+    assert "without rand_augment: bands do not have" in command(*words)
     model = keras_vit.load(run)
     assert (model.input_shape, model.eval_transform.bands) == ((None, 12, 12, 2), (4, 2))
     report = json.loads((run / "report.json").read_text())
