@@ -287,6 +287,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"label": cycled("cat", "Cat", "dog")}, {}, r"'cat' \(10 rows\) and 'Cat' \(10 rows\)"),
         ({"label": cycled("cat", "cat\u200b")}, {}, "in what cannot be seen: .*u200b"),
         ({"label": cycled("cat", "Cat")}, {"task": ANIMAL}, "row to train on, as 'cat' is"),
+        ({"label": cycled("1.0", "2")}, {"task": Classification(("1", "2"))}, "as '1' is"),
         ({"label": ANIMALS}, {"task": "ordinal"}, r"Ordinal\(\('cat', 'dog', 'owl'\)\)"),
         ({"label": [i % 21 for i in range(COUNT)]}, {}, "classification.* or task='regression'"),
         ({"a": cycled(-1, 1), "b": cycled(1, -1, 1)}, {}, "'multilabel'.* or task='regression'"),
