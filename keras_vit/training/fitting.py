@@ -104,7 +104,7 @@ def fit(
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
-    settings, layers = _augmentation(augment, recipe, splits.task, splits.train.bands, print_fn)
+    settings, layers = _augmentation(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     prepare_network(network, recipe, splits)
@@ -262,7 +262,11 @@ def _cached(
 
 
 def _augmentation(
-    augment: Any, recipe: Recipe, task: Task, bands: Any, print_fn: Callable[[str], None]
+    augment: Any,
+    recipe: Recipe,
+    task: Task,
+    print_fn: Callable[[str], None],
+    bands: tuple[int, ...] | None = None,
 ) -> tuple[data.Augmentation, tuple[Any, ...]]:
     """Settings and layers, without the changes that targets of the task cannot follow."""
     settings, layers = resolve_augment(augment, recipe.augment)
