@@ -106,7 +106,7 @@ def test_a_whole_call_and_what_follows(
     assert facts()["comparison"] is None
     stub(monkeypatch)
     command(f"{PRETRAIN} --out again --weights out --image-size 32 --keep after --labels none")
-    assert "there is nothing to resume" in command(f"{PRETRAIN} --out again --resume")
+    assert "with other options" in command(f"{PRETRAIN} --out again --resume", status=2)
     # A score of images that the weights were made with would say nothing.
     error = command(f"{PRETRAIN} --out third --weights out --image-size 16", status=2)
     assert "None of the 24 images of photos can be scored" in error
