@@ -59,7 +59,7 @@ class LabelErrors:
 
     Attributes:
         quality: float32 `(n,)` in [0, 1], near 0 where another class is far more probable than the
-            label; NaN for rows without a label.
+            label; NaN for rows without a label, and of a class that is one group.
         suggested: int32 `(n,)`, the most probable class.
         suspects: int64 `(m,)`, the rows of which another class is more probable, the worst first:
             for a person to look at.
@@ -135,7 +135,9 @@ def find_label_errors(
     suggested = most_probable(probabilities)
     # Not where all classes are as probable, of rows that have nothing to be compared with.
     of_label, best = (probabilities[known, c[known]] for c in (labels, suggested))
-    suspects = known[best > of_label]
+    alone = _in_one_group(labels, groups)
+    quality[alone], confident[alone] = np.nan, False
+    suspects = known[(best > of_label) & ~alone[known]]
     unsure = (~confident[suspects]).sum() / len(known)
     if unsure > MOST_UNSURE and len(known) >= FEWEST_JUDGED:
         warn_at_caller(
@@ -150,6 +152,19 @@ def find_label_errors(
         confident,
         probabilities.astype(np.float32),
     )
+
+
+def _in_one_group(labels: np.ndarray, groups: Any) -> np.ndarray:
+    """Return of which rows all others of the class are in their group, bool `(n,)`.
+
+    They are compared with other classes alone, one of which is the most probable in any case.
+    """
+    known = np.flatnonzero(labels >= 0)
+    if groups is None:
+        return np.zeros(len(labels), bool)
+    pairs = np.unique([labels[known], np.asarray(groups)[known]], axis=1)
+    counts = np.bincount(pairs[0], minlength=labels.max() + 1)
+    return (labels >= 0) & (counts[labels] < 2)
 
 
 def label_quality(

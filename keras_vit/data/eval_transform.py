@@ -163,6 +163,11 @@ class EvalTransform:
         """Whether all of an image is seen."""
         return self.mode in STRETCHES or (self.mode in SQUASHES and self.crop_fraction == 1)
 
+    @property
+    def crops_long_side(self) -> bool:
+        """Whether the aspect ratio stays, and a crop shows the center of the long side."""
+        return self.mode not in (*STRETCHES, *SQUASHES)
+
     def check_whole(self, maps: str) -> None:
         """Raise a ValueError for what crops the border of images that have these maps."""
         if not self.is_whole:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -170,6 +171,11 @@ def with_classes(split: Split, model: Any) -> Split:
     names, task = getattr(model, "class_names", None), getattr(model, "task", None)
     if names is None or not split.task.sums_to_one or task is None or not task.sums_to_one:
         return split
+    if isinstance(split, IndexedSplit):
+        alike = {normalize("NFC", name): name for name in names}  # a Mac has folders decomposed
+        same = [n if n in names else alike.get(normalize("NFC", n), n) for n in split.class_names]
+        split = split.take(range(len(split)))
+        split.task = split.task.with_names(same)
     classes, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
     unknown = {n: int(c) for n, c in zip(classes, counts, strict=True) if c and n not in names}
     if (

@@ -72,6 +72,8 @@ class DataCheck:
             ValueError: Images or labels do not fit the model or the loss; the message proposes a
                 fix.
         """
+        if _is_a(x, "keras_vit", "GrainBatches") and x.num_batches is not None:
+            return _InOrder(x, self)  # of any model, as of one that is pretrained
         if self.off or x is None:
             return x
         if isinstance(x, types.GeneratorType):
@@ -84,8 +86,6 @@ class DataCheck:
             return _checked_loader(x, self)
         if _is_a(x, "grain", "MapDataset"):  # whose threads may make the second batch first
             return x.map_with_index(self._batch_by_index)
-        if _is_a(x, "keras_vit", "GrainBatches") and x.num_batches is not None:
-            return _InOrder(x, self)
         if _is_a(x, "grain", "IterDataset"):
             return x.map(self.batch)
         self.arrays(x, y)

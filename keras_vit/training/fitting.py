@@ -1,5 +1,6 @@
 """`fit`: trains a model by a recipe on the splits of a data set, and can resume."""
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -11,8 +12,9 @@ import keras
 import numpy as np
 
 from keras_vit import data
-from keras_vit._base.errors import as_pair, counted, printable
+from keras_vit._base.errors import as_pair, counted, listed, printable
 from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
+from keras_vit.data.seen_images import MOST_LISTED
 from keras_vit.data.sources.cached_files import note_of_cache
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
@@ -102,7 +104,7 @@ def fit(
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
-    settings, layers = _augmentation(augment, recipe, splits.task, print_fn)
+    settings, layers = _augmentation(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     prepare_network(network, recipe, splits)
@@ -200,12 +202,29 @@ def prepare_network(network: Any, recipe: Recipe, splits: data.Splits) -> None:
         set_head_bias(network, bias)
 
 
+def _digest(splits: data.Splits) -> str | None:
+    """Return a digest of images and labels: a run goes on with those that it began with.
+
+    With others, images that it has trained on would be validated on. None of records; of more
+    images than a model's file lists, whose contents may not have been read, of the labels alone.
+    """
+    digest = hashlib.sha256()
+    for split in (splits.train, splits.val):
+        if not isinstance(split, IndexedSplit):
+            return None
+        digest.update(split.labels().tobytes())
+        if len(split) <= MOST_LISTED:
+            digest.update(split.digests().tobytes())
+    return digest.hexdigest()
+
+
 def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data.Split, Any]:
     """Return the training images, balanced over classes by sampling where the recipe says so.
 
-    And the identity of the run with that, which the loss of other balances shows, and with the
-    reader, whose pixels are its own.
+    And the identity of the run with that, which the loss of other balances shows, with the images,
+    and with the reader, whose pixels are its own.
     """
+    identity = {"identity": identity, "images_sha256": _digest(splits)}
     if splits.train.reader != "tensorflow":
         identity = {"identity": identity, "reader": splits.train.reader}
     if recipe.balance != "sampling":
@@ -243,13 +262,27 @@ def _cached(
 
 
 def _augmentation(
-    augment: Any, recipe: Recipe, task: Task, print_fn: Callable[[str], None]
+    augment: Any,
+    recipe: Recipe,
+    task: Task,
+    print_fn: Callable[[str], None],
+    bands: tuple[int, ...] | None = None,
 ) -> tuple[data.Augmentation, tuple[Any, ...]]:
     """Settings and layers, without the changes that targets of the task cannot follow."""
     settings, layers = resolve_augment(augment, recipe.augment)
     if augment is None and not task.keeps_in_crop and settings.crop != "resize":
         settings = replace(settings, crop="resize")
         print_fn(f"without random crops: what is enlarged has another {task.kind}")
+    of_bytes = [name for name, change in settings.changes.items() if change.of_bytes]
+    if augment is None and bands is not None and of_bytes:
+        off: dict[str, Any] = {
+            "rand_augment": None,
+            "operations": None,
+            "three_augment": False,
+            "erasing": 0.0,
+        }
+        settings = replace(settings, **off)
+        print_fn(f"without {listed(of_bytes)}: bands do not have colors of 0 to 255")
     if augment is None and settings.flip and (reason := task.changes_in_mirror):
         crop = "resize" if task.are_numbers else settings.crop
         settings = replace(settings, flip=False, crop=crop)

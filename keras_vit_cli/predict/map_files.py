@@ -1,5 +1,6 @@
 """Answers to every pixel as files, of each image at its size."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,5 +58,12 @@ def _write_maps(folder: Path, task: Task, answers: Sequence[tuple[Path, np.ndarr
         file.parent.mkdir(parents=True, exist_ok=True)
         size = displayed_size(read_contents(path), None)
         for suffix, contents in task.answer_files(answer, size).items():
-            with atomic_write(file.with_suffix(suffix), new=True) as temporary:
+            place = file.with_suffix(suffix)
+            if os.path.lexists(place):
+                raise FileExistsError(
+                    f"The map of {printable(path)} would be that of another image, "
+                    f"{printable(place)}, which is called so, too, but for its suffix: give the "
+                    "two in two calls, with another --maps."
+                )
+            with atomic_write(place, new=True) as temporary:
                 temporary.write_bytes(contents)

@@ -46,7 +46,7 @@ from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.pretrain import AFTER, AUTO, BETTER, NONE, PretrainOptions
 from keras_vit_cli.pretrain.pretrain_report import conclusion, markdown, rows_of
 from keras_vit_cli.printing import print_next, print_text, print_unreadable
-from keras_vit_cli.train.record import begin
+from keras_vit_cli.train.record import begin, check_options
 
 RESULTS = ("model.keras", "config.json", "report.json", "report.md")
 DEFAULT_MODEL = "ViT-Ti/16"
@@ -115,6 +115,7 @@ def pretrain(options: PretrainOptions) -> None:
     manifest = read_manifest(output.place)
     is_ours = manifest is not None and manifest.kind == output.kind
     if job.resume and is_ours and not output.workspace.exists():
+        check_options(job, output.place)
         print_text(f"{job.out} is finished: there is nothing to resume.")
     else:
         with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:

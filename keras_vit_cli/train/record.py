@@ -40,15 +40,20 @@ def begin(job: Any, folder: Path, print_fn: Callable[[str], None]) -> None:
         config = {"command": command, "job": asdict(job), "identity": job.identity}
         write_text(path, json.dumps(config, indent=2, default=str))
         return
-    stored = json.loads(path.read_text("utf-8"))["identity"]
+    check_options(job, folder)
+    if not any([*folder.glob("checkpoints/*"), *folder.glob("report.json")]):
+        print_fn("there is no checkpoint yet: the run starts from its first step")
+
+
+def check_options(job: Any, folder: Path) -> None:
+    """Raise a RunMismatchError where the run in a folder was started with other options."""
+    stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
     mismatches = list(differences(stored, job.identity))
     if mismatches:
         raise RunMismatchError(
             f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
             "Give the same options with --resume, or --overwrite."
         )
-    if not any([*folder.glob("checkpoints/*"), *folder.glob("report.json")]):
-        print_fn("there is no checkpoint yet: the run starts from its first step")
 
 
 def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:

@@ -63,7 +63,13 @@ from keras_vit_cli.train.job_recipe import (
     recipe_of,
     suited_recipe,
 )
-from keras_vit_cli.train.record import begin, config_of, note_of_probe, stored_report
+from keras_vit_cli.train.record import (
+    begin,
+    check_options,
+    config_of,
+    note_of_probe,
+    stored_report,
+)
 from keras_vit_cli.train.weights_choice import choose_weights, is_auto
 
 NO_SAVED_MODEL = (
@@ -164,6 +170,7 @@ class Run:
         manifest = read_manifest(output.place)
         finished = manifest is not None and manifest.kind == output.kind
         if job.resume and finished and not output.workspace.exists():
+            check_options(job, output.place)
             self.print(f"{job.out} is finished: there is nothing to resume.")
             from_all_processes(False)
             return stored_report(output.place)[0]

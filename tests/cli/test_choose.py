@@ -218,7 +218,7 @@ def test_a_whole_call_and_what_follows(command: Command, monkeypatch: pytest.Mon
         assert METHODS[-1] == facts()["method"] == method
         assert ("released weights, where they suit" in printed) == (not more)
     command(f"{PRETRAIN} --out again --weights out --image-size 32 --keep after --labels none")
-    assert "there is nothing to resume" in command(f"{PRETRAIN} --out again --resume")
+    assert "with other options" in command(f"{PRETRAIN} --out again --resume", status=2)
     # A score of images that the weights were made with would say nothing.
     error = command(f"{PRETRAIN} --out third --weights out --image-size 16", status=2)
     assert "None of the 24 images of photos can be scored" in error

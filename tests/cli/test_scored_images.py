@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -262,13 +263,15 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
 
 
 def test_a_test_folder_is_scored_whole(command: Command) -> None:
-    model = bank.tiny(task=tasks.Classification(("bird", *NAMES)), num_classes=3)
+    model = bank.tiny(task=tasks.Classification(("grèbe", *NAMES)), num_classes=3)
     model.seen_images = SeenImages.of({"trained on": np.array([b"00" * 16])})
     model.save("model.keras")
     write_photos(Path("test"), 30)
     printed = command("evaluate model.keras --data test")
     assert "30 images: 30 new" in printed
-    assert "Not tested, as there are no validation images: bird" in printed
+    assert "Not tested, as there are no validation images: grèbe" in printed
+    write_photo(Path("test", normalize("NFD", "grèbe"), "1.png"), 1)
+    assert "31 images: 31 new" in command("evaluate model.keras --data test")
     for number, part in enumerate(("train", "valid", "test"), 1):
         write_photos(Path("parts", part), 10 * number, 100 * number)
     scored = {"": 20, "--split Valid": 20, "--split testing": 30, "--split all": 60}

@@ -124,6 +124,10 @@ def test_from_masks_to_maps(command: Command) -> None:
     page = Path("inspection/index.html").read_text()
     assert "Answers to every pixel" in page
     assert "is not an empty folder" in command("predict run photos --maps maps", status=2)
+    Image.open("photos/a/0.png").convert("RGB").save("photos/a/0.jpg")
+    told = command("predict run photos --maps two --batch-size 1", status=2)
+    assert "0.png would be that of another image" in told
+    Path("photos/a/0.jpg").unlink()
     for words, message in (
         ("--coverage 0.9", "segmentation has neither"),
         ("--held-out 0.2", "--held-out 0.2 keeps"),
@@ -184,8 +188,10 @@ def tiles(tmp_path: Path) -> None:
 def test_from_tiles_of_bands_to_the_exported_file(monkeypatch: Any, command: Command) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2, "pooling": "gap"}
     recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=60, batch_size=16)
+    recipe = recipe.with_augmentation(replace(recipe.augmentation, rand_augment=(2, 10)))
     monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
-    command("train --bands 4,2 --image-size 12 --recipe digits --data tiles --out run")
+    printed = command("train --bands 4,2 --image-size 12 --recipe digits --data tiles --out run")
+    assert "without rand_augment: bands do not have" in printed
     model = keras_vit.load("run")
     assert (model.input_shape, model.eval_transform.bands) == ((None, 12, 12, 2), (4, 2))
     assert json.loads(Path("run/report.json").read_text())["bands"] == [4, 2]
@@ -326,11 +332,17 @@ def test_a_run_is_resumed(photographs: Path, monkeypatch: Any, command: Command)
     words.append("--resume")
     monkeypatch.setattr("sys.argv", ["keras-vit", *words])
     assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
+    photo, *_, other = sorted(photographs.rglob("*.jpg"))[:30]
+    contents = photo.read_bytes()
+    photo.write_bytes(other.read_bytes())
+    assert "images_sha256 was" in command(*words, status=2)  # of those it trained on
+    photo.write_bytes(contents)
     assert "finished already, at step 4" in command(*words, "--checkpoint-every", "0")
     config = json.loads(Path("colors/config.json").read_text("utf-8"))
     assert config["command"].endswith("--augment tiny"), "the command that started the run"
     assert config["job"]["augment"] == ["tiny"]
     assert "nothing to resume" in command(*words)
+    assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
 
 
 def test_next_commands_and_damaged_models(photographs: Path, command: Command) -> None:

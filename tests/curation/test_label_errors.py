@@ -81,7 +81,9 @@ def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -
     assert not set(errors.suspects) & set(range(5))
     # A class, or all that have a label, may be copies of one image.
     for groups in (np.where(labels == 1, 200, np.arange(200)), np.zeros(200, int)):
-        assert np.isfinite(find_label_errors(features, labels, groups).probabilities).all()
+        errors = find_label_errors(features, labels, groups)
+        assert np.isfinite(errors.probabilities).all()
+        assert 1 not in labels[errors.suspects]  # which nothing else shows
     # A large folder is fitted to a part.
     monkeypatch.setattr(label_errors, "MOST_FITTED", 60)
     monkeypatch.setattr(label_errors, "BLOCK", 7)

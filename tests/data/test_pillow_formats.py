@@ -32,6 +32,7 @@ KINDS = [pytest.param(PILLOW_FORMATS[0], marks=pytest.mark.every_backend), *PILL
 DEEP = Image.fromarray(np.zeros((8, 8), np.uint16))
 REFUSED = {
     "more than 8 bits per channel": lambda: encoded("TIFF", DEEP),
+    r"more than 8 bits per channel \(mode RGB": lambda: colors_of_sixteen_bits(),
     "several pages": lambda: encoded("TIFF", save_all=True, append_images=[PHOTO]),
     "a raw camera file": lambda: encoded("TIFF", tiffinfo={50706: b"\1\4\0\0"}),
 }
@@ -43,6 +44,13 @@ def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
     if format == "AVIF" and not features.check("avif"):
         pytest.skip("this Pillow does not write AVIF")
     return encode(image, format, **options)
+
+
+def colors_of_sixteen_bits() -> bytes:
+    file = io.BytesIO()
+    pixels = np.full((8, 8, 3), 2551, np.uint16)
+    pytest.importorskip("tifffile").imwrite(file, pixels, photometric="rgb")
+    return file.getvalue()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

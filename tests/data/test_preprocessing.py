@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import keras
@@ -164,6 +165,18 @@ def test_operations_on_arrays(name: str) -> None:
         pixels = image.astype("float32")
         array, tensor = (operation.apply(p, draws) for p in (pixels, tf.constant(pixels)))
         assert_alike(array, tensor, *ROUNDED.get(name, ()))
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if EvalTransform(mode).crops_long_side])
+def test_strips_are_prepared_in_little_memory(mode: str) -> None:
+    strip = np.random.default_rng(0).integers(0, 256, (2, 3000, 3), np.uint8)
+    whole = data.preprocessing.EVAL_TRANSFORMS[mode](strip, (16, 16), 0.875, None)
+    assert_alike(evaluation_image(strip, 16, mode), tf.constant(whole, tf.float32), 1.0)
+    tracemalloc.start()
+    for pixels in (strip, strip.swapaxes(0, 1)):
+        evaluation_image(np.repeat(pixels, 10, axis=pixels.shape.index(3000)), 16, mode)
+    assert tracemalloc.get_traced_memory()[1] < 1e6  # 9 pixels of 135,000: 65 MB
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("mode", MODES)

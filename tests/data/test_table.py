@@ -234,6 +234,8 @@ def test_a_split_is_known_by_its_cells_and_classes_by_their_one_1(table: Table) 
     splits = table({"file": FILES, "label": ANIMALS, "subset": SPLITS})
     assert "'subset' has the splits" in splits.task_reason
     assert splits.val.files == expected.val.files
+    commas = table(base(**{"label (by A, B, C)": ANIMALS}), "semicolons.csv")
+    assert commas.val.labels().tolist() == expected.val.labels().tolist()
     columns = {name: [int(animal == name) for animal in ANIMALS] for name in sorted(set(ANIMALS))}
     for task in ("classification", ANIMAL):  # of a name, and as `evaluate` of such a model reads it
         splits = table(base(**columns), task=task)
@@ -281,6 +283,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"label": cycled("cat", "Cat", "dog")}, {}, r"'cat' \(10 rows\) and 'Cat' \(10 rows\)"),
         ({"label": cycled("cat", "cat\u200b")}, {}, "in what cannot be seen: .*u200b"),
         ({"label": cycled("cat", "Cat")}, {"task": ANIMAL}, "row to train on, as 'cat' is"),
+        ({"label": cycled("1.0", "2")}, {"task": Classification(("1", "2"))}, "as '1' is"),
         ({"label": ANIMALS}, {"task": "ordinal"}, r"Ordinal\(\('cat', 'dog', 'owl'\)\)"),
         ({"label": [i % 21 for i in range(COUNT)]}, {}, "classification.* or task='regression'"),
         ({"a": cycled(-1, 1), "b": cycled(1, -1, 1)}, {}, "'multilabel'.* or task='regression'"),

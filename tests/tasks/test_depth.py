@@ -188,7 +188,7 @@ def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
     (place / "0.tiff").rename(place / "0.TIFF")
     (place / "1.npy").rename(tmp_path / "1.npy")
-    refused(r"1 photograph of 6 .* have no map in .*1.npy is not there\. Give a map of depth")
+    refused(r"1 photograph of 6 .* has no map in .*1.npy is not there\. Give a map of depth")
     np.save(place / "1.npy", np.zeros((20, 30)))
     np.save(place / "3.npy", np.array([{}]), allow_pickle=True)
     np.save(place / "5.npy", np.ones((20, 30, 2)))

@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import keras
 import matplotlib.path
@@ -48,7 +49,7 @@ def scenes(folder: Path, count: int = 12, size: tuple[int, int] = (40, 48)) -> P
         for kind, pixels in (("photos", image.clip(0, 255).astype(np.uint8)), ("masks", mask)):
             file = encode(Image.fromarray(pixels), "PNG")
             write(folder / kind, {f"{'ab'[i % 2]}/{i}.png": file})
-    (folder / "masks" / "classes.txt").write_text("sky\ntree\nroad\n")
+    (folder / "masks" / "classes.txt").write_text("sky\ntree\nroad\n", "utf-8-sig")
     return folder
 
 
@@ -122,6 +123,8 @@ def test_maps_are_resized_as_by_torch(align_corners: bool) -> None:
 def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, decoded = scenes(tmp_path), []
     (folder / "masks" / "a" / "0.png").rename(folder / "masks" / "a" / "0.PNG")
+    for kind, form in (("photos", "NFD"), ("masks", "NFC")):
+        (folder / kind / "a" / "2.png").rename(folder / kind / "a" / normalize(form, "é.png"))
     pixels = pillow._pixels
     monkeypatch.setattr(pillow, "_pixels", lambda image: decoded.append(1) or pixels(image))
     splits = data.load(folder / "photos", labels=folder / "masks", reader="grain")
@@ -285,14 +288,15 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
             data.load(photos, labels=masks.parent, reader="grain", **options)
 
     (masks / "0.png").unlink()
-    refused(r"1 photograph of 12 .*no mask in .*0.png is not there")
-    Image.new("L", (9, 7)).save(masks / "0.png")
+    refused(r"1 photograph of 12 .* has no mask in .*0.png is not there")
+    Image.new("L", (40, 48)).save(masks / "0.png")
     Image.new("L", (48, 40), 3).save(masks / "2.png")
     Image.new("RGB", (48, 40)).save(masks / "4.png")
     (masks / "6.png").write_bytes(b"\x89PNG\r\n")
     refused(
-        r"(?s)4 masks of 12 cannot be used.*0.png: has 9 x 7 pixels, and its photograph 48 x 40"
-        r".*2.png: has the number 3, and classes are from 0 to 2.*4.png: colors or transparency"
+        r"(?s)4 masks of 12 cannot be used.*0.png: has 40 x 48 pixels, and its photograph 48 x 40"
+        r": does its EXIF.*2.png: has the number 3, and classes are from 0 to 2"
+        r".*4.png: colors or transparency"
     )
     (photos / "a" / "6.png").write_bytes(b"")
     refused(r"6.png cannot be read: the file is empty", verify=False)

@@ -34,6 +34,7 @@ _MOST_READS = {"GIF": 2**13, "BMP": 2**20}
 # before Pillow 13 a step of four was up to 255 rows, whatever the height.
 _LONGEST_RLE = 2**12
 _EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
+_BITS_TAG = 258  # of each sample
 _RAW_TAGS = {330, 50706}  # further images, whose first one is small; Adobe's DNG
 _GRAY_WEIGHTS = np.array([0.2989, 0.587, 0.114], "float32")  # TensorFlow's
 _Value = TypeVar("_Value")
@@ -142,7 +143,8 @@ def _unsuitable(image: Any) -> str | None:
         return "a raw camera file or one of several resolutions: develop it, or write one of them"
     if image.is_animated:  # n_frames would read all of them, in quadratic time
         return "a TIFF file of several pages: write each to a file of its own"
-    if image.mode not in _EIGHT_BITS:
+    bits = max(image.tag_v2.get(_BITS_TAG, (1,)))  # of colors of 16, Pillow shows the high 8
+    if image.mode not in _EIGHT_BITS or bits > 8:
         deep = f"a TIFF file of more than 8 bits per channel (mode {image.mode} of Pillow)"
         return f"{deep}: {EIGHT_BITS_FIRST}"
     return None

@@ -10,6 +10,7 @@ from functools import cached_property
 from glob import escape
 from pathlib import Path
 from typing import Any, TypeVar
+from unicodedata import normalize
 
 import numpy as np
 
@@ -117,7 +118,9 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
     for suffix in reversed(suffixes):
         there |= {path.with_suffix(""): path for path in files if path.suffix.lower() == suffix}
     stems = {path: (labels / path.relative_to(folder)).with_suffix("") for path in paths}
-    same = {path: there[stem] for path, stem in stems.items() if stem in there}
+    composed = {_composed(stem): path for stem, path in there.items()}  # or not, as Macs do
+    of_each = {p: there.get(stem) or composed.get(_composed(stem)) for p, stem in stems.items()}
+    same = {path: file for path, file in of_each.items() if file is not None}
     if same or not stems:
         return same
     first = next(iter(stems.values()))
@@ -134,6 +137,10 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
         ReadingWarning,
     )
     return {path: there[name] for path, name in names.items()}
+
+
+def _composed(path: Path) -> str:
+    return normalize("NFC", str(path))
 
 
 def check_complete(
@@ -156,9 +163,10 @@ def check_complete(
         near = sorted(first.parent.glob(f"{escape(first.stem)}*")) if maps.is_dir() else []
         where = f"; {printable(first)} is not there" if maps.is_dir() else ""
         where += f", and {printable(near[0].name)} is" if near else ""
+        have = "has" if len(missing) == 1 else "have"
         raise ValueError(
-            f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} have "
-            f"no {noun} in {printable(maps)}: {names}{where}. {layout}"
+            f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} "
+            f"{have} no {noun} in {printable(maps)}: {names}{where}. {layout}"
         )
 
 
@@ -175,7 +183,10 @@ def check_map_size(shape: tuple[int, ...], size: tuple[int, int]) -> None:
     """Raise a ValueError where a map does not have the size of its photograph."""
     if shape != size:
         (rows, columns), (height, width) = shape, size
-        raise ValueError(f"has {columns} x {rows} pixels, and its photograph {width} x {height}")
+        turned = ": does its EXIF orientation turn it, and not this?" if shape == size[::-1] else ""
+        raise ValueError(
+            f"has {columns} x {rows} pixels, and its photograph {width} x {height}{turned}"
+        )
 
 
 def each_map(

@@ -29,6 +29,7 @@ from keras_vit.data.sources.label_drawings import (
     numbers_of,
     with_background,
 )
+from keras_vit.data.sources.listings import read_text
 from keras_vit.data.sources.map_folder import (
     MapSplit,
     beside,
@@ -229,13 +230,7 @@ def _listed_names(file: Path) -> tuple[str, ...]:
         return ()
     if file.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{printable(file)} is not a list of up to {IGNORED} names.")
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{printable(file)} is not UTF-8 ({error}): write the name of a class per line, that "
-            "of number 0 first."
-        ) from error
+    lines = read_text(file, "the names of classes").splitlines()
     return tuple(line.strip() for line in lines if line.strip())
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from datetime import date, time, timedelta
-from itertools import accumulate, zip_longest
+from itertools import accumulate, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +107,15 @@ def read_table(path: Path) -> Table:
 
 def _read_separated(path: Path, suffix: str) -> Table:
     text = read_text(path, "the table")
-    first = text.partition("\n")[0]
+    # Names of columns may have commas, in quotes or not; the cells below them rarely have as many.
+    bare = (re.sub(r'"[^"]*"', "", line) for line in text.split("\n", 9)[:9] if line.strip())
+    first = list(islice(bare, 2))
     # Spreadsheets of countries that write 0,5 separate cells by semicolons.
-    delimiter = "\t" if suffix == ".tsv" else max(",;\t", key=first.count)
+    delimiter = (
+        "\t"
+        if suffix == ".tsv"
+        else max(",;\t", key=lambda mark: min((line.count(mark) for line in first), default=0))
+    )
     if excel := re.match(r"\"?sep=([,;|\t])\"?\r?\n", text, re.IGNORECASE):
         delimiter, text = excel[1], f"\n{text[excel.end() :]}"
     lines = csv.reader(

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -412,13 +412,14 @@ def _members(
     """Return label indices `(rows,)`, or 0 and 1 per name `(rows, names)` if `are_several`."""
     index = {clean_name(name): i for i, name in enumerate(names)}
     index |= {name: i for i, name in enumerate(names)}
-    alike = {lookalike(name): name for name in names}
+    alike: dict[Any, str] = {lookalike(name): name for name in names}
+    alike |= {value: name for name in names if (value := number(name)) is not None}
     shape = (len(sets), len(names)) if are_several else (len(sets),)
     targets = np.zeros(shape, np.float32 if are_several else np.int32)
     for row, labels in enumerate(sets):
         for label in labels:
             if label not in index:
-                near = alike.get(lookalike(label))
+                near = alike.get(lookalike(label)) or alike.get(number(label))
                 why = "is not a label of the task or of a row to train on"
                 why += f", as {near!r} is" if near else ""
                 bad.setdefault(row, f"{shown(label)} in {column!r} {why}")
