@@ -478,8 +478,8 @@ def _checked_loader(loader: Any, check: DataCheck) -> Any:
         return map(check.batch, iter(loader))
 
     # Keras asks a loader for its length, batch size and data set: this one has the other's.
-    kind = type(loader)
-    checked = object.__new__(type(kind.__name__, (kind,), {"__iter__": batches}))
+    kind = type("CheckedLoader", (type(loader),), {"__iter__": batches})
+    checked: Any = object.__new__(kind)
     vars(checked).update(vars(loader))
     return checked
 
