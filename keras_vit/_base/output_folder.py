@@ -7,7 +7,7 @@ lists and nobody changed are deleted, and only when the new folder is in place.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -168,6 +168,7 @@ class OutputFolder:
                 f"There is no interrupted {self.kind} at {self._shown(workspace)}. Leave resume= "
                 "out to start one."
             )
+        made = [place for place in workspace.parents if not place.exists()]
         workspace.mkdir(parents=True, exist_ok=True)
         is_new = read_manifest(workspace) is None
         if is_new:  # before the lock: with its file alone the folder would pass for a user's
@@ -188,6 +189,9 @@ class OutputFolder:
             except Exception:  # an interrupted one may be gone on with
                 if not resume and not self._is_worth_keeping():
                     self._discard()
+                    for place in made:
+                        with suppress(OSError):
+                            place.rmdir()
                 raise
 
     def _discard(self) -> None:

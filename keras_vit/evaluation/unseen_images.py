@@ -127,7 +127,15 @@ def unseen_images(
     if isinstance(source, Split):
         source = Splits("the given images", source.class_names, {WHOLE: source})
     is_loaded = isinstance(source, Splits)
-    parts = source if is_loaded else load(source, **arguments, val_fraction=None)
+    try:
+        parts = source if is_loaded else load(source, **arguments, val_fraction=None)
+    except (ValueError, FileNotFoundError) as error:
+        if data is not None:
+            raise
+        raise type(error)(
+            f"{path} was trained on {source!r}, from another folder perhaps: {error} Give data, "
+            "where these images are now."
+        ) from error
     pool = None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit import tasks
-from keras_vit._base.errors import check_choice, counted, listed, printable
+from keras_vit._base.errors import check_choice, counted, listed, printable, warn_of_data
 from keras_vit.data.sources.table_cells import (
     SEPARATORS,
     clean_name,
@@ -113,7 +113,9 @@ def read_labels(
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
             names = _in_order({label for row in rows for label in sets[row]}, kind)
             if missing := [name for name in names if name.lower() in _MISSING]:
-                reason += f"; {_quoted(missing)} is a label here: leave a cell without one empty"
+                note = f"{_quoted(missing)} is a label here: leave a cell without one empty"
+                reason += f"; {note}"
+                warn_of_data(f"{name!r}: {note}.")
         targets = _members(sets, names, name, bad, kind == "multilabel")
     if len(names) < TASKS[kind].fewest:
         raise ValueError(
