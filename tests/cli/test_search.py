@@ -74,7 +74,7 @@ def test_embed_writes_a_table_as_predict_does(command: Command, tmp_path: Path) 
     out = tmp_path / "features.parquet"
     words = ("embed photos --model model.keras --out", out)
     printed = command(*words, status=1)
-    assert f"written to {out}: 13 rows" in printed
+    assert f"written to {out}: 18 rows" in printed
     assert f"next: keras-vit search {out}_index photo.jpg" in printed
     rows, index = parquet.read_table(out).to_pylist(), FeatureIndex.open(f"{out}_index")
     assert [row["file"] for row in rows if row["error"] is None] == [
