@@ -19,7 +19,7 @@ class FeatureDrift:
 
     def __init__(self, mean: np.ndarray) -> None:
         self._mean = np.asarray(mean, np.float64)
-        self._spread = np.sqrt(max(1 - self._mean @ self._mean, 1e-6))  # of a mean in float32
+        self._spread = max(1 - float(self._mean @ self._mean), 1e-6) ** 0.5  # of a float32 mean
         self.rows: deque[np.ndarray] = deque(maxlen=WINDOW)
         self._lock = threading.Lock()  # the model's thread adds, that of requests reads
 
