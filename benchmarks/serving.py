@@ -28,7 +28,8 @@ import numpy as np
 
 from benchmarks._load import CLIENTS, Connection, Outcome, Photograph, load, send_slowly
 from keras_vit.data import MAX_PIXELS
-from keras_vit_cli.serve.images import prepare
+from keras_vit.data.decode.image_files import prepare_contents
+from keras_vit_cli.serve.images import preparation
 from keras_vit_cli.serve.model import ServedModel, load_served, warm_up
 
 MAX_BYTES = 2 * 2**20
@@ -90,7 +91,8 @@ def direct_calls(
         for _ in range(rounds):
             for first in range(0, len(contents), batch_size):
                 part = contents[first : first + batch_size]
-                images = pool.map(lambda c: prepare(model, c, MAX_PIXELS), part)
+                arguments = [preparation(model, each, MAX_PIXELS) for each in part]
+                images = pool.map(lambda each: prepare_contents(*each), arguments)
                 rows.extend(model.predict(np.stack(list(images))))
     rate = len(rows) / (time.monotonic() - start)
     return np.stack(rows[: len(contents)]), rate

@@ -10,10 +10,11 @@ from keras_vit.models.shared_model import SharedModel
 from keras_vit.models.views import mean_of_views
 
 
-def scoring_model(model: Any) -> Any:
+def scoring_model(model: Any, with_features: bool = False) -> Any:
     """Return a model from the same images to `[outputs, novelty]`, outputs as of `mean_of_views`.
 
-    The novelty `(images,)` is that of the image itself, whatever the views.
+    The novelty `(images,)` is that of the image itself, whatever the views. The features that it is
+    computed from are a third output `with_features`.
 
     Returns:
         A `keras.Model` that shares the weights; without a `novelty`, what `mean_of_views` returns.
@@ -30,7 +31,8 @@ def scoring_model(model: Any) -> Any:
     else:
         images = keras.Input(model.inputs[0].shape[1:], name="images")
         outputs, features = averaged(images), backbone(images)
-    scored = SharedModel.of(model, images, [outputs, layer(features)], model.name)
+    outputs = [outputs, layer(features), *[features] * with_features]
+    scored = SharedModel.of(model, images, outputs, model.name)
     scored.classifier_activation, scored.task = model.classifier_activation, model.task
     return scored
 

@@ -23,6 +23,7 @@ from keras_vit_cli.serve.infer import BINARY
 from keras_vit_cli.serve.request_log import RequestLog
 from keras_vit_cli.serve.service import Service
 from keras_vit_cli.serve.start_page import page_headers, render_page
+from keras_vit_cli.serve.traces import traced
 
 HUNG_UP = 499  # nginx's status for it; nobody reads the answer
 # What programs compare of an error; its text is for people.
@@ -95,10 +96,12 @@ def make_app(
         return _Json({"live": is_live}, 200 if is_live else 503, headers=_HEADERS)
 
     async def metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+        versions, drift = service.versions, service.versions.model.drift
+        text = service.metrics.text(versions.version.name, drift.value() if drift else None)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     def post(path: str, name: str, answer: Answer) -> Route:
-        return Route(path, answering(name, answer), methods=["POST"])
+        return Route(path, traced(path, answering(name, answer)), methods=["POST"])
 
     routes = [
         Route("/", page),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_vit_cli.serve.model import ServedModel
+from keras_vit_cli.serve.traces import add_part
 
 
 class FullError(RuntimeError):
@@ -48,7 +50,7 @@ class Places:
 class _Waiting:
     model: ServedModel
     pixels: np.ndarray
-    row: asyncio.Future[np.ndarray]
+    row: asyncio.Future[tuple[np.ndarray, int, int]]
 
 
 class Batcher:
@@ -75,10 +77,13 @@ class Batcher:
 
     async def predict(self, model: ServedModel, pixels: np.ndarray) -> np.ndarray:
         """Return one image's probabilities `(classes,)`; if nobody waits, it is not computed."""
-        row = asyncio.get_running_loop().create_future()
+        row, arrived = asyncio.get_running_loop().create_future(), time.time_ns()
         self._waiting.append(_Waiting(model, pixels, row))
         self._arrived.set()
-        return await row
+        answer, began, images = await row
+        add_part("wait", arrived, began)
+        add_part("predict", began, batch_size=images)
+        return answer
 
     async def run(self) -> None:
         """Computes batches until it is canceled."""
@@ -102,7 +107,7 @@ class Batcher:
         return batch
 
     async def _compute(self, batch: list[_Waiting]) -> None:
-        loop, start = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        loop, start, began = asyncio.get_running_loop(), time.monotonic(), time.time_ns()
         try:
             pixels = np.stack([image.pixels for image in batch])  # memory may be short
             rows = await loop.run_in_executor(self._thread, batch[0].model.predict, pixels)
@@ -111,7 +116,7 @@ class Batcher:
                 if not image.row.done():
                     image.row.set_exception(error)
             return
-        self._on_batch(len(batch), loop.time() - start)
+        self._on_batch(len(batch), time.monotonic() - start)
         for image, row in zip(batch, rows, strict=True):
             if not image.row.done():
-                image.row.set_result(row)
+                image.row.set_result((row, began, len(batch)))

@@ -18,7 +18,6 @@ from starlette.requests import ClientDisconnect, Request
 
 from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError
-from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit_cli.serve.batching import FullError
 from keras_vit_cli.serve.model import ServedModel
 
@@ -202,15 +201,6 @@ async def _files_in_form(request: Request, body: bytes, max_images: int) -> list
     if not files:
         raise RefusedError(400, "The form does not have a file. Send one: curl -F image=@photo.jpg")
     return [Upload(file.filename or str(i), await file.read()) for i, file in enumerate(files)]
-
-
-def prepare(model: ServedModel, contents: bytes, max_pixels: int) -> np.ndarray:
-    """float32 pixels `(height, width, channels)` as `keras-vit predict` and evaluation see them.
-
-    Raises:
-        BadImageError: The bytes cannot be decoded, or the image has too many pixels.
-    """
-    return prepare_contents(*preparation(model, contents, max_pixels))
 
 
 def preparation(model: ServedModel, contents: bytes, max_pixels: int) -> tuple[Any, ...]:

@@ -69,6 +69,12 @@ class Metrics:
         self._reloads = Counter("keras_vit_reloads", "Reloads", ["result"], registry=registry)
         gauge = Gauge("keras_vit_in_progress", "Accepted requests", registry=registry)
         gauge.set_function(in_progress)
+        self._drift = Gauge(
+            "keras_vit_feature_drift",
+            "Distance of recent images' mean features from training's, in its standard deviations",
+            ["version"],
+            registry=registry,
+        )
 
     def request(self, endpoint: str, status: int, seconds: float) -> None:
         """Counts an answered request; status 499 is a client that hung up."""
@@ -102,6 +108,9 @@ class Metrics:
         """Counts a version that was loaded or refused."""
         self._reloads.labels("loaded" if succeeded else "failed").inc()
 
-    def text(self) -> bytes:
-        """Return all counters in Prometheus's text format."""
+    def text(self, version: str = "", drift: float | None = None) -> bytes:
+        """Return all counters in Prometheus's text format, and a drift, where there is one."""
+        self._drift.clear()
+        if drift is not None:
+            self._drift.labels(version).set(drift)
         return generate_latest(self._registry)

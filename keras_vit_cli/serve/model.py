@@ -29,6 +29,7 @@ from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
 from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
+from keras_vit_cli.serve.drift import FeatureDrift
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class ServedModel:
             `"attribution"` or `"rollout"`, and the name of a class or None for the predicted one,
             to an `Explanation`; None for a model without attention.
         novelty: Whether answers are `(batch, size + 1)`, the last of which is the novelty.
+        drift: That of predicted images; None without a novelty, or where features are not returned.
     """
 
     task: Task
@@ -76,6 +78,7 @@ class ServedModel:
     predict: Callable[[np.ndarray], np.ndarray]
     explain: Callable[[np.ndarray, str, str | None], Explanation] | None = None
     novelty: bool = False
+    drift: FeatureDrift | None = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -146,11 +149,14 @@ def warm_up(model: ServedModel, batch_size: int) -> None:
                 "The model predicts values that are not finite: its weights are damaged, or its "
                 "training diverged. Train it again, or take another file."
             )
+    if model.drift is not None:
+        model.drift.rows.clear()  # of black images, which nobody sent
 
 
 def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_answers(model)
-    scoring = scoring_model(model)
+    drift = FeatureDrift(model.novelty.get_weights()[0]) if model.novelty else None
+    scoring = scoring_model(model, with_features=drift is not None)
     size, channels = size_and_channels(model)
     task = _printable(task_of(model))
     printed = task.names
@@ -163,7 +169,11 @@ def _from_keras(model: ImageModel) -> ServedModel:
         if backend.compiles_per_shape():
             missing = (1 << (count - 1).bit_length()) - count  # to a power of two
             images = np.pad(images, [(0, missing), *3 * [(0, 0)]])
-        return answer_rows(model, scoring.predict_on_batch(arranged(images)))[:count]
+        outputs = scoring.predict_on_batch(arranged(images))
+        if drift is not None:
+            *outputs, features = outputs
+            drift.add(features[:count])
+        return answer_rows(model, outputs)[:count]
 
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)
@@ -180,6 +190,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
         sha256=weights_digest(model),
         predict=predict,
         novelty=has_novelty(model),
+        drift=drift,
         explain=explain if _has_attention(model) else None,
     )
 

@@ -79,6 +79,7 @@ def serve(
     from keras_vit_cli.serve.connections import MAX_CONNECTIONS, FairConnection, Server
     from keras_vit_cli.serve.decoders import Decoders
     from keras_vit_cli.serve.service import Service
+    from keras_vit_cli.serve.traces import tracing
     from keras_vit_cli.serve.versions import Versions
 
     path = Path(model)
@@ -86,7 +87,8 @@ def serve(
         # Means "load again", which the end of the process is not, while the model is loaded.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # The port is opened before the model: a taken one shows at once.
-    with _listen(host, port) as listener, Decoders(min(8, available_processors())) as decoders:
+    count = min(8, available_processors())
+    with _listen(host, port) as listener, Decoders(count) as decoders, tracing(report):
         versions = Versions(path, batch_size, report)
         # Every run calls its file "model"; its folder has a name of its own.
         title = path.resolve().parent.name if path.stem == "model" else path.stem

@@ -7,6 +7,7 @@ import base64
 import io
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from keras_vit_cli.serve.maps import maps_of
 from keras_vit_cli.serve.metrics import Metrics
 from keras_vit_cli.serve.model import Explanation, ServedModel
 from keras_vit_cli.serve.threads import WatchedThreads
+from keras_vit_cli.serve.traces import add_part
 from keras_vit_cli.serve.versions import Versions
 
 ATTENTION_PLACES = 2  # one is computed, one waits: each takes as long as several predictions
@@ -92,7 +94,7 @@ class Service:
         """Return the row of the image in a request, or the `rows` of several in a form."""
         uploads = await self._read_images(request, self.limits.max_images)
         model, version = self.versions.model, self.versions.version.name
-        answers, rows = await self._answer(request, model, uploads)
+        answers, rows = await self._answer(request, model, version, uploads)
         if len(uploads) > 1:
             return {"rows": rows, "version": version}
         if isinstance(answers[0], str):
@@ -108,7 +110,7 @@ class Service:
             body = await self.uploads.read(request, self.limits.max_bytes)
             uploads = await self._in_json_thread(read_instances, body, self.limits.max_images)
         model, version = self.versions.model, self.versions.version.name
-        _, rows = await self._answer(request, model, uploads)
+        _, rows = await self._answer(request, model, version, uploads)
         return {"predictions": rows, "version": version}
 
     async def infer(self, request: Request) -> tuple[dict[str, Any], bytes]:
@@ -122,7 +124,7 @@ class Service:
             model, version = self.versions.model, self.versions.version.name
             limit, length = self.limits.max_images, request.headers.get(BINARY)
             infer = await self._in_json_thread(read_infer, body, model, limit, length)
-        answers, rows = await self._answer(request, model, infer.uploads)
+        answers, rows = await self._answer(request, model, version, infer.uploads)
         name = {"model_name": self.title, "model_version": version}
         tensors, tail = infer_answer(infer, model, answers, rows)
         return {**name, **tensors}, tail
@@ -174,14 +176,14 @@ class Service:
             )
 
     async def _answer(
-        self, request: Request, model: ServedModel, uploads: Sequence[Upload]
+        self, request: Request, model: ServedModel, version: str, uploads: Sequence[Upload]
     ) -> tuple[list[np.ndarray | str], list[Row]]:
         """Return an answer or the reason why there is none for each image, and the row of each.
 
         A request of many images is one in the queue: its images enter batches a few at a time, so
         that those of others come between.
         """
-        request.state.images = len(uploads)
+        request.state.images, request.state.version = len(uploads), version
         answers: list[np.ndarray | str] = []
         with self.places.taken():
             for first in range(0, len(uploads), self.limits.batch_size):
@@ -199,12 +201,14 @@ class Service:
         return answers, rows
 
     async def _answer_one(self, model: ServedModel, upload: Upload) -> np.ndarray | str:
-        contents = upload.contents
+        contents, began = upload.contents, time.time_ns()
         if isinstance(contents, bytes):
             try:
                 contents = await self._prepare(model, contents)
             except BadImageError as error:
                 return str(error)
+            finally:
+                add_part("decode", began)
         if isinstance(contents, str):
             return contents
         return await self._batcher.predict(model, contents)

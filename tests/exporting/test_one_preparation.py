@@ -14,7 +14,7 @@ from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
-from keras_vit_cli.serve.images import prepare
+from keras_vit_cli.serve.images import preparation
 from keras_vit_cli.serve.model import load_served
 from tests import bank
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
@@ -75,7 +75,7 @@ def test_files_predict(format: str, model: Any, files: list[Path], artifacts: Ar
 def test_a_server_sees_the_same_pixels(model: Any, files: list[Path], tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     served = load_served(tmp_path / "model.keras")
-    pixels = [prepare(served, file.read_bytes(), data.MAX_PIXELS) for file in files]
+    pixels = [prepare_contents(*preparation(served, f.read_bytes(), 2**26)) for f in files]
     for seen, file in zip(pixels, files, strict=True):
         np.testing.assert_array_equal(seen, data.read_image(file, (16, 24)))
     np.testing.assert_allclose(served.predict(np.stack(pixels)), answers(model, files), atol=1e-5)

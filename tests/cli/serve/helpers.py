@@ -106,6 +106,12 @@ versions.POLL_SECONDS = 0.1
 signal.signal(signal.SIGINT, signal.default_int_handler)  # not all shells leave it so
 sys.exit(keras_vit_cli.start.main())
 """
+# A server that prints its spans, a line of JSON each, in place of sending them.
+TRACED = f"""import os; os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://localhost:4318"
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter as Console
+trace_exporter.OTLPSpanExporter = lambda: Console(formatter=lambda s: s.to_json(None) + chr(10))
+{IN_THREADS}{SERVE}"""
 # A server whose model takes some seconds, the second argument, per batch of two.
 SLOW = (
     IN_THREADS

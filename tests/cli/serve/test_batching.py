@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from keras_vit._base.errors import printable
 from keras_vit.data.data_errors import BadImageError
+from keras_vit.evaluation import fit_novelty
 from keras_vit.exporting import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
 from keras_vit.tasks import Classification
@@ -118,10 +119,10 @@ def test_a_stall_is_seen_whoever_hangs_up() -> None:
         go.set()
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
+def samples(metrics: Metrics, *drift: Any) -> dict[tuple[str, str], float]:
     return {
         (sample.name, next(iter(sample.labels.values()), "")): sample.value
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families(metrics.text(*drift).decode())
         for sample in family.samples
     }
 
@@ -146,10 +147,28 @@ def test_answers_are_counted_and_the_board_shows_what_there_is() -> None:
     assert counted["keras_vit_answers_total", OTHERS] == 54
     metrics.request("predict", 200, 0.1)
     metrics.batch(2, 0.1)
-    known = {name for name, _ in samples(metrics)}
+    known = {name for name, _ in samples(metrics, "7", 0.5)}
+    assert "keras_vit_feature_drift" in known - {name for name, _ in samples(metrics)}
     board = json.loads((REPOSITORY / "deploy/grafana.json").read_text("utf-8"))
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert {name for query in queries for name in re.findall(r"keras_vit_\w+", query)} <= known
+
+
+def test_the_drift_of_the_mean_features(tmp_path: Path) -> None:
+    model, colors = tiny_model(), np.random.default_rng(0).uniform(0, 255, (500, 4, 3, 3))
+    colors[400:] /= 4
+    images = colors.repeat(8, 1).repeat(8, 2).astype("float32")
+    rows = bank.outputs(model.feature_model("pre_logits"), images)
+    model.set_novelty(fit_novelty(rows[:300], rows[300:400]))
+    served = load_served(save(model, tmp_path / "model.keras"))
+    warm_up(served, 99)
+    assert served.drift.value() is None  # nobody sent those
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    for like, parts in ((slice(400, 500), 1), (slice(300, 400), 10)):
+        served.predict(np.concatenate([images[like]] * parts))
+        moved = np.linalg.norm(unit[like].mean(0) - unit[:300].mean(0))
+        expected = moved / unit[:300].var(0).sum() ** 0.5
+        assert served.drift.value() == pytest.approx(expected, rel=1e-2)
 
 
 @pytest.mark.every_backend
@@ -209,7 +228,7 @@ def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     exported = ExportedModel(file, contract, lambda x: [np.full((len(x), 2), 0.5)])
     monkeypatch.setattr("keras_vit_cli.serve.model.load_classifier", lambda path: exported)
     served = load_served(file)
-    assert (served.class_names, served.explain) == (("a\\n", "b"), None)
+    assert (served.class_names, served.explain, served.drift) == (("a\\n", "b"), None, None)
     warm_up(served, 4)
     exported._run = lambda x: np.full((len(x), 3), 0.5)
     with pytest.raises(ValueError, match="not classification of 2"):

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from keras_vit.tasks import Classification, PredictionSets, Segmentation
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve import infer
 from keras_vit_cli.serve.model import ServedModel
+from keras_vit_cli.serve.traces import tracing
 from tests.bank import outputs
 from tests.browser import opened
 from tests.cli.serve import helpers
@@ -336,6 +338,28 @@ def test_a_line_of_json_per_request(server: Server) -> None:
     assert (line["path"], line["status"]) == ('/v1/models/\x1b[2J\n"\u202e', 404)
     request(server.port, "/" + "p" * 5000, X_Request_ID=names[3])
     assert len(logged(names[3])["path"]) == 200
+
+
+def test_traces(file: Path, start_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, exporter = list[str](), "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318")
+    monkeypatch.setitem(sys.modules, exporter, None)
+    with tracing(lines.append):
+        assert "OTLP_ENDPOINT is set; traces need opentelemetry" in lines[0]
+    monkeypatch.undo()
+    pytest.importorskip(exporter)
+    server = start_server("serve", file, "--port", "0", code=helpers.TRACED)
+    body, headers = form({"secret.jpg": jpeg(1), "b.jpg": BROKEN})
+    sent = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", **headers}
+    version = request(server.port, "/predict", body, **sent)[1]["version"]
+    assert server.stop() == 0
+    *parts, root = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert root["parent_id"] == f"0x{'b' * 16}"
+    assert root["attributes"]["keras_vit.version"] == version
+    assert sorted(each["name"] for each in parts) == ["decode", "decode", "predict", "wait"]
+    assert {each["parent_id"] for each in parts} == {root["context"]["span_id"]}
+    assert parts[-1]["attributes"] == {"batch_size": 1}
+    assert "secret" not in str(server.lines)
 
 
 @pytest.mark.thorough
