@@ -254,10 +254,7 @@ IMAGES = {"noise": NOISE, "narrow": NARROW, "flat": FLAT}
 
 
 def apply(name: str, image: np.ndarray, magnitude: float, *draw: float) -> np.ndarray:
-    return augmented(image, RandAugment(1, magnitude, (name,)), (0, *(draw or (0.9, 0, 0))))
-
-
-def augmented(image: np.ndarray, change: RandAugment, numbers: object) -> np.ndarray:
+    change, numbers = RandAugment(1, magnitude, (name,)), (0, *(draw or (0.9, 0, 0)))
     draws = change.draw(np.array([numbers], "float32"), image.shape[:2])
     draws = {key: tf.constant(value[0]) for key, value in draws.items()}
     return change.apply(tf.constant(image, tf.float32), draws).numpy().astype("uint8")
@@ -485,11 +482,11 @@ def test_errors() -> None:
     refused("mixes twice", batches, [Augmentation(mixup=0.2), keras.layers.MixUp()])
 
 
-def test_the_option_of_train(monkeypatch, capsys) -> None:
+def test_the_option_of_train(monkeypatch, command) -> None:
     """tests/cli/test_cli.py has that --resume compares it."""
     jobs: list[Any] = []
     monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
-    assert cli.main(["train", "--data", "digits", "--augment", "tiny"]) == 0
+    command("train --data digits --augment tiny")
     (job,) = jobs
     named = recipe_of(replace(job, recipe="deit"))
     assert (named.augmentation.shift, named.mixup, named.cutmix) == (4, 0, 0)
@@ -502,8 +499,8 @@ def test_the_option_of_train(monkeypatch, capsys) -> None:
     seen_twice = replace(recipe_of(frozen), views="flip")
     assert note_of_mirroring(frozen, seen_twice).endswith("give --views one")
     assert "--augment none or digits" in note_of_mirroring(job, recipe_of(job))
-    assert cli.main(["train", "--data", "digits", "--augment", "keras.layers.RandomFlip"]) == 2
-    assert "'inception', 'randaugment', 'transfer'" in capsys.readouterr().err
+    said = command("train --data digits --augment keras.layers.RandomFlip", status=2)
+    assert "'inception', 'randaugment', 'transfer'" in said
 
 
 def test_a_sheet_has_a_row_per_image_a_column_per_pass_and_a_bound(tmp_path, monkeypatch) -> None:
@@ -535,7 +532,7 @@ def test_a_sheet_has_a_row_per_image_a_column_per_pass_and_a_bound(tmp_path, mon
     assert max(figures[2].get_size_inches() * figures[2].dpi) == pytest.approx(8000)
 
 
-def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, capsys) -> None:
+def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, command) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "folder").mkdir()
     (tmp_path / "theirs.png").write_bytes(b"theirs")
@@ -550,16 +547,14 @@ def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, capsys)
     # Broken files are skipped, and the last line is the next command.
     photos, path = flat_folder(tmp_path / "my photos", 3), tmp_path / "new" / "plot.png"
     sorted(photos.glob("*/*"))[0].write_bytes(b"not an image")
-    command = ["augment", "--data", str(photos), "--out", str(path), "--image-size", "16"]
-    command += ["--images", "100", "--versions", "1", "--recipe"]
-    assert cli.main([*command, "digits"]) == 0
-    *_, place, last = capsys.readouterr().out.splitlines()
+    options = "augment --image-size 16 --images 100 --versions 1 --data"
+    augment = partial(command, options, photos, "--out", path, "--recipe")
+    *_, place, last = augment("digits").splitlines()
     assert f"written to {path}" in place
     assert last == f"next: keras-vit train --data '{photos}' --recipe digits"
     written = path.read_bytes()
     for recipe, words in (("dei", "deit"), ("digits", "--overwrite")):
-        assert cli.main([*command, recipe]) == 2
-        assert words in capsys.readouterr().err
+        assert words in augment(recipe, status=2)
     path.write_bytes(written + b"\0")
-    assert cli.main([*command, "digits", "--overwrite"]) == 0
+    augment("digits", "--overwrite")
     assert path.read_bytes() == written

@@ -74,7 +74,7 @@ def tables(name: str, header: str, **lines: str) -> dict[str, Any]:
 def load(top: Path, where: str, **options: Any) -> data.Splits:
     """`where` is the folder of photographs, and behind a space what has their labels."""
     folder, _, labels = where.partition(" ")
-    place = labels or None if folder == "." else top / labels
+    place = top / labels if labels and folder != "." else labels or None
     return data.load(top / folder, labels=place, reader="grain", **options)
 
 
@@ -179,14 +179,14 @@ def test_what_would_be_something_else_is_refused(case: str, tmp_path: Path) -> N
     refused(message, load, write(tmp_path, files), where)
 
 
-@pytest.mark.parametrize("labels", [None, "l.csv"])
-def test_one_image_with_two_labels_is_warned_of(labels: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [".", ". l.csv"])
+def test_one_image_with_two_labels_is_warned_of(where: str, tmp_path: Path) -> None:
     names = [f"{c}/{i}.png" for c in "ab" for i in range(4)]
     numbers = [0, 1, 2, 3, 4, 5, 6, 0]  # a/0.png is b/3.png
     table = {"l.csv": "".join(["file,label\n", *(f"{name},{name[0]}\n" for name in names)])}
     write(tmp_path, dict(zip(names, numbers, strict=True)) | table)
     message = r"1 file with the content of one with another.*a/0\.png and .*b/3\.png"
-    warned(message, data.load, tmp_path, labels=labels, reader="grain")
+    warned(message, load, tmp_path, where)
 
 
 @pytest.mark.parametrize("reader", ["grain", "tensorflow"])
@@ -196,11 +196,9 @@ def test_sizes_of_files_that_show_the_class_are_warned_of(reader: str, tmp_path:
     suffixes = {"wolf": "png", "dog": "jpg"}
     files = {f"{c}/{i}.{s}": i + len(c) for c, s in suffixes.items() for i in range(20)}
     write(tmp_path / "a", files)
-    with pytest.warns(UserWarning, match=r"100% of the training images, such as 10 x 12.*'dog'"):
-        data.load(tmp_path / "a", reader=reader)
+    warned(r"100% of the training.* 10 x 12.*'dog'", data.load, tmp_path / "a", reader=reader)
     write(tmp_path / "b", {f"{c}/{i}.png": i + 50 * len(c) for c in suffixes for i in range(20)})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         data.load(tmp_path / "b", reader=reader)
 
 
@@ -225,21 +223,16 @@ def patients(splits: data.Splits, name: str) -> set[str]:
     return {source_of(f"{file.parent.name}_{file.stem}") for file in splits[name].files}
 
 
-@pytest.mark.parametrize("layout", ["classes", "table", "masks"])
-def test_one_source_is_on_one_side(layout: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["photos", "photos labels.csv", "photos masks"])
+def test_one_source_is_on_one_side(where: str, tmp_path: Path) -> None:
     names = [f"{'ab'[i % 2]}/patient{i // 4}_{i}.png" for i in range(40)]
-    if layout != "classes":  # a folder is a patient
+    if where != "photos":  # a folder is a patient
         names = [f"patient{i // 4}/{i}.png" for i in range(40)]
     photos(tmp_path / "photos", *names)
-    labels = None
-    if layout == "table":
-        labels = tmp_path / "labels.csv"
-        labels.write_text("".join(["file,label\n", *(f"{n},{'ab'[len(n) % 2]}\n" for n in names)]))
-    if layout == "masks":
-        labels = tmp_path / "masks"
-        write(labels, dict.fromkeys(names, NUMBERS))
-    with pytest.warns(UserWarning, match=r"40 images are of 10 sources by their names"):
-        splits = data.load(tmp_path / "photos", labels=labels, reader="grain")
+    write(tmp_path / "masks", dict.fromkeys(names, NUMBERS))
+    rows = "\n".join(["file,label", *(f"{name},{'ab'[len(name) % 2]}" for name in names)])
+    write(tmp_path, {"labels.csv": rows})
+    splits = warned("40 images are of 10 sources by their names", load, tmp_path, where)
     assert not patients(splits, "train") & patients(splits, "val")
     assert 4 <= len(splits.val) <= 12
     assert len(splits.train.groups) == len(splits.train)
@@ -248,16 +241,12 @@ def test_one_source_is_on_one_side(layout: str, tmp_path: Path) -> None:
 def test_what_an_image_is_of_and_what_names_do_not_settle(tmp_path: Path) -> None:
     assert {name: source_of(name) for name in NAMES} == NAMES
     photos(tmp_path / "a", *(f"{c}/frame_{i}.png" for c in "xy" for i in range(5)))
-    with pytest.warns(UserWarning, match=r"10 images seem to be the frames of a recording"):
-        data.load(tmp_path / "a", reader="grain")
+    warned("10 images seem to be the frames of a recording", load, tmp_path, "a")
     photos(tmp_path / "b", *(f"{c}/clip{c}_{i}.png" for c in "12" for i in range(5)))
-    with pytest.warns(UserWarning, match=r"10 images are of 2 sources.*too few to keep apart"):
-        data.load(tmp_path / "b", reader="grain")
+    warned("10 images are of 2 sources.*too few to keep apart", load, tmp_path, "b")
     names = [f"{s}/{c}/case1_{s}{i}.png" for s in ("train", "val") for c in "xy" for i in range(3)]
     photos(tmp_path / "c", *names, "train/x/case2_1.png")
-    with pytest.warns(UserWarning, match=r"6 of 6 images that are validated on are of sources"):
-        data.load(tmp_path / "c", reader="grain")
+    warned("6 of 6 images that are validated on are of sources", load, tmp_path, "c")
     photos(tmp_path / "d", *(f"{c}/IMG_{c}_{i}.png" for c in "xy" for i in range(5)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        data.load(tmp_path / "d", reader="grain")
+    with warnings.catch_warnings(action="error"):
+        load(tmp_path, "d")

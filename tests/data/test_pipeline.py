@@ -27,8 +27,7 @@ WAYS = [("folder_split", False, EVERYTHING), ("array_split", True, {})]
 
 @pytest.fixture
 def folder_split(tmp_path) -> FileSplit:
-    flat_folder(tmp_path)
-    files = sorted(tmp_path.glob("*/*.png"))
+    files = sorted(flat_folder(tmp_path).glob("*/*.png"))
     return FileSplit("train", ("a", "b"), files, [0] * 10 + [1] * 10, verified=True)
 
 
@@ -123,8 +122,7 @@ def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_pat
     for file in (folder_split.files[8], folder_split.files[5]):
         assert f'keras_vit: "{file}" cannot be decoded and is replaced by a gray image.' in errors
     # Unchecked files that are broken are skipped.
-    flat_folder(tmp_path)
-    (tmp_path / "a" / "bad.png").write_bytes(b"not an image")
+    write(flat_folder(tmp_path), {"a/bad.png": b"not an image"})
     split = load(tmp_path, verify=False, val_fraction=0.05).train
     (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
     batches = pipeline(split, 8, 6)

@@ -9,11 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit.data import Augmentation, EvalTransform, load, pipeline
 from keras_vit.data.image_readers import READERS
 from keras_vit.evaluation import predict_split
-from keras_vit.training.resume import RunMismatchError
 from tests import bank
 from tests.backend import refused
 from tests.data.image_fixtures import flat_folder, photographs, write
@@ -92,9 +90,7 @@ def test_a_pass_goes_on_elsewhere_and_what_grain_does_not_read() -> None:
     options = {"training": True, "channels": 1, "augment": "none"}
     first, second = (pipeline(split, 8, 500, **options) for _ in range(2))
     next(iter(first))
-    one, two, again = (
-        np.concatenate([labels for _, labels in batches]) for batches in (first, first, second)
-    )
+    one, two, again = (np.concatenate([y for _, y in each]) for each in (first, first, second))
     np.testing.assert_array_equal(again, one)
     assert (one != two).any()
     # An iterator goes on where another stopped, as Grain's checkpoints do it, in a later pass too.
@@ -128,16 +124,3 @@ def test_fit_evaluate_and_predict(recwarn: pytest.WarningsRecorder) -> None:
     assert predict_split(model, splits.val)[1].shape == (360, 10)
     assert not [str(w.message) for w in recwarn if "Grain" in str(w.message)]
     assert not [w for w in recwarn if "ran out of data" in str(w.message)]
-
-
-@pytest.mark.backends("torch")
-def test_a_run_goes_on_with_its_reader_alone(tmp_path: Path) -> None:
-    """tests/cli/test_kills.py has that it goes on."""
-    recipe, options = keras_vit.recipes.get("digits").scaled(steps=2), {"print_fn": lambda line: 0}
-
-    def fit(reader: str) -> None:
-        model, splits = bank.fresh(**OF_DIGITS), load("digits", reader=reader)
-        keras_vit.fit(model, recipe, splits, tmp_path, **options)
-
-    fit("grain")
-    refused("reader", fit, "tensorflow", error=RunMismatchError)

@@ -28,7 +28,7 @@ from keras_vit.training.run_identity import RunMismatchError
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.options.option import UsageError
 from tests import bank
-from tests.backend import refused
+from tests.backend import refused, warned
 from tests.data.image_fixtures import IMAGE, encode, flat_folder, photographs, plain, write
 
 pytest.importorskip("tensorflow")
@@ -158,8 +158,7 @@ def test_a_folder_that_is_only_evaluated_is_one_split(tmp_path: Path) -> None:
     found = [(name, names(part)) for name, part in parts.items()]
     assert found == [(part, [f"{part}/1.png"]) for part in ("train", "val", "test")]
     assert repr(load("digits", val_fraction=None)) == "Splits('digits', 10 classes: all 1797)"
-    with pytest.raises(KeyError, match="does not have a split 'val': it has all"):
-        _ = flat.val
+    refused("does not have a split 'val': it has all", lambda: flat.val, error=KeyError)
     (tmp_path / "none" / "a").mkdir(parents=True)
     for folder, message in (
         ("none", "none does not hold an image in a class folder"),
@@ -235,8 +234,7 @@ def test_what_is_not_a_regular_file_is_not_read_and_names_need_not_be_utf_8(tmp_
 
 def test_large_images(tmp_path: Path, capfd) -> None:
     write(flat_folder(tmp_path), {"a/large.png": encode(Image.new("1", (9000, 9000)), "PNG")})
-    with pytest.warns(UserWarning, match="9000 x 9000 pixels, more than max_pixels=67108864"):
-        splits = load(tmp_path)
+    splits = warned("9000 x 9000 pixels, more than max_pixels=67108864", load, tmp_path)
     assert [path.name for path, _ in splits.report] == ["large.png"]
     unread = load(tmp_path, verify=False, val_fraction=0.05)
     assert sum(len(y) for _, y in pipeline(unread.train, 8, 4)) == len(unread.train) - 1
@@ -248,17 +246,16 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     folder = write(flat_folder(tmp_path / "wüst"), contents)
     (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
     bad = "7 of 27 files cannot be decoded"
-    with pytest.warns(UserWarning, match=f"{bad} and are skipped.*see splits.report") as warned:
+    with pytest.warns(UserWarning, match=f"{bad} and are skipped.*see splits.report") as told:
         splits = load(folder)
-    assert warned[0].filename == __file__
+    assert told[0].filename == __file__
     reasons = {f"{path.parent.name}/{path.name}": reason for path, reason in splits.report}
     expected = {name: reason for name, (_, reason) in BAD.items()}
     assert reasons == {**expected, "b/broken link.png": "No such file or directory"}
     assert all(f"{name}: {reason}" in str(splits.report) for name, reason in expected.items())
     assert len({*names(splits.train), *names(splits.val)} - set(reasons)) == 20
-    with pytest.raises(BadImageError, match=bad) as error:
-        load(folder, on_bad_file="raise")
-    assert all(name in str(error.value) for name in BAD)
+    said = refused(bad, load, folder, on_bad_file="raise", error=BadImageError)
+    assert all(name in said for name in BAD)
     # The only image of a class is one to train on; a class needs one that can be read.
     folder = write(flat_folder(tmp_path / "none"), {"c/1.jpg": b"x", "лютик/1.png": plain(1)})
     left_out = pytest.warns(UserWarning, match="1 class is left out")
@@ -269,14 +266,12 @@ def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     assert "лютик/1.png" in names(splits.train)
     assert set(splits.val.labels()) == {0, 1}
     of_splits = images("train/a/1 train/b/1 val/a/1 val/b/1 val/only_here/1")
-    with pytest.warns(UserWarning, match="1 class is left out:\n.*only_here"):
-        splits = load(write(tmp_path / "val", of_splits))
+    splits = warned("1 class is left out:\n.*only_here", load, write(tmp_path / "val", of_splits))
     assert splits.class_names == ("a", "b")
 
 
 def test_progress_is_shown_only_on_a_terminal(tmp_path: Path, capsys, monkeypatch) -> None:
-    flat_folder(tmp_path)
-    load(tmp_path)
+    load(flat_folder(tmp_path))
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # Rich then takes any file for a terminal
     monkeypatch.setenv("TERM", "xterm")
@@ -311,10 +306,7 @@ def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
         "no file": ({**LISTED, "val.txt": b"\nb/7.png"}, "val.txt, line 2: .*7.png does not exist"),
         "unknown class": ({**LISTED, "val.txt": b"c/1.png"}, r"a class folder .*\(a, b\)"),
         "empty listing": ({**LISTED, "val.txt": b"\n"}, "val.txt lists no file"),
-        "empty val": (
-            images("train/a/1 train/b/1") | {"val/x.txt": b""},
-            "val does not hold an image",
-        ),
+        "empty val": (images("train/a/1 train/b/1") | {"val/x.txt": b""}, "val does not hold"),
         "nested": (images("a/cat/1 a/dog/1 b/rose/1"), "it holds folders, cat, dog; move them up"),
         "another case": (split | images("val/B/1"), "B: .* elsewhere: b has some"),
         "only in val": (split | images("val/c/1"), "val.c: .*, only 1 elsewhere\nAdd images"),
@@ -491,12 +483,12 @@ def test_what_cannot_be_kept_and_advice_where_it_pays(photos: Path, tmp_path, mo
 
 @pytest.mark.backends("torch")
 def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size is said first; another cache is another run; what cannot be right is refused."""
+    """The size is said first; another cache or reader is another run; a small size is refused."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     splits, recipe = data.load(photos), keras_vit.recipes.get("digits").scaled(steps=2)
     recipe, lines = replace(recipe, image_size=16, batch_size=4), []
 
-    def fit(cache: int) -> None:
+    def fit(cache: int, splits: data.Splits = splits) -> None:
         options = {"cache": cache, "print_fn": lines.append}
         keras_vit.fit(bank.fresh(**bank.TINY), recipe, splits, tmp_path / "run", **options)
 
@@ -505,6 +497,7 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum("B in " in line for line in lines) == 1
     assert len(list((tmp_path / "home").rglob("*.bmp"))) == len(splits.train)
     refused("cache", fit, 64, error=RunMismatchError)
+    refused("reader", fit, 32, data.load(photos, reader="grain"), error=RunMismatchError)
 
 
 @BOTH_READERS

@@ -33,12 +33,8 @@ def test_keras_conformance(name: str) -> None:
     dtype: Any = {argument: array.dtype.name for argument, array in given.items()}
     if len(given) == 1:  # Keras's harness takes the shape of one argument without a name
         (shape,), (dtype,) = shape.values(), dtype.values()
-    masking = (
-        keras.layers.Dense
-        | keras.layers.Dropout
-        | layers.MultiHeadSelfAttention
-        | layers.EncoderBlock
-    )
+    masking: Any = keras.layers.Dense | keras.layers.Dropout | layers.EncoderBlock
+    masking |= layers.MultiHeadSelfAttention
     options = {"supports_masking": issubclass(cls, masking)}
     # Keras trains on one argument alone; the others train below.
     options["run_training_check"] = len(inputs) == 1 and name not in WITHOUT_BATCH

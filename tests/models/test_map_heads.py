@@ -31,7 +31,6 @@ from keras_vit.training.sam import sharpness_aware
 from keras_vit.weights import CheckpointError
 from keras_vit.weights.folders.sidecars import read_sidecar_configs
 from keras_vit.weights.variables import bindings
-from keras_vit_cli import commands
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
 from tests import bank
@@ -146,9 +145,8 @@ def test_answers_are_the_scores_of_the_paper(masked: bool, tmp_path: Path) -> No
     assert masks.shape == (2, 10, 6, 5)
     assert classes.shape == (2, 5, 4)
     torch = pytest.importorskip("torch")
-    wide = torch.nn.functional.interpolate(
-        torch.as_tensor(masks.copy()).permute(0, 3, 1, 2), (20, 12), mode="bilinear"
-    ).sigmoid()
+    maps = torch.as_tensor(masks.copy()).permute(0, 3, 1, 2)
+    wide = torch.nn.functional.interpolate(maps, (20, 12), mode="bilinear").sigmoid()
     classes = torch.as_tensor(classes.copy()).softmax(-1)[..., :-1]
     scores = torch.einsum("bqc,bqhw->bhwc", classes, wide).numpy()
     found = outputs(model)
@@ -207,10 +205,9 @@ def test_a_new_head_keeps_the_neck_or_the_queries(kind: str) -> None:
     check_task(model, TASK)
 
 
-def test_the_masks_of_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_masks_of_a_photograph(here: Path, command: Any) -> None:
     """By the command, and a folder as transformers wrote it, of random weights."""
-    monkeypatch.chdir(tmp_path)
-    case, folder = weights.case("hf_eomt"), tmp_path / "folder"
+    case, folder = weights.case("hf_eomt"), here / "folder"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(case["config"]))
     larger = {"class_predictor.weight": 5, "class_predictor.bias": 0, "mask_head.fc3.weight": 5}
@@ -218,7 +215,7 @@ def test_the_masks_of_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     tensors |= {n: np.float32(factor) * tensors[n] for n, factor in larger.items()}
     save_file(tensors, folder / "model.safetensors")
     Image.fromarray(bank.pixels(30, 47, 3)).save("photo.png")
-    assert commands.main(["predict", "folder", "photo.png", "--maps", "maps"]) == 0
+    command("predict folder photo.png --maps maps")
     with Image.open("photo.png") as photo:  # stretched to the model's size, antialiased
         small = np.asarray(photo.resize((16, 16), Image.Resampling.BILINEAR))
     model = keras_vit.load(folder)
@@ -279,9 +276,8 @@ def test_a_folder_that_no_eomt_head_fits(tmp_path: Path) -> None:
         ({"layer_scale": None}, "layer_scale=None"),
         ({"activation": "relu"}, "one activation in encoder"),
     ):
-        model = awake(**SQUARE | changes)
-        with pytest.raises(CheckpointError, match=message):
-            keras_vit.save_weights(model, tmp_path / "other", "huggingface")
+        call = keras_vit.save_weights, awake(**SQUARE | changes), tmp_path / "other", "huggingface"
+        refused(message, *call, error=CheckpointError)
 
 
 def test_a_configuration_that_leaves_out_what_its_class_has(tmp_path: Path) -> None:

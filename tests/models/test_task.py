@@ -58,8 +58,7 @@ def test_only_several_classes_are_taken_for_classes() -> None:
         refused(r"model\.task = keras_vit\.tasks\.Regression", task_of, model)
     for options in ({"num_classes": 0}, {"pooling": None}):  # features and tokens
         assert keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options).task is None
-    with pytest.raises(ValueError, match="pooling=None returns all tokens"):
-        keras_vit.VisionTransformer(**SIZES, pooling=None, task="multilabel", num_classes=4)
+    refused("pooling=None returns all tokens", vit, pooling=None, task="multilabel", num_classes=4)
 
 
 @pytest.mark.parametrize("kind", rows(TASKS, ["multilabel", "ordinal"]))
@@ -229,8 +228,7 @@ def own_loss(y: Any, outputs: Any) -> Any:
 
 
 def warned(call: Callable[[], Any]) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         call()
     ours = [w for w in caught if w.category is DataRangeWarning or w.filename == __file__]
     return [str(one.message) for one in ours if one.category is not DeprecationWarning]
@@ -257,8 +255,7 @@ def warned(call: Callable[[], Any]) -> list[str]:
 ])  # fmt: skip
 def test_the_loss_says_the_task(loss: Any, classes: int, activation: Any, kind: Any) -> None:
     model = small(classes, classifier_activation=activation)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         model.compile("sgd", loss)
     assert (model.task and model.task.kind) == kind
     assert kind is None or model.task.outputs == classes
@@ -273,12 +270,10 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
     for each in (model, file, model.copy(), keras_vit.load(tmp_path / "model.keras")):
         assert each.task is None
         for call in (
-            lambda each=each: task_of(each),
-            lambda each=each: keras_vit.export(each, tmp_path / "1"),
-            lambda each=each: keras_vit.save_weights(each, tmp_path / "f", layout="huggingface"),
-            lambda each=each: keras_vit.training.compile_model(
-                each, keras_vit.recipes.get("digits"), 99
-            ),
+            partial(task_of, each),
+            partial(keras_vit.export, each, tmp_path / "1"),
+            partial(keras_vit.save_weights, each, tmp_path / "f", layout="huggingface"),
+            partial(keras_vit.training.compile_model, each, keras_vit.recipes.get("digits"), 99),
         ):
             refused(r"is not known.*model\.task = .*\"multilabel", call)
     assert model.with_classifier(3).task == Classification(size=3)
@@ -313,8 +308,7 @@ def test_numbers_in_their_units_are_seen_before_the_first_step(source: Source) -
         (message,) = warned(lambda method=method: method(**source(PHOTOS, raw), verbose=0))
         assert "as weight in its unit, and the task scales" in message
         assert "Train on model.task.check_targets(targets)" in message
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DataRangeWarning)
+    with warnings.catch_warnings(action="error", category=DataRangeWarning):
         before = model.get_weights()
         refused("would become", model.fit, error=DataRangeWarning, **source(PHOTOS, raw), verbose=0)
         assert all(map(np.array_equal, before, model.get_weights()))
@@ -377,10 +371,9 @@ def test_weights_of_classes_that_keras_would_ignore(case: str) -> None:
 def test_targets_of_another_task(options, loss, targets, message: str, source: Source) -> None:
     model = small(**options)
     model.compile("sgd", loss)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DataRangeWarning)
-        with pytest.raises((ValueError, DataRangeWarning), match=message):
-            model.fit(**source(PHOTOS, targets), verbose=0)
+    error = ValueError, DataRangeWarning
+    with warnings.catch_warnings(action="error", category=DataRangeWarning):
+        refused(message, model.fit, error=error, **source(PHOTOS, targets), verbose=0)
 
 
 PIXELS = PHOTOS.astype("uint8")

@@ -20,7 +20,6 @@ from keras_vit.models.families import family_of
 from keras_vit.models.other_names import OTHER_NAMES
 from keras_vit.models.skeleton import without_values
 from keras_vit.tasks import Classification
-from keras_vit_cli import commands as cli
 from keras_vit_cli.train import run as jobs
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_of
@@ -198,9 +197,8 @@ def test_the_nearest_is_proposed_for_a_name_that_we_do_not_have() -> None:
     assert all(named_model(name).variant for name in OTHER_NAMES)
 
 
-def test_plan_and_train_take_the_names(capsys: Any, tmp_path: Any) -> None:
-    assert cli.main(["plan", "facebook/dinov2-small", "--num-classes", "10"]) == 0
-    assert f"{22_056_192 + 3850:,}" in capsys.readouterr().out
+def test_plan_and_train_take_the_names(command: Any, tmp_path: Any) -> None:
+    assert f"{22_056_192 + 3850:,}" in command("plan facebook/dinov2-small --num-classes 10")
     job = Job(data="digits", out=tmp_path, model="vit_tiny_patch16_384", image_size=32)
     recipe = recipe_of(job)
     assert recipe.image_size == 32

@@ -181,11 +181,8 @@ def test_metrics() -> None:
         np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-5)
         assert type(metric).from_config(metric.get_config()).get_config() == metric.get_config()
     # Those of a task are its main scores.
-    for kind, y in (
-        ("classification", grades[:, 0]),
-        ("ordinal", grades[:, 0]),
-        ("regression", numbers),
-    ):
+    for kind in ("classification", "ordinal", "regression"):
+        y = numbers if kind == "regression" else grades[:, 0]
         task = TASKS[kind](size=2 + (kind != "regression")).fitted(y)
         found = rng.normal(size=(20, task.outputs)).astype("float32")
         (metric, *_), scores = task.metrics(), task.scores(y, task.answers(found), 0)

@@ -20,7 +20,7 @@ from keras_vit.tasks.conformal import METHODS, SLACK, conformal_rank, dither, fe
 from keras_vit.tasks.multilabel import sigmoid
 from keras_vit.tasks.scores import AveragePrecision, NumberScores, bootstrap, quadratic_kappa
 from keras_vit.tasks.thresholds import best_threshold
-from tests.backend import refused
+from tests.backend import refused, warned
 
 EXAMPLES = 120
 
@@ -167,8 +167,7 @@ def test_scores_and_calibrations_that_are_not_defined() -> None:
     assert np.isnan(none["mean_average_precision"]).all()
     # Few examples cannot be calibrated with, and some tasks not at all.
     numbers, few = Regression(size=1), np.arange(8.0)
-    with pytest.warns(UserWarning, match="hold out at least 9"):
-        assert numbers.calibrated(few, few) == numbers
+    assert warned("hold out at least 9", numbers.calibrated, few, few) == numbers
     assert numbers.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
 
 

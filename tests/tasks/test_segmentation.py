@@ -28,10 +28,11 @@ from keras_vit.data.sources.polygons import polygon_pixels
 from keras_vit.layers import MapResize
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
 from tests import bank
-from tests.backend import refused, rows
+from tests.backend import refused, rows, warned
 from tests.data.image_fixtures import encode, write
 
 TASK = tasks.Segmentation(("sky", "tree", "road"))
+load = partial(data.load, reader="grain")
 
 
 def scenes(folder: Path, count: int = 12, size: tuple[int, int] = (40, 48)) -> Path:
@@ -127,7 +128,7 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (folder / kind / "a" / "2.png").rename(folder / kind / "a" / normalize(form, "é.png"))
     pixels = pillow._pixels
     monkeypatch.setattr(pillow, "_pixels", lambda image: decoded.append(1) or pixels(image))
-    splits = data.load(folder / "photos", labels=folder / "masks", reader="grain")
+    splits = load(folder / "photos", labels=folder / "masks")
     assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
     # Gray, with a palette, of 16 bits: the same numbers.
@@ -142,7 +143,7 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("train", "val"):  # folders at the top are splits
         for kind in ("photos", "masks"):
             (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
-    splits = data.load(folder / "photos", labels="../masks", reader="grain")
+    splits = load(folder / "photos", labels="../masks")
     assert [len(splits[name]) for name in ("train", "val")] == [6, 6]
 
 
@@ -193,14 +194,14 @@ def test_drawings_of_three_tools_are_one_mask(tmp_path: Path) -> None:
     (folder / "yolo" / "classes.txt").write_text("road\ntree\n")
     (folder / "voc" / "classes.txt").write_text("background\nroad\ntree\n")
     for place in (coco, *(folder / name for name in ("labelme", "yolo", "voc"))):
-        split = data.load(photos, labels=place, reader="grain", val_fraction=None)["all"]
+        split = load(photos, labels=place, val_fraction=None)["all"]
         assert split.task.names == ("background", "road", "tree")
         for i in range(4):
             np.testing.assert_array_equal(split.label_map(i), expected)
     assert split.task.colors == ((0, 0, 0), (128, 0, 0), (0, 128, 0))
     # Classes without a background: what no shape covers is not known.
     same = tasks.Segmentation(("road", "tree"))
-    split = data.load(photos, labels=coco, reader="grain", task=same)["train"]
+    split = load(photos, labels=coco, task=same)["train"]
     np.testing.assert_array_equal(split.label_map(0), np.where(expected, expected - 1, 255))
 
 
@@ -217,47 +218,42 @@ def test_polygons_are_those_of_pycocotools(tmp_path: Path) -> None:
     triangle = polygon_pixels(np.array(SHAPES["road"]), (40, 48))
     text = coco.encode(np.asfortranarray(triangle.astype(np.uint8)))
     text["counts"] = text["counts"].decode()
-    counts = np.diff(np.flatnonzero(np.diff(triangle.T.ravel(), prepend=0, append=0)))
-    first = int(triangle.T.ravel().argmax())
-    listed = [first, *map(int, counts)]
-    listed.append(40 * 48 - sum(listed))
+    changes = np.flatnonzero(np.diff(triangle.T.ravel(), prepend=0))
+    listed = np.diff(changes, prepend=0, append=40 * 48).tolist()
     for runs in (text, {"size": [40, 48], "counts": listed}):
         notes = [{"image_id": 0, "category_id": 9, "segmentation": runs}]
         place = write_coco(folder, annotations=notes)
-        split = data.load(folder / "photos", labels=place, reader="grain", val_fraction=None)["all"]
+        split = load(folder / "photos", labels=place, val_fraction=None)["all"]
         np.testing.assert_array_equal(split.label_map(0) == 2, triangle)
 
 
-def test_drawings_that_do_not_fit_are_named(tmp_path: Path) -> None:
+def test_drawings_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: Any) -> None:
     folder = scenes(tmp_path, 4)
     photos, place, yolo = folder / "photos", folder / "labelme", folder / "yolo"
-
-    def refused(match: str, labels: Path, error: type[Exception] = ValueError) -> None:
-        with pytest.raises(error, match=match):
-            data.load(photos, labels=labels, reader="grain")
-
+    drawn = partial(load, photos)
     files = [place / photo.relative_to(photos) for photo in sorted(photos.rglob("*.png"))]
     files = [file.with_suffix(".json") for file in files]
     write_labelme(files[0], {"tree": [[1, 2], [3, 4]]})
-    refused("3 photographs of 4 .*2.json is not there", place)
+    refused("3 photographs of 4 .*2.json is not there", drawn, labels=place)
     write_labelme(files[1], shape_type="line")
     write_labelme(files[2], {"tree": [[1, 2], [3, 4], [1e9, 0]]})
     files[3].write_text('{"shapes": [[]]}')
     refused(
         r"(?s)4 masks of 4 .*0.json: has a polygon of 2 corners.*type 'line'.*far beyond its "
         r"photograph, 48 x 40.*3.json: does not have label and points",
-        place,
+        drawn,
+        labels=place,
     )
     for file in files:
         write_labelme(file, {"dog": SHAPES["tree"]})
     (place / "classes.txt").write_text("tree\n")
-    refused("has the label 'dog', and the classes are tree", place)
+    refused("has the label 'dog', and the classes are tree", drawn, labels=place)
     for line, match in (
         ("0 0.5 0.5 0.1 0.1", "has a box in line 1"),
         ("1 0 0 1 0 1 1", "has the class 1 in line 1: give 0 to 0"),
     ):
         write(yolo, {"a/0.txt": line.encode(), "classes.txt": b"tree\n"})
-        refused(match, yolo)
+        refused(match, drawn, labels=yolo)
     one = {"image_id": 0, "category_id": 9, "segmentation": [[0, 0, 1, 0, 1, 1]]}
     images = [{"id": i, "file_name": f"photos/{p}"} for i, p in enumerate(("a/0.png", "x"))]
     images = [{**image, "height": 40, "width": 41} for image in images]
@@ -268,27 +264,22 @@ def test_drawings_that_do_not_fit_are_named(tmp_path: Path) -> None:
         ({"categories": [{"id": 4, "name": n} for n in "ab"]}, "two categories with one id"),
         ({"images": images}, "3 photographs of 4 .*have no mask in .*coco.json"),
     ):
-        refused(match, write_coco(folder, **record))
+        refused(match, drawn, labels=write_coco(folder, **record))
     for photo in sorted(photos.rglob("*.png"))[1:]:
         photo.unlink()
     match = r"(?s)2 masks of 2 .*photos/x: is in .*0.png: is of 41 x 40 pixels, and its photograph"
-    refused(match, write_coco(folder, images=images))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "pycocotools", None)
-        runs = [{**one, "segmentation": {"size": [40, 48], "counts": "0"}}]
-        refused(r"keras3-vit\[coco\]", write_coco(folder, annotations=runs), ImportError)
+    refused(match, drawn, labels=write_coco(folder, images=images))
+    monkeypatch.setitem(sys.modules, "pycocotools", None)
+    runs = [{**one, "segmentation": {"size": [40, 48], "counts": "0"}}]
+    refused(r"vit\[coco\]", drawn, labels=write_coco(folder, annotations=runs), error=ImportError)
 
 
 def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
     folder = scenes(tmp_path)
     photos, masks = folder / "photos", folder / "masks" / "a"
-
-    def refused(match: str, **options: Any) -> None:
-        with pytest.raises(ValueError, match=match):
-            data.load(photos, labels=masks.parent, reader="grain", **options)
-
+    of_masks = partial(load, photos, labels=masks.parent)
     (masks / "0.png").unlink()
-    refused(r"1 photograph of 12 .* has no mask in .*0.png is not there")
+    refused(r"1 photograph of 12 .* has no mask in .*0.png is not there", of_masks)
     Image.new("L", (40, 48)).save(masks / "0.png")
     Image.new("L", (48, 40), 3).save(masks / "2.png")
     Image.new("RGB", (48, 40)).save(masks / "4.png")
@@ -296,10 +287,11 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
     refused(
         r"(?s)4 masks of 12 cannot be used.*0.png: has 40 x 48 pixels, and its photograph 48 x 40"
         r": does its EXIF.*2.png: has the number 3, and classes are from 0 to 2"
-        r".*4.png: colors or transparency"
+        r".*4.png: colors or transparency",
+        of_masks,
     )
     (photos / "a" / "6.png").write_bytes(b"")
-    refused(r"6.png cannot be read: the file is empty", verify=False)
+    refused(r"6.png cannot be read: the file is empty", of_masks, verify=False)
 
 
 # What masks of other tools hold, and what is said of it: an error, or else a warning, or nothing.
@@ -319,13 +311,10 @@ def test_numbers_that_mean_something_else_are_told(kind: str, tmp_path: Path) ->
     for i, file in enumerate(sorted((folder / "masks").rglob("*.png"))):
         rows = np.resize(numbers[i % len(numbers)], (40, 1)).astype(np.uint8)
         Image.fromarray(np.repeat(rows, 48, axis=1)).save(file)
-    told = warnings.catch_warnings(action="error", category=UserWarning)
-    if "nothing" in match:
-        told = pytest.raises(ValueError, match=match)
-    elif match:
-        told = pytest.warns(UserWarning, match=match)
-    with told:
-        data.load(folder / "photos", labels=folder / "masks", reader="grain")
+    call = partial(load, folder / "photos", labels=folder / "masks")
+    told = refused if "nothing" in match else warned
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        _ = told(match, call) if match else call()
 
 
 def test_colors_and_names_that_mean_something_else_are_told(tmp_path: Path) -> None:
@@ -336,17 +325,16 @@ def test_colors_and_names_that_mean_something_else_are_told(tmp_path: Path) -> N
         mask = Image.fromarray(np.asarray(Image.open(masks / file)), "P")
         mask.putpalette(palette + [0] * 759)
         mask.save(masks / file)
-    with pytest.warns(UserWarning, match=r"palettes .* differ: 1 is the color \[250, 0, 0\] in "):
-        data.load(photos, labels=masks, reader="grain")
+    warned(r"palettes .* differ: 1 is the color \[250, 0, 0\] in ", load, photos, labels=masks)
     for photo in photos.rglob("*.png"):
         file = (folder / "labelme" / photo.relative_to(photos)).with_suffix(".json")
         write_labelme(file, {"Tree" if photo.stem == "2" else "tree": SHAPES["tree"]})
-    refused("case.*: Tree, tree", data.load, photos, labels=folder / "labelme", reader="grain")
+    refused("case.*: Tree, tree", load, photos, labels=folder / "labelme")
     # Two of three were renamed.
     names = (f"a/{name}.txt" for name in ("0", "IMG_2", "IMG_4"))
     write(folder / "yolo", dict.fromkeys(names, b"0 0 0 1 0 1 0.4"))
-    with pytest.warns(UserWarning, match=r"11 photographs .* be background alone.* IMG_2.txt"):
-        data.load(photos, labels=folder / "yolo", reader="grain")
+    alone = "11 photographs .* be background alone.* IMG_2.txt"
+    warned(alone, load, photos, labels=folder / "yolo")
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -387,7 +375,7 @@ def test_masks_move_as_their_images(tmp_path: Path, reader: str, training: bool)
 
 def test_what_would_not_move_the_masks_and_what_an_answer_needs(tmp_path: Path) -> None:
     folder = scenes(tmp_path)
-    train = data.load(folder / "photos", labels=folder / "masks", reader="grain").train
+    train = load(folder / "photos", labels=folder / "masks").train
     mixed, batches = Augmentation(mixup=0.2), partial(data.pipeline, train, 32, 4)
     model, images, row = bank.fresh(task=TASK), bank.pixels(1, 32, 32, 3), bank.small(num_classes=3)
     refused("maps, which would stay as they", batches, training=True, augment=mixed)
