@@ -86,9 +86,9 @@ def refused(
     return said
 
 
-def warned(pattern: str, call: Any, /, *args: Any, **named: Any) -> Any:
+def warned(pattern: str, call: Any, /, *args: Any, kind: Any = UserWarning, **named: Any) -> Any:
     """What a call returns that warns the user by the way."""
-    with pytest.warns(UserWarning, match=pattern):
+    with pytest.warns(kind, match=pattern):
         return call(*args, **named)
 
 

@@ -14,9 +14,11 @@ from keras_vit import data, tasks
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.exporting.formats import format_of_path
 from tests import bank
+from tests.backend import refused
 from tests.cli.helpers import color_photos
 from tests.conftest import Command
 
+SIZES = {"num_classes": 10, "patch_size": 4, "input_shape": (8, 8, 1)}  # for digits
 OLD = "average_views compile_model export_model from_checkpoint load_model CheckpointError MixerB16"
 
 
@@ -34,7 +36,7 @@ def test_names_of_before_warn_with_those_of_now() -> None:
 
 def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     splits, lines = data.load("digits"), []
-    model = bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1), task=splits.task)
+    model = bank.fresh(**SIZES, task=splits.task)
     model.save(file := tmp_path / "model.keras")
     given: list[tuple[Any, Any]] = [(model, splits), (model, splits.val)]
     given += [(model, splits.val.as_arrays()), (str(file), splits)]
@@ -54,10 +56,8 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
         ({"data": "digits", "batch_size": 0}, "batch_size=0 must be an integer of at least 1"),
         ({"data": "digits", "lables": "a.csv"}, "'lables' is not known.*'labels'"),
     ):
-        with pytest.raises(ValueError, match=message):
-            keras_vit.evaluate(model, **wrong)
-    with pytest.raises(FileNotFoundError, match="There is nothing at nowhere"):
-        keras_vit.predict(model, "nowhere")
+        refused(message, keras_vit.evaluate, model, **wrong)
+    refused("nothing at nowhere", keras_vit.predict, model, "nowhere", error=FileNotFoundError)
 
 
 @pytest.mark.usefixtures("here")
@@ -97,43 +97,33 @@ def test_predict_says_what_it_does_not_take(tmp_path: Path) -> None:
         (image, r"Of one image, give image\[None\]"),
         (image[None][:0], "one at least"),
     ):
-        with pytest.raises(ValueError, match=message):
-            keras_vit.predict(model, given)
+        refused(message, keras_vit.predict, model, given)
     for options in ({"top": 0}, {"batch_size": 0}):
-        with pytest.raises(ValueError, match="=0 must be an integer of at least 1"):
-            keras_vit.predict(model, image[None], **options)
-    with pytest.raises(ValueError, match="model=Sequential is not a model of keras_vit"):
-        keras_vit.predict(keras.Sequential(), image[None])
+        refused("=0 must be an integer of at", keras_vit.predict, model, image[None], **options)
+    refused("model=Sequential is not a", keras_vit.predict, keras.Sequential(), image[None])
 
 
 def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
     splits = data.load("digits")
-    recipe = keras_vit.recipes.get("digits").scaled(steps=4)
-
-    def model() -> Any:
-        return bank.fresh(num_classes=10, patch_size=4, input_shape=(8, 8, 1))
-
-    lines: list[str] = []
-    fitted = model()
+    recipe, lines = keras_vit.recipes.get("digits").scaled(steps=4), []
+    fitted = bank.fresh(**SIZES)
     keras_vit.fit(fitted, recipe, splits, tmp_path / "a", print_fn=lines.append)
     assert fitted.class_names == tuple("0123456789")
     seen = keras_vit.load(tmp_path / "a/best.keras").seen_images
     assert set(seen.uses(splits.val.digests())) <= {"validated on", "trained on"}
     assert set(seen.uses(splits.train.digests())) == {"trained on"}
-    of_arrays = model()
+    of_arrays = bank.fresh(**SIZES)
     pixels, labels = splits.train.as_arrays()
     keras_vit.fit(of_arrays, recipe, (pixels, labels), tmp_path / "b", print_fn=lines.append)
     used = of_arrays.seen_images
     assert len(used.digests["trained on"]) == pytest.approx(1437 * 0.8, abs=20)
-    with pytest.raises(ValueError, match="splits=ndarray is not labeled images"):
-        keras_vit.fit(model(), recipe, pixels, tmp_path / "c")
-    with pytest.raises(FileNotFoundError, match=r"has the best model .*give '.*best.keras'"):
-        keras_vit.load(tmp_path / "a")
+    refused("splits=ndarray is not", keras_vit.fit, of_arrays, recipe, pixels, tmp_path / "c")
+    refused("give '.*best.keras'", keras_vit.load, tmp_path / "a", error=FileNotFoundError)
 
 
 def test_export_goes_by_the_suffix(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'onnx', and format='tf_saved_model': leave the format"):
-        keras_vit.export(bank.tiny(num_classes=3), tmp_path / "m.onnx", "tf_saved_model")
+    words, path = "'onnx', and format='tf_saved_model': leave the format", tmp_path / "m.onnx"
+    refused(words, keras_vit.export, bank.tiny(), path, "tf_saved_model")
     for name, row in FORMATS.items():
         if row.suffix is not None:
             assert format_of_path(tmp_path / f"m{row.suffix}", None) == name

@@ -31,6 +31,7 @@ from keras_vit_cli.search.result_page import write_result_page
 from keras_vit_cli.search.result_table import write_csv
 from keras_vit_cli.train.job import RUN_FILES, SCRATCH_FILES, Job
 from tests import bank, processes
+from tests.backend import refused
 from tests.faults import fault, limited_files
 
 MODES = {"plain": {}, "--overwrite": {"overwrite": True}, "--resume": {"resume": True}}
@@ -261,8 +262,7 @@ def test_a_place_that_is_taken(obstacle: str, home: Path, out: Path, output: Out
         write(folder / "model.keras", "new")
         output.finish()
         make(out.parent, obstacle)
-        with pytest.raises(OSError, match=r"a\.partial.*resume=True"):
-            output.publish()
+        refused(r"a\.partial.*resume=True", output.publish, error=OSError)
     assert output.is_finished()
     before = contents(home / "documents")
     out.rename(home / "elsewhere")
@@ -284,8 +284,7 @@ def test_a_kill_while_moving(stage: int, out: Path, output: OutputFolder) -> Non
             kill.number = kill.seen + stage
             output.publish()
 
-    with pytest.raises(KeyboardInterrupt):  # as by a signal: nothing catches it
-        publish()
+    refused("", publish, error=KeyboardInterrupt)  # as by a signal: nothing catches it
     if output.workspace.exists():
         with output.opened(resume=True):
             output.publish()
@@ -348,15 +347,13 @@ def test_a_failed_attempt_leaves_what_can_go_on(files: str, tmp_path: Path) -> N
                 write(workspace / name, "x")
             raise ValueError("no download")
 
-    with pytest.raises(ValueError, match="no download"):
-        attempt()
+    refused("no download", attempt)
     stays = [name for name in files.split() if not name.endswith(".keras")]
     assert output.workspace.exists() == bool(stays)
     assert [name for name in files.split() if (output.workspace / name).exists()] == stays
 
 
 SCHEMA = Schema(Classification(("cat", "dog")), 1)
-ROW = SCHEMA.row("a.jpg", np.ones(2))
 
 
 def write_answers(path: Path) -> None:
@@ -367,7 +364,7 @@ def write_answers(path: Path) -> None:
     else:
         writer = line_writer(path, format, SCHEMA, earlier and earlier.end)
     with writer as write:
-        write([ROW])
+        write([SCHEMA.row("a.jpg", np.ones(2))])
 
 
 def end_epoch(callback: keras.callbacks.Callback) -> None:
@@ -410,8 +407,7 @@ def test_what_is_no_file_is_not_written(name: str, tmp_path: Path) -> None:
         path = tmp_path / str(number) / name
         path.parent.mkdir()
         make(path)
-        with pytest.raises((OSError, ValueError), match=name):
-            WRITERS[name](path)
+        refused(name, WRITERS[name], path, error=(OSError, ValueError))
         assert os.listdir(path.parent) == [name]
     assert (tmp_path / "mine").read_text() == "my only copy"
     assert not (tmp_path / "nowhere").exists()
@@ -423,8 +419,7 @@ def test_what_is_no_file_is_not_written(name: str, tmp_path: Path) -> None:
 def test_what_others_wrote_stays_and_nothing_is_left(tmp_path: Path) -> None:
     path = tmp_path / "measures.bin"
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match=r"measures\.bin was not written by"):
-        KeptMeasures(tmp_path)
+    refused(r"measures\.bin was not written by", KeptMeasures, tmp_path, error=FileExistsError)
     overtaken = pytest.raises(FileExistsError, match=r"not replaced: what was written is in .*bin")
     with overtaken, atomic_write(path, new=True) as temporary:
         temporary.write_text("new")

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from PIL import Image
 from keras_vit._base.manifest import read_manifest, sha256
 from keras_vit.tasks import Classification
 from tests import bank
-from tests.inspection.pages import Elements
+from tests.inspection import pages
 
 COLORS = ("green", "red")
 # Names that markup, a terminal, a typesetter or a shell would obey.
@@ -92,9 +91,9 @@ def write_rows(file: str | Path, *rows: Iterable[str]) -> None:
         csv.writer(stream, quoting=csv.QUOTE_ALL).writerows(rows)
 
 
-def elements_of(file: str | Path) -> Elements:
+def elements_of(file: str | Path) -> pages.Elements:
     """A page's elements: its images are in it, its links are to `photos`, its names are texts."""
-    elements = Elements(Path(file).read_text("utf-8"))
+    elements = pages.Elements(Path(file).read_text("utf-8"))
     sources = {str(each["src"]).partition(",")[0] for each in elements.all("img")}
     assert sources == {"data:image/jpeg;base64"}
     links = [str(each["href"]) for each in elements.all("a")]
@@ -104,6 +103,4 @@ def elements_of(file: str | Path) -> Elements:
 
 
 def page_data(file: str | Path) -> dict[str, Any]:
-    """What the script of a page reads."""
-    data = r'<script id="data" type="application/json">(.*?)</script>'
-    return json.loads(re.search(data, Path(file).read_text("utf-8"), re.S)[1])
+    return pages.page_data(Path(file).read_text("utf-8"))

@@ -21,6 +21,7 @@ from keras_vit_cli.arguments import make_parser, parse
 from keras_vit_cli.exit_status import CLOSED_PIPE, message_of
 from keras_vit_cli.options import COMMANDS, shared
 from keras_vit_cli.options.option import Integers, Numbers, UsageError
+from tests.backend import refused
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -105,8 +106,7 @@ USAGE = [
 
 @pytest.mark.parametrize(("words", "reason"), USAGE)
 def test_usage_errors(words: str, reason: str, command: Command) -> None:
-    with pytest.raises(UsageError):
-        parse(words.split(" "))
+    refused("", parse, words.split(" "), error=UsageError)
     error = command(*words.split(" "), status=2)
     assert reason in error
     assert error.count("\n") == 1
@@ -123,13 +123,11 @@ def test_a_backend_that_is_missing_or_unknown(monkeypatch: pytest.MonkeyPatch) -
     ):
         with monkeypatch.context() as patch:
             patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
-            with pytest.raises(ImportError, match=re.escape(fix)):
-                installation.check_backend()
+            refused([fix], installation.check_backend, error=ImportError)
     # That of the configuration file is checked, too.
     Path("keras.json").write_text('{"backend": "coffee"}')
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
-    with pytest.raises(ImportError, match="coffee is not a backend"):
-        installation.check_backend()
+    refused("coffee is not a backend", installation.check_backend, error=ImportError)
     monkeypatch.setattr(installation, "find_spec", lambda name: name == "tensorflow")
     for without_a_backend in ("not JSON", '{"floatx": "float32"}'):
         Path("keras.json").write_text(without_a_backend)
@@ -217,8 +215,7 @@ def test_any_error_is_a_message(monkeypatch: pytest.MonkeyPatch, command: Comman
         assert error.startswith(f"keras-vit: {line}")
         assert error.count("\n") == max(line.count("\n"), 1)
         monkeypatch.setenv("KERAS_VIT_TRACEBACK", "1")
-        with pytest.raises(type(raised)):
-            cli.main(["plan", "ViT-B/16"])
+        refused("", cli.main, ["plan", "ViT-B/16"], error=type(raised))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not send SIGINT to one process")
@@ -313,19 +310,17 @@ def test_options_come_from_a_file_or_errors_name_it(tmp_path: Path, monkeypatch:
         ("epochs: 3", "run.toml is not TOML: "),
         ('augment = ["none", "--overwrite"]', "augment has '--overwrite', which begins with"),
     ):
-        with pytest.raises(UsageError) as error:
-            parse(["train", "--data", "x", "--config", written(tmp_path, text)])
-        assert reason in str(error.value)
+        words = ["train", "--data", "x", "--config", written(tmp_path, text)]
+        refused([reason], parse, words, error=UsageError)
     written(tmp_path, "", "run.txt")
     (tmp_path / "zero.toml").symlink_to("/dev/zero")
     reasons = {"none.toml": "No such file", "run.txt": "that ends in .toml, .json or .yaml"}
     reasons["zero.toml"] = "is not a regular file"
     for name, reason in reasons.items():
-        with pytest.raises(UsageError, match=reason):
-            parse(["train", "--config", str(tmp_path / name)])
+        refused(reason, parse, ["train", "--config", str(tmp_path / name)], error=UsageError)
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(UsageError, match="pip install pyyaml, or give"):
-        parse(["train", "--config", written(tmp_path, "data: x", "run.yml")])
+    words = ["train", "--config", written(tmp_path, "data: x", "run.yml")]
+    refused("pip install pyyaml, or give", parse, words, error=UsageError)
 
 
 def test_what_is_printed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from keras_vit_cli.choose import local_weights as local
 from keras_vit_cli.pretrain import pretrain_command
 from keras_vit_cli.train.weights_choice import best_within_error
 from tests import processes
+from tests.backend import refused
 from tests.cli.helpers import color_photos, rows_of, sums, weights_of
 from tests.conftest import Command
 from tests.data.image_fixtures import write
@@ -108,20 +109,16 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
     assert "leave --model out" in error
 
 
-def test_downloads_and_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(FileNotFoundError, match=r"there are none in .*keras_vit and .*hub: give"):
-        local.local_weights()
+def test_downloads_and_the_hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(here / "hub"))
+    words = "there are none in .*keras_vit and .*hub: give"
+    refused(words, local.local_weights, error=FileNotFoundError)
     row = keras_vit.list_weights("ViT-Ti/16")[0]
-    (tmp_path / "keras_vit").mkdir()
-    (tmp_path / "keras_vit" / row.file_name).write_bytes(bytes(9))
-    snapshot = tmp_path / "hub/models--a--b/snapshots/0"
-    snapshot.mkdir(parents=True)
-    (snapshot / "model.safetensors").write_bytes(bytes(3))
-    (tmp_path / "hub/models--a--empty").mkdir()
+    snapshot = "hub/models--a--b/snapshots/0/model.safetensors"
+    write(here, {f"keras_vit/{row.file_name}": bytes(9), snapshot: bytes(3)})
+    (here / "hub/models--a--empty").mkdir()
     sizes = local.local_weights()
-    assert list(sizes.items()) == [(str(tmp_path / "hub/models--a--b"), 3), (row.name, 9)]
+    assert list(sizes.items()) == [(str(here / "hub/models--a--b"), 3), (row.name, 9)]
 
 
 def test_the_smallest_within_one_standard_error() -> None:
@@ -150,16 +147,12 @@ def one_and_blind(here: Path) -> None:
     keras_vit.save_weights(model, "blind.keras")
 
 
-METHODS: list[str] = []  # that training was called with
-
-
 def stub(monkeypatch: pytest.MonkeyPatch, becomes: str | None = None) -> list[Any]:
     """Training leaves the weights as they are, or makes them those of another file."""
     calls: list[Any] = []
 
     def train(model: Any, images: Any, folder: Path, **options: Any) -> dict[str, list[float]]:
-        calls.append(images)
-        METHODS.append(options["method"])
+        calls.append((images, options["method"]))
         if becomes is not None:
             model.set_weights(keras_vit.load(becomes, num_classes=0).get_weights())
         return {"loss": [1.0]}
@@ -180,7 +173,7 @@ def test_the_better_weights_are_kept(command: Command, monkeypatch: pytest.Monke
     assert "no gain: kept blind.keras" in printed
     assert facts()["kept"] == "before"
     # One copy and the broken file are left out; what is compared by is not trained on.
-    images = calls[0]
+    images, _ = calls[0]
     splits = keras_vit.data.load("photos", verify=False)
     apart = {file.name for file in splits.val.files if file.parent.name == "red"}
     trained = {file.name for file in images.files if file.parent.name == "red"}
@@ -211,11 +204,11 @@ def test_a_whole_call_and_what_follows(command: Command, monkeypatch: pytest.Mon
     printed = command(f"{words} --epochs 1 --budget 1s --keep after --labels none")
     assert "no labels: kept the trained weights, and nothing says that they are better" in printed
     assert facts()["comparison"] is None
-    stub(monkeypatch)
+    calls = stub(monkeypatch)
     for most, more, method in ((999, "", "diet"), (9, "", "visreg"), (9, "--method diet", "diet")):
         monkeypatch.setattr(pretrain_command, "MANY", most)
         printed = command(f"{words} --keep after --labels none --overwrite {more}")
-        assert METHODS[-1] == facts()["method"] == method
+        assert calls[-1][1] == facts()["method"] == method
         assert ("released weights, where they suit" in printed) == (not more)
     command(f"{PRETRAIN} --out again --weights out --image-size 32 --keep after --labels none")
     assert "with other options" in command(f"{PRETRAIN} --out again --resume", status=2)

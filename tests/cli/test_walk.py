@@ -13,7 +13,6 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 
 OURS = str(Path(__file__).parents[2] / "keras_vit")  # and keras_vit_cli
-APPLICATION = f"{OURS}_cli"
 # Two say who saw which image and how JPEG files are decoded, and one notes doubts.
 # Five say arguments of the library as options, three of them once per process; two ask what is
 # to be measured.
@@ -27,23 +26,19 @@ def name(frame: FrameType) -> str:
     return f"{file.removeprefix(OURS)}:{function}" if file.startswith(OURS) else ""
 
 
-def waiting(frame: FrameType) -> dict[str, None]:
-    frames = [each for each, _ in traceback.walk_stack(frame)]
-    return dict.fromkeys(filter(None, map(name, reversed(frames))))
-
-
 def test_from_the_command_to_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the application that run, and those of the library that wait for the loss."""
     pytest.importorskip("tensorflow")
     walk: dict[str, None] = {}
 
     def enter(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(APPLICATION):
+        if event == "call" and frame.f_code.co_filename.startswith(f"{OURS}_cli"):
             walk[name(frame)] = None
 
     def stop(*_: Any, **__: Any) -> None:
         sys.setprofile(None)
-        walk.update(waiting(sys._getframe()))
+        waiting = [name(frame) for frame, _ in traceback.walk_stack(sys._getframe())]
+        walk.update(dict.fromkeys(filter(None, reversed(waiting))))
         raise AssertionError("here the loss is computed")
 
     monkeypatch.setattr(keras.losses.Loss, "__call__", stop)

@@ -20,6 +20,7 @@ from keras_vit.curation import embedding as module
 from keras_vit.curation.photo_encoder import Encoder
 from keras_vit.evaluation.prediction import read_images
 from keras_vit.models import ImageModel
+from tests.backend import refused
 from tests.bank import TINY, fresh, outputs, pixels
 from tests.data.image_fixtures import encode, write
 
@@ -93,7 +94,7 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
 
 
 def test_a_second_call_computes_the_rest(model: Any, photos: Path, monkeypatch: Any) -> None:
-    out = photos.parent / "index"
+    out, new = photos.parent / "index", photos.parent / "afresh"
     before = embed(model, photos, out, batch_size=4)
     batches = computed(monkeypatch)
     for change in (
@@ -117,10 +118,9 @@ def test_a_second_call_computes_the_rest(model: Any, photos: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     batches.clear()
-    with pytest.raises(KeyboardInterrupt):
-        embed(model, photos, photos.parent / "afresh", batch_size=4, report=stop)
+    refused("", embed, model, photos, new, batch_size=4, report=stop, error=KeyboardInterrupt)
     # The numbers of an image do not depend on its place in a batch, or on the other images there.
-    afresh = embed(model, photos, photos.parent / "afresh", batch_size=4)
+    afresh = embed(model, photos, new, batch_size=4)
     assert sum(batches) == 23
     assert contents(after.folder) == contents(afresh.folder)
 
@@ -179,8 +179,7 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
         (DamagedIndexError, "is not an index of features", lambda: FeatureIndex.open(foreign)),
         (ValueError, "which is read", lambda: embed(model, photos, photos / "index")),
     ):
-        with pytest.raises(error, match=words):
-            call()
+        refused(words, call, error=error)
     assert contents(out) == before
     head = model.with_classifier(7)  # another head has the same features
     assert index_of(head, out).files == embed(head, photos, out).files
@@ -192,12 +191,10 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
     large = build()
     norm = large.get_layer("encoder_norm")
     norm.set_weights([values * 0 + 1e5 for values in norm.get_weights()])
-    with pytest.raises(ValueError, match="float32"):
-        embed(large, photos, photos.parent / "index16")
+    refused("float32", embed, large, photos, photos.parent / "index16")
     embed(large, photos, photos.parent / "index32", dtype="float32")
     norm.set_weights([values * np.nan for values in norm.get_weights()])
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        embed(large, photos, photos.parent / "nan")
+    refused("NaN or infinite", embed, large, photos, photos.parent / "nan")
 
 
 def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> None:
@@ -211,8 +208,7 @@ def test_a_damaged_file_is_named(model: Any, library: Path, tmp_path: Path) -> N
             (folder / name).unlink()
             if changed is not None:
                 (folder / name).write_bytes(changed)
-            with pytest.raises(DamagedIndexError, match=name):
-                FeatureIndex.open(folder, verify=True)
+            refused(name, FeatureIndex.open, folder, verify=True, error=DamagedIndexError)
             (folder / name).write_bytes(content)
 
 

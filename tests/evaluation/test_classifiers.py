@@ -31,7 +31,7 @@ from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
 from keras_vit.weights import load
 from keras_vit_cli.model_files import open_classifier
-from tests.backend import rows
+from tests.backend import rows, warned
 from tests.bank import TINY, fill, fresh, outputs, pixels
 
 
@@ -399,8 +399,7 @@ def test_novelty_is_saved_and_of_these_weights(tmp_path: Path, recwarn: Any) -> 
     model.save(tmp_path / "model.keras")
     open_classifier(tmp_path / "model.keras", views="one")
     assert not [w for w in recwarn if "calibrated" in str(w.message)]
-    with pytest.warns(UserWarning, match=r"calibrated without --views flip"):
-        open_classifier(tmp_path / "model.keras", views="flip")
+    warned("without --views flip", open_classifier, tmp_path / "model.keras", views="flip")
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with pytest.warns(UserWarning, match=r"Train model\.uncalibrated\(\)"):
-        model.fit(np.full((2, 8, 8, 3), 99.0, "float32"), np.array([0, 1]), verbose=0)
+    images = np.full((2, 8, 8, 3), 99.0, "float32")
+    warned(r"Train model\.uncalibrated\(\)", model.fit, images, np.array([0, 1]), verbose=0)

@@ -15,6 +15,7 @@ from keras_vit import data
 from keras_vit.evaluation import classification_report, features, fewshot_table, predict_split
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.tasks import Regression
+from tests.backend import refused, warned
 from tests.bank import TINY, fill, fresh, outputs, pixels, tiny
 from tests.conftest import Command
 from tests.data.image_fixtures import encode, flat_folder, plain, write
@@ -107,8 +108,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path, monkeypatch: Any) -> None:
     flipped[content.find(expected.tobytes()) + 5] ^= 1
     for damaged in (*(content[: int(len(content) * part)] for part in (0, 0.3, 0.9)), flipped):
         file.write_bytes(damaged)
-        with pytest.warns(UserWarning, match="damaged and computed again"):
-            x, _ = features(model, split_of(), tmp_path)
+        x, _ = warned("damaged and computed again", features, model, split_of(), tmp_path)
         np.testing.assert_array_equal(x, expected)
         assert file.read_bytes() == content
 
@@ -116,8 +116,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path, monkeypatch: Any) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        features(model, split_of(seed=1), tmp_path)
+    refused("No space", features, model, split_of(seed=1), tmp_path, error=OSError)
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -203,5 +202,4 @@ def test_numbers_in_another_unit_are_warned_of() -> None:
     images = pixels(4, *model.input_shape[1:])
     keras_vit.evaluate(model, (images, grams + 100), print_fn=len)
     kilograms = data.ArraySplit("all", Regression(("weight",)), images, grams / 1000)
-    with pytest.warns(UserWarning, match="weight of most of these images.*another unit"):
-        keras_vit.evaluate(model, kilograms, print_fn=len)
+    warned("weight of most.*another unit", keras_vit.evaluate, model, kilograms, print_fn=len)

@@ -249,26 +249,25 @@ def test_the_page_for_a_browser_has_all_and_requests_nothing(browser: Any, tmp_p
         assert table.locator("tbody tr td:nth-child(3)").all_inner_texts() == cells[::-1]
 
 
-def test_paths_are_of_the_run_and_the_working_folder(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_paths_are_of_the_run_and_the_working_folder(here: Path, monkeypatch: Any) -> None:
     write_report("partial", results(), {}, run="runs/my photos")
     page = Path("partial/report.md").read_text("utf-8")
     assert page.startswith("# my photos\n")
     assert "\nkeras-vit predict 'runs/my photos' photo.jpg\n" in page
-    write_report(tmp_path / "here", results(), {})
+    write_report(here / "run", results(), {})
     # `best.keras` is from before the calibration.
-    (tmp_path / "here" / "best.keras").touch()
+    (here / "run/best.keras").touch()
     for facts, is_noted in (({}, False), ({"held_out": 20}, True)):
-        write_report(tmp_path / "here", results(), facts)
-        page = (tmp_path / "here" / "report.md").read_text()
+        write_report(here / "run", results(), facts)
+        page = (here / "run/report.md").read_text("utf-8")
         assert ("the novelty are in model.keras alone" in page) == is_noted
-    assert "\nkeras-vit predict here photo.jpg\n" in Path("here/report.md").read_text("utf-8")
+    assert "\nkeras-vit predict run photo.jpg\n" in page
     # The folder above the working one is nobody's business, unless the data are in it.
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    teacher = str(tmp_path / "ada" / "teacher")
+    (here / "work").mkdir()
+    monkeypatch.chdir(here / "work")
+    teacher = str(here / "ada" / "teacher")
     assert description.short_path(teacher) == "teacher"
-    assert description.short_path(teacher, beside=str(tmp_path / "photos")) == "ada/teacher"
+    assert description.short_path(teacher, beside=str(here / "photos")) == "ada/teacher"
 
 
 def test_numbers_and_scores_are_scikit_learns() -> None:

@@ -1,7 +1,5 @@
 """Photographs larger than a model: windows give what the whole gives, in bounded memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from keras_vit import data, tasks
 from keras_vit.evaluation.prediction import predict_files, predict_outcomes
 from keras_vit.evaluation.windows import Windows, window_places
 from tests import bank, processes
+from tests.backend import refused
 from tests.tasks.test_segmentation import TASK, scenes
 
 
@@ -85,8 +84,7 @@ def test_whole_is_a_model_of_the_photographs_ratio(task: tasks.Depth, tmp_path: 
     (answer,) = model.task.answers(bank.outputs(larger, seen[None]))
     np.testing.assert_allclose(found, model.task.answer_map(answer, (90, 61)), rtol=1e-4)
     if isinstance(task, tasks.RelativeDepth):
-        with pytest.raises(ValueError, match=r"two windows have neither one zero.*'whole'"):
-            Windows(model, "own")
+        refused(r"two windows have neither one zero.*'whole'", Windows, model, "own")
 
 
 def test_scores_are_those_of_the_photographs_own_pixels(tmp_path: Path) -> None:
@@ -118,16 +116,14 @@ def test_what_windows_refuse(tmp_path: Path) -> None:
         (lambda: keras_vit.predict(model, pixels, windows="own"), r"map_of\(pixels\)"),
         (lambda: predict_outcomes(model, arrays, windows="own"), "something else"),
     ):
-        with pytest.raises(ValueError, match=match):
-            call()
+        refused(match, call)
     ((_, reason),) = predict_files(model, [thin], max_pixels=100_000, windows="own")
     assert reason == "32 x 9600 pixels once windows fit into it"
     model.set_weights([np.full_like(w, np.nan) for w in model.get_weights()])
     Image.fromarray(smooth((40, 50))).save(thin)
     assert "predicts nan" in keras_vit.predict(model, str(thin), windows="own")[0]["error"]
     model.eval_transform = "crop"
-    with pytest.raises(ValueError, match="crops the border"):
-        Windows(model)
+    refused("crops the border", Windows, model)
 
 
 PEAK = """

@@ -27,6 +27,7 @@ from keras_vit.tasks.scores import Score
 from keras_vit.training import recipes
 from keras_vit.training.callbacks import NonFiniteLossError
 from tests import bank
+from tests.backend import refused
 from tests.cli.helpers import rows_of as rows_of_file
 from tests.conftest import REPOSITORY, Command
 from tests.curation.photos import grainy, index_of, picture
@@ -100,8 +101,7 @@ def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) 
     assert len(set(images)) == len(images)
     np.testing.assert_array_equal(final.train.as_arrays()[0], part.train.as_arrays()[0])
     assert final.val is digits.val
-    with pytest.raises(ValueError, match="--shots 500 leaves no"):
-        script.subset(digits, 500, seed=0, final=False)
+    refused("--shots 500 leaves no", script.subset, digits, 500, seed=0, final=False)
 
     def run(options: Any, splits: Any, name: str, seed: int, folder: Path) -> dict[str, float]:
         calls.append((name, seed))
@@ -379,8 +379,7 @@ def trial(name: str, **sizes: Any) -> Any:
 def test_an_interrupted_study_keeps_its_rows(digits: data.Splits, tmp_path: Path) -> None:
     trials, lines = [trial("narrow"), trial("wide", hidden_dim=16)], []
     with patch.object(study, "fit", side_effect=[None, KeyboardInterrupt, None]):
-        with pytest.raises(KeyboardInterrupt):
-            study.run_study(trials, digits, tmp_path, str)
+        refused("", study.run_study, trials, digits, tmp_path, str, error=KeyboardInterrupt)
         (before,) = study.read_rows(tmp_path)
         rows = study.run_study(trials, digits, tmp_path, lines.append)
     assert (before["name"], rows[0]) == ("narrow", before)

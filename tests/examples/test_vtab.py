@@ -15,6 +15,7 @@ from examples.vtab import tasks as vtab_tasks
 from examples.vtab.runner import Setting, finetuning, run_vtab
 from examples.vtab.tasks import VTAB_TASKS, TaskSplit, VtabTask, task, task_splits
 from keras_vit import data
+from tests.backend import refused
 from tests.bank import TINY, fresh, pixels, tiny
 from tests.data import test_tfds
 
@@ -116,8 +117,7 @@ def test_prepared_splits_and_the_command(tmp_path: Path, monkeypatch: Any, capsy
     tiny(input_shape=(8, 8, 3)).save(tmp_path / "m.keras")
     words = [tmp_path / "m.keras", "--data-dir", tmp_path, "--out", tmp_path / "out", "--steps=2"]
     words = [*map(str, words), "--image-size=8", "--batch-size=64"]
-    with pytest.raises(SystemExit, match="None of the 1 data sets"):
-        command.main([*words, "--tasks", "svhn"])
+    refused("None of the 1 data sets", command.main, [*words, "--tasks", "svhn"], error=SystemExit)
     assert "tfds build svhn_cropped" in capsys.readouterr().out
     monkeypatch.setattr(command, "VTAB_TASKS", (OURS, task("svhn")))
     assert command.main(words) == 1
@@ -167,8 +167,8 @@ def test_sweep_selects_on_validation_and_tests_once(calls: list, tmp_path: Path)
 
 @pytest.mark.parametrize("fail_at", [0, 2, 3, 7])
 def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fail_at: int) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run_vtab(trainer(calls, fail_at), tmp_path, sweep=SWEEP, **TWO)
+    killed = trainer(calls, fail_at)
+    refused("", run_vtab, killed, tmp_path, sweep=SWEEP, error=KeyboardInterrupt, **TWO)
     report = run_vtab(trainer(calls), tmp_path, sweep=SWEEP, **TWO)
     assert len(calls) == len(set(calls)) == 8  # nothing twice
     assert report.accuracies == {"caltech101": 1.0, "cifar100": pytest.approx(0.99)}
@@ -177,8 +177,7 @@ def test_a_killed_run_continues_where_it_stopped(calls: list, tmp_path: Path, fa
 
 def test_missing_data_and_what_does_not_fit(calls: list, tmp_path: Path) -> None:
     words = rf"is not prepared in {tmp_path}[\s\S]*`tfds build [\s\S]*Kaggle"
-    with pytest.raises(data.DatasetUnavailableError, match=words):
-        task_splits(task("retinopathy"), tmp_path)
+    refused(words, task_splits, task("retinopathy"), tmp_path, error=data.DatasetUnavailableError)
     report = run_vtab(trainer(calls), tmp_path, data_dir="svhn", **SILENT)
     assert report.missing == {"svhn": "svhn: not prepared"}
     assert report.mean("natural") is report.mean() is None
@@ -197,15 +196,11 @@ def test_missing_data_and_what_does_not_fit(calls: list, tmp_path: Path) -> None
         (written, {"tasks": ()}, "tasks is empty"),
     ):
         file.write_text(record)
-        with pytest.raises(ValueError, match=words):
-            run_vtab(trainer(calls), tmp_path, **(ONE | {"identity": "a"} | changes))
-    with pytest.raises(ValueError, match=r"a task 'cifar10'\. Did you mean 'cifar100'"):
-        task("cifar10")
+        refused(words, run_vtab, trainer(calls), tmp_path, **ONE | {"identity": "a"} | changes)
+    refused(r"a task 'cifar10'\. Did you mean 'cifar100'", task, "cifar10")
     for name, value in (("learning_rate", np.nan), ("steps", 0), ("warmup", -1), ("accumulate", 3)):
-        with pytest.raises(ValueError, match=f"{name}="):
-            replace(Setting(), **{name: value})
-    with pytest.raises(ValueError, match="train returned nan for caltech101"):
-        run_vtab(lambda *_: np.nan, tmp_path / "new", **ONE)
+        refused(f"{name}=", replace, Setting(), **{name: value})
+    refused("returned nan for caltech101", run_vtab, lambda *_: np.nan, tmp_path / "new", **ONE)
     # Another program's table is not replaced.
     (tmp_path / "new/vtab.md").write_text("mine")
     with pytest.raises(FileExistsError, match=r"vtab\.md exists without results"):

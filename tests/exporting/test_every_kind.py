@@ -21,6 +21,7 @@ from keras_vit.layers._dense import Dense
 from keras_vit.models.answers import answers_of
 from keras_vit.ops import process_on
 from tests import bank
+from tests.backend import refused, warned
 from tests.exporting.artifacts import EVERY_KIND, MODELS, PATHS, Artifacts, exported, formats, pairs
 from tests.models.test_common import build
 
@@ -77,8 +78,7 @@ def test_others_are_refused_at_once(tmp_path: Path) -> None:
     ):
         model = build(base, **changes)
         for format in FORMATS:
-            with pytest.raises(ValueError, match=words):
-                keras_vit.export(model, tmp_path / PATHS[format], format)
+            refused(words, keras_vit.export, model, tmp_path / PATHS[format], format)
     assert not list(tmp_path.iterdir())
 
 
@@ -127,18 +127,17 @@ def test_the_reason_of_a_failure_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr("keras_vit.exporting.saved_model.named_answers", broken)
-        with pytest.raises(RuntimeError) as caught:
-            keras_vit.export(bank.tiny(), tmp_path / "1")
+        said = refused("", keras_vit.export, bank.tiny(), tmp_path / "1", error=RuntimeError)
     expected = "The model is not exported as tf_saved_model: TypeError: the second channel\n"
-    assert str(caught.value).startswith(expected)
-    assert "in user code" not in str(caught.value)
+    assert said.startswith(expected)
+    assert "in user code" not in said
     python, environment = process_on("tensorflow")
     broken_process = [*python, "-c", BROKEN_WRITER], environment
     monkeypatch.setattr("keras_vit.ops.process_on", lambda name: broken_process)
-    with pytest.raises(RuntimeError) as caught:
-        keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx")
+    given = bank.tiny(), tmp_path / "m.onnx", "onnx"
+    said = refused("", keras_vit.export, *given, error=RuntimeError)
     reason = "TypeError: 'NoneType' object is not callable"
-    assert str(caught.value) == f"The model is not exported as onnx: {reason}"
+    assert said == f"The model is not exported as onnx: {reason}"
     # Without what frameworks add.
     keras_error = (
         "Exception encountered when calling Dense.call().\n\n\x1b[1mno axis 3\nin x\x1b[0m\n\n"
@@ -197,9 +196,8 @@ def test_exports_of_raw_files(untrained: Any, splits: Splits, tmp_path: Path, fo
     assert compare(untrained, written, splits.val).agreement == 1
     assert (check(written.path).ok, check(written.path).files) == (True, 0)
     assert written.contract.dtype == "float32"
-    images = np.linspace(0, 255, 512).reshape(8, 8, 8, 1)
-    with pytest.warns(DataRangeWarning, match="means and standard deviations: 205"):
-        written.predict(images.astype("uint8"))
+    images = np.linspace(0, 255, 512).reshape(8, 8, 8, 1).astype("uint8")
+    warned("standard deviations: 205", written.predict, images, kind=DataRangeWarning)
 
 
 def test_what_does_not_fit_is_refused(untrained: Any, splits: Splits, tmp_path: Path) -> None:
@@ -207,23 +205,21 @@ def test_what_does_not_fit_is_refused(untrained: Any, splits: Splits, tmp_path: 
     int8 = {"format": "openvino", "quantize": "int8", "calibration": of_bytes}
     html = {"format": "html"}
     for options, message in ((html, "in a range of their own"), (int8, "must be float32 images")):
-        with pytest.raises(ValueError, match=message):
-            exported(tmp_path, untrained, **options)
+        refused(message, exported, tmp_path, untrained, **options)
     assert not list(tmp_path.iterdir())
     batches = pipeline(splits.val, 8, 32, eval_transform="stretch")
     images = np.concatenate([batch for batch, _ in batches])
-    with pytest.warns(DataRangeWarning, match="neither scaled nor normalized"):
-        untrained.copy().predict(images / 65535, verbose=0)
+    predict, words = untrained.copy().predict, "neither scaled nor normalized"
+    warned(words, predict, images / 65535, verbose=0, kind=DataRangeWarning)
     other = digits_vit()
     unsaid = untrained.copy()
     unsaid.eval_transform = "stretch"
-    with pytest.raises(ValueError, match=r"EvalTransform\(bands=\(1,\)\)"):
-        next(predict_files(unsaid, splits.val.files))
+    words, files = r"EvalTransform\(bands=\(1,\)\)", splits.val.files
+    refused(words, lambda: next(predict_files(unsaid, files)))
     with pytest.raises(ValueError, match="one band for each"):
         other.eval_transform = EvalTransform(bands=(1, 2))
     for wrong in (((1,), (0,)), ((1, 2), (1, 2)), ((float("nan"),), (1,)), 3, ("a", "b")):
-        with pytest.raises(ValueError, match="normalization="):
-            digits_vit(normalization=wrong)
+        refused("normalization=", digits_vit, normalization=wrong)
 
 
 def test_statistics_are_kept(untrained: VisionTransformer, tmp_path: Path) -> None:

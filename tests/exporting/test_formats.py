@@ -72,8 +72,7 @@ def test_predicts_as_the_model(format: str, artifacts: Artifacts) -> None:
     assert (says.format, says.task.names, says.top_k) == (format, made.NAMES, 3)
     assert (says.image_size, says.channels, says.quantize) == ((32, 32), 3, None)
     assert says.evaluation == model.eval_transform
-    with pytest.raises(ValueError, match=r"\(None, 32, 32, 3\)"):
-        file.predict(IMAGES[:, :16])
+    refused(r"\(None, 32, 32, 3\)", file.predict, IMAGES[:, :16])
 
 
 @formats(of=("tf_saved_model", "torch"))  # others: below
@@ -172,8 +171,7 @@ def test_damaged_files(format: str, artifacts: Artifacts, tmp_path: Path) -> Non
     content = (source / part).read_bytes()
     for damaged in (content[: len(content) // 2], b"", b"this is no model" * 99):
         (target / part).write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"damaged|not exported by this package"):
-            load_exported(target)
+        refused("damaged|not exported by this", load_exported, target, error=CheckpointError)
 
 
 def test_hostile_descriptions(tmp_path: Path) -> None:
@@ -193,8 +191,7 @@ def test_hostile_descriptions(tmp_path: Path) -> None:
     ):
         with zipfile.ZipFile(target, "w") as archive:
             archive.writestr("keras_vit.json", json.dumps(values | changes))
-        with pytest.raises(CheckpointError, match=words):
-            load_exported(target)
+        refused(words, load_exported, target, error=CheckpointError)
 
 
 @pytest.mark.backends("torch")
@@ -215,8 +212,7 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
         with zipfile.ZipFile(target, "w") as archive:
             for name, content in (members | changes).items():
                 archive.writestr(name, content)
-        with pytest.raises(CheckpointError, match=words):
-            load_exported(target)
+        refused(words, load_exported, target, error=CheckpointError)
     assert not ran.exists()
 
 
@@ -241,29 +237,24 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path, digits: Any) -> N
     for bound in (0, -1, 1.5, float("nan")):
         with pytest.raises(ValueError, match="max_flips="):
             export_smallest(bank.small(), tmp_path / "m.onnx", split=digits, max_flips=bound)
-    with pytest.raises(ValueError, match="is not quantized"):
-        export_smallest(bank.small(), tmp_path / "m", split=digits)
+    refused("is not quantized", export_smallest, bank.small(), tmp_path / "m", split=digits)
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "2", {"precious": b"the user's"})
-    with pytest.raises(FileExistsError, match="never replaced"):
-        keras_vit.export(bank.tiny(), tmp_path / "2")
-    assert (tmp_path / "2" / "precious").read_text() == "the user's"
-    (tmp_path / "m.onnx").write_text("the user's")
+    export, file = partial(keras_vit.export, bank.tiny()), tmp_path / "m.onnx"
+    write(tmp_path, {"2/precious": b"the user's", file.name: b"the user's"})
+    refused("never replaced", export, tmp_path / "2", error=FileExistsError)
     for overwrite, words in ((False, "exists"), (True, "was not exported by this package")):
-        with pytest.raises(FileExistsError, match=words):
-            keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx", overwrite=overwrite)
-    assert (tmp_path / "m.onnx").read_text() == "the user's"
+        refused(words, export, file, "onnx", overwrite=overwrite, error=FileExistsError)
+    assert (tmp_path / "2/precious").read_text() == file.read_text() == "the user's"
     model = bank.fresh(**bank.TINY)
     model.quantize("int8")
-    with pytest.raises(ValueError, match=r"quantized by Keras \(int8\).*quantize='int8'"):
-        keras_vit.export(model, tmp_path / "q.onnx", "onnx")
+    words = r"quantized by Keras \(int8\).*quantize='int8'"
+    refused(words, keras_vit.export, model, tmp_path / "q.onnx", "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
-    with pytest.raises(ImportError, match=words):
-        keras_vit.export(bank.tiny(), tmp_path / "m.onnx", "onnx")
+    refused(words, export, file, "onnx", error=ImportError)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "m.onnx"]
 
 
@@ -345,8 +336,7 @@ def test_comparison_and_calibration(artifacts: Artifacts, digits: Any) -> None:
     refused(words, compare, artifacts.model("regression"), other, digits)
     batches = data.pipeline(digits, (8, 8), 32, channels=1)
     assert file.predict(batches, steps=2).shape == (64, 10)
-    with pytest.raises(ValueError, match="steps"):
-        file.predict(batches, steps=0)
+    refused("steps", file.predict, batches, steps=0)
 
 
 def test_whose_answers_change(digits: Any) -> None:
@@ -438,8 +428,7 @@ def test_the_smallest_that_holds_the_bound(digits: Any, monkeypatch: Any, comman
         return replace(found, flips=0.02)
 
     monkeypatch.setattr(smallest, "compare", flipping)
-    with pytest.raises(FileExistsError, match="overwrite=True"):
-        export_smallest(model, out, split=digits)
+    refused("overwrite=True", export_smallest, model, out, split=digits, error=FileExistsError)
     assert not sizes
     made = export_smallest(model, out, split=digits, overwrite=True)
     assert (made.chosen.name, load_exported(out).contract.quantize) == ("float32", None)
@@ -618,5 +607,4 @@ def test_a_damaged_proof_is_refused() -> None:
         (text, "[]"),
     ):
         assert part in text
-        with pytest.raises(ValueError, match="its proof is damaged"):
-            Proof.from_text(text.replace(part, other, 1), about, "")
+        refused("its proof is damaged", Proof.from_text, text.replace(part, other, 1), about, "")

@@ -17,6 +17,7 @@ from keras_vit.models.answers import answers_of
 from keras_vit_cli.serve.images import preparation
 from keras_vit_cli.serve.model import load_served
 from tests import bank
+from tests.backend import refused, warned
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
 from tests.exporting.artifacts import Artifacts, evaluation_images, exported, formats, probabilities
 from tests.models.test_common import build
@@ -103,13 +104,9 @@ def test_a_file_takes_bytes_and_looks_at_the_range(model: Any, artifacts: Artifa
     file = artifacts.file("sensitive", "onnx")
     images = np.random.default_rng(0).uniform(0, 255, (5, 16, 24, 3))
     file.predict(images)
-    with pytest.warns(
-        keras_vit.data.DataRangeWarning, match="model.onnx takes pixels from 0 to 255"
-    ):
-        file.predict(images / 255)
+    warned("takes pixels from 0 to 255", file.predict, images / 255, kind=data.DataRangeWarning)
     images[1, 2, 3] = np.nan
-    with pytest.raises(ValueError, match="hold nan, first in image 1"):
-        file.predict(images)
+    refused("hold nan, first in image 1", file.predict, images)
 
 
 # In an interpreter of its own: it fails where the package would be imported.

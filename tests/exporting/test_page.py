@@ -32,6 +32,7 @@ from keras_vit_cli.predict.answer_files import Csv
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.report.page_card import card_of_run
 from tests import bank
+from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
 from tests.exporting.artifacts import IMAGES, Artifacts
@@ -86,8 +87,7 @@ def test_what_a_page_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (gray, {"format": "onnx", "card": {}}, "card is for format='html'"),
     ):
         path = tmp_path / ("m.onnx" if options else "m.html")
-        with pytest.raises(ValueError, match=words):
-            keras_vit.export(model, path, **options)
+        refused(words, keras_vit.export, model, path, **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -102,27 +102,23 @@ def test_the_engine_is_known_by_its_sums(tmp_path: Path, monkeypatch: pytest.Mon
             member = tarfile.TarInfo(f"package/dist/{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    with pytest.raises(ValueError, match=f"not of {PACKAGE}: the sum of.*npm pack {PACKAGE}"):
-        engine_files(tmp_path / "engine.tgz")
+    words = f"not of {PACKAGE}: the sum.*npm pack {PACKAGE}"
+    refused(words, engine_files, tmp_path / "engine.tgz")
     (tmp_path / "no.tgz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=f"is not the npm package {PACKAGE}"):
-        engine_files(tmp_path / "no.tgz")
+    refused(f"is not the npm package {PACKAGE}", engine_files, tmp_path / "no.tgz")
     monkeypatch.setattr(page_engine, "SUMS", sums)
     assert engine_files(tmp_path / "engine.tgz") == files
     missing = f"cannot be downloaded.*npm pack {PACKAGE}.*runtime=FILE"
-    with pytest.raises(FileNotFoundError, match=missing):
-        engine_files()
+    refused(missing, engine_files, error=FileNotFoundError)
     write(tmp_path, {ENGINE: files[ENGINE], WASM: b"an error page"})
-    with pytest.raises(FileNotFoundError, match="came with another sum"):
-        engine_files()
+    refused("came with another sum", engine_files, error=FileNotFoundError)
     write(tmp_path, files)
     assert engine_files() == files
     for name in files:
         (tmp_path / name).unlink()
     assert engine_files() == files  # of the cache
     (page_engine.engine_folder() / WASM).write_bytes(b"damaged")
-    with pytest.raises(ValueError, match=r"is damaged.*Delete it"):
-        engine_files()
+    refused(r"is damaged.*Delete it", engine_files)
 
 
 def test_the_card_of_a_run(tmp_path: Path) -> None:
@@ -140,8 +136,7 @@ def test_the_card_of_a_run(tmp_path: Path) -> None:
     assert card["accuracy"] == "0.9 (95 % interval 0.8 to 0.95)"
     assert (card["training images"], card["started from"]) == ("90 images", "random")
     (tmp_path / "report.json").write_text("{}")
-    with pytest.raises(ValueError, match="is damaged"):
-        card_of_run(tmp_path)
+    refused("is damaged", card_of_run, tmp_path)
 
 
 # In a browser, with the engine.

@@ -49,11 +49,11 @@ class Elements(HTMLParser):
 
 
 def page_data(page: str) -> dict[str, Any]:
-    """What the page's script reads, its maps as uint8 `(maps, grid_h, grid_w)`."""
+    """What a page's script reads, maps of images as uint8 `(maps, grid_h, grid_w)`."""
     match = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
     assert match is not None
     data = json.loads(match[1])
-    for image in data["images"]:
+    for image in data.get("images", ()):
         flat = np.frombuffer(base64.b64decode(image["maps"]), "uint8")
         image["maps"] = flat.reshape(-1, *data["grid"])
     return data

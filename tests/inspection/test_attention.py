@@ -154,7 +154,7 @@ def test_readout_rollout_and_distance_equal_their_definitions(kind: str) -> None
         assert np.abs(inspection.attention_distance(model, images) - expected).max() < 1e-4
 
 
-def test_similarity_of_positions() -> None:
+def test_similarity_of_positions_and_principal_components_of_filters() -> None:
     model = model_of("map")
     layer = model.get_layer("position_embedding")
     down, across = numpy(layer.rows), numpy(layer.columns)
@@ -167,9 +167,6 @@ def test_similarity_of_positions() -> None:
     embedding = zeros.get_layer("position_embedding").embedding
     embedding.assign(np.zeros(embedding.shape))
     assert not position_similarity(zeros).any()  # and not NaN
-
-
-def test_filters_are_principal_components() -> None:
     model = model_of("token")
     kernel = numpy(model.get_layer("patch_embedding").kernel).astype("float64")
     expected = PCA(15, svd_solver="full").fit(kernel.reshape(-1, 16).T).components_
@@ -297,13 +294,10 @@ def test_poolings_of_others_and_without_attention() -> None:
             refused("Grad-CAM", measure, bank.small_kind(kind), np.zeros((1, 32, 32, 3)))
 
 
-FOLDER = REPOSITORY / "docs" / "inspection"
-
-
 @pytest.mark.backends("tensorflow", "torch")  # those of JAX run in tests/docs
 def test_the_blocks_of_the_page() -> None:
     names: dict = {}
-    for block in python_blocks(FOLDER / "README.md"):
+    for block in python_blocks(REPOSITORY / "docs/inspection/README.md"):
         exec(compile(block.code, str(block), "exec"), names)
     assert names["speaks"].shape == names["rollout"].shape == (2, 4, 4)
     assert names["maps"].shape == (2, 2, 2, 17, 17)

@@ -16,10 +16,10 @@ from keras_vit import inspection
 from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit.inspection.plots import draw_maps
-from keras_vit_cli import commands as cli
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, opened
+from tests.conftest import Command
 from tests.inspection.models import images_for, model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
@@ -103,8 +103,8 @@ def test_overwriting_replaces_only_ours(written: Path, files: list[Path], tmp_pa
     assert {path.name for path in out.iterdir()} == files_now
     reason = "position_embedding='relative' does not have position embeddings"
     assert reason in Elements(page_in(out)).text
-    with pytest.raises(NotADirectoryError, match=r"notes.txt is a file"):
-        inspect_files(model_of("token"), files, out / "notes.txt", overwrite=True)
+    given = model_of("token"), files, out / "notes.txt"
+    refused("is a file", inspect_files, *given, overwrite=True, error=NotADirectoryError)
 
 
 def test_a_name_that_is_not_utf_8(files: list[Path], tmp_path: Path) -> None:
@@ -138,32 +138,24 @@ def test_errors_and_a_model_around_a_transformer(files: list[Path], tmp_path: Pa
     assert sum(map(float, shown[:3])) == pytest.approx(100, abs=0.3)
 
 
-def test_the_command(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, out = tmp_path / "small.keras", tmp_path / "out"
-    model_of("token").save(model)
-
-    def inspect(*arguments: object) -> tuple[int, str, str]:
-        code = cli.main(["inspect", str(model), *map(str, arguments), "--out", str(out)])
-        return code, *capsys.readouterr()
-
-    code, printed, error = inspect(*files)
-    assert code == 1
-    assert str(out / "index.html") in printed
-    assert "broken.jpg cannot be read" in error
+@pytest.mark.usefixtures("here")
+def test_the_command(files: list[Path], command: Command) -> None:
+    model_of("token").save("small.keras")
+    inspect, out = "inspect small.keras --out out", Path("out")
+    assert "out/index.html" in command(inspect, *files, status=1)
+    assert "broken.jpg cannot be read" in command.error
     assert "Where small looks" in page_in(out)
-    again, of_class, rollout = "--overwrite", "--for-class", ("--method", "rollout")
-    for arguments, reason in (
-        ((), "--overwrite"),
-        ((again, of_class, "rose"), "There is no class 'rose' to explain"),
-        ((again, of_class, "1", *rollout), "Rollout is the same for every class"),
+    for words, reason in (
+        ("", "--overwrite"),
+        ("--overwrite --for-class rose", "There is no class 'rose' to explain"),
+        ("--overwrite --for-class 1 --method rollout", "Rollout is the same for every class"),
     ):
-        code, _, error = inspect(files[0], *arguments)
-        assert (code, reason in error) == (2, True), error
-    for options, method, explained in (
-        ((of_class, "3"), "attribution", "3"),
-        (rollout, "rollout", ""),
+        assert reason in command(f"{inspect} {words}", files[0], status=2)
+    for words, method, explained in (
+        ("--for-class 3", "attribution", "3"),
+        ("--method rollout", "rollout", ""),
     ):
-        assert inspect(files[0], again, *options)[0] == 0
+        command(f"{inspect} --overwrite {words}", files[0])
         data = page_data(page_in(out))
         assert (data["method"], data["images"][0]["explained"]) == (method, explained)
         plots = {path.stem for path in out.glob("*.png")} & {"attribution", "rollout"}

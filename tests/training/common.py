@@ -1,6 +1,7 @@
 """What tests of training share: sources of batches, a stop within a run, arrays compared."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data.sources.array_splits import ArraySplit
-from tests.backend import numpy
+from tests.backend import numpy, refused
 
 BACKEND = keras.backend.backend()
 # Operation by operation JAX takes longer than to compile; TensorFlow's graphs need no XLA.
@@ -21,6 +22,9 @@ Source = Callable[[np.ndarray, np.ndarray], dict[str, Any]]
 
 class Killed(Exception):
     """Stands for the signal where nothing depends on a process that ends."""
+
+
+killed: Any = partial(refused, "", error=Killed)  # calls what has to end so
 
 
 class StopAt(keras.callbacks.Callback):

@@ -3,8 +3,6 @@
 import functools
 import itertools
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,8 @@ from keras_vit_cli.train.job import Job
 from tests.backend import refused, reloaded, rows
 from tests.bank import outputs as predict
 from tests.bank import pixels
-from tests.training.common import JIT, QUICK, Killed, StopAt, array, assert_equal
+from tests.conftest import Command
+from tests.training.common import JIT, QUICK, StopAt, array, assert_equal, killed
 
 CLASSES, RATE = 4, 0.5
 SIZES: dict[str, Any] = {"patch_size": 8, "depth": 1, "num_heads": 2, "num_classes": CLASSES}
@@ -285,8 +284,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
         history = fit(task, recipe, splits, tmp_path / folder, print_fn=str, **options)
         return history, b"".join(w.tobytes() for w in student.get_weights())
 
-    with pytest.raises(Killed):
-        run("cut", 1, StopAt(9))
+    killed(run, "cut", 1, StopAt(9))
     checkpoint = max((tmp_path / "cut" / "checkpoints").glob("*.safetensors"))
     shapes = [shape for _, shape in open_state(checkpoint).arrays.values()]
     assert any(16 in shape for shape in shapes)
@@ -357,71 +355,54 @@ def small_recipe(monkeypatch: pytest.MonkeyPatch, often_kept: None) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
 
 
-def words(out: Path, *more: str) -> list[str]:
-    return ["train", "--data", "digits", "--out", str(out), "--image-size", "8", *more]
-
-
-@contextmanager
-def killed_at(step: int) -> Iterator[None]:
+def killed_at(step: int, function: Any, *arguments: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_module, "fit", functools.partial(fit, callbacks=[StopAt(step)]))
-        with pytest.raises(Killed):
-            yield
+        killed(function, *arguments)
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.usefixtures("small_recipe")
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    teacher, run = tmp_path / "teacher", tmp_path / "run"
-    assert cli.main(words(teacher, "--image-size", "12")) == 0
-    options = f"--teacher {teacher} --distill hard --token-merging 1 --patience 3".split()
-    with killed_at(7):
-        cli.run(parse(words(run, *options)))
-    capsys.readouterr()
-    assert cli.main(words(run, *options[:2], "--resume")) == 2
-    assert "distillation was 'hard', is 'None'" in capsys.readouterr().err
-    assert cli.main(words(run, *options, "--resume")) == 0
-    assert "learns from vision_transformer: " in capsys.readouterr().out
+@pytest.mark.usefixtures("small_recipe", "here")
+def test_the_command(command: Command) -> None:
+    train, run = "train --data digits --image-size 8 --out", Path("run")
+    command(f"{train} teacher --image-size 12")
+    words = f"{train} run --teacher teacher --distill hard --token-merging 1 --patience 3"
+    killed_at(7, cli.run, parse(words.split()))
+    error = command(f"{train} run --teacher teacher --resume", status=2)
+    assert "distillation was 'hard', is 'None'" in error
+    assert "learns from vision_transformer: " in command(f"{words} --resume")
     for file in ("model.keras", "best.keras"):
         model = keras.saving.load_model(run / file)
         assert isinstance(model, Vit)
         assert (model.token_merging, model.input_shape) == (1, (None, 8, 8, 1))
     config = json.loads((run / "config.json").read_text())
-    assert config["job"]["teacher"] == config["identity"]["teacher"] == str(teacher)
+    assert config["job"]["teacher"] == config["identity"]["teacher"] == "teacher"
     assert "| teacher | teacher |" in (run / "report.md").read_text()
     # Another teacher in its place is another run.
-    file = tmp_path / "teacher.keras"
     sizes = {**SIZES, "num_classes": 10, "input_shape": (8, 8, 1)}
-    vit(1, **sizes).save(file)
-    job = Job("digits", tmp_path / "another", teacher=str(file))
-    with killed_at(5):
-        job_module.train(job, lambda _: None)
-    vit(2, **sizes).save(file)
-    with pytest.raises(RunMismatchError, match="teacher_sha256"):
-        job_module.train(replace(job, resume=True), lambda _: None)
+    vit(1, **sizes).save("teacher.keras")
+    job = Job("digits", Path("another"), teacher="teacher.keras")
+    killed_at(5, job_module.train, job, str)
+    vit(2, **sizes).save("teacher.keras")
+    again = replace(job, resume=True)
+    refused("teacher_sha256", job_module.train, again, str, error=RunMismatchError)
 
 
-def test_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("here")
+def test_errors_of_the_command(command: Command) -> None:
     """Each before the data are loaded: there are none."""
-    (tmp_path / "nothing").mkdir()
-    (weights := tmp_path / "x.npz").touch()
-    teacher, out = tmp_path / "teacher", str(tmp_path / "out")
-    teacher.mkdir()
-    teacher_of(**SOFTMAX).save(teacher / "model.keras")
-    vit(0).save(tmp_path / "other.keras")
-    its = ["--teacher", str(teacher)]
-    frozen = [*its, "--weights", str(weights), "--freeze-backbone"]
-    for folder, arguments, error in (
-        (out, ["--teacher", "nowhere"], "There is no model at nowhere"),
-        (out, its, "returns probabilities"),
-        (out, ["--distill", "hard"], "--distill has no effect without --teacher"),
-        (out, [*its, "--distill", "firm"], "invalid choice: 'firm'"),
-        (out, frozen, "--freeze-backbone fits the head to the labels, without a teacher"),
-        *((folder, its, "which is read") for folder in (teacher, teacher / "student", tmp_path)),
+    Path("x.npz").touch()
+    for folder in ("nothing", "a/teacher"):
+        Path(folder).mkdir(parents=True)
+    teacher_of(**SOFTMAX).save("a/teacher/model.keras")
+    its = "--teacher a/teacher"
+    for out, words, error in (
+        ("out", "--teacher nowhere", "There is no model at nowhere"),
+        ("out", its, "returns probabilities"),
+        ("out", f"{its} --weights x.npz --freeze-backbone", "head to the labels, without a teac"),
+        *((out, its, "which is read") for out in ("a/teacher", "a/teacher/student", "a")),
     ):
-        missing = ["train", "--data", str(tmp_path / "nothing"), "--out", str(folder)]
-        assert cli.main([*missing, *arguments]) == 2
-        assert error in capsys.readouterr().err
+        assert error in command(f"train --data nothing --out {out} {words}", status=2)
 
 
 OF_TASKS = {

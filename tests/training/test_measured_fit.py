@@ -22,24 +22,17 @@ from keras_vit.training.probe_choice import accuracy, choose_probe
 from keras_vit.training.recipes import Recipe, get
 from keras_vit.training.refinement import set_head
 from keras_vit.training.training_set import hold_out_to_choose
-from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from keras_vit_cli.train.record import note_of_probe
 from tests.backend import refused
 from tests.cli.helpers import color_photos, save_tiny
+from tests.conftest import Command
 from tests.training import common
 from tests.training.common import assert_equal
 
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-
-
+pytestmark = pytest.mark.usefixtures("here")
 RECIPE = Recipe(
     source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,
     learning_rates=(1e-5, 1e-4),
@@ -188,25 +181,22 @@ def test_many_images_hold_some_out(tmp_path: Path) -> None:
     refused(words, prepare, model, RECIPE, splits, tmp_path / "other", budget=-1)
 
 
-def words_of(folder: Path, weights: Path, out: Path, *options: str) -> list[str]:
-    words = ["train", "--data", str(folder), "--weights", str(weights), "--out", str(out)]
-    words += ["--recipe", "measured", "--image-size", "32", "--batch-size", "16", "--epochs", "1"]
-    return [*words, *options]
+TRAIN = "train --data photos --weights start.keras --recipe measured --image-size 32"
+TRAIN += " --batch-size 16 --epochs 1 --out"
 
 
 @pytest.mark.thorough
-def test_a_killed_run_ends_with_the_same_table_and_weights(tmp_path, capsys, monkeypatch) -> None:
+def test_a_killed_run_ends_with_the_same_table_and_weights(command, monkeypatch) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
-    folder = color_photos(tmp_path / "photos", 10)
-    weights = save_tiny(tmp_path / "start.keras", hidden_dim=24, input_shape=(32, 32, 3))
-    whole, cut, fit, calls = tmp_path / "whole", tmp_path / "cut", measured_tuning.fit, []
-    assert cli.main(words_of(folder, weights, whole)) == 0
-    printed = capsys.readouterr().out
-    facts = json.loads((whole / "report.json").read_text("utf-8"))
+    color_photos(Path("photos"), 10)
+    save_tiny("start.keras", hidden_dim=24, input_shape=(32, 32, 3))
+    fit, calls = measured_tuning.fit, []
+    printed = command(f"{TRAIN} whole")
+    facts = json.loads(Path("whole/report.json").read_text("utf-8"))
     choice = facts["choice"]
     assert [row["name"] for row in choice["candidates"]][-1] == "fine-tuned"
     assert f"kept: {choice['selected']}, as fine-tuning" in printed
-    assert f"Kept: {choice['selected']}, as " in (whole / "report.md").read_text("utf-8")
+    assert f"Kept: {choice['selected']}, as " in Path("whole/report.md").read_text("utf-8")
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
@@ -216,16 +206,15 @@ def test_a_killed_run_ends_with_the_same_table_and_weights(tmp_path, capsys, mon
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measured_tuning, "fit", interrupted)
-        assert cli.main(words_of(folder, weights, cut)) == 130
+        command(f"{TRAIN} cut", status=130)
         assert len(calls) == 3
-        assert cli.main(words_of(folder, weights, cut, "--resume")) == 0
-    resumed = json.loads((cut / "report.json").read_text("utf-8"))
-    assert resumed["choice"] == choice
-    assert resumed["report"] == facts["report"]
-    assert_equal(*(keras.saving.load_model(out / "model.keras") for out in (whole, cut)))
+        command(f"{TRAIN} cut --resume")
+    resumed = json.loads(Path("cut/report.json").read_text("utf-8"))
+    assert (resumed["choice"], resumed["report"]) == (choice, facts["report"])
+    assert_equal(*(keras.saving.load_model(f"{out}/model.keras") for out in ("whole", "cut")))
 
 
-def test_auto_measures_where_it_was_shown_to_win(capsys: Any) -> None:
+def test_auto_measures_where_it_was_shown_to_win(command: Command) -> None:
     def job(recipe: str | None) -> Job:
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
@@ -241,11 +230,7 @@ def test_auto_measures_where_it_was_shown_to_win(capsys: Any) -> None:
         ("0.5s", "Give a time from 1s to 30d"),
         ("10m --recipe deit", "--budget has no effect with --recipe deit"),
     ):
-        assert cli.main(f"train --data x --weights y --out z --budget {words}".split()) == 2
-        assert message in capsys.readouterr().err
-
-
-NOTHING = "no held-out training images to compare them with the linear probe"
+        assert message in command(f"train --data x --weights y --out z --budget {words}", status=2)
 
 
 @pytest.fixture
@@ -280,7 +265,7 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
     _, choice = choose_probe(model, RECIPE, start, None)
-    assert str(choice) == f"the fine-tuned weights are kept: there are {NOTHING}"
+    assert "fine-tuned weights are kept: there are no held-out training images" in str(choice)
     # Worse weights give way to the probe.
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
     kept, choice = choose_probe(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)

@@ -207,7 +207,7 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
 
 
 @pytest.mark.every_backend
-def test_the_switch_goes_both_ways() -> None:
+def test_the_switch_goes_both_ways_and_costs_a_second_gradient() -> None:
     model = regression(keras.optimizers.SGD(0.5))
     sharpness_aware(model, 0.3)
     sharpness_aware(model, None)
@@ -217,10 +217,6 @@ def test_the_switch_goes_both_ways() -> None:
         moves = zip(before, gradient_of(before, X, Y), strict=True)
         assert_equal(weights(model), [value - 0.5 * move for value, move in moves], atol=1e-6)
         sharpness_aware(model, 0.3)  # with a step that is compiled
-
-
-@pytest.mark.every_backend
-def test_it_costs_two_gradients_and_no_more() -> None:
     for rho, passes in ((None, 1), (0.3, 2)):
         model = regression("sgd")
         model.compile("sgd", "mse", run_eagerly=True)

@@ -19,7 +19,7 @@ from tests.backend import refused, reloaded
 from tests.bank import fresh, pixels, small
 from tests.bank import outputs as predict
 from tests.tasks.test_losses import value_and_gradient
-from tests.training.common import JIT, Killed, StopAt, array, assert_equal
+from tests.training.common import JIT, StopAt, array, assert_equal, killed
 
 IMAGES = pixels(8, 32, 32, 3)
 HYBRID: dict[str, Any] = {"resnet": (), "resnet_width": 32}
@@ -61,7 +61,7 @@ def test_colors_are_the_mean_in_few_bits() -> None:
 
 
 @pytest.mark.every_backend
-def test_half_is_corrupted_80_10_10() -> None:
+def test_half_is_corrupted_80_10_10_by_draws_of_the_seed() -> None:
     layer = CorruptPatches(seed=3)
     # Patches that hold their number, from 1, and that of their image.
     numbers = np.broadcast_to(np.arange(1, 65), (500, 64))
@@ -89,9 +89,6 @@ def test_half_is_corrupted_80_10_10() -> None:
     counts = np.bincount(away, minlength=64)[1:]
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 62 + 4 * np.sqrt(2 * 62)
 
-
-@pytest.mark.every_backend
-def test_draws_follow_from_the_seed() -> None:
     def draws(seed: int) -> list[np.ndarray]:
         layer, ones = CorruptPatches(seed=seed), np.ones((2, 4, 4, 8), "float32")
         return [array(layer(ones, training=training)[1]) for training in (True, True, False)]
@@ -275,8 +272,7 @@ def test_a_killed_visreg_ends_with_the_same_weights(
     assert "val_accuracy" not in history
     assert np.isfinite(history["loss"]).all()
     assert (array(whole.weights[0]) != first).any()
-    with pytest.raises(Killed):
-        run("part", callbacks=[StopAt(7)], checkpoint_seconds=0)
+    killed(run, "part", callbacks=[StopAt(7)], checkpoint_seconds=0)
     resumed, again = run("part", callbacks=[StopAt(100)], checkpoint_seconds=0)
     assert_equal(resumed, whole)
     assert again["loss"] == history["loss"]

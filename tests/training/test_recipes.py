@@ -34,7 +34,7 @@ from tests import bank
 from tests.backend import refused, reloaded
 from tests.bank import TINY, fill, fresh, pixels, small
 from tests.training import common
-from tests.training.common import BACKEND, StopAt, assert_equal
+from tests.training.common import BACKEND, Killed, StopAt, assert_equal, killed
 
 IMAGES, LABELS = pixels(8, 32, 32, 3), np.eye(4, dtype="float32")[np.arange(8) % 4]
 
@@ -153,8 +153,7 @@ def test_losses_plain_steps_and_errors() -> None:
     refused("views='mirror'.*'flip'", replace, get("digits"), views="mirror")
     for name, values in OUT_OF_RANGE.items():
         for value in values:
-            with pytest.raises(ValueError, match=f"{name}={value!r} .*(Give|must)"):
-                replace(get("finetune_small"), **{name: value})
+            refused(f"{name}={value!r} .*(Give|must)", replace, get("digits"), **{name: value})
     for name, value in (("steps", 0), ("batch_size", 1.5)):
         refused(f"{name}={value} .* at least 1", flowers.scaled, **{name: value})
     refused(r"total_steps=2\.5 .* at least 1", compile_model, small(), get("digits"), 2.5)
@@ -258,12 +257,11 @@ def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypa
 
     def capture(self: ResumableRun, model: object, make: object, *args, **options) -> None:
         batches["train"], batches["val"] = make(0), options["validation_data"]
-        raise KeyboardInterrupt
+        raise Killed
 
     monkeypatch.setattr(ResumableRun, "fit", capture)
-    recipe = replace(TINY_RECIPE, mixup=mixup)
-    with pytest.raises(KeyboardInterrupt):
-        fit(tiny_vit(), recipe, splits_of(60), tmp_path, print_fn=str, monitor=None)
+    recipe, options = replace(TINY_RECIPE, mixup=mixup), {"print_fn": str, "monitor": None}
+    killed(fit, tiny_vit(), recipe, splits_of(60), tmp_path, **options)
     shapes = {name: dataset.element_spec[1].shape.as_list() for name, dataset in batches.items()}
     assert shapes == {"train": [None, 3] if mixup else [None], "val": [None]}
 
@@ -325,17 +323,14 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
 
 def test_errors_of_averages() -> None:
     wider, headless = tiny_vit(1, num_classes=4), tiny_vit(0, num_classes=0)
+    one, other = tiny_vit(0), tiny_vit(1)
     for call, *words in (
         (lambda: average_weights([]), "no model"),
-        (lambda: average_weights([tiny_vit(0), wider]), "Model 1", "'head/bias' ((3,) and (4,))"),
-        (
-            lambda: average_weights([tiny_vit(0), tiny_vit(1)], (0.5, 0.6)),
-            "shares=(0.5, 0.6)",
-            "sum 1",
-        ),
-        (lambda: average_weights([tiny_vit(0)], (float("nan"),)), "shares[0]=nan"),
-        (lambda: model_stock(tiny_vit(0), [tiny_vit(1)]), "two or more", "not 1"),
-        (lambda: model_stock(headless, [tiny_vit(1), tiny_vit(2)]), "differs", "head/"),
+        (lambda: average_weights([one, wider]), "Model 1", "'head/bias' ((3,) and (4,))"),
+        (lambda: average_weights([one, other], (0.5, 0.6)), "shares=(0.5, 0.6)", "sum 1"),
+        (lambda: average_weights([one], (float("nan"),)), "shares[0]=nan"),
+        (lambda: model_stock(one, [other]), "two or more", "not 1"),
+        (lambda: model_stock(headless, [one, other]), "differs", "head/"),
     ):
         refused(words, call)
 
@@ -368,18 +363,15 @@ def balanced(folder: Path, balance: str, splits: data.Splits | None = None, **op
 
 @pytest.mark.parametrize("balance", ["sampling", pytest.param("logits", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) -> None:
-    whole = balanced(tmp_path / "whole", balance)
-    options = {"checkpoint_seconds": 0, "callbacks": [StopAt(10, KeyboardInterrupt)]}
-    with pytest.raises(KeyboardInterrupt):
-        balanced(tmp_path / "cut", balance, **options)
+    whole, cut = balanced(tmp_path / "whole", balance), tmp_path / "cut"
+    killed(balanced, cut, balance, checkpoint_seconds=0, callbacks=[StopAt(10)])
     # A run with other classes, or another way, is not this one.
     if balance == "logits":  # with "sampling", the loss is the plain one
         np.testing.assert_allclose(whole.loss.log_priors, log_priors(COUNTS))
-        with pytest.raises(RunMismatchError, match="loss"):
-            balanced(tmp_path / "cut", balance, unbalanced([38, 9, 3]))
-    with pytest.raises(RunMismatchError):
-        balanced(tmp_path / "cut", "none")
-    assert_equal(balanced(tmp_path / "cut", balance, checkpoint_seconds=0), whole)
+        others = unbalanced([38, 9, 3])
+        refused("loss", balanced, cut, balance, others, error=RunMismatchError)
+    refused("", balanced, cut, "none", error=RunMismatchError)
+    assert_equal(balanced(cut, balance, checkpoint_seconds=0), whole)
 
 
 def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
@@ -456,8 +448,8 @@ def test_groups_are_held_out_as_a_whole() -> None:
         rest, _ = hold_out_to_choose(splits, seed)
         assert set(rest.train.labels()) == {0, 1, 2}
     assert set(hold_out(splits, 0.3)[0].train.labels()) == {0, 1, 2}
-    with pytest.raises(ValueError, match="all training images of c: give another seed"):
-        hold_out(splits, 0.7)  # where most of every class is to be held out
+    # Where most of every class is to be held out.
+    refused("all training images of c: give another seed", hold_out, splits, 0.7)
 
 
 def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,8 +466,7 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert printed(unbalanced([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
     ages = Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
-    with pytest.raises(ValueError, match="balance='logits' is not for regression targets"):
-        printed(common.splits_of(*ages), balance="logits")
+    refused("'logits' is not for regression", printed, common.splits_of(*ages), balance="logits")
 
 
 CASES = {

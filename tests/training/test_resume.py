@@ -1,6 +1,5 @@
 """An interrupted run ends like an uninterrupted one, byte for byte; what its callbacks write."""
 
-import csv
 import errno
 import importlib.util
 import itertools
@@ -31,10 +30,11 @@ from keras_vit.weights import CheckpointError
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
 from tests import processes
-from tests.backend import refused
+from tests.backend import refused, warned
+from tests.cli.helpers import rows_of
 from tests.conftest import REPOSITORY
 from tests.training import resumable
-from tests.training.common import BACKEND, JIT, QUICK, Batches, Killed, StopAt
+from tests.training.common import BACKEND, JIT, QUICK, Batches, StopAt, killed
 
 EPOCHS, STEPS = 6, 5
 
@@ -92,8 +92,8 @@ def test_a_killed_vit_ends_with_the_same_bytes(tmp_path: Path, kills: int) -> No
 
 def cut_and_resumed(folder: Path, step: int, make: Any, *others: Any, **options: Any) -> Any:
     """A run that stops within `step` and goes on with a model of other initial values and seeds."""
-    with pytest.raises(Killed):
-        fit(run_in(folder), make(3), *(other() for other in others), StopAt(step), **options)
+    first = [*(other() for other in others), StopAt(step)]
+    killed(fit, run_in(folder), make(3), *first, **options)
     model, callbacks = make(9), [other() for other in others]
     return fit(run_in(folder), model, *callbacks, **options).history, weights(model), callbacks
 
@@ -151,8 +151,7 @@ def test_callbacks_go_on(tmp_path: Path) -> None:
     log = (tmp_path / "whole" / "log.csv").read_text()
     assert [line.split(",")[0] for line in log.split()] == ["epoch", *"01234"]  # it has stopped
     others = watch(folder := tmp_path / "cut")
-    with pytest.raises(Killed):
-        fit(run_in(folder), small_model(), *(make() for make in others), StopAt(16))
+    killed(fit, run_in(folder), small_model(), *(make() for make in others), StopAt(16))
     actual = cut_and_resumed(folder, 25, small_model, *others)
     assert actual[:2] == (history, weights(model))
     for expected, cut in zip(callbacks[:2], actual[2][:2], strict=True):
@@ -176,8 +175,7 @@ def test_several_steps_an_execution(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    with pytest.raises(Killed):
-        fit(run_in(folder), small_model(), StopAt(14))
+    killed(fit, run_in(folder), small_model(), StopAt(14))
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
@@ -225,8 +223,8 @@ def test_damage_anywhere(recorded: dict[str, bytes], checkpoints: Path) -> None:
         bad = DAMAGE[damage](good, at, chance)
         if bad != good:
             (checkpoints / name).write_bytes(bad)
-            with pytest.warns(DamagedCheckpointWarning, match=name):
-                assert newest(checkpoints) == older, f"{damage} at byte {at}"
+            found = warned(name, newest, checkpoints, kind=DamagedCheckpointWarning)
+            assert found == older, f"{damage} at byte {at}"
     (checkpoints / name).write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     refused("is damaged: the SHA-256", open_state, checkpoints / name, error=CheckpointError)
     save_file({"weights": np.zeros(3)}, checkpoints / name)
@@ -242,8 +240,8 @@ def test_it_goes_on_from_the_older_one_or_the_start(checkpoints: Path, whole: An
     half = folder / ".step-000000099.abc.part.safetensors"  # as a kill leaves it
     half.write_bytes(good[: len(good) // 2])
     model, lines = small_model(9), []
-    with pytest.warns(DamagedCheckpointWarning, match="Continuing with the checkpoint before it"):
-        fit(run_in(folder, print_fn=lines.append), model)
+    run = run_in(folder, print_fn=lines.append)
+    warned("the checkpoint before it", fit, run, model, kind=DamagedCheckpointWarning)
     assert weights(model) == whole[1]
     assert "continues with step 10 (epoch 2 of 6, step 5 of 5)" in lines[0]
     # A damaged one does not count as the newest, whatever its step.
@@ -252,46 +250,39 @@ def test_it_goes_on_from_the_older_one_or_the_start(checkpoints: Path, whole: An
     for path in folder.iterdir():
         path.write_bytes(b"")
     model = small_model()
-    with pytest.warns(DamagedCheckpointWarning):
-        fit(run_in(folder), model)
+    warned("", fit, run_in(folder), model, kind=DamagedCheckpointWarning)
     assert weights(model) == whole[1]
 
 
 def test_another_run_is_refused(recorded: dict[str, bytes], checkpoints: Path) -> None:
     faster = keras.optimizers.Adam(0.5)
-    for changes, options, message in (
-        ({"optimizer": "sgd"}, {}, "optimizer.* was 'Adam', is 'SGD'"),
-        ({"optimizer": faster}, {}, r"optimizer.*learning_rate was 0.001.*, is 0.5"),
-        ({"loss": "mae"}, {}, "loss was 'mse', is 'mae'"),
-        ({"rate": 0.3}, {}, r"config.rate was 0.2, is 0.3"),
-        ({}, {"recipe": {"seed": 1}}, "recipe was None, is {'seed': 1}"),
+    for changes, options, more, message in (
+        ({"optimizer": "sgd"}, {}, {}, "optimizer.* was 'Adam', is 'SGD'"),
+        ({"optimizer": faster}, {}, {}, r"optimizer.*learning_rate was 0.001.*, is 0.5"),
+        ({"loss": "mae"}, {}, {}, "loss was 'mse', is 'mae'"),
+        ({"rate": 0.3}, {}, {}, r"config.rate was 0.2, is 0.3"),
+        ({}, {"recipe": {"seed": 1}}, {}, "recipe was None, is {'seed': 1}"),
+        ({}, {}, {"epochs": 7}, "epochs was 6, is 7"),
     ):
-        with pytest.raises(RunMismatchError, match=message):
-            fit(run_in(checkpoints, **options), small_model(**changes))
-    with pytest.raises(RunMismatchError, match="epochs was 6, is 7"):
-        fit(run_in(checkpoints), small_model(), epochs=7)
+        given = run_in(checkpoints, **options), small_model(**changes)
+        refused(message, fit, *given, error=RunMismatchError, **more)
     assert {path.name: path.read_bytes() for path in checkpoints.iterdir()} == recorded
     fit(run_in(checkpoints), small_model())  # names that Keras counts are no difference
 
 
 def test_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second a step, ten between checkpoints; or 20 times as long as writing takes."""
-    seconds, cost, written = [0.0], [0.0], []
+    clock, cost, written = Clock(monkeypatch, validation=0), [0.0], []
 
     def write(path: Path, arrays: Any, state: dict[str, Any]) -> None:
-        seconds[0] += cost[0]
+        clock.now += cost[0]
         written.append(state["step"])
 
-    class Second(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seconds[0] += 1
-
-    monkeypatch.setattr(resume.time, "monotonic", lambda: seconds[0])
     monkeypatch.setattr(resume, "write_state", write)
     model = small_model(**QUICK)
     for cost[0], expected in ((0.0, [10, 20, 30]), (1.0, [10, 30])):
         written.clear()
-        fit(run_in(tmp_path, every_seconds=10, every_steps=None), model, Second())
+        fit(run_in(tmp_path, every_seconds=10, every_steps=None), model, clock)
         assert written == expected
 
 
@@ -325,10 +316,9 @@ def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
         model.compile("sgd", "mse", **QUICK)
         return model
 
-    with pytest.raises(Killed):
-        fit(run_in(tmp_path), make(3), StopAt(5))
-    with pytest.raises(RunMismatchError, match=r"kernel \(4, 3\) float32.*\(4, 5\) float32"):
-        fit(run_in(tmp_path), make(5))
+    killed(fit, run_in(tmp_path), make(3), StopAt(5))
+    words = r"kernel \(4, 3\) float32.*\(4, 5\) float32"
+    refused(words, fit, run_in(tmp_path), make(5), error=RunMismatchError)
     assert len(fit(run_in(tmp_path), make(3)).history["loss"]) == EPOCHS
 
     def diverging(start_step: int) -> Iterator[Any]:
@@ -408,8 +398,7 @@ def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
         resumable.fit(linear_model(), make, PASSES, FEW, **options)
 
     lines: list[str] = []
-    with pytest.raises(Killed):
-        run(StopAt(4))
+    killed(run, StopAt(4))
     refused(r"in step 8 \(epoch 2, step 4\)", run, error=NonFiniteLossError)
     assert lines[0].startswith("continues with step 4 (epoch 1 of 3, step 4 of 4)")
     assert lines[1].startswith("epoch 1/3  step 4/4")
@@ -418,34 +407,26 @@ def test_step_numbers_after_a_resume(tmp_path: Path) -> None:
 class Clock(keras.callbacks.Callback):
     """A second per step, ten for validation."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, validation: float = 10) -> None:
         super().__init__()
-        self.now = 0.0
-        monkeypatch.setattr(callbacks.time, "monotonic", lambda: self.now)
+        self.now, self.validation = 0.0, validation
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.now += 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.now += 10
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]:
-
-    def train_in(columns: int, **options: Any) -> str:
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        monkeypatch.setenv("COLUMNS", str(columns))
-        fitted(linear_model(), Clock(monkeypatch), Progress(BATCH), **options)
-        return capsys.readouterr().out
-
-    return train_in
+        self.now += self.validation
 
 
 @pytest.mark.parametrize("columns", [20, 50, 120])
-def test_a_line_per_epoch_has_a_bar_and_every_metric(columns: int, terminal: Any) -> None:
+def test_a_line_per_epoch_has_a_bar_and_every_metric(columns: int, monkeypatch, capsys) -> None:
     """The metrics of validation come last, and were cut off in a narrow terminal."""
-    out = terminal(columns, validation_data=next(noise(0)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    watching = Clock(monkeypatch), Progress(BATCH)
+    fitted(linear_model(), *watching, validation_data=next(noise(0)))
+    out = capsys.readouterr().out
     assert (out.count("\n"), out.count("\r")) == (PASSES, PASSES * (FEW + 1))
     shown = out.split("\r")[1:]
     finished = [line.rstrip() for line in shown if "\n" in line]
@@ -512,8 +493,7 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
     stopped = len(history["loss"])
     assert len(lines) == stopped < 9
     assert f"val_loss {history['val_loss'][0]:.4g}" in lines[0]
-    with (tmp_path / "logs" / "history.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(tmp_path / "logs" / "history.csv")
     assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
     rates = [float(row["learning_rate"]) for row in rows]
     assert rates == history["learning_rate"] == [1] * stopped

@@ -28,6 +28,7 @@ from keras_vit_cli.serve.model import load_served, warm_up
 from keras_vit_cli.serve.threads import WatchedThreads
 from keras_vit_cli.serve.versions import newest_version
 from tests import bank, processes
+from tests.backend import refused
 from tests.cli.serve.helpers import NAMES, save, tiny_model
 from tests.conftest import REPOSITORY
 
@@ -103,8 +104,7 @@ def test_a_decoder_that_takes_too_long_or_crashes_is_replaced(monkeypatch: Any) 
             (os._exit, 1, BadImageError, "crash"),
             (len, 1, RuntimeError, "TypeError"),
         ):
-            with pytest.raises(kind, match=reason):
-                threads.submit(function, argument).result()
+            refused(reason, threads.submit(function, argument).result, error=kind)
         assert threads.submit(os.getpid).result() not in (first, os.getpid())
         assert threads.stalled_seconds() == 0
 
@@ -212,10 +212,8 @@ def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"input_shape": (16, 16, 2)}, "one, three or four channels"),
     ):
         file = save(bank.tiny(**options), tmp_path / "model.keras")
-        with pytest.raises(ValueError, match=reason):
-            load_served(file)
-    with pytest.raises(FileNotFoundError, match="no model at"):
-        load_served(tmp_path / "nothing")
+        refused(reason, load_served, file)
+    refused("no model at", load_served, tmp_path / "nothing", error=FileNotFoundError)
     assert load_served(save(bank.small_kind("mixer"), tmp_path / "mixer.keras")).explain is None
     contract = SimpleNamespace(
         task=Classification(("a\n", "b")), answer_shape=(2,), image_size=(8, 8), channels=1,
@@ -231,8 +229,7 @@ def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (served.class_names, served.explain, served.drift) == (("a\\n", "b"), None, None)
     warm_up(served, 4)
     exported._run = lambda x: np.full((len(x), 3), 0.5)
-    with pytest.raises(ValueError, match="not classification of 2"):
-        warm_up(load_served(file), 4)
+    refused("not classification of 2", warm_up, load_served(file), 4)
 
 
 def test_the_newest_version(tmp_path: Path) -> None:
