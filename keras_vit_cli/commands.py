@@ -162,6 +162,8 @@ def _export(options: ExportOptions) -> None:
         compared = compare(model, load_exported(out), images.split) if images else None
     if options.triton:
         print_text(f"written to {write_config(out)}")
+    if options.format == "html" and out.is_dir():
+        print_text(f"to see it: {shlex.join(['python', '-m', 'http.server', '-d', str(out)])}")
     if compared:
         print_text(in_options(str(compared), "export"))
     # Exported features, and models of other channels, are for the program that reads them.

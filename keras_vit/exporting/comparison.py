@@ -202,7 +202,7 @@ def size_of(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     name = format_of(path)
-    patterns = FORMATS[name].files if name else ("*",)
+    patterns = FORMATS[name].patterns if name else ("*",)
     return sum(f.stat().st_size for pattern in patterns for f in path.glob(pattern))
 
 

@@ -165,7 +165,7 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
 
     Args:
         path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel,
-            of OpenVINO or Core ML.
+            of OpenVINO, Core ML or a page.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -240,7 +240,8 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
     if name is None:
         raise CheckpointError(
             f"{path} is not an exported model. Give a .onnx, .tflite, .pt2, .pte or .html file, or "
-            "the folder of a SavedModel, of OpenVINO or Core ML, as keras_vit.export writes them."
+            "the folder of a SavedModel, of OpenVINO, Core ML or a page, as keras_vit.export "
+            "writes them."
         )
     row = row_of(name)
     row.require(row.runs_with[:1])
@@ -265,7 +266,7 @@ def format_of(path: Path) -> str | None:
         if holds_weights(path):  # a run, or a folder of weights
             return None
         for name, row in FORMATS.items():
-            if row.files and (path / row.files[0]).exists():
+            if row.patterns and (path / row.patterns[0]).exists():
                 return name
         return None
     return next((name for name, row in FORMATS.items() if row.suffix == path.suffix), None)

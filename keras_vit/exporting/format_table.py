@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +33,7 @@ class Format:
         int8_with: What quantizes it in int8, beside the others.
         quantizations: How its weights are stored in fewer bits, the smallest first.
         only_on: The system that alone runs it, of Python's names; empty for every one.
+        in_folder: Patterns of its files where a path without a suffix makes a folder of it.
     """
 
     name: str
@@ -47,10 +48,21 @@ class Format:
     int8_with: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = QUANTIZATIONS
     only_on: str = ""
+    in_folder: tuple[str, ...] = ()
 
     def implementation(self) -> ModuleType:
         """Return the module that writes, reads and runs it."""
         return importlib.import_module(f"keras_vit.exporting.{self.module}")
+
+    def at(self, path: Path) -> Format:
+        """Return the row for a path: where it may be a folder, one without a suffix is."""
+        is_folder = self.in_folder and not path.suffix
+        return replace(self, suffix=None, files=self.in_folder) if is_folder else self
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Of the files of its folder, whether it is always one or may be."""
+        return self.files or self.in_folder
 
     def require(self, packages: tuple[str, ...]) -> None:
         """Raises an ImportError that says how to install what is missing."""
@@ -122,6 +134,14 @@ FORMATS = {
         ("onnxruntime",),
         (*_TENSORFLOW, "tf2onnx", "onnx"),
         "onnx",
+        in_folder=(
+            "graph.bin",
+            "wasm.bin",
+            "index.html",
+            "manifest.webmanifest",
+            "icon.svg",
+            "worker.js",
+        ),
     ),
     "torch": Format(
         "PyTorch",

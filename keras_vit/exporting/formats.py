@@ -96,10 +96,12 @@ def export(
     | `"torch"` | a `.pt2` file | PyTorch |
     | `"executorch"` | a `.pte` file | ExecuTorch, on phones and boards |
     | `"coreml"` | a `.mlpackage` folder | Core ML, on macOS and iOS |
-    | `"html"` | a `.html` file | the page itself, in a browser |
+    | `"html"` | a `.html` file, or a folder for a web server | the page itself, in a browser |
 
     The page opens by a double click, without a server or a network, and answers images as
-    `keras_vit.predict` does: https://github.com/microsoft/onnxruntime runs the model in it.
+    `keras_vit.predict` does: https://github.com/microsoft/onnxruntime runs the model in it. A path
+    without a suffix, such as `"flowers"`, makes a folder of it, for a web server: browsers install
+    it, and open it offline after the first visit.
 
     The SavedModel alone also takes `contents`, the bytes of JPEG or PNG files, strings `(batch,)`,
     in its signature `serving_default`: decoding, resizing and normalizing are in the graph. Its
@@ -165,7 +167,7 @@ def export(
     """
     path = Path(path)
     format = format_of_path(path, format)
-    row = check_format(format, quantize)
+    row = check_format(format, quantize).at(path)
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
     check_takes_pixels(model)
@@ -189,6 +191,7 @@ def export(
         seen_images=model.seen_images,
     )
     _check_calibration(calibration, contract)
+    check_target(path, row, overwrite)
     engine = _page_engine(contract, runtime, card)
     with published(path, row, overwrite) as place:
         _write(model, place, contract, row, calibration)
@@ -249,7 +252,10 @@ def check_target(path: Path, row: Format, overwrite: bool) -> None:
     """Refuses a path where a file of the user would be lost, before any work."""
     suffix = row.suffix
     if suffix is not None and path.suffix != suffix:
-        raise ValueError(f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}.")
+        folder = f", or {path.stem!r} for a folder" if row.in_folder else ""
+        raise ValueError(
+            f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}{folder}."
+        )
     if row.files:
         _output(path, row).check(overwrite=overwrite)
         return

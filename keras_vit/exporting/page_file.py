@@ -1,7 +1,8 @@
 """A page that runs the model in a browser: one HTML file, which needs no network and no server.
 
 Its parts stand in blocks of base64, compressed and with their sums. `write` makes a page without
-the engine, which needs TensorFlow; `finish` adds the engine, ONNX Runtime Web, and the card.
+the engine, which needs TensorFlow; `finish` adds the engine, ONNX Runtime Web, and the card. Where
+the path is a folder, for a web server, the large parts are files beside the page.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -27,12 +27,14 @@ from keras_vit.data.preprocessing import evaluation_image
 from keras_vit.exporting import onnx_file
 from keras_vit.exporting.agreement import check_files
 from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.page_app import BESIDE, INDEX, LINKS, asset, write_app
 from keras_vit.exporting.page_engine import ENGINE, VERSION, WASM
 from keras_vit.exporting.proof import PROOF
 from keras_vit.models import ImageModel
 
 # What `write` writes.
 MODEL_PARTS = ("contract", "checks", "graph")
+PARTS = (*MODEL_PARTS, PROOF, "about", "engine", "wasm")
 SCRIPTS = ("text.js", "image.js", "model.js", "page.js")
 # Larger than this, unpacked, browsers fail: their longest strings are half a gigabyte.
 MOST_BYTES = 300 * 10**6
@@ -102,7 +104,7 @@ def write(
         "checks": json.dumps(_checks(contract, graph)).encode(),
         "graph": graph,
     }
-    path.write_bytes(_page(parts))
+    _save(path, parts)
 
 
 def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str, str]) -> None:
@@ -112,11 +114,13 @@ def finish(path: Path, name: str, engine: Mapping[str, bytes], card: Mapping[str
         "name": name,
         "card": dict(card),
         "engine": f"ONNX Runtime Web {VERSION}",
-        "license": _asset("onnxruntime_license.txt"),
+        "license": asset("onnxruntime_license.txt"),
         "graph_sum": hashlib.sha256(parts["graph"]).hexdigest(),
     }
     parts |= {"about": json.dumps(about).encode(), "engine": engine[ENGINE], "wasm": engine[WASM]}
-    path.write_bytes(_page(parts))
+    _save(path, parts)
+    if path.is_dir():
+        write_app(path, name)
 
 
 def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
@@ -145,8 +149,21 @@ def _checks(contract: Contract, graph: bytes) -> dict[str, Any]:
     }
 
 
-def _page(parts: Mapping[str, bytes]) -> bytes:
-    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+def _save(path: Path, parts: Mapping[str, bytes]) -> None:
+    """Writes a page: to a file, or into a folder, beside its large parts."""
+    packed = {name: gzip.compress(part, 9, mtime=0) for name, part in parts.items()}
+    if path.is_dir():
+        for name in BESIDE.keys() & packed:
+            (path / BESIDE[name]).write_bytes(packed[name])
+    _page_of(path).write_bytes(_page(packed, in_folder=path.is_dir()))
+
+
+def _page_of(path: Path) -> Path:
+    return path / INDEX if path.is_dir() else path
+
+
+def _page(packed: Mapping[str, bytes], *, in_folder: bool) -> bytes:
+    style, script = asset("page.css"), "\n".join(map(asset, SCRIPTS))
     policy = {
         "default-src": "'none'",
         "script-src": f"{_hash(script)} blob: 'wasm-unsafe-eval'",
@@ -156,17 +173,22 @@ def _page(parts: Mapping[str, bytes]) -> bytes:
         "base-uri": "'none'",
         "form-action": "'none'",
     }
-    packed = {name: gzip.compress(part, 9, mtime=0) for name, part in parts.items()}
+    if in_folder:
+        policy["img-src"] += " 'self'"
+        policy |= dict.fromkeys(("connect-src", "manifest-src", "worker-src"), "'self'")
     sums = {name: hashlib.sha256(part).hexdigest() for name, part in packed.items()}
     blocks = [
         _PART.format(name=name, text=base64.b64encode(part).decode())
         for name, part in packed.items()
+        if not (in_folder and name in BESIDE)
     ]
     # The sums are last: a page that is cut off does not have them.
     blocks.append(_SUMS.format(text=json.dumps(sums)))
-    page = Template(_asset("page.html")).substitute(
+    page = Template(asset("page.html")).substitute(
         version=__version__,
         policy="; ".join(" ".join(rule) for rule in policy.items()),
+        links=LINKS if in_folder else '<link rel="icon" href="data:,">',
+        stays="staysInFolder" if in_folder else "stays",
         style=style,
         script=script,
         parts="\n".join(blocks),
@@ -175,24 +197,24 @@ def _page(parts: Mapping[str, bytes]) -> bytes:
 
 
 def _parts(path: Path, *names: str) -> dict[str, bytes]:
-    """Return parts of a page, whose sums are compared.
+    """Return parts of a page, those of these names that it has, whose sums are compared.
 
     Raises:
         KeyError: It is not a page of this package.
         ValueError: It is cut off, or a part was changed.
     """
-    if path.stat().st_size > LARGEST_PAGE:
-        raise ValueError(f"it is larger than {LARGEST_PAGE:,} bytes")
-    page = path.read_bytes()
+    page = _content(_page_of(path))
     if _MARK not in page[:1000]:
         raise KeyError(_MARK)
     listed = re.search(_SUMS.format(text="([^<]*)").encode(), page[-10_000:])
     if listed is None:
         raise ValueError("it is cut off")
     sums, parts = json.loads(listed[1]), {}
-    for name in names:
+    for name in filter(sums.__contains__, names):
         block = re.search(_PART.format(name=name, text="([A-Za-z0-9+/=]*)").encode(), page)
         packed = base64.b64decode(block[1]) if block else b""
+        if path.is_dir() and name in BESIDE:
+            packed = _content(path / BESIDE[name])
         if hashlib.sha256(packed).hexdigest() != sums[name]:
             raise ValueError(f"its part {printable(name)} was changed")
         unpacked = zlib.decompressobj(31)
@@ -202,8 +224,10 @@ def _parts(path: Path, *names: str) -> dict[str, bytes]:
     return parts
 
 
-def _asset(name: str) -> str:
-    return files("keras_vit.exporting").joinpath("page", name).read_text("utf-8")
+def _content(file: Path) -> bytes:
+    if file.stat().st_size > LARGEST_PAGE:
+        raise ValueError(f"{printable(file.name)} is larger than {LARGEST_PAGE:,} bytes")
+    return file.read_bytes()
 
 
 def _hash(text: str) -> str:
@@ -217,17 +241,14 @@ def read_contract(path: Path) -> Contract:
 
 def add_proof(path: Path, text: str) -> None:
     """Adds a proof to what `write` wrote."""
-    path.write_bytes(_page({**_parts(path, *MODEL_PARTS), PROOF: text.encode()}))
+    _save(path, {**_parts(path, *MODEL_PARTS), PROOF: text.encode()})
 
 
 def read_proof(path: Path) -> tuple[bytes | None, str]:
     """Return the proof in a page, or None, and the sum of the parts that `write` wrote."""
-    parts = _parts(path, *MODEL_PARTS)
-    rest = hashlib.sha256(b"".join(parts.values())).hexdigest()
-    try:
-        return _parts(path, PROOF)[PROOF], rest
-    except KeyError:
-        return None, rest
+    parts = _parts(path, *PARTS)  # the engine, too, which Python does not run
+    rest = hashlib.sha256(b"".join(parts[name] for name in MODEL_PARTS)).hexdigest()
+    return parts.get(PROOF), rest
 
 
 def runner(

@@ -121,7 +121,7 @@ def check(path: str | os.PathLike[str]) -> Check:
 
     Args:
         path: A `.onnx`, `.tflite`, `.pt2`, `.pte` or `.html` file, or the folder of a SavedModel,
-            of OpenVINO or Core ML, or of transformers or timm that `prove_folder` was
+            of OpenVINO, Core ML or a page, or of transformers or timm that `prove_folder` was
             given. (A package for Core ML is run on a Mac alone; elsewhere coremltools evaluates its
             program.)
 

@@ -133,7 +133,7 @@ def export_smallest(
             "most 1, such as 0.01."
         )
     path, format = Path(path), format_of_path(Path(path), format)
-    row = check_format(format, "int8")
+    row = check_format(format, "int8").at(path)
     row.require_system(path)
     check_target(path, row, overwrite)
     check_same_task(model, split)

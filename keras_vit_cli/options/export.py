@@ -31,7 +31,7 @@ class ExportOptions:
     format: str = in_run(
         "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, litert "
         "a .tflite file, torch a .pt2 file, executorch a .pte file, coreml a .mlpackage folder for "
-        "Macs and iPhones, html a page that runs the model in a browser",
+        "Macs and iPhones, html a page for browsers, a folder where --out lacks a suffix",
         "tf_saved_model",
         choices=EXPORT_FORMATS,
     )

@@ -63,8 +63,8 @@ DATA_HELP = (
     "files; the name of a TensorFlow data set; or digits, scikit-learn's handwritten digits"
 )
 EXPORTED_HELP = (
-    "a .onnx, .tflite, .pt2, .pte or .html file, or the folder of a SavedModel, of OpenVINO or "
-    "Core ML, that keras-vit export wrote"
+    "a .onnx, .tflite, .pt2, .pte or .html file, or the folder of a SavedModel, of OpenVINO, Core "
+    "ML or a page, that keras-vit export wrote"
 )
 BALANCES = ("none", "weights", "logits", "sampling")  # as in keras_vit.tasks.balance
 # As in keras_vit.tasks.

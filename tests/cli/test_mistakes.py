@@ -100,6 +100,7 @@ pretrain photos --weights m.keras --out mine --overwrite -> not of an earlier pr
 pretrain photos --weights m.keras --out photos/out -> is, holds or lies in photos
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
+export m.keras --format html --out x.htm -> .htm must end in .html | 'x.html', or 'x' for a folder
 export m.keras --format onnx --out x.onnx --quantize auto -> give --data
 export m.keras --format onnx --out x.onnx --quantize auto --max-flips 0 -> above 0 and at most 100
 export m.keras --format onnx --out x.onnx --quantize int8 --max-flips 1% -> without --quantize auto

@@ -7,7 +7,10 @@ import io
 import json
 import re
 import tarfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -23,11 +26,12 @@ from keras_vit.evaluation import fit_novelty
 from keras_vit.evaluation.answer_row import answer_row
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit.exporting import load_exported, page_engine, page_file
+from keras_vit.exporting import check, load_exported, page_engine, page_file
 from keras_vit.exporting.page_engine import ENGINE, PACKAGE, WASM, engine_files
 from keras_vit.inspection import attention_rollout
 from keras_vit.models.scoring import has_novelty
 from keras_vit.tasks import PredictionSets
+from keras_vit.weights import CheckpointError
 from keras_vit_cli.predict.answer_files import Csv
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.report.page_card import card_of_run
@@ -72,6 +76,26 @@ def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
         assert f"'sha256-{digest}'" in policy
     assert len(re.findall("<script", page)) == 1 + 7 + 1  # the script, the parts, their sums
     assert not re.findall(r"(src|href)=\"http", page)
+
+
+def test_a_page_in_a_folder(artifacts: Artifacts, tmp_path: Path) -> None:
+    model = artifacts.model("hostile", lambda: vit(task=tasks.Classification(HOSTILE)))
+    folder, mine = tmp_path / "flowers", write(tmp_path / "mine", {"index.html": b"mine"})
+    with pytest.raises(FileExistsError, match="files that are not of an earlier page"):
+        keras_vit.export(model, mine, "html", overwrite=True)
+    write(keras_vit.export(model, folder, "html"), {"notes.txt": b"mine"})
+    keras_vit.export(model, folder, "html", class_names="abc", overwrite=True)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert re.search(b"default-src 'none'; [^>]*connect-src 'self'; ", files["index.html"])
+    assert json.loads(files["manifest.webmanifest"])["name"] == "flowers"
+    kept = json.loads(re.search(b"FILES = ({.*?});", files["worker.js"], re.DOTALL)[1])  # type: ignore[index]
+    files["./"] = files.pop("index.html")
+    assert files.keys() - kept == {"worker.js", "SHA256SUMS", "notes.txt"}
+    assert kept == {name: hashlib.sha256(files[name]).hexdigest() for name in kept}
+    assert check(folder).ok
+    (folder / "wasm.bin").write_bytes(files["graph.bin"])
+    with pytest.raises(CheckpointError, match="part wasm was changed"):
+        check(folder)
 
 
 def test_what_a_page_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +240,35 @@ def rows_of(model: Any, files: list[Path]) -> list[dict[str, Any]]:
 def page_of(real_engine: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Exports a model as a page with the real engine."""
     monkeypatch.setattr("keras_vit.exporting.formats.engine_files", lambda _: real_engine)
-    path = tmp_path / "flowers.html"
-    return lambda model, **more: keras_vit.export(model, path, overwrite=True, **more)
+    export = partial(keras_vit.export, format="html", overwrite=True)
+    return lambda model, out=tmp_path / "flowers.html", **more: export(model, out, **more)
+
+
+def test_a_folder_opens_without_its_server(page_of: Any, browser: Any, tmp_path: Path) -> None:
+    """The second time; and another export takes its place when its tabs are closed."""
+    folder, photo = page_of(bank.tiny(), out=tmp_path / "flowers"), tmp_path / "noise.png"
+    photo.write_bytes(EXACT["noise.png"])
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    host = f"http://127.0.0.1:{server.server_port}/"
+    with opened(browser, host + "flowers/", 390, [host, "blob:", "about:"]) as page:
+        page.locator("#kept", has_text="Kept on this computer").wait_for()
+        page_of(bank.tiny(), out=folder, class_names="xy")
+        page.reload()
+        page.locator("#facts", has_text="0, 1").wait_for()  # all of it of one export
+        page.wait_for_function("navigator.serviceWorker.ready.then(r => r.waiting !== null)")
+        page.goto("about:blank")
+        page.wait_for_timeout(3000)  # the browser notices a moment later
+        page.goto(host + "flowers/")
+        page.locator("#facts", has_text="x, y").wait_for()
+        assert page.evaluate("caches.keys().then(keys => keys.length)") == 1
+        server.shutdown()
+        server.server_close()
+        page.goto(host + "flowers/index.html")
+        page.wait_for_selector("#state.good")
+        assert_same(answered(page, [photo])[0], rows_of(load_exported(folder), [photo])[0], 1e-5)
+        assert_fits_and_can_be_read(page, 390, 1440)
 
 
 @pytest.mark.parametrize("width", [390, 1440])

@@ -1,17 +1,30 @@
 "use strict";
 // The parts of the page, checked and unpacked; the model in its engine; answers as rows.
 
+// Of the folder form, on a server: its large parts are files beside it.
+const inFolder = document.querySelector("link[rel=manifest]") !== null;
+
+async function fileBeside(file) {
+  try {
+    const answer = await fetch(file, {cache: "no-cache"});  // one of an earlier export would not fit
+    if (!answer.ok) throw new Error(answer.status);
+    return new Uint8Array(await answer.arrayBuffer());
+  } catch (error) {
+    throw new Error(say("noFile", {file, reason: error.message}));
+  }
+}
+
 /** A part of the page, by its name, as bytes: its sum is compared before it is unpacked. */
 async function part(name, sums) {
   const element = document.getElementById("part-" + name);
-  if (!element || !(name in sums)) throw new Error(say("cutOff"));
-  let packed;
+  if (!(element || inFolder) || !(name in sums)) throw new Error(say("cutOff"));
+  let packed = element ? null : await fileBeside(name + ".bin");
   try {
-    packed = bytesOf(element.textContent);
+    packed ??= bytesOf(element.textContent);
   } catch (error) {
     throw new Error(say("changed", {part: name}));
   }
-  element.remove();  // its text is as large as the model
+  element?.remove();  // its text is as large as the model
   if (hex(await crypto.subtle.digest("SHA-256", packed)) !== sums[name]) throw new Error(say("changed", {part: name}));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());

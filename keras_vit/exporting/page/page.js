@@ -35,8 +35,20 @@ async function begin() {
     tell("state", say("checked", shown) + (sameJpeg ? "" : " " + say("otherJpeg")), "good");
     document.documentElement.dataset.verified = "true";
     at("main").hidden = false;
+    if (inFolder) keepOffline();
   } catch (error) {
     tell("state", say("refused", {reason: error.message}), "wrong");
+  }
+}
+
+/** Has the browser keep the page's files, once they have answered as they should. */
+async function keepOffline() {
+  try {
+    await navigator.serviceWorker.register("worker.js");
+    await navigator.serviceWorker.ready;
+    tell("kept", say("kept"));
+  } catch (error) {
+    tell("kept", say("notKept"));
   }
 }
 
@@ -207,7 +219,7 @@ function fillCard() {
   if (contract.novelty) facts.push([say("novelty"), say("noveltyOf")]);
   const seen = Object.entries(contract.seen_images?.counts ?? {});
   if (seen.length) facts.push([say("seen"), seen.map(([use, count]) => `${count} ${use}`).join(", ")]);
-  facts.push([say("writtenBy"), "keras_vit " + contract.version], [say("engine"), about.engine]);
+  facts.push([say("writtenBy"), "keras_vit " + contract.version], [say("engine"), say("onProcessor", about)]);
   const card = Object.entries(about.card), license = made("details");
   license.append(made("summary", about.engine), made("pre", about.license));
   at("card-body").replaceChildren(

@@ -10,7 +10,8 @@ const TEXT = {
   cutOff: "This page is cut off: it was not copied or downloaded whole. Get it again.",
   changed: "The part “{part}” of this page was changed or damaged. Get it again.",
   noStreams: "This browser cannot unpack the page. It needs Chrome, Edge or Firefox of 2023 or newer, or Safari 16.4 or newer.",
-  noSums: "This browser does not let a page opened from a file compute sums, so that it cannot be checked. Open it in Chrome, Edge or Firefox.",
+  noSums: "This browser does not let the page compute sums here, so that it cannot be checked. Open a file in Chrome, Edge or Firefox; from a server, open the page by an address that begins with https.",
+  noFile: "“{file}”, which lies beside this page, cannot be read ({reason}). The folder works on a web server, with all of its files; it cannot be opened by a double click.",
   noEngine: "The engine does not start in this browser ({reason}). Open the page in a newest Chrome, Edge or Firefox.",
   otherPixels: "This browser changes the pixels of images (protection against fingerprinting does), so that answers would be wrong. Allow canvas reading for this page, or open it in another browser.",
   differs: "The answers to the stored images differ from the stored answers by {difference}, more than {tolerance}: this page does not answer here. Open it in another browser.",
@@ -23,6 +24,9 @@ const TEXT = {
   ordinal: "Predicts one of {count} grades: {names}.",
   andMore: "{names} and {more} more",
   stays: "Images stay on this computer: the page cannot reach the network.",
+  staysInFolder: "Images stay on this computer: the page reads its own files from its server, and cannot reach any other.",
+  kept: "Kept on this computer: it opens without a network, too.",
+  notKept: "This browser does not keep the page: it needs its server each time.",
 
   // Images in.
   drop: "Drop photographs here",
@@ -98,6 +102,7 @@ const TEXT = {
   seen: "images it was made with",
   writtenBy: "written by",
   engine: "engine",
+  onProcessor: "{engine}, on the processor (CPU)",
 };
 
 /** A text of the table with its places filled in. */
