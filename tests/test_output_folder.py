@@ -339,7 +339,8 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("files", ["a/b/model.keras", "checkpoints/1/state", "m.keras notes.txt"])
 def test_a_failed_attempt_leaves_what_can_go_on(files: str, tmp_path: Path) -> None:
     patterns = ["*.keras"], ["checkpoints/*"]
-    output = OutputFolder(tmp_path / "run", "run", *patterns, staging="run.partial", resumable=True)
+    runs, more = tmp_path / "runs", {"staging": "run.partial", "resumable": True}
+    output = OutputFolder(runs / "run", "run", *patterns, **more)
 
     def attempt() -> None:
         with output.opened() as workspace:
@@ -349,7 +350,7 @@ def test_a_failed_attempt_leaves_what_can_go_on(files: str, tmp_path: Path) -> N
 
     refused("no download", attempt)
     stays = [name for name in files.split() if not name.endswith(".keras")]
-    assert output.workspace.exists() == bool(stays)
+    assert output.workspace.exists() == runs.exists() == bool(stays)
     assert [name for name in files.split() if (output.workspace / name).exists()] == stays
 
 

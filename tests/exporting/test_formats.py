@@ -126,8 +126,7 @@ def test_a_core_ml_package(artifacts: Artifacts, tmp_path: Path, command: Comman
         assert "which only macOS and iOS have" in command(line, status=2)
     assert "Check it on a Mac, too" in command("check", file.path)
     write_package, merging = FORMATS["coreml"].implementation().write, artifacts.model("merging")
-    with pytest.raises(ValueError, match="stable sort"):
-        write_package(merging, tmp_path, file.contract)
+    refused("stable sort", write_package, merging, tmp_path, file.contract)
 
 
 @pytest.mark.usefixtures("here")
