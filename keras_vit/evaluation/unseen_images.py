@@ -127,15 +127,7 @@ def unseen_images(
     if isinstance(source, Split):
         source = Splits("the given images", source.class_names, {WHOLE: source})
     is_loaded = isinstance(source, Splits)
-    try:
-        parts = source if is_loaded else load(source, **arguments, val_fraction=None)
-    except (ValueError, FileNotFoundError) as error:
-        if data is not None:
-            raise
-        raise type(error)(
-            f"{path} was trained on {source!r}, from another folder perhaps: {error} Give data, "
-            "where these images are now."
-        ) from error
+    parts = source if is_loaded else _loaded(source, data is None and path, arguments)
     pool = None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
@@ -165,6 +157,19 @@ def unseen_images(
     where = parts.source if is_loaded else source
     chosen, line = without_used(images, seen, model.name, where, chosen_uses)
     return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
+
+
+def _loaded(source: Any, path: Any, arguments: Mapping[str, Any]) -> Splits:
+    """Return all images of a source; one that is not here may be of a run from elsewhere."""
+    try:
+        return load(source, **arguments, val_fraction=None)
+    except (ValueError, FileNotFoundError) as error:
+        if not path:
+            raise
+        raise type(error)(
+            f"{path} was trained on {source!r}, from another folder perhaps: {error} Give data= "
+            "with where these images are now."
+        ) from error
 
 
 def with_classes(split: Split, model: Any) -> Split:

@@ -260,6 +260,10 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     Path("photos/dark/new.png").unlink()
     error = command("evaluate run-calibrated.keras --data photos", status=2)
     assert "None of the 60 images of photos can be scored" in error
+    Path("photos").rename("moved")
+    error = command("evaluate run", status=2)
+    assert "run was trained on 'photos', from another folder perhaps: " in error
+    assert "Give --data with where" in error
 
 
 def test_a_test_folder_is_scored_whole(command: Command) -> None:

@@ -265,6 +265,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         assert type(splits.task) is kind
         assert reason in splits.task_reason
         assert splits.class_names == splits.task.names
+    warned("'N/A' is a label here", table, base(label=cycled("a", "b", "N/A")))
     for columns, options, message in (
         ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
         ({"age": NUMBERS, "fold": cycled(1, 2, 3)}, {}, "'fold' does not .*label_columns='age'"),
