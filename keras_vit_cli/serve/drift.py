@@ -21,17 +21,17 @@ class FeatureDrift:
         self._mean = np.asarray(mean, np.float64)
         self._spread = max(1 - float(self._mean @ self._mean), 1e-6) ** 0.5  # of a float32 mean
         self.rows: deque[np.ndarray] = deque(maxlen=WINDOW)
-        self._lock = threading.Lock()  # the model's thread adds, that of requests reads
+        self._guard = threading.Lock()  # the model's thread adds, that of requests reads
 
     def add(self, features: np.ndarray) -> None:
         """Takes the features of images `(images, dimension)`; those not finite are left out."""
         rows = unit_rows(features).astype("float32")
-        with self._lock:
+        with self._guard:
             self.rows.extend(rows[np.isfinite(rows).all(axis=1)])
 
     def value(self) -> float | None:
         """Return the distance; None for fewer than `LEAST` images."""
-        with self._lock:
+        with self._guard:
             rows = np.array(self.rows)
         if len(rows) < LEAST:
             return None
