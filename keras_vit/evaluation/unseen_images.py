@@ -187,8 +187,9 @@ def with_classes(split: Split, model: Any) -> Split:
     if isinstance(split, IndexedSplit):
         alike = {normalize("NFC", name): name for name in names}  # a Mac has folders decomposed
         same = [n if n in names else alike.get(normalize("NFC", n), n) for n in split.class_names]
-        split = split.take(range(len(split)))
-        split.task = split.task.with_names(same)
+        if same != [*split.class_names]:
+            split = split.take(range(len(split)))
+            split.task = split.task.with_names(same)
     classes, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
     unknown = {n: int(c) for n, c in zip(classes, counts, strict=True) if c and n not in names}
     if (
