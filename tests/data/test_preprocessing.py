@@ -1,5 +1,6 @@
 """One image at a time: recorded outputs of the official code, Pillow, arithmetic; no TensorFlow."""
 
+import functools
 import itertools
 import json
 import os
@@ -84,7 +85,7 @@ def augmented(augmentation: Augmentation, image: np.ndarray, size, count: int) -
 def test_inception_crops_as_released_flips_and_random_crops() -> None:
     # Pixels show their coordinates, so every crop tells where it was cut: slope x size = extent.
     y, x = np.mgrid[0:300, 0:400].astype(np.float32)
-    crops = augmented(Augmentation(flip=False), np.stack([y, x], -1), 20, 600)
+    crops = augmented(Augmentation(flip=False), np.stack([y, x], -1), 20, 2000)
     middle = crops[:, 5:15, 5:15]  # the border repeats pixels where a small crop is enlarged
     heights = 20 * np.diff(middle[..., 0], axis=1).mean((1, 2))
     widths = 20 * np.diff(middle[..., 1], axis=2).mean((1, 2))
@@ -92,17 +93,15 @@ def test_inception_crops_as_released_flips_and_random_crops() -> None:
     assert 0.7 < ratios.min() < 0.8
     assert 1.25 < ratios.max() < 1.4
     # As in vision_transformer's input_pipeline.py.
-    tf.random.set_seed(0)
     options = {"min_object_covered": 0, "use_image_if_no_bounding_boxes": True}
     options |= {"area_range": (0.05, 1.0)}
+    box = functools.partial(tf.image.stateless_sample_distorted_bounding_box, **options)
     image = (300, 400, 3), tf.zeros([0, 0, 4], tf.float32)
-    boxes = tf.data.Dataset.range(2000).map(
-        lambda _: tf.image.sample_distorted_bounding_box(*image, **options).size[:2]
-    )
+    boxes = tf.data.Dataset.range(2000).map(lambda row: box(*image, seed=[row, row]).size[:2])
     released = np.array([height * width for height, width in boxes.as_numpy_iterator()])
     fractions = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9]
     expected = np.quantile(released / (300 * 400), fractions)
-    np.testing.assert_allclose(np.quantile(areas, fractions), expected, atol=0.06)
+    np.testing.assert_allclose(np.quantile(areas, fractions), expected, atol=0.03)
     assert (crops[:, 0, 0].std(0) > (30, 40)).all()
     assert (crops >= 0).all()
     assert (crops.max((0, 1, 2)) <= (299, 399)).all()

@@ -76,15 +76,15 @@ def test_a_data_set_outside_of_the_scope(strategy: tf.distribute.Strategy) -> No
 
 
 def test_what_is_refused_or_warned_of(strategy: tf.distribute.Strategy) -> None:
-    refused = r"MirroredStrategy with 2 replicas.*_[a-z]+=2 does"
+    twice = r"MirroredStrategy with 2 replicas.*_[a-z]+=2 does"
     with strategy.scope():
         accumulating = compiled(vit(), keras_sgd(gradient_accumulation_steps=2))
         overwriting = compiled(vit(), MomentumSGD(0.02, use_ema=True, ema_overwrite_frequency=2))
         sharpness_aware = compiled(vit(), keras_sgd())
         keras_vit.training.sharpness_aware(sharpness_aware, rho=0.05)
         for model, message in (
-            (accumulating, refused),
-            (overwriting, refused),
+            (accumulating, twice),
+            (overwriting, twice),
             (sharpness_aware, "Sharpness-aware steps do not work in the scope"),
         ):
             before = model.get_weights()

@@ -90,7 +90,7 @@ def commands(page: Path) -> Iterator[tuple[Block, list[str]]]:
 
 
 def is_script(command: list[str]) -> bool:
-    tools = (["-m", "pytest"], ["-m", "pip"])
+    tools = (["-m", "pytest"], ["-m", "pip"], ["-m", "http.server"])
     return command[0].endswith("python") and command[1:3] not in tools
 
 
