@@ -77,7 +77,7 @@ def refused(
     words: str | list[str], call: Any, /, *args: Any, error: Any = ValueError, **named: Any
 ) -> str:
     """What a call that has to fail says: it fits a pattern, or has each of some words."""
-    with pytest.raises(error, match=words if isinstance(words, str) else None) as raised:
+    with pytest.raises(error, match=words or None if isinstance(words, str) else None) as raised:
         call(*args, **named)
     said = str(raised.value)
     del raised  # and with it the frames of the call, which may hold files

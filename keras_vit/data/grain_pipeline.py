@@ -201,7 +201,8 @@ class _Examples:
             rows[np.arange(len(labels)), labels] = 1
             labels = rows
         if any(plan.alphas):
-            draws = draw_mixture(plan.alphas, plan.size, plan.seed, examples[0].position)
+            position, part = examples[0].position, plan.augmentation.mixed_part
+            draws = draw_mixture(plan.alphas, plan.size, plan.seed, position, part)
             before = np.roll(images, 1, axis=0)
             if plan.needed is not None:
                 images, before = images[plan.pairs(len(examples))]

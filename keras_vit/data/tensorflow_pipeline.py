@@ -80,7 +80,8 @@ def _mix(
         return _own_rows(images, plan.rows, plan.batch_size), labels
     if not any(plan.alphas):
         return images, labels
-    draw = partial(draw_mixture, plan.alphas, plan.size, plan.seed)
+    part = plan.augmentation.mixed_part
+    draw = partial(draw_mixture, plan.alphas, plan.size, plan.seed, part=part)
     draws = _in_numpy(draw, positions[0], like=draw(0))
     if plan.needed is None:
         before = tf.roll(images, 1, axis=0)

@@ -79,6 +79,9 @@ def test_images_and_labels_are_mixed_alike_in_training_only_and_in_turns() -> No
     batches = data.pipeline(split, 8, 16, True, **options).take(80).as_numpy_iterator()
     whole = [bool((images == np.round(images)).all()) for images, _ in batches]
     assert 20 <= sum(whole) <= 60  # cutmix keeps whole levels, mixup does not
+    options["augment"] = replace(both, mixup=0, mixed_part=0.25)
+    batches = data.pipeline(split, 8, 16, True, **options).take(80).as_numpy_iterator()
+    assert 10 <= sum(labels.max(-1).min() < 1 for _, labels in batches) <= 30
 
 
 def test_boxes_are_cut_and_labels_follow_the_area() -> None:

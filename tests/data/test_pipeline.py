@@ -240,6 +240,7 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"transform": "crop", "interpolation": "bicubic"}, "mode beside inter"),
     ("augment", {"crop": "no"}, "crop='no' is not known. Give one of: 'inception', 'random'"),
     ("augment", {"min_area": 0.0}, r"min_area=0.0 must lie in \(0, 1\]"),
+    ("augment", {"mixed_part": 0.0}, r"mixed_part=0.0 must be above 0 and at most 1"),
     ("augment", {"aspect_ratio": (2.0, 1.0)}, r"aspect_ratio=\(2.0, 1.0\) must be \(low, high\)"),
     ("augment", {"rotation": 181}, r"rotation=181 must lie in \[0, 180\]"),
     ("augment", {"zoom": NAN}, r"zoom=nan must lie in \[0, 1\]"),

@@ -20,7 +20,7 @@ pytest.importorskip("grain")
 tf = pytest.importorskip("tensorflow")
 SIZES = ((44, 30), (23, 41), (64, 64), (90, 17))  # width, height
 OF_DIGITS = {**bank.TINY, "patch_size": 4, "input_shape": (8, 8, 1), "num_classes": 10}
-MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0)
+MIXED = Augmentation(min_area=0.3, mixup=0.4, cutmix=1.0, mixed_part=0.8)
 AFFINE = Augmentation(crop="resize", rotation=20, zoom=0.2, shear=0.1, shift=2)
 # tests/data/test_preprocessing.py has every augmentation and mode.
 GOES_ON = {"training": True, "repeat": True, "start_step": 2, "cache": True}

@@ -105,7 +105,8 @@ def describe_augment(settings: Augmentation, layers: Sequence[Any]) -> str:
     """
     changes = map(str, (settings.random_crop, *settings.changes.values()))
     mixtures = {"mixup": settings.mixup, "CutMix": settings.cutmix}
-    mixed = (f"{name} {alpha:g}" for name, alpha in mixtures.items() if alpha)
+    part = "" if settings.mixed_part == 1 else f" in {settings.mixed_part:.0%} of the batches"
+    mixed = (f"{name} {alpha:g}{part}" for name, alpha in mixtures.items() if alpha)
     return ", ".join([*changes, *mixed, *map(describe, layers)])
 
 

@@ -41,6 +41,7 @@ class Augmentation:
         erasing: probability of filling a random box with noise; see `Erasing`.
         mixup: alpha of mixup, which blends pairs of images and of one-hot labels; 0 for none.
         cutmix: alpha of CutMix; 0 for none. With both, each batch has one of them by a fair coin.
+        mixed_part: the part of the batches that are mixed at all, in (0, 1].
 
     Raises:
         ValueError: a value out of range or an unknown name.
@@ -64,6 +65,7 @@ class Augmentation:
     erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
+    mixed_part: float = 1.0
 
     def __post_init__(self) -> None:
         if self.operations is not None and self.rand_augment is None:
@@ -74,6 +76,11 @@ class Augmentation:
         for name in ("mixup", "cutmix"):
             if (alpha := getattr(self, name)) < 0:
                 raise ValueError(f"{name}={alpha} must be at least 0, such as 0.2; 0 turns it off")
+        if not 0 < self.mixed_part <= 1:
+            raise ValueError(
+                f"mixed_part={self.mixed_part} must be above 0 and at most 1, such as 0.8; mixup=0 "
+                "and cutmix=0 mix nothing"
+            )
         _ = self.random_crop, self.changes  # which check what they are given
 
     @cached_property

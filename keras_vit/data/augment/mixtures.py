@@ -15,7 +15,11 @@ from keras_vit.data.random_numbers import generator
 
 
 def draw_mixture(
-    alphas: tuple[float, float], size: tuple[int, int], seed: int, position: int
+    alphas: tuple[float, float],
+    size: tuple[int, int],
+    seed: int,
+    position: int,
+    part: float = 1.0,
 ) -> Draws:
     """Draw how every image of a batch is mixed with the one before it, all alike.
 
@@ -30,10 +34,11 @@ def draw_mixture(
         size: height and width of the images.
         seed: of the training.
         position: of the first image of the batch.
+        part: the probability that the batch is mixed.
 
     Returns:
-        `weight`, that of the image and its label, and `box` `(top, left, bottom, right)`, empty
-        where images are blended; float32.
+        `weight`, that of the image and its label, which is 1 where nothing is mixed, and `box`
+        `(top, left, bottom, right)`, empty where images are blended; float32.
 
     Example:
         >>> draws = draw_mixture((0.2, 0.0), (8, 8), seed=0, position=0)
@@ -53,6 +58,8 @@ def draw_mixture(
         weight, box = 1 - np.prod((end - begin) / sides), np.concatenate([begin, end])
     else:
         weight = max(weight, 1 - weight)
+    if draws.random() >= part:  # drawn last: a part of 1 changes no earlier number
+        weight, box = 1.0, np.zeros(4)
     return {"weight": np.array(weight, "float32"), "box": box.astype("float32")}
 
 
