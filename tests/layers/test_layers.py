@@ -129,6 +129,21 @@ def test_gelu_is_its_definition() -> None:
         np.testing.assert_allclose(found, near, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("function", [gelu, gelu_tanh])
+def test_gelu_of_many_hidden_features_in_inference(function: Any) -> None:
+    """Which torch writes over the dense layer's outputs, part by part, and over nothing else."""
+    tokens, layer = values(2, 70, 16), layers.MLP(2048, function.__name__)
+    given = ops.convert_to_tensor(tokens)
+    model = keras.Sequential([keras.Input((70, 16)), layer])
+    first, second = (keras.layers.Dense(width) for width in (2048, 16))
+    for dense, ours in ((first, layer.dense_0), (second, layer.dense_1)):
+        dense.build((None, ours.kernel.shape[0]))
+        dense.set_weights(ours.get_weights())
+    expected = numpy(second(function(first(given))))
+    np.testing.assert_allclose(model.predict(tokens, verbose=0), expected, atol=1e-5)
+    np.testing.assert_array_equal(numpy(given), tokens)
+
+
 @pytest.mark.parametrize("length", [9, 300])
 @pytest.mark.parametrize("biased", [False, True])
 def test_attention_in_bfloat16_has_the_derivative_of_float32(biased: bool, length: int) -> None:
