@@ -154,6 +154,12 @@ class Recipe:
         check_positive(
             image_size=self.image_size, batch_size=self.batch_size, accumulation=self.accumulation
         )
+        for name in ("mixup", "cutmix"):  # or they would be lost: the recipe's own count
+            if value := getattr(self.augmentation, name):
+                raise ValueError(
+                    f"augmentation has {name}={value!r}, which a recipe has itself: give it there, "
+                    "or the augmentation to `with_augmentation`."
+                )
         check_choice(self.views, "views", VIEW_NAMES)
         rates = ("label_smoothing", "dropout", "stochastic_depth", "ema", "held_out")
         check_rate(**self._present(*rates))

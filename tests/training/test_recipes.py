@@ -150,6 +150,8 @@ def test_losses_plain_steps_and_errors() -> None:
     refused("'sigmoid'", replace, get("digits"), loss="hinge")
     refused("epochs=0, steps=0", replace, get("digits"), epochs=0)
     refused("eval_size=8.*image_size=384", replace, get("finetune"), eval_size=8)
+    cut = keras_vit.data.Augmentation(cutmix=1.0)
+    refused("has cutmix=1.0.*`with_augm", replace, get("digits"), augmentation=cut)
     refused("views='mirror'.*'flip'", replace, get("digits"), views="mirror")
     for name, values in OUT_OF_RANGE.items():
         for value in values:
