@@ -20,6 +20,7 @@ CALLS = {
     r", in task=keras_vit\.tasks\.Depth\(\)": "",
     r"task=keras_vit\.tasks\.Ordinal\((\(.*?\))\)": r"order=\1",
     r"task\.with_coverage\b(?!\()": "keras-vit calibrate",
+    r"views='one' in the recipe": "--views one",
 }
 # What stands between the parentheses of a call is left as it is.
 ARGUMENT = re.compile(

@@ -32,6 +32,10 @@ OTHER_MODE: dict[str, Any] = {
     "interpolation": None,
     "views": None,
 }
+ONE_VIEW = (
+    "Train with views='one' in the recipe, or give eval_transform={mode}, which leaves views out, "
+    "and evaluate the heads again."
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,10 @@ class CombinedModel(CompiledModel):
     def task(self) -> Task:
         """Raises a ValueError: there are several, of `heads`."""
         raise ValueError(several_tasks(self.name, {head.name: head.task for head in self.heads}))
+
+    def __dir__(self) -> list[str]:
+        """Return the names of attributes that have a value: `torch.jit.trace` reads them all."""
+        return [name for name in super().__dir__() if name != "task"]
 
     @property
     def eval_transform(self) -> EvalTransform:
@@ -305,6 +313,8 @@ def _common_transform(models: Mapping[str, ImageModel], asked: str | None) -> Ev
     for key, model in models.items():
         two = model.eval_transform
         differ = [name for name in sorted(compared) if getattr(common, name) != getattr(two, name)]
+        if differ == ["views"]:
+            fix = ONE_VIEW.format(mode=common.mode)
         if differ:
             raise ValueError(
                 f"{first} and {key} prepare images otherwise: {_shown(differ, common, two)}. {fix}"
@@ -323,7 +333,7 @@ def _common_transform(models: Mapping[str, ImageModel], asked: str | None) -> Ev
     if common.views not in (None, "one"):
         raise ValueError(
             f"The answers of {first} are means over views={common.views!r}, each of which would "
-            f"be a pass of the encoder: give eval_transform={common.mode}, which leaves views out."
+            f"be a pass of the encoder. {ONE_VIEW.format(mode=common.mode)}"
         )
     return common
 

@@ -28,6 +28,8 @@ from keras_vit.layers import (
 )
 
 MOST_UPSCALE_BLOCKS = 8
+# Queries without a class to answer slow the first steps: see docs/tasks.md.
+LEAST_QUERIES, MOST_QUERIES = 10, 100
 # What a new head of the same kind takes over, and what is new in it.
 QUERY_LAYERS = (
     "eomt_queries",
@@ -44,7 +46,8 @@ class EoMTHead:
     """The options of an EoMT head; what is None follows from the encoder.
 
     Args:
-        queries: How many segments an image can have at most: 100 for ADE20k, 200 for COCO.
+        queries: How many segments an image can have at most: 100 for ADE20k, 200 for COCO in the
+            paper; None for two per class, 10 at least and 100 at most.
         blocks: How many of the last blocks the queries pass; None for 3 up to a width of 768, 4 up
             to 1024, else 5, as in the paper.
         upscale_blocks: How often the sides of the maps are doubled; None for as often as leaves 4
@@ -67,13 +70,14 @@ class EoMTHead:
     kind: ClassVar[str] = "eomt"
     title: ClassVar[str] = "EoMT"  # in messages
     activation: str = "gelu"
-    queries: int = 100
+    queries: int | None = None
     blocks: int | None = None
     upscale_blocks: int | None = None
     masked: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(queries=self.queries)
+        if self.queries is not None:
+            check_positive(queries=self.queries)
         if self.blocks is not None:
             check_positive(blocks=self.blocks)
         if self.upscale_blocks is not None:
@@ -104,7 +108,10 @@ class EoMTHead:
         steps = self.upscale_blocks
         if steps is None:
             steps = max(int(math.log2(max(patch_size))) - 2, 1)
-        return replace(self, blocks=blocks, upscale_blocks=steps)
+        queries = self.queries
+        if queries is None:
+            queries = min(max(2 * outputs, LEAST_QUERIES), MOST_QUERIES)
+        return replace(self, blocks=blocks, upscale_blocks=steps, queries=queries)
 
     def get_config(self) -> dict[str, Any]:
         """Return JSON values from which `map_heads.map_head_of` makes the same options."""
@@ -126,6 +133,8 @@ class Queries:
     ) -> None:
         self.head: EoMTHead = config.map_head
         assert self.head.upscale_blocks is not None
+        assert self.head.queries is not None
+        self.number = self.head.queries
         self.config, self.patches, self.norm, self.built = config, patches, norm, built
         steps, activation = range(self.head.upscale_blocks), self.head.activation
         self.upscale = [
@@ -144,11 +153,11 @@ class Queries:
 
     def add(self, tokens: Any) -> Any:
         """Return the tokens with the queries in front."""
-        return self.layer(QueryTokens, self.head.queries, name="eomt_queries")(tokens)
+        return self.layer(QueryTokens, self.number, name="eomt_queries")(tokens)
 
     def split(self, tokens: Any, name: str) -> tuple[Any, Any]:
         """Return the queries, and the other tokens."""
-        split = self.layer(SplitTokens, self.head.queries, name=f"eomt_split_{name}")
+        split = self.layer(SplitTokens, self.number, name=f"eomt_split_{name}")
         queries, others = split(tokens)
         return queries, others
 

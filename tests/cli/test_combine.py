@@ -29,6 +29,8 @@ def test_from_runs_to_rows_and_maps(command: Command) -> None:
     del models["labels"], models["depth"]
     for name, model in models.items():
         keras_vit.save_weights(model, f"runs/{name}/model.keras")
+    models["kinds"].eval_transform = {"mode": "stretch", "views": "flip"}
+    keras_vit.save_weights(models["kinds"], "runs/twice/model.keras")
     for i in range(3):
         Image.new("RGB", (40, 36), (60 * i, 9, 200)).save(f"{i}.png")
     Path("bad.png").write_text("no image")
@@ -57,6 +59,7 @@ def test_from_runs_to_rows_and_maps(command: Command) -> None:
         ("combine runs/kinds --out x", "two heads or more"),
         ("combine runs/kinds runs/kinds runs/kinds/model.keras --out x", "--names head1 head2"),
         ("combine runs/kinds runs/scenes --names a --out x", "--names has 1 for 2 runs"),
+        ("combine runs/twice runs/scenes --out x", "--views one, or give --eval-transform stretch"),
         ("combine runs/kinds runs/scenes --out both", "Give another --out, or --overwrite"),
         ("evaluate both --data .", "'both/classification.keras' or 'both/segmentation.keras'"),
         ("serve both", "give 'both/classification.keras' or"),

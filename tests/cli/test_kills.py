@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests import processes
 from tests.cli.helpers import TRAIN, color_photos, outcome_of, save_tiny, sums
@@ -18,6 +19,7 @@ SLOW = pytest.mark.slow
 COMPILED = [SLOW, pytest.mark.backends("tensorflow", "jax")]
 EVERYWHERE = [SLOW, pytest.mark.every_backend]
 CACHED = "--epochs 4 --coverage 0.8 --cache 16 --reader"
+EOMT = "--labels masks --recipe from_scratch_tiny --head eomt --epochs 12"
 ON_TORCH = [SLOW, pytest.mark.backends("torch")]
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
@@ -58,6 +60,10 @@ def finished(folder: Path, exported: bool) -> list[np.ndarray]:
 
 def prepare(folder: Path) -> Path:
     color_photos(folder / "photos", 20)
+    for photo in (folder / "photos").rglob("*.jpg"):
+        mask = folder / "masks" / photo.parent.name / f"{photo.stem}.png"
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.tri(20, 24, int(photo.stem), dtype="uint8")).save(mask)
     save_tiny(folder / "teacher.keras")
     (folder / "run.txt").write_text("mine")
     return folder
@@ -70,6 +76,7 @@ def prepare(folder: Path) -> Path:
         pytest.param("--epochs 12", 50, marks=COMPILED),
         pytest.param("--epochs 12 --teacher teacher.keras", 5, marks=SLOW),
         pytest.param("--epochs 12 --reader grain", 20, marks=ON_TORCH),
+        pytest.param(EOMT, 10, marks=EVERYWHERE),
         pytest.param(f"{CACHED} tensorflow", 30, marks=EVERYWHERE),
         pytest.param(f"{CACHED} grain", 30, marks=EVERYWHERE),
     ],

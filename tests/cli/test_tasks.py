@@ -87,13 +87,14 @@ def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_export")  # tests/exporting has one
-def test_from_masks_to_maps(command: Command) -> None:
+@pytest.mark.parametrize("head", ["linear", pytest.param("eomt", marks=pytest.mark.thorough)])
+def test_from_masks_to_maps(head: str, command: Command) -> None:
     scenes(Path.cwd(), 16)
     with Image.open("masks/a/0.png") as first:  # the colors of all
         palette = Image.fromarray(np.asarray(first), "P")
     palette.putpalette([0, 0, 200, 0, 200, 0, 90, 90, 90] + 759 * [0])
     palette.save("masks/a/0.png")
-    small = "--recipe from_scratch_tiny --image-size 32 --steps 4"
+    small = f"--recipe from_scratch_tiny --head {head} --image-size 32 --steps 4"
     command(f"train --data photos --labels masks {small} --out run")
     report = json.loads(Path("run/report.json").read_text())
     assert report["report"]["task"]["names"] == ["sky", "tree", "road"]
@@ -106,6 +107,7 @@ def test_from_masks_to_maps(command: Command) -> None:
     files = sorted(Path("maps").rglob("*.png"))
     assert len(files) == 16
     model = keras_vit.load("run")
+    assert model.head_kind == head
     splits = data.load("photos", labels="masks", val_fraction=None)["all"]
     _, ours = keras_vit.evaluation.predict_split(model, splits)
     with Image.open(f"maps/{splits.files[0]}") as answer:
@@ -128,10 +130,13 @@ def test_from_masks_to_maps(command: Command) -> None:
     told = command("predict run photos --maps two --batch-size 1", status=2)
     assert "0.png would be that of another image" in told
     Path("photos/a/0.jpg").unlink()
+    printed = command("train --data photos --labels masks --weights run --epochs 1 --out again")
+    assert f"recipe {head}_pixels: " in printed
+    frozen = "by the recipe linear_pixels" if head == "linear" else "pass the encoder's own blocks"
     for words, message in (
         ("--coverage 0.9", "segmentation has neither"),
         ("--held-out 0.2", "--held-out 0.2 keeps"),
-        ("--weights run --freeze-backbone --recipe finetune_small", "by the recipe linear_pixels"),
+        ("--weights run --freeze-backbone --recipe finetune_small", frozen),
         ("--weights run --recipe measured", "that is for one class per image"),
     ):
         wrong = f"train --data photos --labels masks --out b {words}"

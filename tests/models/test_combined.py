@@ -91,6 +91,7 @@ def of_another_weight(one: Any) -> Any:
         (lambda one: bank.fresh(task=SCENES, map_head="eomt"), "an EoMT head.*linear", "stretch"),
         (lambda one: one.with_token_merging(2), "with_token_merging.0.", "stretch"),
         (lambda one: one.copy(), "views='flip'.*leaves views out", {"views": "flip"}),
+        (lambda one: bank.fresh(), "'flip' and None. Train with views='one' in", {"views": "flip"}),
         (lambda one: one.with_classifier(task=SCENES), "border of images out", "crop"),
     ],
 )
@@ -105,3 +106,14 @@ def test_names(names: tuple[str, ...]) -> None:
     model = bank.tiny()
     refused("another model|not the name of|another name", combine, dict.fromkeys(names, model))
     refused(re.escape("called a_top_probabilities"), combine, {"a_top": model, "a": model})
+
+
+@pytest.mark.backends("torch")
+def test_torch_traces_it() -> None:
+    import torch
+
+    both, images = combine(heads_of()), torch.as_tensor(IMAGES)
+    both.trainable = False
+    traced = torch.jit.trace(both, images, strict=False)  # outputs are a list
+    for one, other in zip(traced(images), both(images), strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-6)

@@ -69,11 +69,12 @@ def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def test_sizes_that_follow_from_the_encoder() -> None:
-    for width, depth, patch, blocks, steps in (
-        (384, 12, 16, 3, 2), (1024, 24, 14, 4, 1), (1536, 40, 32, 5, 3), (192, 2, 4, 2, 1),
+    for width, depth, patch, classes, *sizes in (
+        (384, 12, 16, 150, 3, 2, 100), (1024, 24, 14, 21, 4, 1, 42), (1536, 40, 32, 50, 5, 3, 100),
+        (192, 2, 4, 2, 2, 1, 10),
     ):  # fmt: skip
-        head = EoMTHead().resolved(width, depth, 150, (patch, patch))
-        assert (head.blocks, head.upscale_blocks) == (blocks, steps)
+        head = EoMTHead().resolved(width, depth, classes, (patch, patch))
+        assert [head.blocks, head.upscale_blocks, head.queries] == sizes
         assert map_head_of(head.get_config()) == head
     small, large = (DPTHead().resolved(*sizes) for sizes in ((384, 12, 1), (1024, 24, 5)))
     assert (small.width, small.channels) == (64, (48, 96, 192, 384))
