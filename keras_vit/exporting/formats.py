@@ -100,21 +100,14 @@ def export(
     | `"coreml"` | a `.mlpackage` folder | Core ML, on macOS and iOS |
     | `"html"` | a `.html` file, or a folder for a web server | the page itself, in a browser |
 
-    The page opens by a double click, without a server or a network, and answers images as
-    `keras_vit.predict` does: https://github.com/microsoft/onnxruntime runs the model in it. A path
-    without a suffix, such as `"flowers"`, makes a folder of it, for a web server: browsers install
-    it, and open it offline after the first visit.
+    The page opens without a server or a network; a path without a suffix, such as `"flowers"`,
+    makes a folder of it, for a web server.
 
-    The SavedModel alone also takes `contents`, the bytes of JPEG or PNG files, strings `(batch,)`,
-    in its signature `serving_default`: decoding, resizing and normalizing are in the graph. Its
-    `images` may have any size (those of `image_size` are taken as they are, as by the other
-    formats), and its integers are names: `top_classes` and `grade`, and `labels` with empty texts
-    for those that are not predicted; the other formats take images of `image_size` and return the
-    numbers of the names, int32. It also returns `valid`: bool `(batch,)`, False for a file of
-    another kind, as BMP, GIF and WebP are, or that cannot be decoded: its probabilities are 0, its
-    values NaN and its names empty, and the rest of the batch is served. Files have one, three or
-    four channels: of a model of 2, 4 or 5, the SavedModel does not have the signature that reads
-    them.
+    The SavedModel also takes `contents`, the bytes of JPEG or PNG files, strings `(batch,)`, in its
+    signature `serving_default` (of a model of 1 or 3 channels), and resizes `images` of any size.
+    Its integers are names, empty for `labels` that are not predicted, and `valid`, bool `(batch,)`,
+    is False for a file of another kind, as BMP, GIF and WebP are, or that cannot be decoded: its
+    probabilities are 0, its values NaN and its names empty.
 
     A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
     `"executorch"` and `"coreml"`, TensorFlow all others.
