@@ -167,15 +167,18 @@ def _export(options: ExportOptions) -> None:
     if compared:
         print_text(in_options(str(compared), "export"))
     # Exported features, and models of other channels, are for the program that reads them.
-    if not row.runs_here:
+    if options.debug or not row.runs_here:
         print_next("check", out)
     elif model.num_classes and (model.channels in (1, 3) or model.eval_transform.bands):
         print_next("predict", out, "tile.tif" if model.eval_transform.bands else "photo.jpg")
 
 
 def _check(options: CheckOptions) -> int:
-    result = check(options.file)
+    result = check(options.file, options.engine)
     print_text(result)
+    is_folder = result.contract.format in FOLDERS
+    if result.is_whole and not (result.ok or result.features or is_folder):
+        print_text("to see which block differs first: keras-vit export MODEL --debug, then check")
     return 0 if result.ok else 1
 
 

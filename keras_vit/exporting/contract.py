@@ -55,6 +55,7 @@ class Contract:
         version: Of the package that wrote the file.
         tasks: Of a model with several heads, the name and the task of each, and no `task`: the
             names of its outputs begin with that of the head.
+        features: Of a debug export, the names of its further outputs, in the order of the data.
         prefix: In the contract of one of several heads (`heads`), what its outputs begin with.
     """
 
@@ -72,6 +73,7 @@ class Contract:
     seen_images: SeenImages | None = None
     version: str = __version__
     tasks: tuple[tuple[str, Task], ...] = ()
+    features: tuple[str, ...] = ()
     prefix: str = ""
 
     @property
@@ -106,6 +108,11 @@ class Contract:
         return (*self.answers, *self.outputs[-1:] * self.novelty)
 
     @property
+    def returned(self) -> tuple[str, ...]:
+        """The names of all that it returns, `outputs` and `features`."""
+        return (*self.outputs, *self.features)
+
+    @property
     def answer_shape(self) -> tuple[int, ...]:
         """The shape of the first output for one image."""
         return self.raw_shape if self.task is None else self.task.answer_shape(self.image_size)
@@ -134,7 +141,9 @@ class Contract:
         }
         values = {**vars(self), **written}
         del values["prefix"], values["tasks"]
-        if self.tasks:  # a file of one task has the text that it always had
+        if not self.features:  # earlier versions read the text that files always had
+            del values["features"]
+        if self.tasks:
             values["tasks"] = [[name, task.get_config()] for name, task in self.tasks]
         return json.dumps(values)
 
@@ -151,6 +160,7 @@ class Contract:
                 values["task"] = tasks.get(values["task"])
             heads = [(str(name), tasks.get(task)) for name, task in values.get("tasks", ())]
             values["tasks"] = tuple(heads)
+            values["features"] = tuple(map(str, values.get("features", ())))
             values["raw_shape"] = tuple(map(int, values.get("raw_shape", ())))
             values["image_size"] = tuple(map(int, values["image_size"]))
             values["evaluation"] = EvalTransform.of(values.get("evaluation"))
@@ -169,7 +179,7 @@ class Contract:
                 raise ValueError("it has one task and several")
             if not all(HEAD_NAME.fullmatch(name) for name, _ in heads):
                 raise ValueError("a head does not have a name")
-            if len({*contract.outputs}) < len(contract.outputs):
+            if len({*contract.returned}) < len(contract.returned):
                 raise ValueError("several outputs have one name")
             return contract
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

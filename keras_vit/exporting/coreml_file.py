@@ -32,11 +32,6 @@ def write(
     and computes in float32: float16, Core ML's default, moves a ViT's answers. int8 is weights in
     eight bits with a scale per output.
     """
-    if getattr(model, "token_merging", 0):
-        raise ValueError(
-            "Core ML does not have the stable sort of token merging: give "
-            "model.with_token_merging(0)."
-        )
     import torch
 
     example = torch.zeros((1, *contract.image_size, contract.channels))
@@ -53,7 +48,7 @@ def write(
                 program.graph.erase_node(node)
         package = coremltools.convert(
             program,
-            outputs=[coremltools.TensorType(name) for name in contract.outputs],
+            outputs=[coremltools.TensorType(name) for name in contract.returned],
             convert_to="mlprogram",
             compute_precision=coremltools.precision.FLOAT32,
             minimum_deployment_target=coremltools.target.iOS16,

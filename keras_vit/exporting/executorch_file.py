@@ -28,11 +28,6 @@ def write(
     would keep XNNPACK from planning its memory. int8 is that of dense layers: weights with a scale
     per output, and inputs quantized image by image.
     """
-    if getattr(model, "token_merging", 0):
-        raise ValueError(
-            "ExecuTorch does not have the stable sort of token merging: give "
-            "model.with_token_merging(0)."
-        )
     import torch
 
     with quietly():
@@ -57,7 +52,7 @@ def answers_module(model: ImageModel, contract: Contract) -> Any:
         # As in `torch_file`: the graph holds the weights as constants.
         def forward(self, images: Any) -> tuple[Any, ...]:
             named = named_answers(model, model(images, training=False), contract.top_k)
-            return tuple(named[name] for name in contract.outputs)
+            return tuple(named[name] for name in contract.returned)
 
     return Answers()
 
@@ -108,7 +103,7 @@ def runner(
     """Return a function from pixels of a dtype to the named outputs."""
     import torch
 
-    names = read_contract(path).outputs
+    names = read_contract(path).returned
     with quietly():
         from executorch.runtime import Runtime, Verification
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from keras_vit._base.errors import check_positive
 from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.failure import engine_errors
 from keras_vit.exporting.format_table import FORMATS, row_of
 from keras_vit.models.answers import several_tasks
 from keras_vit.models.combined import Head
 from keras_vit.tasks import Task
 from keras_vit.trainer.pixel_ranges import check_pixels
 from keras_vit.weights import load
-from keras_vit.weights.checkpoint_error import CheckpointError, reason
+from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.checkpoint_file import holds_weights
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit.weights.folders.folder_writer import folder_layout
@@ -188,10 +189,8 @@ def load_exported(path: str | os.PathLike[str]) -> ExportedModel:
     row = row_of(contract.format)
     row.require(row.runs_with)
     row.require_system(path)
-    try:
+    with engine_errors(f"{path} is damaged"):
         run = row.implementation().runner(path, contract.measured, "float32")
-    except Exception as error:  # every engine has errors of its own
-        raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
     return ExportedModel(path, contract, run)
 
 
@@ -244,17 +243,14 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
             "writes them."
         )
     row = row_of(name)
-    row.require(row.runs_with[:1])
-    try:
-        contract = row.implementation().read_contract(path)
-    except KeyError as error:
-        raise CheckpointError(f"{path} was not exported by this package.") from error
-    except (ImportError, MemoryError, CheckpointError):
-        raise
-    except Exception as error:  # every engine has errors of its own
-        raise CheckpointError(
-            f"{path} is damaged, or was not exported by this package: {reason(error)}"
-        ) from error
+    with engine_errors(f"{path} is damaged, or was not exported by this package"):
+        try:
+            contract = row.implementation().read_contract(path)
+        except KeyError as error:
+            raise CheckpointError(f"{path} was not exported by this package.") from error
+        except ImportError:
+            row.require(row.runs_with)  # says how to install it
+            raise
     if contract.format != name:
         raise CheckpointError(f"{path} says that it is {contract.format!r}, and is {name!r}.")
     return contract

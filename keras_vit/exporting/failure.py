@@ -1,8 +1,12 @@
-"""Why an export failed, without the parts of an error that only the writers of engines can use."""
+"""Why an engine failed, without the parts of an error that only its writers can use."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from keras_vit.weights.checkpoint_error import CheckpointError, reason
 
 # Reasons are shown to users: a page, not a book.
 LONGEST = 2000
@@ -31,3 +35,14 @@ def failure_reason(error: BaseException) -> str:
     is_ours = type(error) in (RuntimeError, ValueError) and message
     kind = type(error).__name__
     return message if is_ours or message.startswith(f"{kind}: ") else f"{kind}: {message}"
+
+
+@contextmanager
+def engine_errors(what: str) -> Iterator[None]:
+    """Makes a `CheckpointError` of what an engine raises: every one has errors of its own."""
+    try:
+        yield
+    except (ImportError, MemoryError, CheckpointError):
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{what}: {reason(error)}") from error

@@ -34,6 +34,7 @@ class Format:
         quantizations: How its weights are stored in fewer bits, the smallest first.
         only_on: The system that alone runs it, of Python's names; empty for every one.
         in_folder: Patterns of its files where a path without a suffix makes a folder of it.
+        sorts: Whether it has the stable sort of token merging.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Format:
     quantizations: tuple[str, ...] = QUANTIZATIONS
     only_on: str = ""
     in_folder: tuple[str, ...] = ()
+    sorts: bool = True
 
     def implementation(self) -> ModuleType:
         """Return the module that writes, reads and runs it."""
@@ -163,6 +165,7 @@ FORMATS = {
         "executorch",
         int8_with=("torchao",),
         quantizations=("int8",),
+        sorts=False,
     ),
     "coreml": Format(
         "Core ML",
@@ -179,6 +182,7 @@ FORMATS = {
         ),
         quantizations=("int8",),
         only_on="darwin",
+        sorts=False,
     ),
 }
 

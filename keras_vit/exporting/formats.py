@@ -22,6 +22,7 @@ from keras_vit.evaluation.prediction import check_takes_pixels
 from keras_vit.exporting import page_file
 from keras_vit.exporting.agreement import check_images
 from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.debug_features import feature_model, feature_tensors
 from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.failure import failure_reason
 from keras_vit.exporting.format_table import FORMATS, Format, check_format
@@ -57,6 +58,7 @@ def export(
     max_pixels: int = MAX_PIXELS,
     runtime: str | os.PathLike[str] | None = None,
     card: Mapping[str, str] | None = None,
+    debug: bool = False,
     overwrite: bool = False,
 ) -> Path:
     """Writes a model as a file that runs without keras_vit.
@@ -98,21 +100,14 @@ def export(
     | `"coreml"` | a `.mlpackage` folder | Core ML, on macOS and iOS |
     | `"html"` | a `.html` file, or a folder for a web server | the page itself, in a browser |
 
-    The page opens by a double click, without a server or a network, and answers images as
-    `keras_vit.predict` does: https://github.com/microsoft/onnxruntime runs the model in it. A path
-    without a suffix, such as `"flowers"`, makes a folder of it, for a web server: browsers install
-    it, and open it offline after the first visit.
+    The page opens without a server or a network; a path without a suffix, such as `"flowers"`,
+    makes a folder of it, for a web server.
 
-    The SavedModel alone also takes `contents`, the bytes of JPEG or PNG files, strings `(batch,)`,
-    in its signature `serving_default`: decoding, resizing and normalizing are in the graph. Its
-    `images` may have any size (those of `image_size` are taken as they are, as by the other
-    formats), and its integers are names: `top_classes` and `grade`, and `labels` with empty texts
-    for those that are not predicted; the other formats take images of `image_size` and return the
-    numbers of the names, int32. It also returns `valid`: bool `(batch,)`, False for a file of
-    another kind, as BMP, GIF and WebP are, or that cannot be decoded: its probabilities are 0, its
-    values NaN and its names empty, and the rest of the batch is served. Files have one, three or
-    four channels: of a model of 2, 4 or 5, the SavedModel does not have the signature that reads
-    them.
+    The SavedModel also takes `contents`, the bytes of JPEG or PNG files, strings `(batch,)`, in its
+    signature `serving_default` (of a model of 1 or 3 channels), and resizes `images` of any size.
+    Its integers are names, empty for `labels` that are not predicted, and `valid`, bool `(batch,)`,
+    is False for a file of another kind, as BMP, GIF and WebP are, or that cannot be decoded: its
+    probabilities are 0, its values NaN and its names empty.
 
     A backend that cannot write a format leaves it to a second process: torch writes `"torch"`,
     `"executorch"` and `"coreml"`, TensorFlow all others.
@@ -138,6 +133,9 @@ def export(
             Keras's cache, into which its files are downloaded once.
         card: Of format `"html"`: lines of the page's model card, such as
             `{"data": "2,250 flowers", "license": "CC BY 4.0"}`.
+        debug: Also return the features of the model, block by block, by which
+            `keras_vit.exporting.check` names the first block that an engine computes otherwise; for
+            a model with one head and one view, in every format but `"html"`.
         overwrite: Replace a model that was exported there; never other files.
 
     Returns:
@@ -171,6 +169,11 @@ def export(
     check_positive(top_k=top_k, max_pixels=max_pixels)
     _check_quantization(model)
     check_takes_pixels(model)
+    if not row.sorts and getattr(model, "token_merging", False):
+        raise ValueError(
+            f"{row.name} does not have the stable sort of token merging: give "
+            "model.with_token_merging(0)."
+        )
     heads = _heads(model, class_names)
     task = None if heads else _task(model, class_names)
     size = _image_size(model, image_size)
@@ -189,6 +192,7 @@ def export(
         novelty=model.novelty is not None,
         statistics=own_statistics(model),
         seen_images=model.seen_images,
+        features=_features(model, format) if debug else (),
     )
     _check_calibration(calibration, contract)
     check_target(path, row, overwrite)
@@ -198,6 +202,18 @@ def export(
         if engine:
             page_file.finish(place, path.stem, engine, card or {})
     return path
+
+
+def _features(model: Any, format: str) -> tuple[str, ...]:
+    """Return the names of the features of a debug export."""
+    views = model.eval_transform.views or "one"
+    if format == "html" or hasattr(model, "heads") or views != "one":
+        raise ValueError(
+            "debug=True is for another format than 'html', of a model with one head that sees one "
+            f"view of an image: format={format!r}, {len(getattr(model, 'heads', (1,)))} heads, "
+            f"views={views!r}. Export it without debug, or change these."
+        )
+    return tuple(feature_tensors(model))
 
 
 def _page_engine(
@@ -290,6 +306,9 @@ def _write(
         named = dict(zip(contract.answers, outputs, strict=True))
         if novel is not None:
             named[NOVELTY] = model.novelty.scores(novel.predict(images, verbose=0))
+        if contract.features:
+            features = feature_model(model).predict(images, verbose=0)
+            named |= {name: features[name] for name in contract.features}
         return named
 
     images = check_images(contract.image_size, contract.channels, contract.statistics)

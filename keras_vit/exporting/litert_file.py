@@ -6,6 +6,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,8 +60,15 @@ def runner(
     """Return a function from pixels of a dtype to the named outputs."""
     from ai_edge_litert.interpreter import Interpreter
 
+    return interpreted(Interpreter, path, outputs, dtype)
+
+
+def interpreted(
+    make: Callable[..., Any], path: Path, outputs: Sequence[str], dtype: str
+) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return what `runner` does, by LiteRT's `Interpreter` or TensorFlow's."""
     # Its own default is one thread.
-    interpreter = Interpreter(str(path), num_threads=available_processors())
+    interpreter = make(str(path), num_threads=available_processors())
     name = PIXELS if dtype == "float32" else IMAGES
     signature = interpreter.get_signature_runner(name)
     size = interpreter.get_input_details()[0]["shape"][1:]

@@ -101,16 +101,23 @@ def read_proof(path: Path) -> tuple[str | None, str]:
 
 
 def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
+    path: Path, outputs: Sequence[str], dtype: str = "uint8", precision: str = "f32"
 ) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Return a function from pixels of a dtype to the named outputs, computed in float32."""
+    """Return a function from pixels of a dtype to the named outputs, computed in float32.
+
+    An ONNX file will do for the folder. By itself OpenVINO computes in `precision="bf16"` on
+    processors that have it.
+    """
     openvino = quietly_imported()
-    model = openvino.Core().read_model(path / MODEL_FILES[0])
+    core = openvino.Core()
+    if precision.upper() not in ("F32", *core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")):
+        raise ValueError(f"this processor does not compute in {precision}")
+    model = core.read_model(path / MODEL_FILES[0] if path.is_dir() else path)
     if dtype == "float32":  # the graph casts its input to float32 at once: nothing else changes
         model.inputs[0].get_node().set_element_type(openvino.Type.f32)
         model.validate_nodes_and_infer_types()
-    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(model, "CPU", options)
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    compiled = core.compile_model(model, "CPU", options)
 
     def run(images: np.ndarray) -> list[np.ndarray]:
         # A copy: the array that it returns is its own memory, which the next images overwrite.

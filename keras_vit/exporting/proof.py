@@ -43,8 +43,7 @@ class Proof:
     Attributes:
         files: Bytes of image files, for files that read such.
         pixels: Further images of the contract's size and dtype.
-        expected: By output, the model's answers to `files` and then `pixels`, as `thinned` returns
-            them.
+        expected: By output, the model's answers to `files` and then `pixels`, `as_stored`.
         tolerance: By output, the largest difference, as a part of the answers' scale.
         steady: For each image, whether the file decides as the model did, and is sure enough of it
             for other machines to do so, too.
@@ -70,7 +69,7 @@ class Proof:
         images = check_images(contract.image_size, contract.channels, contract.statistics)
         proof = cls(files, images[: IMAGES - len(files)], {})
         pixels = np.concatenate([*proof.prepared(contract), proof.pixels.astype("float32")])
-        expected = {name: thinned(rows) for name, rows in answer(pixels).items()}
+        expected = {name: as_stored(name, rows, contract) for name, rows in answer(pixels).items()}
         return cls(files, proof.pixels, expected, dict.fromkeys(expected, 0.0), (False,) * IMAGES)
 
     def prepared(self, contract: Contract) -> list[np.ndarray]:
@@ -165,13 +164,13 @@ class Proof:
             is_whole = seal == _seal(values, rest)
             files = tuple(base64.b64decode(content) for content in values["files"])
             shape = (IMAGES - len(files), *contract.image_size, contract.channels)
-            names = contract.measured
             sizes = {head.outputs[0]: head.answer_shape[-1] for head in contract.heads}
             expected = {}
-            for name in names:
+            for name in (names := (*contract.measured, *contract.features)):
                 packed, of = values["expected"][name]
-                if of[0] != IMAGES or math.prod(of) > IMAGES * max(MOST_VALUES, sizes.get(name, 1)):
-                    raise ValueError(f"{name} {of} is not of {IMAGES} images")
+                images = 2 if name in contract.features else IMAGES
+                if of[0] != images or math.prod(of) > IMAGES * max(MOST_VALUES, sizes.get(name, 1)):
+                    raise ValueError(f"{name} {of} is not of {images} images")
                 expected[name] = _unpacked(packed, tuple(map(int, of)), "float32")
             tolerance = {name: float(values["tolerance"][name]) for name in names}
             pixels, steady = _unpacked(values["pixels"], shape, contract.dtype), values["steady"]
@@ -189,6 +188,7 @@ def run_proof(
     contract: Contract,
     proof: Proof,
     run: Callable[[np.ndarray], list[np.ndarray]] | None = None,
+    runner: Callable[..., Callable[[np.ndarray], list[np.ndarray]]] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return what a file answers to the images of a proof, in its own engine.
 
@@ -197,23 +197,30 @@ def run_proof(
         contract: Of the file.
         proof: Its images.
         run: What runs pixels of the contract's dtype; None to make it.
+        runner: Of another engine, as a format has it; None for the format's own.
     """
     implementation = row_of(contract.format).implementation()
+    runner = runner or implementation.runner
     names = [*proof.expected]
     parts = []
     if proof.files:
         if hasattr(implementation, "file_runner"):  # it decodes and resizes them itself
             parts.append(implementation.file_runner(path, names)(proof.files))
         else:
-            prepared = implementation.runner(path, names, "float32")
+            prepared = runner(path, names, "float32")
             parts += [prepared(batch) for batch in proof.prepared(contract)]
-    parts.append((run or implementation.runner(path, names, contract.dtype))(proof.pixels))
+    parts.append((run or runner(path, names, contract.dtype))(proof.pixels))
     joined = (np.concatenate(rows) for rows in zip(*parts, strict=True))
-    return {name: thinned(rows) for name, rows in zip(names, joined, strict=True)}
+    return {name: as_stored(name, rows, contract) for name, rows in zip(names, joined, strict=True)}
 
 
-def thinned(outputs: np.ndarray) -> np.ndarray:
-    """Return answers; of maps and tokens, `(images, places, size)` at evenly spaced places."""
+def as_stored(name: str, outputs: np.ndarray, contract: Contract) -> np.ndarray:
+    """Return an output as a proof has it.
+
+    Of maps and tokens, `(images, places, size)` at evenly spaced places; of features, those of the
+    first and the last image: where there are files, the first image is a file, the last never.
+    """
+    outputs = outputs[[0, -1]] if name in contract.features else outputs
     if outputs.ndim < 3:
         return outputs
     rows = outputs.reshape(len(outputs), -1, outputs.shape[-1])

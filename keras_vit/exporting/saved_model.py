@@ -38,7 +38,7 @@ def write(
             for head in contract.heads
             for name in head.outputs
         }
-        return {**named, "valid": valid}
+        return {**named, **{name: answers[name] for name in contract.features}, "valid": valid}
 
     def prepare(image: Any) -> Any:
         return evaluation_image(image, size, contract.evaluation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.exporting.agreement import check_agreement, check_novelty
+from keras_vit.exporting.agreement import check_agreement
 from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.debug_features import written_model
 from keras_vit.exporting.failure import failure_reason
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.exporting.proof import PROOF_FILE, Proof, run_proof
-from keras_vit.models.answers import NOVELTY
-from keras_vit.models.scoring import scoring_model
 
 # What the process reads, in the folder that it is given.
 MODEL_FILE, CONTRACT_FILE, CHECK_FILE = "model.keras", "contract.json", "check.npz"
@@ -46,19 +45,16 @@ def write_and_check(
         RuntimeError: It does not predict what the model does, or cannot be written.
     """
     implementation = FORMATS[contract.format].implementation()
-    implementation.write(scoring_model(model), path, contract, arrays.get("calibration"))
-    run, images = implementation.runner(path, contract.measured, contract.dtype), arrays["images"]
-    for i, head in enumerate(contract.heads):
-        of_head = partial(_output, run, i)
-        check_agreement(of_head, images, arrays[contract.answers[i]], head)
-    if contract.novelty:
-        check_novelty(partial(_output, run, -1), images, arrays[NOVELTY], contract)
+    written = written_model(model, debug=bool(contract.features))
+    implementation.write(written, path, contract, arrays.get("calibration"))
+    run, images = implementation.runner(path, [*proof.expected], contract.dtype), arrays["images"]
+    # Of each head, and the novelty at last.
+    for i, name in enumerate(contract.measured):
+        part = (*contract.heads, contract)[i]
+        output = partial(lambda i, x: run(x)[i], i)
+        check_agreement(name, output, images, arrays[name], part)
     proof = proof.measured(run_proof(path, contract, proof, run), contract)
     implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
-
-
-def _output(run: Callable[..., list[np.ndarray]], i: int, images: np.ndarray) -> np.ndarray:
-    return run(images)[i]
 
 
 def main(folder: Path, path: Path) -> None:

@@ -16,6 +16,7 @@ OF_LOGITS = (None, "linear")
 RAW_OUTPUTS = "outputs"
 # And how far an image is from the training images, where a model has a score of it.
 NOVELTY = "novelty"
+ANSWERS = "answers"  # beside features, where outputs are a dictionary
 
 
 def task_of(model: keras.Model) -> Task:
@@ -92,8 +93,12 @@ def named_answers(model: keras.Model, outputs: Any, top_k: int = 5) -> dict[str,
     """Return the named tensors of an exported file, by `keras.ops`, the one of `answers_of` first.
 
     Without a task, the outputs as they are. With a novelty beside the outputs, it is the last one.
-    Of a model with several heads, each head's, their names behind that of the head.
+    Of a model with several heads, each head's, their names behind that of the head. Of a dictionary
+    with `ANSWERS` those, and the rest as it is.
     """
+    if isinstance(outputs, dict):
+        rest = dict(outputs)
+        return named_answers(model, rest.pop(ANSWERS), top_k) | rest
     if heads := getattr(model, "heads", ()):
         named: dict[str, Any] = {}
         for head, of_head in zip(heads, outputs, strict=True):

@@ -65,6 +65,11 @@ class ExportOptions:
         "Triton serves it",
         False,
     )
+    debug: bool = in_run(
+        "also return the features of each block, by which keras-vit check names the first one that "
+        "an engine computes otherwise",
+        False,
+    )
     overwrite: bool = in_run("replace the earlier export in --out", False)
 
 

@@ -34,15 +34,13 @@ class Tensor:
 
     Attributes:
         datatype: Of the protocol.
-        shape: For one image; None for that of the model's pixels.
-        read: From the flat data and the shape of all images to what an `Upload` has for each.
-        unpack: The same of the bytes of a tensor in binary.
+        dtype: Of pixels in binary; empty for image files.
+        check: From pixels `(images, ...)` to what an `Upload` has for each.
     """
 
     datatype: str
-    shape: tuple[int, ...] | None
-    read: Callable[[list[Any], tuple[int, ...]], list[Contents]]
-    unpack: Callable[[bytes, tuple[int, ...]], list[Contents]]
+    dtype: str = ""
+    check: Callable[[np.ndarray], list[Contents]] = list
 
 
 @dataclass(frozen=True)
@@ -55,49 +53,27 @@ class InferRequest:
     binary: frozenset[str] = frozenset()
 
 
-def _files(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
-    if not all(isinstance(text, str) for text in data):
-        raise ValueError("of BYTES has something that is not a text in base64")
-    return [decoded(text) for text in data]
-
-
-def _packed_files(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
+def _packed_files(data: bytes, count: int) -> list[Contents]:
     files: list[Contents] = []
     while data:
         end = 4 + int.from_bytes(data[:4], "little")
-        if len(data) < end or len(files) == shape[0]:
+        if len(data) < end or len(files) == count:
             raise ValueError("of BYTES in binary is not a length of four bytes and a file, each")
         files.append(data[4:end])
         data = data[end:]
-    if len(files) != shape[0]:
-        raise ValueError(f"of BYTES in binary has {len(files)} files, and its shape {shape[0]}")
+    if len(files) != count:
+        raise ValueError(f"of BYTES in binary has {len(files)} files, and its shape {count}")
     return files
 
 
-def _packed_levels(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
-    return list(_packed(data, shape, "u1"))
-
-
-def _packed_pixels(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
-    return [_in_range(image) for image in _packed(data, shape, "<f4")]
-
-
-def _packed(data: bytes, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    most = math.prod(shape) * np.dtype(dtype).itemsize
-    if len(data) != most:
-        raise ValueError(f"has {len(data):,} bytes in binary, and its shape {most:,}")
-    return np.frombuffer(data, dtype).astype("float32").reshape(shape)
-
-
-def _levels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
-    images = _numbers(data, shape)
+def _levels(images: np.ndarray) -> list[Contents]:
     if not ((images >= 0) & (images <= 255) & (images == np.trunc(images))).all():
         raise ValueError("of UINT8 has something that is not an integer from 0 to 255")
     return list(images)
 
 
-def _pixels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
-    return [_in_range(image) for image in _numbers(data, shape)]
+def _pixels(images: np.ndarray) -> list[Contents]:
+    return [_in_range(image) for image in images]
 
 
 def _in_range(image: np.ndarray) -> Contents:
@@ -109,19 +85,19 @@ def _in_range(image: np.ndarray) -> Contents:
     return image
 
 
-def _numbers(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+def _numbers(data: list[Any]) -> np.ndarray:
     # NumPy would make numbers of texts, and a text of many characters as wide an array of them.
     try:
-        return np.frombuffer(array("d", data)).astype("float32").reshape(shape)
+        return np.frombuffer(array("d", data))
     except (TypeError, OverflowError) as error:
         raise ValueError(f"has something that is not a number: {error}") from error
 
 
 # By the names that exported files have for the same.
 INPUTS = {
-    "contents": Tensor("BYTES", (), _files, _packed_files),
-    "images": Tensor("UINT8", None, _levels, _packed_levels),
-    "pixels": Tensor("FP32", None, _pixels, _packed_pixels),
+    "contents": Tensor("BYTES"),
+    "images": Tensor("UINT8", "u1", _levels),
+    "pixels": Tensor("FP32", "<f4", _pixels),
 }
 
 
@@ -159,8 +135,7 @@ def _row(name: str, datatype: str, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _shape(tensor: Tensor, model: ServedModel) -> tuple[int, ...]:
-    pixels = (*model.image_size, model.channels)
-    return pixels if tensor.shape is None else tensor.shape
+    return (*model.image_size, model.channels) if tensor.dtype else ()
 
 
 def read_infer(
@@ -244,10 +219,21 @@ def _contents_of(
     if size is not None:
         if data is not None or type(size) is not int or size != len(tail):
             raise ValueError(f"has the binary_data_size {short(size)}, and {len(tail):,} follow")
-        return tensor.unpack(tail, shape)
-    if not isinstance(data, list) or len(data) != math.prod(shape):
+        if not tensor.dtype:
+            return _packed_files(tail, shape[0])
+        most = math.prod(shape) * np.dtype(tensor.dtype).itemsize
+        if size != most:
+            raise ValueError(f"has {size:,} bytes in binary, and its shape {most:,}")
+        values = np.frombuffer(tail, tensor.dtype)
+    elif not isinstance(data, list) or len(data) != math.prod(shape):
         raise ValueError(f"is not a flat list of {math.prod(shape)} values, by rows")
-    return tensor.read(data, shape)
+    elif not tensor.dtype:
+        if not all(isinstance(text, str) for text in data):
+            raise ValueError("of BYTES has something that is not a text in base64")
+        return [decoded(text) for text in data]
+    else:
+        values = _numbers(data)
+    return tensor.check(values.astype("float32").reshape(shape))
 
 
 def _is_shape(shape: Any) -> bool:

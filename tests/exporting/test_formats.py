@@ -21,8 +21,16 @@ from sklearn.metrics import accuracy_score
 import keras_vit
 from keras_vit import data
 from keras_vit.data import EvalTransform, read_image
-from keras_vit.exporting import FORMATS, ExportedModel, check, load_exported, peer_folder, smallest
-from keras_vit.exporting.agreement import check_agreement, check_images, check_novelty
+from keras_vit.exporting import (
+    FORMATS,
+    ExportedModel,
+    check,
+    load_exported,
+    other_engines,
+    peer_folder,
+    smallest,
+)
+from keras_vit.exporting.agreement import check_agreement, check_images
 from keras_vit.exporting.comparison import Comparison, calibration_images, compare, size_of
 from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import read_contract
@@ -125,8 +133,8 @@ def test_a_core_ml_package(artifacts: Artifacts, tmp_path: Path, command: Comman
     for line in (f"predict {file.path} {tmp_path}/a.png", f"serve {file.path}", export):
         assert "which only macOS and iOS have" in command(line, status=2)
     assert "Check it on a Mac, too" in command("check", file.path)
-    write_package, merging = FORMATS["coreml"].implementation().write, artifacts.model("merging")
-    refused("stable sort", write_package, merging, tmp_path, file.contract)
+    merging, package = artifacts.model("merging"), tmp_path / "merging.mlpackage"
+    refused("Core ML does not have the stable sort", keras_vit.export, merging, package)
 
 
 @pytest.mark.usefixtures("here")
@@ -223,6 +231,7 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path, digits: Any) -> N
         ("name/1", {**FOLDER, "quantize": "int8"}, "not have int8 operators.*litert"),
         ("model.pt2", {"format": "torch", "quantize": "int8"}, "torchao"),
         ("model.onnx", {"quantize": "int4"}, "'int4' is not known"),
+        ("m.html", {"format": "html", "debug": True}, "another format than 'html'"),
         ("m.onnx", {"calibration": IMAGES}, "calibration is for quantize='int8'"),
         ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ):
@@ -279,17 +288,17 @@ def test_what_differs_is_refused() -> None:
         (parts(values + 0.02), values, of_values, r"values differ from the model's by up to 0\.02"),
     ):
         with pytest.raises(RuntimeError, match=words) if words else nullcontext():
-            check_agreement(run, images, expected, one)
+            check_agreement(one.outputs[0], run, images, expected, one)
     novelty = np.array([0.1, 0.9, 2, 3, 4, 50, 60, 70])
     for factor, one, words in (
         (1.001, of, None),
-        (1.02, of, "novelty differs from the model's by up to 2.00%"),
+        (1.02, of, r"novelty differ from the model's by up to 1\.4"),
         (1.2, quantized, None),
         (1.5, quantized, "int8 moves its novelty"),
         (np.nan, of, "not finite"),
     ):
         with pytest.raises(RuntimeError, match=words) if words else nullcontext():
-            check_novelty(parts(factor * novelty), images, novelty, one)
+            check_agreement("novelty", parts(factor * novelty), images, novelty, one)
 
 
 @pytest.mark.thorough
@@ -493,6 +502,17 @@ def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> N
         assert is_wrong(path)
 
 
+def sealed(proto: Any, about: Contract, proof: Proof, path: Path) -> Path:
+    """An ONNX file as if it had been written so."""
+    import onnx
+
+    onnx.helper.set_model_props(proto, {"keras_vit": about.to_text()})
+    onnx.save(proto, path)
+    implementation = FORMATS["onnx"].implementation()
+    implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
+    return path
+
+
 def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path: Path) -> None:
     """Other weights and other preparations, sealed as if they had been written so."""
     import onnx
@@ -512,16 +532,134 @@ def test_answers_alone_find_what_sums_would_miss(artifacts: Artifacts, tmp_path:
     for other in (about, *others, None):
         if other is None:
             kernel.CopyFrom(onnx.numpy_helper.from_array(values, kernel.name))
-        path, texts = tmp_path / "m.onnx", {"keras_vit": (other or about).to_text()}
-        onnx.helper.set_model_props(proto, texts)
-        onnx.save(proto, path)
-        implementation = FORMATS["onnx"].implementation()
-        implementation.add_proof(path, proof.to_text(implementation.read_proof(path)[1]))
+        path = sealed(proto, other or about, proof, tmp_path / "m.onnx")
         result = check(path)
         assert result.is_whole
         assert result.ok == (other is about), other
     assert "its probabilities differ by" in str(result)
     assert SCRIPT(path) == 1
+
+
+BLOCKS = 4
+FEATURES = ["normalized", "patches", "tokens", *(f"block_{i}" for i in range(BLOCKS))]
+FEATURES += ["encoder_norm", "pooled"]
+deep_model = partial(sensitive_model, depth=BLOCKS)
+DENSE = ("attention/query_key_value", "attention/output", "mlp/dense_0", "mlp/dense_1")
+
+
+def initializers(proto: Any, model: Any, path: str) -> list[Any]:
+    """What holds a variable's values in an ONNX graph, in whatever order."""
+    from onnx.numpy_helper import to_array
+
+    weight = keras.ops.convert_to_numpy(next(v for v in model.variables if v.path == path))
+    values = np.sort(weight, None)
+    arrays = [(one, np.sort(to_array(one), None)) for one in proto.graph.initializer]
+    return [one for one, array in arrays if np.array_equal(array, values)]
+
+
+@formats("onnx", of=[format for format in FORMATS if format != "html"])
+def test_a_debug_export_returns_the_features(format: str, artifacts: Artifacts) -> None:
+    model = artifacts.model("deep", deep_model)
+    path = artifacts.path("deep", format, debug=True)
+    result = check(path)
+    assert result.ok, result
+    assert [*result.features] == FEATURES
+    assert "9 compared: as the model's" in str(result)
+    images = bank.pixels(3, 16, 24, 3).astype("float32")
+    run = FORMATS[format].implementation().runner(path, FEATURES, "float32")
+    expected = model.feature_model(["images", *FEATURES[1:]]).predict(images, verbose=0)
+    truths = [expected["images"], *(expected[name] for name in FEATURES[1:])]
+    for found, truth in zip(run(images), truths, strict=True):
+        np.testing.assert_allclose(found, truth, atol=1e-3 * np.abs(truth).max())
+    file = made.opened(path)
+    np.testing.assert_allclose(file.predict(images), probabilities(model, images), atol=1e-3)
+    assert format in made.LONG or SCRIPT(path) == 0
+
+
+def test_the_first_block_that_differs(artifacts: Artifacts, tmp_path: Path, capsys: Any) -> None:
+    """One weight in the graph, a wrong preparation, and an overflow in float16, sealed as whole."""
+    import onnx
+    from onnx.numpy_helper import from_array, to_array
+
+    model = artifacts.model("deep", deep_model)
+    path = artifacts.path("deep", "onnx", debug=True)
+    about, (proof, _), file = read_contract(path), proof_of(path), tmp_path / "m.onnx"
+    names = [f"block_{i}/{name}/kernel" for i in range(BLOCKS) for name in DENSE]
+    names += ["patch_embedding/kernel", "encoder_norm/gamma"]
+    for name in names:
+        proto = onnx.load(path)
+        one = initializers(proto, model, name)[0]
+        values = to_array(one).copy()
+        values.flat[3] += 2
+        one.CopyFrom(from_array(values, one.name))
+        result = check(sealed(proto, about, proof, file))
+        first = name.split("/")[0]
+        first = {"patch_embedding": "patches"}.get(first, first)
+        assert (result.is_whole, result.ok, result.first_feature) == (True, False, first), name
+        place = FEATURES.index(first) - 2
+        assert (f"block {place} of 4 ({first}): " in str(result)) == first.startswith("block_")
+        assert ", or weights were changed there" in str(result)
+        assert SCRIPT(file) == 1
+        lines = capsys.readouterr().out.splitlines()
+        wrong = [line for line in lines if line.endswith("WRONG") and "probab" not in line]
+        assert wrong[0].startswith(f"{first}: largest difference")
+    other = replace(about, evaluation=EvalTransform("stretch"))
+    result = check(sealed(onnx.load(path), other, proof, file))
+    assert (result.ok, result.first_feature) == (False, "normalized")
+    assert "normalized: of the image file alone" in str(result)
+    proto = onnx.load(path)
+    (one,) = initializers(proto, model, "block_2/mlp/dense_0/kernel")
+    one.CopyFrom(from_array(100_000 * to_array(one), one.name))
+    nodes = proto.graph.node
+    i = next(i for i, node in enumerate(nodes) if one.name in node.input)
+    product, nodes[i].output[0] = nodes[i].output[0], "wide"
+    half, whole = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    nodes.insert(i + 1, onnx.helper.make_node("Cast", ["wide"], ["half"], to=half))
+    nodes.insert(i + 2, onnx.helper.make_node("Cast", ["half"], [product], to=whole))
+    result = check(sealed(proto, about, proof, file))
+    assert (result.ok, result.first_feature) == (False, "block_2")
+    assert "block 3 of 4 (block_2): its values are not finite: they overflow" in str(result)
+
+
+@formats("onnx", of=("onnx", "litert"))
+def test_other_engines(format: str, artifacts: Artifacts) -> None:
+    artifacts.model("deep", deep_model)
+    for engine in {"onnx": ("openvino", "onnx"), "litert": ("tensorflow",)}[format]:
+        result = check(artifacts.path("deep", format, debug=True), engine)
+        assert result.ok, result
+        assert result.first_feature is None
+        assert f", run by {engine} " in str(result)
+
+
+@pytest.mark.usefixtures("here")
+def test_engines_that_cannot(artifacts: Artifacts, monkeypatch: Any, command: Command) -> None:
+    import onnx
+    import openvino
+
+    model = artifacts.model("deep", deep_model)
+    model.save("m.keras")
+    assert "keras-vit check m.onnx" in command("export m.keras --format onnx --out m.onnx --debug")
+    error = command("check m.onnx --engine tensorrt", status=2)
+    known = "onnxruntime (pip install 'keras3-vit[onnx]'), openvino (pip install"
+    assert f"--engine tensorrt does not run ONNX. Engines that do: {known}" in error
+    proto = onnx.load("m.onnx")
+    proto.graph.node[5].domain = "elsewhere"
+    onnx.save(proto, "other.onnx")
+    assert " cannot run other.onnx: " in command("check other.onnx --engine onnx", status=2)
+    capabilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if "BF16" in capabilities:
+        printed = command("check m.onnx --engine openvino-bf16", status=1)
+        assert ": the engine computes in fewer bits" in printed
+    else:
+        words = "this processor does not compute in bf16"
+        assert words in command("check m.onnx --engine openvino-bf16", status=2)
+    monkeypatch.setattr(other_engines, "find_spec", lambda name: name != "openvino" or None)
+    error = command("check m.onnx --engine openvino", status=2)
+    assert f"openvino is missing. Engines that run ONNX: {known}" in error
+    model = bank.tiny()
+    model.eval_transform = EvalTransform(views="flip")
+    refused("views='flip'", keras_vit.export, model, "n.onnx", "onnx", debug=True)
+    assert not Path("n.onnx").exists()
 
 
 @pytest.mark.every_backend
