@@ -74,14 +74,6 @@ def _packed_files(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
     return files
 
 
-def _packed_levels(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
-    return list(_packed(data, shape, "u1"))
-
-
-def _packed_pixels(data: bytes, shape: tuple[int, ...]) -> list[Contents]:
-    return [_in_range(image) for image in _packed(data, shape, "<f4")]
-
-
 def _packed(data: bytes, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     most = math.prod(shape) * np.dtype(dtype).itemsize
     if len(data) != most:
@@ -94,10 +86,6 @@ def _levels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
     if not ((images >= 0) & (images <= 255) & (images == np.trunc(images))).all():
         raise ValueError("of UINT8 has something that is not an integer from 0 to 255")
     return list(images)
-
-
-def _pixels(data: list[Any], shape: tuple[int, ...]) -> list[Contents]:
-    return [_in_range(image) for image in _numbers(data, shape)]
 
 
 def _in_range(image: np.ndarray) -> Contents:
@@ -120,8 +108,13 @@ def _numbers(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
 # By the names that exported files have for the same.
 INPUTS = {
     "contents": Tensor("BYTES", (), _files, _packed_files),
-    "images": Tensor("UINT8", None, _levels, _packed_levels),
-    "pixels": Tensor("FP32", None, _pixels, _packed_pixels),
+    "images": Tensor("UINT8", None, _levels, lambda data, shape: list(_packed(data, shape, "u1"))),
+    "pixels": Tensor(
+        "FP32",
+        None,
+        lambda data, shape: list(map(_in_range, _numbers(data, shape))),
+        lambda data, shape: list(map(_in_range, _packed(data, shape, "<f4"))),
+    ),
 }
 
 
