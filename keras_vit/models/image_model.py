@@ -353,6 +353,7 @@ class ImageModel(CompiledModel):
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> Self:
         config = dict(config)
+        config.pop("weights", None)  # an argument of the class before `keras_vit.create` had it
         state = {key: config.pop(key) for key in STATE if key in config}
         if isinstance(config.get("dtype"), dict):
             config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
@@ -366,6 +367,8 @@ class ImageModel(CompiledModel):
                 quantizer = keras.saving.deserialize_keras_object(quantizers[layer.path])
                 layer.quantization_config = quantizer
                 layer.inputs_quantizer = quantizer.activation_quantizer
+        if state.get("class_names") and model.task is not None:  # of a file before there were tasks
+            model.class_names = state["class_names"]
         if state.get("task_from"):
             model._task, model._task_from = config.get("task") and model._task, state["task_from"]
         model._targets_seen = tuple(state.get("targets_seen") or ())
@@ -694,7 +697,7 @@ class ImageModel(CompiledModel):
 
 # What `get_config` has besides the constructor's arguments.
 STATE = (
-    *("frozen", "thawed", "trainable", "quantizers", "evaluation", "novelty"),
+    *("frozen", "thawed", "trainable", "quantizers", "class_names", "evaluation", "novelty"),
     *("seen_images", "task_from", "targets_seen"),
 )
 EMPTY: tuple[Any, ...] = (None, [], {})
