@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_vit import load, save_weights
 from keras_vit._base.errors import counted, listed
 from keras_vit.data import Split
@@ -45,8 +43,10 @@ def calibrate(options: CalibrateOptions) -> None:
     keep_decoder(model, images.split)
     labels, outputs = predict_split(model, images.split, options.batch_size)
     targets, answers = images.split.task.to_targets(labels), answers_of(model, outputs)
-    task = _calibrated(task_of(model), targets, answers, options)
-    model.task = task
+    task = task_of(model)
+    of_classes = isinstance(task, Classification)
+    how = (options.method, not options.marginal) if of_classes else ()
+    model.task = task = task.with_coverage(targets, answers, options.coverage, *how)
     print_text(
         f"calibrated on {counted(len(answers), 'image')} for a coverage of {options.coverage:.4g}"
     )
@@ -76,15 +76,6 @@ def _fit_novelty(model: Any, split: Split, options: CalibrateOptions) -> str:
         return f"novelty: left out, as it takes {least} images"
     model.set_novelty(fit_novelty(rows[::2], rows[1::2], alarms, classifier_head(model)))
     return f"novelty: above 1 for at most {alarms:.4g} of new images like these"
-
-
-def _calibrated(
-    task: Task, targets: np.ndarray, answers: np.ndarray, options: CalibrateOptions
-) -> Task:
-    if isinstance(task, Classification):
-        conditional = not options.marginal
-        return task.with_coverage(targets, answers, options.coverage, options.method, conditional)
-    return task.with_coverage(targets, answers, options.coverage)
 
 
 def _described(task: Task) -> str:

@@ -40,7 +40,6 @@ from keras_vit_cli.options.convert import ConvertOptions
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.options.list import ListOptions
-from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.plan_command import plan
 from keras_vit_cli.predict.predict_command import predict
@@ -94,7 +93,7 @@ def run(options: dict[str, Any]) -> int:
         "label": label,
         "export": _export,
         "check": _check,
-        "serve": _serve,
+        "serve": lambda options: serve(options, print_now),
         "convert": _convert,
         "average": average,
         "combine": combine,
@@ -120,7 +119,7 @@ def _inspect(options: InspectOptions) -> int:
     # The links of the hub's cache are not followed: they lead to files called by their sums.
     stem = model.name.partition(".")[0]
     title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
-    failed = inspect_files(load(model), title=title, **_without(options, "model"))
+    failed = inspect_files(load(model), options, title)
     for file, reason in failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
     page = out / "index.html"
@@ -144,8 +143,9 @@ def _export(options: ExportOptions) -> None:
     if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
-    names = ("model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips", "triton")
-    more = _without(options, *names, *(["quantize"] if is_auto else []))
+    others = ["model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips", "triton"]
+    others += ["quantize"] if is_auto else []
+    more = {name: value for name, value in vars(options).items() if name not in others}
     if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":
@@ -180,10 +180,6 @@ def _check(options: CheckOptions) -> int:
     if result.is_whole and not (result.ok or result.features or is_folder):
         print_text("to see which block differs first: keras-vit export MODEL --debug, then check")
     return 0 if result.ok else 1
-
-
-def _serve(options: ServeOptions) -> None:
-    serve(report=print_now, **vars(options))
 
 
 def _convert(options: ConvertOptions) -> None:
@@ -250,7 +246,3 @@ def _list(options: ListOptions) -> None:
         estimate = model_cost(name)
         table.add_row(name, f"{estimate.parameters:,}", f"{estimate.macs / 1e9:.2f}")
     print_table(table)
-
-
-def _without(options: Any, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in vars(options).items() if name not in names}

@@ -2,11 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.progress import TextColumn
@@ -75,12 +72,16 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
     if options.decoder is not None:
         model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
     began, last = time.monotonic(), Progress(0, 0, 0)
-    with _progress() as show:
+    # How many files there are is known at the end alone.
+    with progress_bar(TextColumn("{task.description}")) as bar:
+        task = bar.add_task("looking for images")
 
         def report(progress: Progress) -> None:
             nonlocal last
             last = progress
-            show(progress)
+            rate = progress.computed / (time.monotonic() - began)
+            failed = f", {progress.unreadable:,} cannot be read" if progress.unreadable else ""
+            bar.update(task, description=f"{progress.files:,} images, {rate:.1f}/s{failed}")
 
         index = compute(
             model,
@@ -152,22 +153,3 @@ def _source(model: Path, out: Path) -> str:
     if not model.exists():
         return str(model)
     return path_from(out, model)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """Shows how far it is, on a terminal; how many files there are is known at the end alone."""
-    began = time.monotonic()
-    with progress_bar(TextColumn("{task.description}")) as bar:
-        if bar is None:
-            yield lambda progress: None
-            return
-        task = bar.add_task("looking for images")
-
-        def show(progress: Progress) -> None:
-            rate = progress.computed / (time.monotonic() - began)
-            failed = f", {progress.unreadable:,} cannot be read" if progress.unreadable else ""
-            text = f"{progress.files:,} images, {rate:.1f}/s{failed}"
-            bar.update(task, description=text)
-
-        yield show

@@ -4,7 +4,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,11 @@ def print_unreadable(unreadable: Mapping[str, str], listed_in: str = "") -> None
 
 
 @contextmanager
-def progress_bar(*columns: ProgressColumn) -> Iterator[Progress | None]:
-    """A bar on standard error that goes when it is done; None where that is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, redirect_stdout=False, transient=True) as bar:
+def progress_bar(*columns: ProgressColumn, off: bool = False) -> Iterator[Progress]:
+    """A bar on standard error, where that is a terminal, that goes when it is done."""
+    off, console = off or not sys.stderr.isatty(), Console(stderr=True)
+    bar = Progress(*columns, console=console, redirect_stdout=False, transient=True, disable=off)
+    with nullcontext() if off else bar:
         yield bar
 
 

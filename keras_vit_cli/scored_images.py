@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from keras_vit.evaluation.unseen_images import OF_TABLE, Scored, run_options, unseen_images
-from keras_vit_cli.options.option import UsageError
+from keras_vit.evaluation.unseen_images import OF_TABLE, Scored, unseen_images
 
 
 def scored_images(
@@ -22,14 +21,8 @@ def scored_images(
         split_name: As for `unseen_images`; so are `fits` and `own_classes`.
 
     Raises:
-        UsageError: There is no data, and the model is not of a run.
         ValueError: As `unseen_images`.
     """
-    if options.data is None and not run_options(options.model):
-        raise UsageError(
-            f"{options.model} does not say what it was trained on: give --data, a folder of images "
-            "or a data set's name."
-        )
     names = ("data_dir", "max_pixels", "reader", *OF_TABLE)
     return unseen_images(
         model,

@@ -202,7 +202,8 @@ def _judge(
 ) -> tuple[FeatureScores, np.ndarray, np.ndarray]:
     """Return the scores at these places, and what k-NN and the probe answer there."""
     # Ridge regression answers what `check_targets` returns: numbers are scaled there.
-    right, at_places = _as_answers(task, task.check_targets(targets)), np.asarray(targets)[places]
+    right, at_places = task.check_targets(targets), np.asarray(targets)[places]
+    right = right if right.ndim == 2 else np.eye(task.size)[right]
     rows = np.concatenate([unit_rows(block) for block in feature_blocks(features, BLOCK)])
     ridge = ridge_answers(rows, right, groups=groups)
     votes = neighbors_answers(rows, right, k, groups=groups)
@@ -399,10 +400,3 @@ def _centered(
     for block in _blocks(features):
         yield start, block - center
         start += len(block)
-
-
-def _as_answers(task: Task, checked: np.ndarray) -> np.ndarray:
-    """Checked targets as the answers that are right, `(n, size)`; numbers stay scaled."""
-    if checked.ndim == 2:
-        return checked
-    return np.eye(task.size)[checked]

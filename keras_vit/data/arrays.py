@@ -144,10 +144,6 @@ def _depthwise_convolution(images: np.ndarray, kernel: np.ndarray, *_: Any) -> n
     return result.reshape(count, rows, columns, channels)
 
 
-def _gather(values: np.ndarray, places: np.ndarray, batch_dims: int = 0) -> np.ndarray:
-    return np.take_along_axis(values, places, axis=1) if batch_dims else values.take(places)
-
-
 def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reduction that takes one axis after another: two at once are 100 times slower."""
 
@@ -178,7 +174,9 @@ NUMPY = SimpleNamespace(
     convert_to_tensor=np.asarray,
     ensure_shape=lambda image, _: image,
     function=lambda function, **_: function,
-    gather=_gather,
+    gather=lambda values, places, batch_dims=0: (
+        np.take_along_axis(values, places, axis=1) if batch_dims else values.take(places)
+    ),
     gather_nd=lambda values, places: values[tuple(np.moveaxis(places, -1, 0))],
     pad=lambda image, margins, mode="CONSTANT": np.pad(image, margins, mode.lower()),
     range=np.arange,

@@ -88,8 +88,9 @@ class BatchPlan:
     def moved_map(self, label: Array, draws: dict[str, Draws]) -> Array:
         """Return a label that is a map, moved as its image is."""
         if self.training:
-            fill = self.split.task.unknown_pixel
-            return training_mask(label, self.size, draws, self.augmentation, fill)
+            task = self.split.task
+            fill, turns = task.unknown_pixel, task.turns
+            return training_mask(label, self.size, draws, self.augmentation, fill, turns)
         return evaluation_mask(label, self.size)
 
     @property

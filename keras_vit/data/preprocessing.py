@@ -83,7 +83,8 @@ def evaluation_image(
     if transform.crops_long_side:
         image = _without_far_ends(image, size)
     prepared = resize(image, size, transform.crop_fraction, transform.interpolation)
-    return _as_float(prepared, size, image.shape[-1])
+    xp = array_namespace(prepared)
+    return xp.ensure_shape(xp.cast(prepared, xp.float32), (*size, image.shape[-1]))
 
 
 def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
@@ -92,7 +93,7 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
     As `evaluation_image` moves the image where that `is_whole`.
 
     Args:
-        mask: integers or floats `(height, width)`, array or tensor.
+        mask: integers or floats `(height, width, ...)`, array or tensor.
         image_size: int or `(height, width)` of the result.
 
     Example:
@@ -100,7 +101,7 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
         [[1, 1, 2, 2]]
     """
     size, xp = as_pair(image_size, "image_size"), array_namespace(mask)
-    shape = xp.cast(xp.shape(mask), xp.float32)
+    shape = xp.cast(xp.shape(mask)[:2], xp.float32)
     rows, columns = (
         xp.cast(xp.floor((xp.range(side, dtype=xp.float32) + 0.5) * shape[axis] / side), xp.int32)
         for axis, side in enumerate(size)
@@ -122,11 +123,6 @@ def _without_far_ends(image: Array, size: PixelSize) -> Array:
     ends = xp.maximum(sides - most, 0) // 2
     top, left, bottom, right = xp.unstack(xp.concat([ends, sides - ends], 0))
     return image[top:bottom, left:right]
-
-
-def _as_float(image: Array, size: PixelSize, channels: int | None) -> Array:
-    xp = array_namespace(image)
-    return xp.ensure_shape(xp.cast(image, xp.float32), (*size, channels))
 
 
 def _stretch_bicubic(image: Array, size: PixelSize, *_: object) -> Array:

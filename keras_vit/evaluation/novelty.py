@@ -4,9 +4,8 @@
 needs all training features.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -148,15 +147,6 @@ class NoveltyReport:
             f"Novel, unlike the training images: {self.novel / self.images:.2%} of "
             f"{counted(self.images, 'image')}."
         )
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the values as JSON accepts them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, int]) -> Self:
-        """Return what `to_dict` was called of."""
-        return cls(**values)
 
 
 def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:

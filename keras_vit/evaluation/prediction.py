@@ -83,7 +83,9 @@ def predict_files(
     if elsewhere is not None:
         answered = elsewhere
     elif by_windows is not None:
-        answered = partial(map, partial(_by_windows, by_windows, max_pixels))
+        answered = partial(
+            map, lambda batch: ((path, by_windows.of_file(path, max_pixels)) for path in batch[0])
+        )
     else:
         answered = partial(map, partial(answer_batch, model, scoring_model(model), max_pixels))
     # What is refused is refused now, before whoever asks has opened a file for the answers.
@@ -101,11 +103,6 @@ def _batches(model: keras.Model, files: Iterable[str | Path], batch_size: int) -
         if len(paths) == batch_size:
             size = batch_size  # also of batches with broken files, and of the last one
         yield paths, size
-
-
-def _by_windows(windows: Windows, max_pixels: int, batch: Batch) -> Iterator[Answer]:
-    """Yield the answers to a batch, one map after another."""
-    return ((path, windows.of_file(path, max_pixels)) for path in batch[0])
 
 
 def answer_batch(

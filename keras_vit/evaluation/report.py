@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,6 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as JSON accepts them; what is not a number is null."""
-        parts = {"calibration": self.calibration, "sets": self.sets, "novelty": self.novelty}
         return {
             "task": self.task.get_config(),
             "examples": self.examples,
@@ -115,7 +114,9 @@ class Report:
             "names": {title: column.tolist() for title, column in self.names.items()},
             "facts": dict(self.facts),
             "pairs": None if self.pairs is None else self.pairs.tolist(),
-            **{name: None if part is None else part.to_dict() for name, part in parts.items()},
+            "calibration": self.calibration and self.calibration.to_dict(),
+            "sets": self.sets and asdict(self.sets),
+            "novelty": self.novelty and asdict(self.novelty),
         }
 
     @classmethod
@@ -125,9 +126,6 @@ class Report:
         def scores(name: str) -> dict[str, Score]:
             known = values[name].items()
             return {k: Score(*(np.nan if n is None else n for n in v)) for k, v in known}
-
-        def part(name: str, kind: Any) -> Any:
-            return None if values[name] is None else kind.from_dict(values[name])
 
         pairs = values["pairs"]
         return cls(
@@ -139,9 +137,9 @@ class Report:
             {title: np.array(column) for title, column in values["names"].items()},
             values["facts"],
             None if pairs is None else np.array(pairs, np.int64).reshape(-1, 3),
-            part("calibration", Calibration),
-            part("sets", SetReport),
-            part("novelty", NoveltyReport),
+            values["calibration"] and Calibration.from_dict(values["calibration"]),
+            values["sets"] and SetReport(**values["sets"]),
+            values["novelty"] and NoveltyReport(**values["novelty"]),
         )
 
 

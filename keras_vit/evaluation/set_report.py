@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,15 +76,6 @@ class SetReport:
             f"have a threshold of their own, which takes {least:,} images of the class or more, "
             f"and {examples_within(0.05, self.coverage):,} for 5 points."
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON accepts them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the inverse of `to_dict`."""
-        return cls(**values)
 
 
 def set_report(sets: PredictionSets, sizes: Any, covered: Any) -> SetReport:

@@ -118,7 +118,7 @@ def unseen_images(
     run, seen = {} if path is None else run_options(path), seen_images_of(model, path)
     if data is None and not run:
         raise ValueError(
-            f"{path or model.name} does not say what it was trained on: give data, a folder of "
+            f"{path or model.name} does not say what it was trained on: give data=, a folder of "
             "images or a data set's name."
         )
     is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
@@ -136,7 +136,8 @@ def unseen_images(
         is_told_apart = isinstance(pool, IndexedSplit)
         is_split = (is_own and seen is None) if is_told_apart else (is_own or not run)
         if is_used.any() and isinstance(pool, IndexedSplit):
-            parts = _replaced(parts, train=_those(pool, is_used), val=_those(pool, ~is_used))
+            both = {"train": _those(pool, is_used), "val": _those(pool, ~is_used)}
+            parts = replace(parts, splits={name: part for name, part in both.items() if len(part)})
         elif not is_loaded and (fits or split in ("val", "train") or is_split):
             of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
             parts, pool = load(source, **arguments, **of_run), None
@@ -255,10 +256,6 @@ def _uses(split: Split, seen: SeenImages | None) -> np.ndarray:
 
 def _those(split: IndexedSplit, mask: np.ndarray) -> IndexedSplit:
     return split.take(np.flatnonzero(mask))
-
-
-def _replaced(splits: Splits, **parts: Split) -> Splits:
-    return replace(splits, splits={name: part for name, part in parts.items() if len(part)})
 
 
 def check_same_task(model: Any, split: Split) -> None:

@@ -97,8 +97,8 @@ class Windows:
     def of_file(self, file: Path, max_pixels: int = data.MAX_PIXELS) -> np.ndarray | str:
         """Return the map of a photograph, or the reason why it cannot be decoded.
 
-        The map is what `task.answer_map` returns, `(height, width)`; where outputs are not finite,
-        it is a NaN, `(1, 1)`.
+        The map is what `task.answer_map` returns; where outputs are not finite, it is a NaN, of
+        one pixel.
         """
         try:
             size = displayed_size(read_contents(file), max_pixels)
@@ -147,10 +147,10 @@ class Windows:
         for outputs in self._rows_of_outputs(image, turned):
             answers = answers_of(self.model, outputs[None])[0]
             if not np.isfinite(answers).all():
-                return np.full((1, 1), np.nan)
+                return np.full((1, 1, *self.task.pixel_shape), np.nan)
             growing.add(answers)
         answer_map = growing.finished()
-        return answer_map.T if turned else answer_map
+        return answer_map.swapaxes(0, 1) if turned else answer_map
 
     def _rows_of_outputs(self, image: np.ndarray, turned: bool) -> Iterator[np.ndarray]:
         """Yield the mean outputs of all pixels, some rows at a time, or columns where turned."""

@@ -55,7 +55,8 @@ def cost_of(model: keras.Model, batch_size: int = 1) -> Cost:
         activations = sum(_activations(each) for each in inside)
         largest = max(largest, activations)
         # What is recomputed keeps what it starts from alone.
-        stored += _values(_first(layer.output).shape) if _recomputes(layer) else activations
+        begin = keras.tree.flatten(layer.output)[0].shape
+        stored += _values(begin) if _recomputes(layer) else activations
     if any(map(_recomputes, model.layers)):
         stored += largest
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
@@ -105,10 +106,6 @@ def _input_shape(layer: Any) -> tuple[Any, ...]:
 
 def _values(shape: Any) -> int:
     return math.prod(shape[1:])
-
-
-def _first(tensors: Any) -> Any:
-    return keras.tree.flatten(tensors)[0]
 
 
 def _recomputes(layer: Any) -> bool:

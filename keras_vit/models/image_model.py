@@ -316,8 +316,7 @@ class ImageModel(CompiledModel):
             "thawed": [path for path, trainable in trainable_changes(self) if trainable],
             "trainable": None if self.trainable else False,
             "quantizers": self._quantizers_config(),
-            # True for the distance alone, as in earlier files.
-            "novelty": self.novelty and ("energy" if self.novelty.classes else True),
+            "novelty": self.novelty and ("energy" if self.novelty.classes else "distance"),
             "seen_images": self.seen_images and self.seen_images.to_dict(),
             # Where the argument `task` does not say it.
             "task_from": None if self._task_from == of_argument else self._task_from,

@@ -76,7 +76,11 @@ def mean_of_views(model: keras.Model, views: str | None = None) -> Any:
     answers = []
     for view in chosen:
         outputs = answers_in_graph(model, model(_seen(images, view, rows, columns)))
-        answers.append(ops.flip(outputs, axis=2) if is_map and view.mirrored else outputs)
+        if is_map and view.mirrored:
+            outputs = ops.flip(outputs, axis=2)
+            if getattr(model.task, "turns", False):  # what points to the left there, to the right
+                outputs = ops.concatenate([-outputs[..., :1], outputs[..., 1:]], axis=-1)
+        answers.append(outputs)
     mean = outputs_in_graph(model, ops.mean(ops.stack(answers), axis=0))
     averaged = SharedModel.of(model, images, mean, model.name)
     # What evaluation and export ask of a model.

@@ -100,12 +100,15 @@ class Answer:
         raise NotImplementedError
 
     def answer_map(self, answer: Any, size: tuple[int, int]) -> np.ndarray:
-        """Return what is answered to each pixel of an image, `(height, width)`, as targets are.
+        """Return what is answered to each pixel of an image, as targets are.
 
         Args:
             answer: An entry of `answers`; or such a map, as large images have it: `describe`,
                 `answer_files` and `tally` take that as well.
             size: Height and width of the image.
+
+        Returns:
+            `(height, width, *pixel_shape)`.
 
         Raises:
             ValueError: The answer is not one of pixels.
@@ -113,7 +116,7 @@ class Answer:
         raise ValueError(f"{self.kind} answers an image in words and numbers, not in an image.")
 
     def decided(self, answers: Any) -> np.ndarray:
-        """Return the pixels of `answer_map` from answers of that size, `(..., height, width)`."""
+        """Return the pixels of `answer_map` from answers of that size, `(..., size)`."""
         raise NotImplementedError
 
     def answer_files(self, answer: Any, size: tuple[int, int]) -> dict[str, bytes]:

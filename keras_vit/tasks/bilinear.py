@@ -31,7 +31,7 @@ class GrowingMap:
     Args:
         before: How many rows and columns of answers there will be.
         after: Height and width of the map.
-        decide: Makes of answers `(rows, columns, size)` what each pixel has, `(rows, columns)`.
+        decide: Makes of answers `(rows, columns, size)` each pixel's value, `(rows, columns, ...)`.
 
     >>> growing = GrowingMap((2, 1), (3, 1), lambda answers: answers[..., 0])
     >>> growing.add(np.array([[[0.0]]]))
@@ -68,7 +68,7 @@ class GrowingMap:
             self._waiting, self._begin = rows[first - self._begin :], first
 
     def finished(self) -> np.ndarray:
-        """Return the map, `(height, width)`, once all rows are there."""
+        """Return the map, `(height, width, ...)`, once all rows are there."""
         return np.concatenate(self._parts)
 
 
@@ -77,7 +77,8 @@ def resized_map(
 ) -> np.ndarray:
     """Return the map of an image from an answer `(rows, columns, size)` at any other size.
 
-    What is a map already, `(height, width)`, is resized by the nearest pixel.
+    What is a map of one number per pixel already, `(height, width)`, is resized by the nearest
+    pixel; of several numbers, a map is an answer.
     """
     if answer.ndim == 2:
         rows, columns = (

@@ -215,9 +215,7 @@ class Classification(NameTask):
         return percentages(self._most_probable("class", answer, top))
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        sets = config.pop("sets")  # left out, so that earlier versions read what they know
-        return config if sets is None else {**config, "sets": sets.get_config()}
+        return {**super().get_config(), "sets": self.sets and self.sets.get_config()}
 
 
 class OneClass(Classification):

@@ -168,11 +168,6 @@ class Multilabel(RowTask):
         share = self.check_targets(targets).mean(axis=0)
         return {"mean_average_precision": share, "macro_f1": np.ones(self.size)}
 
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        counts = config.pop("positives")  # left out, so that earlier versions read what they know
-        return {**config, "positives": counts} if counts else config
-
     def name_scores(self, tally: Tally) -> Columns:
         """Return each label's scores, what its threshold stands on, and how many images have it."""
         present, answers = tally["targets"] >= 0.5, tally["answers"]

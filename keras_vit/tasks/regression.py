@@ -297,13 +297,6 @@ class Regression(RowTask):
         mean = rows.mean(axis=0)
         return {"mae": np.median(rows, axis=0), "rmse": mean, "r2": mean, "spearman": mean}
 
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        count = config.pop(
-            "calibrated_on"
-        )  # left out, so that earlier versions read what they know
-        return {**config, "calibrated_on": count} if count else config
-
     def explained(self, answers: Any) -> np.ndarray:
         if self.size > 1:
             raise ValueError(

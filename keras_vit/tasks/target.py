@@ -28,9 +28,14 @@ class Target:
     # Whether a target is a map with a value for every pixel, which moves as its image does: in a
     # file beside the image, read with it.
     per_pixel: ClassVar[bool] = False
-    # Of such a map: the type of its values, and the value of a pixel of which nothing is known.
+    # Of such a map: the shape of a pixel's value, `()` of one number; the type of its numbers; and
+    # those of a pixel of which nothing is known.
+    pixel_shape: ClassVar[tuple[int, ...]] = ()
     pixel_dtype: ClassVar[str] = "int32"
     unknown_pixel: ClassVar[float] = IGNORED
+    # Whether a pixel's first two numbers are a direction in the image, to the right and down, such
+    # as that of a surface's normal: it turns, and is mirrored, as the image is.
+    turns: ClassVar[bool] = False
     mixes: ClassVar[bool] = True  # whether a mixture of two targets is a target
     is_one_name: ClassVar[bool] = False  # whether it is one of several names
     are_numbers: ClassVar[bool] = False  # whether they are, of any scale

@@ -416,7 +416,8 @@ def default_callbacks(
     if patience is not None:
         callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
     if tensorboard and backend.is_first_process():
-        callbacks.append(_tensorboard(folder / "tensorboard"))
+        check_tensorboard()
+        callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))
     return [*callbacks, *([Progress(images_per_step, print_fn)] if progress else [])]
 
 
@@ -430,11 +431,6 @@ def check_tensorboard() -> None:
             f"TensorBoard logs need {' and '.join(missing)}: pip install {install}. "
             "history.csv holds the same numbers."
         )
-
-
-def _tensorboard(folder: Path) -> keras.callbacks.Callback:
-    check_tensorboard()
-    return keras.callbacks.TensorBoard(str(folder))
 
 
 def _clock(seconds: float) -> str:

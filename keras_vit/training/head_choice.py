@@ -6,7 +6,7 @@
 No image is held out for it: whatever is trained on chooses, and the validation images take no part.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,10 +66,6 @@ class Candidate:
     error: float | None
     log_loss: float
     note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON accepts them."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -141,10 +141,6 @@ class MeasuredChoice:
             for row in self.candidates
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON accepts them."""
-        return {**vars(self), "candidates": [row.to_dict() for row in self.candidates]}
-
 
 @dataclass(frozen=True)
 class Tuning:

@@ -5,7 +5,7 @@ that it does not). Training images that neither of them has seen decide; the val
 the report is of, takes no part.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,10 +49,6 @@ class ProbeChoice:
             f"on {counted(self.images, 'training image')} held out: linear probe "
             f"{self.linear_probe:.2%}, after fine-tuning {self.fine_tuned:.2%}; {clause}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON accepts them."""
-        return asdict(self)
 
 
 def choose_probe(

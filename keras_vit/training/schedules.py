@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -88,17 +89,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return asdict(self)
 
 
-def _cosine(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
-    falling = 0.5 * (1.0 + ops.cos(math.pi * progress))
-    return schedule.end + (schedule.peak - schedule.end) * falling
-
-
-def _linear(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
-    return schedule.end + (schedule.peak - schedule.end) * (1.0 - progress)
-
-
-def _polynomial(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
-    return schedule.end + (schedule.peak - schedule.end) * (1.0 - progress) ** schedule.power
+def _falling(part: Callable[[WarmupDecay, Any], Any], schedule: Any, _: Any, progress: Any) -> Any:
+    """Return the rate on the way from the peak to the end, of which a part is left."""
+    return schedule.end + (schedule.peak - schedule.end) * part(schedule, progress)
 
 
 def _rsqrt(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
@@ -115,9 +108,9 @@ def _stair(schedule: WarmupDecay, step: Any, progress: Any) -> Any:
 
 
 DECAYS: dict[str, Callable[[WarmupDecay, Any, Any], Any]] = {
-    "cosine": _cosine,
-    "linear": _linear,
-    "polynomial": _polynomial,
+    "cosine": partial(_falling, lambda _, done: 0.5 * (1.0 + ops.cos(math.pi * done))),
+    "linear": partial(_falling, lambda _, done: 1.0 - done),
+    "polynomial": partial(_falling, lambda schedule, done: (1.0 - done) ** schedule.power),
     "rsqrt": _rsqrt,
     "stair": _stair,
 }

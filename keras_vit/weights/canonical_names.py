@@ -146,8 +146,7 @@ NO_TYPE = type(None)
 OPTIONS = (
     Option("activation", types=(str,), keys={"timm": "act_layer"}, is_plain=False),
     Option("norm_epsilon", types=(float,), is_plain=False),
-    # Text in files from before `normalization`.
-    Option("include_preprocessing", types=(bool, str), is_plain=False),
+    Option("include_preprocessing", types=(bool,), is_plain=False),
     Option("normalization", types=(str, list, tuple), is_plain=False),
     Option("num_heads", types=(int,), is_plain=False),
     Option("pooling", types=(str, NO_TYPE), is_plain=False),

@@ -86,7 +86,9 @@ def save_weights(
             "layout='google', 'big_vision', 'timm' or 'huggingface'."
         )
     chosen = layout_for(layout, model, stored_family(model))
-    is_folder = layout in CONFIGS and (not path.suffix or _is_folder(path))
+    is_folder = layout in CONFIGS and (
+        not path.suffix or (path.is_dir() and path.suffix not in WRITERS)
+    )
     if model.is_task_unknown and (is_folder or model.num_classes > 1):
         raise ValueError(unknown_task(model))  # it would be read as classes
     if is_folder:
@@ -131,10 +133,6 @@ def _in_units(model: ImageModel) -> Any:
         copy.get_layer(layer.name).set_weights([kernel, bias])
         copy.task = task
     return copy
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and path.suffix not in WRITERS
 
 
 def _check_target(path: Path, overwrite: bool) -> None:

@@ -3,9 +3,6 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -63,10 +60,14 @@ def audit(options: AuditOptions) -> int:
     with output.opened(overwrite=options.overwrite) as workspace:
         results = None
         if options.decisions is None:
-            with _progress(len(index)) as report:
-                # An index on a disk that cannot be written is audited as well, each time anew.
+            with progress_bar() as bar:
+                task = bar.add_task("measuring images", total=len(index))
                 results = audit_photos(
-                    index, options.seed, report, keep=os.access(index.folder, os.W_OK)
+                    index,
+                    options.seed,
+                    lambda done: bar.update(task, completed=done),
+                    # An index on a disk that cannot be written is audited as well, each time anew.
+                    keep=os.access(index.folder, os.W_OK),
                 )
             write_csv(workspace / RESULTS, COLUMNS, results.table())
             # Links lead from where the page will stand.
@@ -122,14 +123,3 @@ def _print_findings(results: Audit) -> None:
         print_text("nothing was found")
     if results.skipped:
         print_text(results.skipped)
-
-
-@contextmanager
-def _progress(count: int) -> Iterator[Any]:
-    """Shows how many files are measured, on a terminal."""
-    with progress_bar() as bar:
-        if bar is None:
-            yield lambda done: None
-            return
-        task = bar.add_task("measuring images", total=count)
-        yield lambda done: bar.update(task, completed=done)

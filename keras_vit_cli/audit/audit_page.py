@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.files import atomic_write
 from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.audit.decisions import COLUMNS, DIGEST
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
-from keras_vit_cli.page_parts import breakable, file_list, script_data, template
-from keras_vit_cli.search.result_page import Card, card_style, photo, thumbnail
+from keras_vit_cli.page_parts import breakable, file_list
+from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnail, write_parts
 
 PAGE = "index.html"
 MOST_TOGETHER = 24  # photographs of one group on the page
@@ -34,20 +33,11 @@ def write_audit_page(path: Path, place: Path, index: FeatureIndex, audit: Audit,
         audit: What to show.
         most: Findings of each problem that are shown.
     """
-    page = template("audit", "audit.html").substitute(
-        style=card_style(),
-        title=escape(printable(f"Audit of {index.photos.name}")),
-        facts=escape(printable(_facts(index, audit))),
-        problems="\0",
-        data=script_data(_data(index, audit, most)),
-    )
-    begin, end = page.split("\0")
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(begin)
-        for problem in audit.problems:
-            file.writelines(_section(problem, index, place, most))
-        file.write(_unreadable(audit.unreadable, most))
-        file.write(end)
+    title, facts = f"Audit of {index.photos.name}", _facts(index, audit)
+    page = deciding_page("audit", title, facts, _data(index, audit, most))
+    sections = (_section(problem, index, place, most) for problem in audit.problems)
+    unreadable = [_unreadable(audit.unreadable, most)]
+    write_parts(path, page, chain(chain.from_iterable(sections), unreadable))
 
 
 def _facts(index: FeatureIndex, audit: Audit) -> str:

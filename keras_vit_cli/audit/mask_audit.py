@@ -13,6 +13,7 @@ from keras_vit import data
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import MaskErrors, find_mask_errors
+from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.exporting import load_classifier
@@ -21,7 +22,7 @@ from keras_vit.tasks.pixel_losses import IGNORED
 from keras_vit_cli.options.audit import AuditOptions
 from keras_vit_cli.page_parts import jpeg_uri
 from keras_vit_cli.printing import print_text
-from keras_vit_cli.report.overlays import ClassPainter, nearest_map
+from keras_vit_cli.report.overlays import ClassPainter
 from keras_vit_cli.search.result_page import SIDE, Card, Section, write_result_page
 from keras_vit_cli.search.result_table import write_csv
 
@@ -105,9 +106,8 @@ def _cards(errors: MaskErrors, split: Any, rows: list[int]) -> Iterator[Card]:
     painter = ClassPainter(split.task)
     for i in rows:
         (image,) = images_at(split, [i], largest=2 * SIDE)
-        mask = nearest_map(split.label_map(i), image.shape[:2])
-        wrong = nearest_map(errors.wrong[i].astype(np.uint8), image.shape[:2]).astype(bool)
-        suggested = nearest_map(errors.suggested[i].astype(np.uint8), image.shape[:2])
+        maps = (split.label_map(i), errors.wrong[i], errors.suggested[i])
+        mask, wrong, suggested = (evaluation_mask(one, image.shape[:2]) for one in maps)
         changed = np.where(wrong & (mask != IGNORED), suggested, mask)
         beside = np.vstack if image.shape[1] > image.shape[0] else np.hstack
         both = jpeg_uri(Image.fromarray(beside(painter.panels(image, [mask, changed]))), quality=80)

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import check_positive, printable
+from keras_vit._base.errors import printable
 from keras_vit._base.files import begins_with_mark, write_bytes
-from keras_vit.data import MAX_PIXELS
 from keras_vit.data.decode.bit_depth import warn_of_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.evaluation.prediction import read_images, size_and_channels
@@ -33,6 +32,7 @@ from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Classification
 from keras_vit_cli.inspect.looks import METHODS, Looks, look
 from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
+from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.report.overlays import draw_overlays
 
 _CAPTIONS = {
@@ -79,22 +79,12 @@ _MARKS = {
     ".png": b"Software\x00" + _SOFTWARE.encode(),
 }
 
+_BATCH = 4  # images, whose attention is all in memory: see `class_attribution`
 # No normalization of pixels leads beyond: CLIP's reaches 2.2 with three channels.
 _LARGEST = 16
 
 
-def inspect_files(
-    model: Any,
-    files: Sequence[str | Path],
-    out: str | Path,
-    overwrite: bool = False,
-    title: str | None = None,
-    top: int = 5,
-    batch_size: int = 4,
-    max_pixels: int = MAX_PIXELS,
-    method: str | None = None,
-    for_class: int | str | None = None,
-) -> dict[Path, str]:
+def inspect_files(model: Any, options: InspectOptions, title: str | None = None) -> dict[Path, str]:
     """Writes what a model looks at in images: PNG plots and `index.html`.
 
     The page needs no other file: it holds the images, predictions, the attention of each layer and
@@ -103,38 +93,27 @@ def inspect_files(
     Args:
         model: A model with one Vision Transformer of this package in it, at any depth, that accepts
             pixels 0..255.
-        files: Image files of any size, prepared as for `predict`.
-        out: Folder to write.
-        overwrite: Whether to replace a page and plots that this function wrote. Other files of
-            these names are never replaced.
+        options: Of the command. Only a page and plots that this function wrote are replaced.
         title: The model's name on the page; None for `model.name`.
-        top: Number of predicted classes per image.
-        batch_size: Images per batch, whose attention is all in memory: see `class_attribution`.
-        max_pixels: Largest height times width of a file to decode.
-        method: The map of all layers: `"attribution"`, of `class_attribution`, or `"rollout"`, of
-            `attention_rollout`; None for attribution, and for rollout where a model does not have
-            classes.
-        for_class: The class that attribution explains, by its number or name; None for the one
-            predicted for each image.
 
     Returns:
         The files that cannot be read, with the reason; the page leaves them out.
 
     Raises:
         ValueError: The model does not have attention or does not accept pixels, no file can be
-            read, a number is out of range, or there is not a class to explain.
-        FileExistsError: There is a page or a plot already, and `overwrite` is False; or a file of
-            that name that this function did not write.
+            read, or there is not a class to explain.
+        FileExistsError: There is a page or a plot already, and it is not to be replaced; or a file
+            of that name that this function did not write.
         NotADirectoryError: `out` is a file.
         ImportError: matplotlib is not installed.
     """
-    out = Path(out)
-    check_positive(top=top, batch_size=batch_size, max_pixels=max_pixels)
-    _check_out(out, overwrite)
+    out = options.out
+    _check_out(out, options.overwrite)
     encoder_blocks(model)
-    images, readable, failed = _read_files(model, files, max_pixels)
+    images, readable, failed = _read_files(model, options.files, options.max_pixels)
     pixels = to_pixels(model, images)
-    looks = look(model, images, pixels.shape[1:3], batch_size, method, for_class)
+    size = pixels.shape[1:3]
+    looks = look(model, images, size, _BATCH, options.method, options.for_class)
 
     if looks.largest > _LARGEST:
         raise ValueError(
@@ -169,7 +148,7 @@ def inspect_files(
         for file, *each in zip(
             readable,
             pixels,
-            _predictions(model, looks.outputs, top),
+            _predictions(model, looks.outputs, options.top),
             looks.attention,
             looks.maps,
             names or [""] * len(readable),
@@ -211,7 +190,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
 
 
 def _read_files(
-    model: Any, files: Sequence[str | Path], max_pixels: int
+    model: Any, files: Sequence[Path], max_pixels: int
 ) -> tuple[np.ndarray, list[Path], dict[Path, str]]:
     if not getattr(model, "include_preprocessing", True):
         raise ValueError(
@@ -225,14 +204,13 @@ def _read_files(
             f"{model.name!r} takes {channels} channels; image files have 3, or 1 in gray. "
             "Call class_attribution on arrays."
         )
-    paths = [Path(file) for file in files]
     if bands is None:
-        warn_of_sixteen_bits(sixteen_bit_files(paths), len(paths))
-    images, failed = read_images(model, paths, max_pixels)
+        warn_of_sixteen_bits(sixteen_bit_files(files), len(files))
+    images, failed = read_images(model, files, max_pixels)
     if not len(images):
         reasons = "; ".join(f"{printable(file)}: {reason}" for file, reason in failed.items())
         raise ValueError(f"No photograph could be read. {reasons or 'Give at least one.'}")
-    return images, [path for path in paths if path not in failed], failed
+    return images, [path for path in files if path not in failed], failed
 
 
 def _plot(name: str, maker: Callable[[], Any], out: Path, **texts: str) -> Plot:

@@ -8,12 +8,10 @@ from html import escape
 from pathlib import Path
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.files import atomic_write
 from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
 from keras_vit.data.sources.label_table import LabeledFiles
-from keras_vit_cli.page_parts import script_data, template
-from keras_vit_cli.search.result_page import Card, card_style, photo, thumbnail
+from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnail, write_parts
 
 PAGE = "label.html"
 _AHEAD = 64  # thumbnails that are in memory at once
@@ -61,18 +59,8 @@ def write_label_page(
     facts = f"{counted(len(chosen), 'image')} to label: {reason}."
     if table.cells:
         facts += f" {counted(len(table.cells), 'row')} with a label before."
-    page = template("label", "label.html").substitute(
-        style=card_style(),
-        title=escape(printable(f"Labels of {index.photos.name}")),
-        facts=escape(printable(facts)),
-        cards="\0",
-        data=script_data(data),
-    )
-    begin, end = page.split("\0")
-    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(begin)
-        file.writelines(_cards(index, place, chosen))
-        file.write(end)
+    page = deciding_page("label", f"Labels of {index.photos.name}", facts, data)
+    write_parts(path, page, _cards(index, place, chosen))
 
 
 def _cards(index: FeatureIndex, place: Path, chosen: Chosen) -> Iterator[str]:

@@ -3,22 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_vit_cli.options.option import POSITIONAL, Command, Integers, in_data, in_model, in_run
-from keras_vit_cli.options.shared import SEED
+from keras_vit_cli.options.option import Command, Integers, in_data, in_run
+from keras_vit_cli.options.shared import SEED, IndexOptions
 
 SHOWN = Integers(1, 10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOptions:
+class AuditOptions(IndexOptions):
     """The options of `keras-vit audit`."""
 
-    photos: Path = in_data(
-        "a folder or table of images, which --model makes an index of; or the index that "
-        "keras-vit embed wrote",
-        metavar="PHOTOS",
-        name=POSITIONAL,
-    )
     masks: Path | None = in_data(
         "the masks of the images in PHOTOS, as train's --labels takes them: find those that are "
         "probably wrong, and nothing else",
@@ -29,17 +23,6 @@ class AuditOptions:
         "the CSV file that the page downloads: write the cleaned lists by it, and nothing else",
         None,
         metavar="FILE",
-    )
-    model: Path | None = in_model(
-        "for images: a .keras or weights file, the folder of a training run, or MODEL:TAG",
-        None,
-        metavar="MODEL",
-    )
-    index: Path | None = in_run(
-        "for images: the folder of their index, which is made or brought up to date (default: "
-        "that of --out with _index at its end)",
-        None,
-        metavar="FOLDER",
     )
     most: int = in_run("images of each kind on the page; the table has all", 100, SHOWN)
     seed: int = in_run("which images are in which fold of the probes", 0, SEED)

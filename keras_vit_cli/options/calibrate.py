@@ -18,7 +18,7 @@ METHODS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateOptions:
+class CalibrateOptions(shared.MapOptions):
     """The options of `keras-vit calibrate`."""
 
     model: Path = shared.model()
@@ -27,14 +27,6 @@ class CalibrateOptions:
         "validated on)",
         None,
     )
-    labels: str | None = shared.labels()
-    task: str | None = shared.task()
-    order: str | None = shared.order()
-    depth_scale: float | str | None = shared.depth_scale()
-    file_column: str | None = shared.file_column()
-    label_columns: str | None = shared.label_columns()
-    separator: str | None = shared.separator()
-    on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
     split: str | None = shared.split(

@@ -10,7 +10,7 @@ from keras_vit_cli.options.shared import BATCH, PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChooseOptions:
+class ChooseOptions(shared.MapOptions):
     """The options of `keras-vit choose`."""
 
     photos: Path = in_data(
@@ -25,17 +25,6 @@ class ChooseOptions:
         None,
         metavar="FILE",
     )
-    task: str | None = shared.task()
-    order: str | None = shared.order()
-    depth_scale: float | str | None = shared.depth_scale()
-    file_column: str | None = in_data(
-        "column of --labels with the files (default: the one that names files in PHOTOS)",
-        None,
-        metavar="COLUMN",
-    )
-    label_columns: str | None = shared.label_columns()
-    separator: str | None = shared.separator()
-    on_bad_row: str = shared.on_bad_row()
     images: int = in_data(
         "compare on at most this many images, drawn in proportion to the labels",
         10_000,

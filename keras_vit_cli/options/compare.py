@@ -12,7 +12,7 @@ MOST_MODELS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions:
+class CompareOptions(shared.TableOptions):
     """The options of `keras-vit compare`."""
 
     models: tuple[str, ...] = in_model(
@@ -24,13 +24,6 @@ class CompareOptions:
     data: str | None = in_data(
         f"{DATA_HELP} (default: the images that the first run validated on)", None
     )
-    labels: str | None = shared.labels()
-    task: str | None = shared.task()
-    order: str | None = shared.order()
-    file_column: str | None = shared.file_column()
-    label_columns: str | None = shared.label_columns()
-    separator: str | None = shared.separator()
-    on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
     reader: str | None = shared.reader()

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from keras_vit_cli.options import shared
 from keras_vit_cli.options.option import POSITIONAL, Command, in_data, in_model, in_run
@@ -50,13 +49,9 @@ class EmbedOptions:
     ray: str | None = shared.ray()
 
 
-def _check(options: dict[str, Any]) -> None:
-    shared.check_is_here(options["out"])
-
-
 EMBED = Command(
     EmbedOptions,
     "compute the features of images once, as an index that other commands search and audit",
     "keras-vit embed photos/ --model runs/photos --out index",
-    _check,
+    lambda options: shared.check_is_here(options["out"]),
 )

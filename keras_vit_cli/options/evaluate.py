@@ -1,6 +1,5 @@
 """The options of `keras-vit evaluate`."""
 
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from keras_vit_cli.options.shared import BATCH, DATA_HELP
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
+class EvaluateOptions(shared.MapOptions):
     """The options of `keras-vit evaluate`."""
 
     model: str = in_model(
@@ -28,14 +27,6 @@ class EvaluateOptions:
         name=POSITIONAL,
     )
     data: str | None = in_data(f"{DATA_HELP} (default: the images that the run validated on)", None)
-    labels: str | None = shared.labels()
-    task: str | None = shared.task()
-    order: str | None = shared.order()
-    depth_scale: float | str | None = shared.depth_scale()
-    file_column: str | None = shared.file_column()
-    label_columns: str | None = shared.label_columns()
-    separator: str | None = shared.separator()
-    on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
     reader: str | None = shared.reader()
@@ -82,19 +73,16 @@ FEATURE_OPTIONS = ("probe", "knn", "fewshot")
 def _check(options: dict[str, Any]) -> None:
     """Refuses what would be ignored, then fills in the defaults."""
     shared.check_table("evaluate", options)
-
-    def refuse(names: Sequence[str], reason: str) -> None:
-        for name in names:
-            if options[name] not in (None, False):
-                raise UsageError(
-                    f"--{name.replace('_', '-')} {reason} (see keras-vit evaluate -h)."
-                )
-
-    if options["fewshot"] is None:
-        refuse(("seeds",), "has no effect without --fewshot")
     on_features = any(options[name] not in (None, False) for name in FEATURE_OPTIONS)
-    if not on_features:
-        refuse(("cache_dir",), "has no effect without --probe, --knn or --fewshot")
+    for name, has_effect, needed in (
+        ("seeds", options["fewshot"] is not None, "--fewshot"),
+        ("cache_dir", on_features, "--probe, --knn or --fewshot"),
+    ):
+        if options[name] is not None and not has_effect:
+            shown = name.replace("_", "-")
+            raise UsageError(
+                f"--{shown} has no effect without {needed} (see keras-vit evaluate -h)."
+            )
     options["seeds"] = options["seeds"] or 3
     if options["overwrite"] and options["out"] is None:
         raise UsageError("--overwrite is about the report in --out: give --out.")

@@ -3,22 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_vit_cli.options.option import POSITIONAL, Command, Integers, in_data, in_model, in_run
-from keras_vit_cli.options.shared import SEED
+from keras_vit_cli.options.option import Command, Integers, in_data, in_run
+from keras_vit_cli.options.shared import SEED, IndexOptions
 
 COUNT = Integers(1, 10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelOptions:
+class LabelOptions(IndexOptions):
     """The options of `keras-vit label`."""
 
-    photos: Path = in_data(
-        "a folder or table of images, which --model makes an index of; or the index that "
-        "keras-vit embed wrote",
-        metavar="PHOTOS",
-        name=POSITIONAL,
-    )
     labels: Path | None = in_data(
         "table with the labels that there are: the page's labels.csv, or any that train --labels "
         "reads, with one class per image; images with an empty label count as not labeled",
@@ -31,18 +25,7 @@ class LabelOptions:
         (),
         metavar="NAME",
     )
-    model: Path | None = in_model(
-        "for images: a .keras or weights file, the folder of a training run, or MODEL:TAG",
-        None,
-        metavar="MODEL",
-    )
     count: int = in_run("how many images to choose", 50, COUNT)
-    index: Path | None = in_run(
-        "for images: the folder of their index, which is made or brought up to date (default: "
-        "that of --out with _index at its end)",
-        None,
-        metavar="FOLDER",
-    )
     seed: int = in_run("where clusters start, and which features are dropped", 0, SEED)
     out: Path = in_run("folder of the page and the table", metavar="FOLDER")
     overwrite: bool = in_run("replace the earlier page and table in --out", False)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from functools import partial
+from inspect import get_annotations
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -234,9 +235,10 @@ class Command:
 
     @property
     def rows(self) -> list[Row]:
-        """The arguments in the order of the fields."""
-        hints = get_type_hints(self.options)
-        return [_row(field, hints[field.name]) for field in dataclasses.fields(self.options)]
+        """The arguments in the order of the fields, a command's own before those that it shares."""
+        hints, first = get_type_hints(self.options), get_annotations(self.options)
+        fields = sorted(dataclasses.fields(self.options), key=lambda field: field.name not in first)
+        return [_row(field, hints[field.name]) for field in fields]
 
     @property
     def groups(self) -> dict[str, list[Row]]:

@@ -17,16 +17,15 @@ from keras_vit_cli.options.option import (
     in_recipe,
     in_run,
 )
-from keras_vit_cli.options.shared import BATCH, EPOCHS, PIXELS, RATE, SEED
+from keras_vit_cli.options.shared import BATCH, EPOCHS, PIXELS, RATE
 
 NONE = "none"  # no weights, or no labels
 AUTO = "auto"
 BETTER, AFTER = KEPT = ("better", "after")
-CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainOptions:
+class PretrainOptions(shared.RunOptions, shared.TableOptions):
     """The options of `keras-vit pretrain`."""
 
     photos: Path = in_data(
@@ -42,16 +41,6 @@ class PretrainOptions:
         None,
         metavar="FILE",
     )
-    task: str | None = shared.task()
-    order: str | None = shared.order()
-    file_column: str | None = in_data(
-        "column of --labels with the files (default: the one that names files in PHOTOS)",
-        None,
-        metavar="COLUMN",
-    )
-    label_columns: str | None = shared.label_columns()
-    separator: str | None = shared.separator()
-    on_bad_row: str = shared.on_bad_row()
     val_fraction: float = in_data(
         "fraction of the labeled images to compare by, where they do not have a validation split; "
         "they are not trained on",
@@ -109,9 +98,6 @@ class PretrainOptions:
     learning_rate: float | None = in_recipe(
         "peak learning rate (default: 0.0001; without weights 0.001)", None, RATE
     )
-    seed: int = in_recipe(
-        "seed of the validation split, the new weights and the augmentation", 0, SEED
-    )
     out: Path = in_run(
         "folder to write, with the model that is kept and the report", metavar="FOLDER"
     )
@@ -121,14 +107,6 @@ class PretrainOptions:
         BETTER,
         choices=KEPT,
     )
-    checkpoint_seconds: float = in_run(
-        "seconds between checkpoints, from which --resume continues",
-        CHECKPOINT_SECONDS,
-        Numbers(0, 1_000_000, or_low=True, metavar="SECONDS"),
-        name="--checkpoint-every",
-    )
-    resume: bool = in_run("continue an interrupted run", False, exclusive="start")
-    overwrite: bool = in_run("replace the earlier result in --out", False, exclusive="start")
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -2,7 +2,9 @@
 
 import argparse
 import re
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from keras_vit_cli.options.option import (
@@ -77,6 +79,118 @@ VIEWS_HELP = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What commands of labeled images ask about labels that are not in folders' names."""
+
+    labels: str | None = in_data(
+        "labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a column of "
+        "files; or a folder of masks, PNG files with the number of a class in each pixel, or of "
+        "polygons of labelme or YOLO, or a JSON file of COCO; or a folder of maps of depth, .npy, "
+        "TIFF or 16-bit PNG files (default: the folders' names)",
+        None,
+        metavar="FILE",
+    )
+    task: str | None = in_data(
+        "what the labels are: one of several classes, any of several labels, numbers, grades in an "
+        "order, classes of pixels, depths of pixels, or which pixels are nearer (default: guessed "
+        "from --labels, and printed with the reason)",
+        None,
+        choices=TASKS,
+    )
+    order: str | None = in_data(
+        "the grades in --labels from the lowest on, separated by commas, such as low,medium,high "
+        "(default: by their numbers, or by the words of a usual scale)",
+        None,
+        metavar="GRADES",
+    )
+    file_column: str | None = in_data(
+        "column of --labels with the files (default: the one that names files of the images)",
+        None,
+        metavar="COLUMN",
+    )
+    label_columns: str | None = in_data(
+        "columns of --labels with the labels, separated by commas (default: all others)",
+        None,
+        metavar="COLUMNS",
+    )
+    separator: str | None = in_data(
+        "what stands between several labels in one cell of --labels (default: guessed)",
+        None,
+        metavar="TEXT",
+    )
+    on_bad_row: str = in_data(
+        "rows of --labels that cannot be used, such as those of missing files: raise an error that "
+        "lists them, or skip them",
+        "error",
+        choices=("error", "skip"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapOptions(TableOptions):
+    """`TableOptions`, and what else commands ask that read maps of depth."""
+
+    depth_scale: float | str | None = in_data(
+        "what 1 in a file of depth in --labels is worth, such as 0.001 for millimeters in meters; "
+        "or inverse, where larger numbers are nearer, as disparities (default: 1 in files of "
+        "floats; files of integers need it; evaluate takes the model's)",
+        None,
+        NumbersOr(0, 1e6, metavar="NUMBER", word="inverse"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """What commands ask that find something in a folder of images by its index."""
+
+    photos: Path = in_data(
+        "a folder or table of images, which --model makes an index of; or the index that "
+        "keras-vit embed wrote",
+        metavar="PHOTOS",
+        name=POSITIONAL,
+    )
+    model: Path | None = in_model(
+        "for images: a .keras or weights file, the folder of a training run, or MODEL:TAG",
+        None,
+        metavar="MODEL",
+    )
+    index: Path | None = in_run(
+        "for images: the folder of their index, which is made or brought up to date (default: "
+        "that of --out with _index at its end)",
+        None,
+        metavar="FOLDER",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What commands ask that train for long, and can be interrupted."""
+
+    seed: int = in_recipe(
+        "seed of the validation split, the new weights and the augmentation", 0, SEED
+    )
+    checkpoint_seconds: float = in_run(
+        "seconds between checkpoints, from which --resume continues",
+        60.0,  # as in keras_vit.training.resume
+        Numbers(0, 1_000_000, or_low=True, metavar="SECONDS"),
+        name="--checkpoint-every",
+    )
+    resume: bool = in_run("continue an interrupted run", False, exclusive="start")
+    overwrite: bool = in_run("replace the earlier run in --out", False, exclusive="start")
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The options that must agree for two calls to belong to one run.
+
+        Devices need not: a run may continue on others, and with other checkpoints. Who reads is
+        compared by `fit`, which knows who that is where the option leaves it open.
+        """
+        others = ["resume", "overwrite", "out", "checkpoint_seconds", "reader"]
+        others += ["distribution", "devices"]
+        return {name: str(v) for name, v in asdict(self).items() if name not in others}
+
+
 # A bucket as a path has it: with one slash behind the colon.
 BUCKET = re.compile(r"([a-z][a-z0-9+]+):/{1,2}(?=[^/])")
 
@@ -147,63 +261,6 @@ ray = partial(
     type=ray_address,
     nargs="?",
     const="",
-)
-labels = partial(
-    in_data,
-    "labels of the images in --data: a CSV, TSV, JSON lines or Parquet file with a column of "
-    "files; or a folder of masks, PNG files with the number of a class in each pixel, or of "
-    "polygons of labelme or YOLO, or a JSON file of COCO; or a folder of maps of depth, .npy, TIFF "
-    "or 16-bit PNG files (default: the folders' names)",
-    None,
-    metavar="FILE",
-)
-task = partial(
-    in_data,
-    "what the labels are: one of several classes, any of several labels, numbers, grades in an "
-    "order, classes of pixels, depths of pixels, or which pixels are nearer (default: guessed from "
-    "--labels, and printed with the reason)",
-    None,
-    choices=TASKS,
-)
-order = partial(
-    in_data,
-    "the grades in --labels from the lowest on, separated by commas, such as low,medium,high "
-    "(default: by their numbers, or by the words of a usual scale)",
-    None,
-    metavar="GRADES",
-)
-depth_scale = partial(
-    in_data,
-    "what 1 in a file of depth in --labels is worth, such as 0.001 for millimeters in meters; or "
-    "inverse, where larger numbers are nearer, as disparities "
-    "(default: 1 in files of floats; files of integers need it; evaluate takes the model's)",
-    None,
-    NumbersOr(0, 1e6, metavar="NUMBER", word="inverse"),
-)
-file_column = partial(
-    in_data,
-    "column of --labels with the files (default: the one that names files in --data)",
-    None,
-    metavar="COLUMN",
-)
-label_columns = partial(
-    in_data,
-    "columns of --labels with the labels, separated by commas (default: all others)",
-    None,
-    metavar="COLUMNS",
-)
-separator = partial(
-    in_data,
-    "what stands between several labels in one cell of --labels (default: guessed)",
-    None,
-    metavar="TEXT",
-)
-on_bad_row = partial(
-    in_data,
-    "rows of --labels that cannot be used, such as those of missing files: raise an error that "
-    "lists them, or skip them",
-    "error",
-    choices=("error", "skip"),
 )
 split = partial(in_data, default=None, type=split_name)
 data_dir = partial(in_data, "folder of prepared TensorFlow data sets", None, metavar="FOLDER")

@@ -25,7 +25,6 @@ from keras_vit_cli.options.shared import (
     EPOCHS,
     PIXELS,
     RATE,
-    SEED,
     STEPS,
     VIEWS,
     VIEWS_HELP,
@@ -33,23 +32,14 @@ from keras_vit_cli.options.shared import (
 
 DISTILLATIONS = ("soft", "hard")  # as in keras_vit.training.Distillation
 HEADS = ("linear", "dpt", "eomt")  # as in keras_vit.models.head
-CHECKPOINT_SECONDS = 60.0  # as in keras_vit.training.resume
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(shared.RunOptions, shared.MapOptions):
     """The options of `keras-vit train`; None leaves the choice to the recipe."""
 
     data: str = in_data(DATA_HELP)
     out: Path = in_run("folder to write (default: runs/DATA)", metavar="FOLDER", optional=True)
-    labels: str | None = shared.labels()
-    task: str | None = shared.task()
-    order: str | None = shared.order()
-    depth_scale: float | str | None = shared.depth_scale()
-    file_column: str | None = shared.file_column()
-    label_columns: str | None = shared.label_columns()
-    separator: str | None = shared.separator()
-    on_bad_row: str = shared.on_bad_row()
     data_dir: str | None = shared.data_dir()
     val_fraction: float = in_data(
         "fraction of the images to hold out, where the data does not have a validation split",
@@ -173,9 +163,6 @@ class TrainOptions:
         None,
         Integers(1, 1_000_000, "EPOCHS"),
     )
-    seed: int = in_recipe(
-        "seed of the validation split, the new weights and the augmentation", 0, SEED
-    )
     held_out: float | None = in_recipe(
         "fraction of the training images that is not trained on, but sets the temperature of "
         "the probabilities, so that they are as sure as they are right, and decides whether a "
@@ -192,14 +179,6 @@ class TrainOptions:
         COVERAGE_RANGE,
     )
     views: str | None = in_recipe(VIEWS_HELP, None, choices=VIEWS)
-    checkpoint_seconds: float = in_run(
-        "seconds between checkpoints, from which --resume continues",
-        CHECKPOINT_SECONDS,
-        Numbers(0, 1_000_000, or_low=True, metavar="SECONDS"),
-        name="--checkpoint-every",
-    )
-    resume: bool = in_run("continue an interrupted run", False, exclusive="start")
-    overwrite: bool = in_run("replace the earlier run in --out", False, exclusive="start")
     first_look: bool = in_run(
         "before training, print the accuracy of k-NN and of a linear probe", False
     )

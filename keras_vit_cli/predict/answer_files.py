@@ -244,15 +244,12 @@ def _arrow_type(pa: Any, value: Any) -> Any:
     if isinstance(value, float):
         return pa.float64()
     if isinstance(value, list):
-        keys = {k: v for row in value for k, v in row.items()} if _has_rows(value) else None
-        return pa.list_(pa.string() if keys is None else _arrow_type(pa, keys))
+        has_rows = value and isinstance(value[0], dict)
+        keys = {key: v for row in value for key, v in row.items()} if has_rows else ""
+        return pa.list_(_arrow_type(pa, keys))
     if isinstance(value, dict):
         return pa.struct([(key, _arrow_type(pa, each)) for key, each in value.items()])
     return pa.string()
-
-
-def _has_rows(values: list[Any]) -> bool:
-    return bool(values) and isinstance(values[0], dict)
 
 
 def _show(text: str) -> None:

@@ -66,8 +66,13 @@ def predict(options: PredictOptions) -> int:
     answers = _predicted(options, model, paths)
 
     end = None if done is None else done.end
-    count = unread = infinite = 0
-    with _writer(options, schema, end) as write, _progress(options) as advance:
+    count, unread, infinite, failed = 0, 0, 0, ""
+    # Files that are counted only as they are found do not have a total.
+    total = len(options.files) if all(map(is_one_file, options.files)) else None
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    began, on_terminal = time.monotonic(), out is None and sys.stdout.isatty()  # with the answers
+    with _writer(options, schema, end) as write, progress_bar(*columns, off=on_terminal) as bar:
+        task = bar.add_task("images", total=total)
         while batch := list(islice(answers, options.batch_size)):
             write([schema.row(name(file), answer) for file, answer in batch])
             if options.maps is not None:
@@ -75,8 +80,9 @@ def predict(options: PredictOptions) -> int:
             count += len(batch)
             unread += sum(isinstance(answer, str) for _, answer in batch)
             infinite += sum(not isinstance(x, str) and not is_finite(x) for _, x in batch)
-            advance(len(batch), _without_answer(unread, infinite))
-    failed = _without_answer(unread, infinite)
+            failed = _without_answer(unread, infinite)
+            text = f"images, {count / (time.monotonic() - began):.1f}/s{failed}"
+            bar.update(task, advance=len(batch), description=text)
     if out is not None:
         earlier = f", besides {len(done):,} that were there" if done else ""
         print_text(f"written to {out}: {counted(count, 'image')}{failed}{earlier}")
@@ -182,27 +188,3 @@ def _text(key: str, value: Any) -> Text:
     if isinstance(value, float):
         return Text(f"{value:.4g}" if key in ("value", "novelty") else f"{value:.2%}")
     return Text(printable(", ".join(value) if isinstance(value, list) else value))
-
-
-@contextmanager
-def _progress(options: PredictOptions) -> Iterator[Any]:
-    """Shows how far it is, on a terminal that does not show the answers themselves."""
-    if options.out is None and sys.stdout.isatty():
-        yield lambda images, failed: None
-        return
-    # Files that are counted only as they are found do not have a total.
-    total = len(options.files) if all(map(is_one_file, options.files)) else None
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    began = time.monotonic()
-    with progress_bar(*columns) as progress:
-        if progress is None:
-            yield lambda images, failed: None
-            return
-        task = progress.add_task("images", total=total)
-
-        def advance(images: int, failed: str) -> None:
-            rate = (progress.tasks[0].completed + images) / (time.monotonic() - began)
-            text = f"images, {rate:.1f}/s{failed}"
-            progress.update(task, advance=images, description=text)
-
-        yield advance

@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,14 +72,6 @@ class Pretraining(PretrainOptions):
             protected=[Path(str(path)).expanduser() for path in (self.photos, *named)],
             resumable=True,
         )
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The options that must agree for two calls to belong to one run."""
-        options = asdict(replace(self, resume=False, overwrite=False, out=Path()))
-        for name in ("checkpoint_seconds", "reader"):
-            del options[name]
-        return {name: str(value) for name, value in options.items()}
 
 
 class Images(NamedTuple):

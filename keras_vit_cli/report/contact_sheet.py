@@ -20,7 +20,6 @@ def draw_contact_sheet(
     heading: str,
     images: Sequence[np.ndarray],
     lines: Sequence[tuple[str, str, str]],
-    columns: int = 2,
 ) -> Any:
     """Return images as a matplotlib Figure: above each the answer and the truth, below it the file.
 
@@ -29,14 +28,12 @@ def draw_contact_sheet(
         images: uint8 `(height, width, 1 or 3)`; without any, the figure says so.
         lines: Answer, truth and file of each. A line that is wider than its image loses its middle,
             and of two long names the part in which they differ stays.
-        columns: Images per row, at most.
     """
     if not images:
         figure = new_figure(4, 3)
         figure.text(0.5, 0.5, "no mistakes", ha="center", va="center", fontsize=12)
         return figure
-    rows = -(-len(images) // columns)
-    columns = max(-(-len(images) // rows), 2)  # rows of equal length; the heading needs two
+    columns, rows = 2, -(-len(images) // 2)
     figure = new_figure(TILE * columns, (TILE + 0.7) * rows + 0.5)
     figure.suptitle(f"{heading}\n(bold: prediction)", fontsize=11)
     cells = figure.subplots(rows, columns, squeeze=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
+from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_files, predict_split
 from keras_vit.evaluation.shown_images import images_at
@@ -180,15 +181,8 @@ def draw_worst(
     else:
         answers = [one for _, one in predict_files(model, part.files or (), windows=windows)]
     predicted = [model.task.answer_map(*pair) for pair in zip(answers, sizes, strict=True)]
-    labels = [nearest_map(part.label_map(i), size) for i, size in enumerate(sizes)]
+    labels = [evaluation_mask(part.label_map(i), size) for i, size in enumerate(sizes)]
     titles = [
         (row["file"], f"given: {row['truth']}", f"predicted: {row['answer']}") for row in mistakes
     ]
     return draw_overlays(model.task, images, titles, predicted, labels)
-
-
-def nearest_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return a map at another size, each pixel that of the nearest one."""
-    from PIL import Image
-
-    return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))

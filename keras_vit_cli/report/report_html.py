@@ -2,7 +2,6 @@
 
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -39,14 +38,10 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
             image.attrs["src"] = "data:,"
     html = template("report", "report.html")
     return html.substitute(
-        title=_escaped_title(tokens),
+        # The text of the first heading, for the name of the window.
+        title=escape("".join(child.content for child in tokens[1].children or ())),
         policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src {sha256_source(html.template, 'script')}",
         style=base_style(),
         body=reader.renderer.render(tokens, reader.options, {}),
     )
-
-
-def _escaped_title(tokens: list[Any]) -> str:
-    """Return the text of the first heading, for the name of the window."""
-    return escape("".join(child.content for child in tokens[1].children or ()))

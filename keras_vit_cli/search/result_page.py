@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from keras_vit._base.errors import printable
@@ -16,7 +18,14 @@ from keras_vit._base.files import atomic_write, begins_with_mark, path_from
 from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import displayed_image, read_contents
-from keras_vit_cli.page_parts import base_style, breakable, file_list, jpeg_uri, template
+from keras_vit_cli.page_parts import (
+    base_style,
+    breakable,
+    file_list,
+    jpeg_uri,
+    script_data,
+    template,
+)
 from keras_vit_cli.search.result_table import is_result_table
 
 MARK = b'content="keras_vit search"'
@@ -88,24 +97,54 @@ def write_result_page(
     Thumbnails of raster files are of these `bands`.
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
+    rows = file_list(failed)
     page = template("search", "results.html").substitute(
-        style=card_style(),
+        style=_card_style(),
         title=escape(printable(title)),
         facts=escape(printable(facts)),
-        failed=_failed(failed),
+        failed=f"<div class=failed>Not read:<ul>{rows}</ul></div>" if rows else "",
         sections="\0",
     )
+    write_parts(out, page, chain.from_iterable(_section(s, out.parent, bands) for s in sections))
+
+
+def write_parts(out: Path, page: str, parts: Iterable[str]) -> None:
+    """Write a page with these parts, one after the other, in place of its zero byte."""
     begin, end = page.split("\0")
     with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(begin)
-        for section in sections:
-            file.writelines(_section(section, out.parent, bands))
-        file.write(end)
+        file.writelines(chain([begin], parts, [end]))
 
 
-def card_style() -> str:
-    """Return the style of cards, for a page's `<style>`."""
-    return base_style() + files("keras_vit_cli.search").joinpath("cards.css").read_text("utf-8")
+def deciding_page(command: str, title: str, facts: str, data: Any) -> str:
+    """Return the page of a command on which photographs are decided on, a zero byte for these.
+
+    From the template of the command, `COMMAND.html` in its folder, and what such pages share.
+
+    Args:
+        command: "label" or "audit".
+        title: Any text, like `facts`: it is escaped.
+        facts: A line below the title.
+        data: For the script: `key`, under which the browser keeps decisions, `columns` of the
+            table to download, `photos` by their rows, with `name` and `digest`; and the page's own.
+    """
+    title = escape(printable(title))
+    head = template("search", "deciding.html")
+    return template(command, f"{command}.html").substitute(
+        head=head.substitute(command=command, title=title, style=_card_style()),
+        title=title,
+        facts=escape(printable(facts)),
+        photos="\0",
+        data=script_data(data),
+        script=_shared("deciding.js"),
+    )
+
+
+def _card_style() -> str:
+    return base_style() + _shared("cards.css")
+
+
+def _shared(name: str) -> str:
+    return files("keras_vit_cli.search").joinpath(name).read_text("utf-8")
 
 
 def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> Iterator[str]:
@@ -159,7 +198,3 @@ def thumbnail(path: Path, bands: tuple[int, ...] | None = None) -> str | None:
         return None
     image.thumbnail((SIDE, SIDE))
     return jpeg_uri(image, quality=80)
-
-
-def _failed(failed: Mapping[Path, str]) -> str:
-    return f"<div class=failed>Not read:<ul>{file_list(failed)}</ul></div>" if failed else ""

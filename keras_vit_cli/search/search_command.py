@@ -12,7 +12,6 @@ from keras_vit import load
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import cache_folder
 from keras_vit.curation import FeatureIndex, SearchResult, find_similar
-from keras_vit.models import ImageModel
 from keras_vit.weights.catalog import find_named
 from keras_vit_cli.options.search import SearchOptions
 from keras_vit_cli.printing import print_table, print_text
@@ -33,8 +32,10 @@ def search(options: SearchOptions) -> int:
     if out is not None:
         check_page(out, options.overwrite)
     index = FeatureIndex.open(options.index)
-    model = options.model
-    result = find_similar(index, options.files, options.top, lambda: _load(index, model))
+    # The model on the command line, or the one that the index notes.
+    result = find_similar(
+        index, options.files, options.top, lambda: load(options.model or _noted_model(index))
+    )
     for file, reason in result.failed.items():
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
     if not result.files:
@@ -60,11 +61,6 @@ def facts_of(index: FeatureIndex) -> str:
         f"{counted(len(index), 'photograph')} of {index.photos}, by {info['layer']} of "
         f"{info['model']}{pooling}"
     )
-
-
-def _load(index: FeatureIndex, model: Path | None) -> ImageModel:
-    """Load the model of an index: the one on the command line, or the one the index notes."""
-    return load(_noted_model(index) if model is None else model)
 
 
 def _noted_model(index: FeatureIndex) -> Path | str:

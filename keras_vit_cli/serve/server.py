@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-from keras_vit._base.errors import check_positive
 from keras_vit._base.processors import available_processors
-from keras_vit._base.version import install_command
-from keras_vit.data import MAX_PIXELS
-from keras_vit_cli.serve.limits import Limits
+from keras_vit_cli.options.serve import ServeOptions
 
-PACKAGES = ("uvicorn", "starlette", "python_multipart", "prometheus_client")
-MAX_BYTES = 20 * 2**20
-MAX_IMAGES = 64
 BACKLOG = 1024  # connections that the system accepts before the server does
 ACCEPTED_AT_ONCE = 16  # of them, between two looks at those that are open
 # What is accepted is answered within the first time, or cut off; what cannot be cut off ends, with
@@ -26,53 +18,23 @@ ACCEPTED_AT_ONCE = 16  # of them, between two looks at those that are open
 ANSWER_SECONDS, STOP_SECONDS = 25, 30
 
 
-def serve(
-    model: str | Path,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    batch_size: int = 4,
-    queue: int | None = None,
-    max_bytes: int = MAX_BYTES,
-    max_images: int = MAX_IMAGES,
-    max_pixels: int = MAX_PIXELS,
-    top: int = 5,
-    log_requests: bool = False,
-    report: Callable[[str], None] = print,
-) -> None:
+def serve(options: ServeOptions, report: Callable[[str], None] = print) -> None:
     """Serves a model over HTTP until Ctrl-C or SIGTERM, then answers what it has accepted.
 
     `POST /predict` takes the bytes of an image file, or a multipart form with some, and returns
     JSON; `/` is a page for a person. docs/serving.md describes all of it.
 
     Args:
-        model: A `.keras` or weights file, the folder of a run, `"MODEL:TAG"` of released weights,
-            or a folder of numbered versions. When it is replaced, or a higher number
-            appears, the new version takes over.
-        host: Address to listen on; the default is reachable from this machine alone.
-        port: Port to listen on; 0 for any free one, which is printed.
-        batch_size: The most images per batch. Larger ones gain little on a processor; a GPU
+        options: Of the command. When the model is replaced, or a higher number appears in its
+            folder, the new version takes over. Larger batches gain little on a processor; a GPU
             needs 32 and above.
-        queue: The most requests in progress; further ones are answered with 429. None for twice
-            the batch size: one batch is computed while the next one is decoded, and more
-            would wait longer without being answered sooner.
-        max_bytes: The largest body that is accepted.
-        max_images: The most images per request.
-        max_pixels: The largest height times width that is decoded.
-        top: Number of classes per answer.
-        log_requests: Whether `report` gets a line of JSON per request.
-        report: Called with lines for the operator: the address, each reload, the end.
+        report: Called with lines for the operator: the address, each reload, the end; where they
+            are logged, each request.
 
     Raises:
-        ImportError: A package of the extra `serve` is missing.
         OSError: The address cannot be opened.
-        ValueError: The model cannot be served, or a number is below 1.
+        ValueError: The model cannot be served.
     """
-    queue = 2 * batch_size if queue is None else queue
-    limits = Limits(batch_size, queue, max_bytes, max_images, max_pixels, top)
-    check_positive(**vars(limits))
-    for package in PACKAGES:
-        _require(package)
     import uvicorn
 
     from keras_vit_cli.serve.app import make_app
@@ -82,20 +44,24 @@ def serve(
     from keras_vit_cli.serve.traces import tracing
     from keras_vit_cli.serve.versions import Versions
 
-    path = Path(model)
+    path = options.model
     if hasattr(signal, "SIGHUP"):  # not on Windows
         # Means "load again", which the end of the process is not, while the model is loaded.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # The port is opened before the model: a taken one shows at once.
     count = min(8, available_processors())
-    with _listen(host, port) as listener, Decoders(count) as decoders, tracing(report):
-        versions = Versions(path, batch_size, report)
+    with (
+        _listen(options.host, options.port) as listener,
+        Decoders(count) as decoders,
+        tracing(report),
+    ):
+        versions = Versions(path, options.batch_size, report)
         # Every run calls its file "model"; its folder has a name of its own.
         title = path.resolve().parent.name if path.stem == "model" else path.stem
-        service = Service(versions, limits, title or str(path), decoders)
+        service = Service(versions, options, title or str(path), decoders)
         is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         hosts = ["localhost", "127.0.0.1", "::1", "[::1]"] if is_local else ["*"]
-        app = make_app(service, hosts, report if log_requests else None)
+        app = make_app(service, hosts, report if options.log_requests else None)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -160,12 +126,3 @@ def _allow_open_files(count: int) -> None:
         if soft != resource.RLIM_INFINITY and soft < count:
             most = count if hard == resource.RLIM_INFINITY else min(count, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _require(package: str) -> None:
-    try:
-        importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"keras-vit serve needs {error.name}: {install_command('serve')}", name=error.name
-        ) from error

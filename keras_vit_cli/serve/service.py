@@ -23,13 +23,13 @@ from keras_vit.data.decode.bit_depth import DEEP, has_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation.answer_row import Row
 from keras_vit_cli.inspect.looks import METHODS
+from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve.batching import Batcher, Places
 from keras_vit_cli.serve.decoders import Decoders
 from keras_vit_cli.serve.images import RefusedError, Upload, Uploads, images_in, preparation
 from keras_vit_cli.serve.infer import BINARY, describe_tensors, infer_answer, read_infer
 from keras_vit_cli.serve.instances import read_instances
-from keras_vit_cli.serve.limits import Limits
 from keras_vit_cli.serve.maps import maps_of
 from keras_vit_cli.serve.metrics import Metrics
 from keras_vit_cli.serve.model import Explanation, ServedModel
@@ -46,10 +46,14 @@ _Result = TypeVar("_Result")
 class Service:
     """Answers requests with the newest version of a model, by the pixels that `decoders` return."""
 
-    def __init__(self, versions: Versions, limits: Limits, title: str, decoders: Decoders) -> None:
+    def __init__(
+        self, versions: Versions, limits: ServeOptions, title: str, decoders: Decoders
+    ) -> None:
         self.versions, self.limits, self.title = versions, limits, printable(title)
-        self.places = Places(limits.queue)
-        self.uploads = Uploads(UPLOADS_PER_PLACE * limits.queue)
+        # One batch is computed while the next one is decoded: more would wait longer without being
+        # answered sooner.
+        queue = limits.queue or 2 * limits.batch_size
+        self.places, self.uploads = Places(queue), Uploads(UPLOADS_PER_PLACE * queue)
         self.attention_places = Places(ATTENTION_PLACES)
         self.metrics = Metrics(lambda: self.places.in_use + self.attention_places.in_use)
         self.is_stopping = False

@@ -1,7 +1,7 @@
 """The options of a training run as an object, and the folder that it writes."""
 
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from keras_vit._base.output_folder import OutputFolder
@@ -39,18 +39,6 @@ class Job(TrainOptions):
             protected=[Path(path).expanduser() for path in inputs if path is not None],
             resumable=True,
         )
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The options that must agree for two calls to belong to one run.
-
-        Devices need not: a run may continue on others, and with other checkpoints. Who reads is
-        compared by `fit`, which knows who that is where the option leaves it open.
-        """
-        options = asdict(replace(self, resume=False, overwrite=False, out=Path()))
-        for name in ("distribution", "devices", "checkpoint_seconds", "reader"):
-            del options[name]
-        return {name: str(value) for name, value in options.items()}
 
 
 _ATTRIBUTES = "".join(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from keras_vit import data
-from keras_vit._base.errors import check_choice, counted
+from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.models import named_model
@@ -20,7 +20,6 @@ from keras_vit.training.auto_recipe import (
     WITH_WEIGHTS,
     choose_recipe,
 )
-from keras_vit.training.distillation import DISTILLATION_KINDS
 from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
 from keras_vit.weights.loading import stored_map_head
@@ -82,8 +81,6 @@ def recipe_of(
 
 def _check_combinations(job: Job) -> None:
     """Raises a ValueError for options that exclude or need each other."""
-    if job.freeze_backbone and job.lora is not None:
-        raise ValueError("freeze_backbone trains the head alone: give it or lora=, not both.")
     if (job.freeze_backbone or job.lora is not None) and job.weights is None:
         raise ValueError(
             "freeze_backbone and lora= need pretrained weights: give weights=, or leave them out."
@@ -95,13 +92,6 @@ def _check_combinations(job: Job) -> None:
         )
     if job.recipe == MEASURED and job.weights is None:
         raise ValueError("recipe='measured' compares what is trained from weights: give weights=.")
-    if job.distillation is not None:
-        check_choice(job.distillation, "distillation", DISTILLATION_KINDS)
-        if job.teacher is None:
-            raise ValueError(
-                f'distillation="{job.distillation}" has no effect without a teacher: give '
-                "teacher=, or leave distillation= out."
-            )
     if job.freeze_backbone and job.teacher is not None:
         raise ValueError(
             "freeze_backbone fits the head to the labels, without a teacher: leave freeze_backbone "

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -359,7 +359,7 @@ class Run:
             checkpoint_seconds=job.checkpoint_seconds,
         )
         self.print(str(choice))
-        self.facts["choice"] = choice.to_dict()
+        self.facts["choice"] = asdict(choice)
 
     def fit(self) -> None:
         """Trains the model, perhaps by a teacher, unless its head alone is fitted."""
@@ -406,7 +406,7 @@ class Run:
             self.model, self.recipe, self.start, self.images.deciding, all_images
         )
         self.print(str(choice))
-        self.facts["choice"] = choice.to_dict()
+        self.facts["choice"] = asdict(choice)
 
     def refine(self) -> None:
         """Apply the average with the start, the final size, views and temperature."""

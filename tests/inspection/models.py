@@ -1,12 +1,16 @@
 """Small models of every kind whose insides differ, and images for them."""
 
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_vit.inspection import attention_maps
 from keras_vit.models import ImageModel
+from keras_vit_cli.inspect.inspect_files import inspect_files as of_options
+from keras_vit_cli.options.inspect import InspectOptions
 from tests import bank
 
 # Patches and grid are not square: a transposed axis cannot hide.
@@ -48,3 +52,11 @@ def maps_of(kind: str) -> np.ndarray:
 def images_for(kind: str) -> np.ndarray:
     images = bank.pixels(3, *SHAPE, seed=2)
     return np.moveaxis(images, -1, 1) if kind == "channels_first" else images
+
+
+def inspect_files(
+    model: Any, files: Sequence[Path], out: Path, title: str | None = None, **options: Any
+) -> dict[Path, str]:
+    """What `keras-vit inspect` does with a model."""
+    options |= {"model": Path("m"), "files": tuple(files), "out": out}
+    return of_options(model, InspectOptions(**options), title)

@@ -11,10 +11,16 @@ from keras_vit.inspection import class_attribution
 from keras_vit.inspection.attribution import run_gradients
 from keras_vit.layers.observation import Observer, observed_by
 from keras_vit.tasks import Multilabel, Ordinal, Regression
-from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests import bank
 from tests.backend import numpy, refused, rows
-from tests.inspection.models import KINDS, images_for, model_of, randomized, untrained
+from tests.inspection.models import (
+    KINDS,
+    images_for,
+    inspect_files,
+    model_of,
+    randomized,
+    untrained,
+)
 
 WITH_CLASSES = [kind for kind in KINDS if kind != "all_tokens"]
 IMAGES = images_for("token")

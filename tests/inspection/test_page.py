@@ -16,11 +16,10 @@ from keras_vit import inspection
 from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit.inspection.plots import draw_maps
-from keras_vit_cli.inspect.inspect_files import inspect_files
 from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.conftest import Command
-from tests.inspection.models import images_for, model_of, untrained
+from tests.inspection.models import images_for, inspect_files, model_of, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")

@@ -1,7 +1,7 @@
 """Heads, probes and fine-tuning are compared on unseen training images: the better is kept."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -263,7 +263,7 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     assert_equal(kept, tuned)
     assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
-    assert json.loads(json.dumps(choice.to_dict()))["images"] == len(part)
+    assert json.loads(json.dumps(asdict(choice)))["images"] == len(part)
     _, choice = choose_probe(model, RECIPE, start, None)
     assert "fine-tuned weights are kept: there are no held-out training images" in str(choice)
     # Worse weights give way to the probe.

@@ -5,7 +5,9 @@ With arrays of NumPy as with tensors, in TensorFlow's graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from keras_vit._base.errors import as_pair
 from keras_vit.data.arrays import Array, array_namespace
@@ -62,17 +64,20 @@ def training_mask(
     draws: dict[str, Draws],
     augmentation: Augmentation,
     fill: float = 0,
+    turns: bool = False,
 ) -> Array:
     """Move the label of each pixel as `training_image` moves the image, to the nearest pixel.
 
     Args:
-        mask: integers or floats of shape `(height, width)`, array or tensor, one per pixel of
-            the image.
+        mask: integers or floats of shape `(height, width, ...)`, array or tensor, one label per
+            pixel of the image.
         image_size, draws, augmentation: those of the image.
         fill: the label of what comes in from outside the image.
+        turns: whether a label's first two numbers are a direction, to the right and down, which
+            turns as the image does.
 
     Returns:
-        Of the kind and type of `mask`, shape `image_size`.
+        Of the kind and type of `mask`, shape `(*image_size, ...)`.
 
     Example:
         >>> import numpy as np
@@ -87,13 +92,18 @@ def training_mask(
     y, x = xp.broadcast_to(y[:, None], size), xp.broadcast_to(x, size)
     inside = xp.ones_like(y, xp.bool)
     # Backwards, from each pixel of the result to where it came from.
-    for matrix in reversed(list(_moves(draws, augmentation))):
+    moves = list(_moves(draws, augmentation))
+    for matrix in reversed(moves):
         y, x = (_nearest(p) for p in _moved(matrix, y, x))
         inside = inside & (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
     matrix = augmentation.random_crop.matrix(shape, size, draws["crop"])
     places = xp.stack([_nearest(p) for p in _moved(matrix, y, x)], axis=-1)
     places = xp.clip_by_value(xp.cast(places, xp.int32), 0, shape - 1)
-    return xp.where(inside, xp.gather_nd(mask, places), xp.cast(fill, mask.dtype))
+    labels = xp.gather_nd(mask, places)
+    if turns:
+        labels = _turned(labels, [matrix, *moves])
+    inside = xp.reshape(inside, (*size, *[1] * len(mask.shape[2:])))
+    return xp.where(inside, labels, xp.cast(fill, mask.dtype))
 
 
 def training_boxes(
@@ -145,6 +155,17 @@ def _moves(draws: dict[str, Draws], augmentation: Augmentation) -> Iterator[Arra
         if (matrix := draws[name].get("matrix")) is not None:
             xp = array_namespace(matrix)
             yield from xp.unstack(xp.reshape(matrix, (-1, 6)))
+
+
+def _turned(labels: Array, matrices: Sequence[Array]) -> Array:
+    """Turn directions as the image, as slopes of it turn; their lengths stay."""
+    xp = array_namespace(labels)
+    x, y = before = labels[..., 0], labels[..., 1]
+    for a, b, _, d, e, _ in (xp.unstack(matrix) for matrix in matrices):
+        x, y = a * x + d * y, b * x + e * y
+    length, now = (xp.sqrt(u * u + v * v) for u, v in (before, (x, y)))
+    scale = length / xp.maximum(now, np.finfo("float32").tiny)
+    return xp.concat([xp.stack([x * scale, y * scale], axis=-1), labels[..., 2:]], axis=-1)
 
 
 def _moved(matrix: Array, y: Array, x: Array) -> tuple[Array, Array]:

@@ -64,7 +64,7 @@ class ArraySplit(IndexedSplit):
                 f"{len(labels)} labels for {len(images)} images: give one for each image"
             )
         self.per_pixel = self.task.per_pixel
-        if self.per_pixel and labels.shape != images.shape[:3]:
+        if self.per_pixel and labels.shape != (*images.shape[:3], *self.task.pixel_shape):
             raise ValueError(
                 f"labels of shape {labels.shape} do not fit images of {images.shape}: give "
                 "one for every pixel"

@@ -71,10 +71,10 @@ from keras_vit.data.sources.split_tables import labels_in_splits
 from keras_vit.data.sources.splits import (
     DIGEST_DIGITS,
     GRAY,
-    MOST_LINES,
     FileReport,
     IndexedSplit,
     Splits,
+    reasons,
 )
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
@@ -525,10 +525,11 @@ def _report_unreadable(unreadable: Files, checked: int, on_bad_file: str) -> Non
         return
     count = f"{len(unreadable)} of {checked} files cannot be decoded"
     if len(unreadable) == checked:
-        raise BadImageError(f"{count}, none is left:{_lines(unreadable)}")
+        raise BadImageError(f"{count}, none is left:{reasons(unreadable)}")
     if on_bad_file == "raise":
         raise BadImageError(
-            f"{count}:{_lines(unreadable)}\nRepair or remove them, or load with on_bad_file='skip'."
+            f"{count}:{reasons(unreadable)}\nRepair or remove them, or load with "
+            "on_bad_file='skip'."
         )
     first = ", ".join(f"{path} ({reason})" for path, reason in unreadable[:3])
     more = ", ..." if len(unreadable) > 3 else ""
@@ -543,7 +544,7 @@ def _report_ignored(ignored: Files) -> None:
     counts = {"file": len(ignored) - folders, "folder": folders}
     number = " and ".join(counted(count, what) for what, count in counts.items() if count)
     verb = "is" if len(ignored) == 1 else "are"
-    lines = _lines(ignored, ": see splits.report.ignored")
+    lines = reasons(ignored, ": see splits.report.ignored")
     hint = how_to_convert(path for path, _ in ignored)
     warn_at_caller(f"{number} {verb} ignored:{lines}{hint and chr(10)}{hint}", ReportedWarning)
 
@@ -588,7 +589,7 @@ def _report_classes(
     folder: Path, examples: Examples, unused: Files, options: FileOptions, hint: str
 ) -> None:
     """Raises a ValueError for too few classes or images, or warns of classes that are left out."""
-    lines, number = _lines(unused), counted(len(unused), "class", "classes")
+    lines, number = reasons(unused), counted(len(unused), "class", "classes")
     whole = options.whole  # where an empty folder is not an error
     if not any(examples.values()):
         raise ValueError(f"{folder} does not hold an image in a class folder. {hint}{lines}")
@@ -607,11 +608,3 @@ def _report_classes(
     if unused:
         verb = "is" if len(unused) == 1 else "are"
         warn_at_caller(f"{number} {verb} left out:{lines}", ReportedWarning)
-
-
-def _lines(files: Files, where: str = "") -> str:
-    """Return a line per file with the reason, of very many the first ones."""
-    lines = [f"\n    {printable(path)}: {reason}" for path, reason in files[:MOST_LINES]]
-    if len(files) > MOST_LINES:
-        lines.append(f"\n    and {len(files) - MOST_LINES:,} more{where}")
-    return "".join(lines)

@@ -26,11 +26,11 @@ from keras_vit._base.errors import (
 )
 from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
-from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
+from keras_vit.data.sources.named_sources import validated
 from keras_vit.data.sources.shortcuts import warn_of_contradictions, warn_of_shortcuts
 from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits, read_tables_of_splits
-from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
+from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits, reasons
 from keras_vit.data.sources.table_cells import number, shown
 from keras_vit.data.sources.table_files import Cell, Table, read_table
 from keras_vit.data.sources.table_labels import Labels, read_cells, read_labels
@@ -116,7 +116,7 @@ def load_table(
     parts = {name: part for name, part in parts.items() if part}
     if not reading.whole:
         with naming_file(table.path):
-            parts, groups = _validated(folder, table, rows, parts, val_fraction, seed)
+            parts, groups = _validated(folder, table, rows, parts, (val_fraction, seed))
             _warn_of_shared(table, rows.columns, parts)
     elif not parts:
         raise ValueError(f"{printable(table.path)} does not have a row that can be used.")
@@ -456,9 +456,7 @@ def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
     if not bad:
         return
     rows = sorted(bad.items())
-    lines = "".join(f"\n    {table.places[row]}: {why}" for row, why in rows[:MOST_LINES])
-    if len(rows) > MOST_LINES:
-        lines += f"\n    and {len(rows) - MOST_LINES:,} more"
+    lines = reasons([(table.places[row], why) for row, why in rows])
     number = f"{counted(len(rows), 'row')} of {printable(table.path)}"
     if on_bad_row == "error":
         raise ValueError(
@@ -478,29 +476,16 @@ def _validated(
     table: Table,
     rows: _Rows,
     parts: dict[str, list[int]],
-    val_fraction: float,
-    seed: int,
+    part: tuple[float, int],
 ) -> tuple[dict[str, list[int]], np.ndarray | None]:
-    """Return the rows of each split, with some to validate on, and the group of each row."""
-    labels, groups = rows.labels, rows.groups
+    labels, files = rows.labels, rows.files
     if "train" not in parts:
         raise ValueError(f"{printable(table.path)} does not have a row to train on.")
+    is_drawn = parts.keys().isdisjoint(("val", "test"))
     parts = with_validation(parts, table.path)
-    if "val" not in parts:
-        train = np.array(parts["train"])
-        if groups is None:
-            strata = labels.targets[train] if labels.targets.ndim == 1 else None
-            sources = kept_apart([rows.files[row] for row in train], strata, folder)
-            if sources is not None:
-                groups = np.full(len(rows.files), -1)
-                groups[train] = sources
-        of_row = None if groups is None else groups[train]
-        held_out = labels.task.split(labels.targets[train], val_fraction, seed, of_row)
-        parts |= {"train": train[~held_out].tolist(), "val": train[held_out].tolist()}
+    parts, groups = validated(parts, files, labels.targets, labels.task, part, folder, rows.groups)
+    if is_drawn:
         _warn_of_untrained(labels, parts)
-    elif groups is None:
-        trained, val = ([rows.files[row] for row in parts[name]] for name in ("train", "val"))
-        warn_of_shared_sources(trained, val, folder)
     return parts, groups
 
 

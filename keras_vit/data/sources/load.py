@@ -13,18 +13,21 @@ from keras_vit._base.version import install_command
 from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.eval_transform import check_bands, check_nodata
 from keras_vit.data.image_readers import resolve_reader
-from keras_vit.data.sources.depth_folder import is_depth, load_depth
+from keras_vit.data.sources.depth_folder import DepthSplit
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
 from keras_vit.data.sources.label_table import TableOptions, load_table
-from keras_vit.data.sources.map_folder import maps_in
-from keras_vit.data.sources.mask_folder import load_masks
+from keras_vit.data.sources.map_folder import MapSplit, maps_in
+from keras_vit.data.sources.mask_folder import MaskSplit
 from keras_vit.data.sources.other_formats import advice_for, is_remote
 from keras_vit.data.sources.record_files import holds_records, load_records
 from keras_vit.data.sources.splits import Splits
 from keras_vit.data.sources.tfds import is_dataset_name, is_prepared_folder, load_tfds
-from keras_vit.tasks import Task
+from keras_vit.tasks import TASKS, Task
 
+# The kinds of maps: of a task, or without one the first of which there are files.
+MAPS: tuple[type[MapSplit], ...] = (MaskSplit, DepthSplit)
+_COLORS = ".color.png"  # what is written beside a map to look at it
 _RECORDS = (
     "reader='grain' is for folders of images, tables and digits, and {} holds records, which "
     "TensorFlow reads: leave reader out."
@@ -201,8 +204,20 @@ def _load_labels(
             "file_column, label_columns and separator are about a table, and "
             f"{printable(maps)} has maps of pixels: leave them out."
         )
-    loader = load_depth if is_depth(maps, table.task) else load_masks
-    return loader(folder, maps, table.task, val_fraction, seed, reading)
+    kind = _kind_of_maps(maps, table.task)
+    return kind.load_maps(folder, maps, table.task, val_fraction, seed, reading)
+
+
+def _kind_of_maps(maps: Path, task: str | Task | None) -> type[MapSplit]:
+    """Return the row of `MAPS` that a task, or else the suffixes of the files, speak for."""
+    if task is None and maps.is_dir():
+        names = (path.name.lower() for path in maps.rglob("*"))
+        suffixes = {Path(name).suffix for name in names if not name.endswith(_COLORS)}
+        fitting = (kind for kind in MAPS if not suffixes.isdisjoint(kind.suffixes))
+    else:
+        meaning = TASKS.get(task.kind if isinstance(task, Task) else str(task), Task)
+        fitting = (kind for kind in MAPS if issubclass(meaning, kind.task_class))
+    return next(fitting, MAPS[0])
 
 
 def _kind(name: str) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from glob import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from unicodedata import normalize
 
 import numpy as np
@@ -22,26 +22,40 @@ from keras_vit.data.decode.image_files import read_contents, unreadable_reason
 from keras_vit.data.decode.image_kinds import is_hidden, kind_of
 from keras_vit.data.decode.pillow import displayed_size
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
-from keras_vit.data.sources.named_sources import kept_apart, warn_of_shared_sources
+from keras_vit.data.sources.named_sources import validated
 from keras_vit.data.sources.split_names import split_of, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.verification import Checked
-from keras_vit.tasks import Task
+from keras_vit.tasks import Task, get
 
 _Value = TypeVar("_Value")
+
+
+class MapFiles(NamedTuple):
+    """Photographs, what their check has seen, and the source and task's `summary` of each map."""
+
+    paths: list[Path]
+    checked: Checked
+    sources: Sequence[Any]
+    task: Task
+    rows: np.ndarray
 
 
 class MapSplit(FileSplit):
     """Image files, and the map of each, which is read and moved with its image.
 
-    `labels()` are what the task's `summary` returns.
+    `labels()` are what the task's `summary` returns. A subclass is a kind of maps, a row of `MAPS`
+    in `load.py`: it has `read_map`, and `read_maps` where there is not one file per photograph.
 
     Args:
-        sources: What `label_map` reads the map of each image from.
+        sources: What `read_map` reads the map of each image from.
         *args: As for `FileSplit`, like the other options.
     """
 
+    task_class: ClassVar[type[Task]]  # what its maps mean; a subclass of that means it, too
+    suffixes: ClassVar[tuple[str, ...]]  # of its files; the first of several counts
+    layout: ClassVar[str]  # what to give, as a sentence
     _per_example: tuple[str, ...] = (*FileSplit._per_example, "sources")
     per_pixel = True
 
@@ -51,7 +65,7 @@ class MapSplit(FileSplit):
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        return (0, 0)  # any size
+        return (0, 0, *self.task.pixel_shape)  # of any size
 
     @cached_property
     def _label_tensor(self) -> tf.Tensor:
@@ -59,13 +73,115 @@ class MapSplit(FileSplit):
             return tf.range(len(self))  # the number of the map, until it is read
 
     def read(self, example: tf.Tensor, label: tf.Tensor, guarded: bool = False) -> tuple[Any, Any]:
-        dtype = tf.as_dtype(self.task.pixel_dtype)
-        return example, tf.ensure_shape(
-            tf.numpy_function(self.label_map, [label], dtype), (None, None)
-        )
+        label_map = tf.numpy_function(self.label_map, [label], tf.as_dtype(self.task.pixel_dtype))
+        return example, tf.ensure_shape(label_map, (None, None, *self.task.pixel_shape))
 
+    def label_map(self, index: int) -> np.ndarray:
+        return self.read_map(self.sources[index], self.task, self.max_pixels)
+
+    @staticmethod
     @abstractmethod
-    def label_map(self, index: int) -> np.ndarray: ...
+    def read_map(source: Any, task: Any, max_pixels: int | None) -> np.ndarray:
+        """Return the value of each pixel, `(height, width, *task.pixel_shape)`.
+
+        Args:
+            source: Of `sources`; by default the path of a file.
+            task: Of `task_class`.
+            max_pixels: Height times width that is accepted.
+
+        Raises:
+            BadImageError, OSError: It cannot be decoded.
+        """
+
+    @classmethod
+    def load_maps(
+        cls,
+        folder: Path,
+        maps: Path,
+        task: str | Task | None,
+        val_fraction: float,
+        seed: int,
+        options: FileOptions,
+    ) -> Splits:
+        """Find the photographs and maps of two folders, and check that they fit each other.
+
+        Args:
+            folder: Of photographs, in any folders; `train`, `val` and `test` at the top are splits.
+            maps: Of maps, with the names and folders of the photographs.
+            task: Of `task_class`, or its kind; None for what the maps show, or the class itself.
+            val_fraction, seed: As for `load`.
+            options: How files are read.
+
+        Returns:
+            The splits by the folders at the top, or drawn; their task is fitted to the training's.
+
+        Raises:
+            FileNotFoundError: The folder of photographs does not exist.
+            ValueError: A photograph does not have a map, or has one of another size, or a map is
+                not one of the task; the message lists the files.
+        """
+        photographs = photographs_in(folder, maps, options, cls.layout)
+        paths, checked, sources, task, rows = cls.read_maps(
+            folder, maps, photographs, task, options
+        )
+        top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
+        places = {"all" if options.whole else "train": list(range(len(paths)))}
+        if "train" in top and None not in top:
+            places = {
+                name: [i for i, split in enumerate(top) if split == name]
+                for name in ("train", "val", "test")
+                if name in top
+            }
+        groups: np.ndarray | None = None
+        if not options.whole:
+            places = with_validation(places, folder)
+            places, groups = validated(places, paths, rows, task, (val_fraction, seed), folder)
+            task = task.fitted(rows[places["train"]])
+        splits = {}
+        for name, part in places.items():
+            files, of_part = [paths[i] for i in part], [sources[i] for i in part]
+            splits[name] = checked_split(
+                name, task, files, rows[part], None, checked, options, cls, sources=of_part
+            )
+            if groups is not None:
+                splits[name].groups = groups[part]
+        report = FileReport(tuple(checked.unreadable), ())
+        return Splits(str(folder), task.names, splits, report)
+
+    @classmethod
+    def read_maps(
+        cls,
+        folder: Path,
+        maps: Path,
+        paths: Sequence[Path],
+        task: str | Task | None,
+        options: FileOptions,
+    ) -> MapFiles:
+        """Return what `load_maps` goes on with; for a file per photograph, of `suffixes`.
+
+        A map of which not one pixel is known does not fit.
+        """
+        layout = cls.layout
+        if not maps.is_dir():
+            kind = cls.task_class.kind
+            raise ValueError(
+                f"{printable(maps)} is a file, not a folder of maps of {kind}. {layout}"
+            )
+        files = beside(paths, folder, maps, *cls.suffixes)
+        check_complete(paths, files, (folder, maps), cls.suffixes[0], "map", layout)
+        paths, checked = readable(paths, options)
+        meaning = get(task or cls.task_class.kind)
+
+        def look(path: Path) -> np.ndarray:
+            size = size_of(path, options.max_pixels)
+            values = cls.read_map(files[path], meaning, options.max_pixels)
+            check_map_size(values.shape[:2], size)
+            if (values == meaning.unknown_pixel).all():
+                raise ValueError("not one of its pixels is measured")
+            return meaning.summary(values[None])[0]
+
+        rows = np.array(each_map(paths, look, files, "map", layout))
+        return MapFiles(paths, checked, [files[path] for path in paths], meaning, rows)
 
 
 def maps_in(folder: Path, labels: str | os.PathLike[str]) -> Path | None:
@@ -223,56 +339,3 @@ def readable(paths: Sequence[Path], options: FileOptions) -> tuple[list[Path], C
     _, checked = check_images(paths, options)
     bad = {file for file, _ in checked.unreadable}
     return [path for path in paths if path not in bad], checked
-
-
-def splits_of_maps(
-    kind: type[MapSplit],
-    folder: Path,
-    photographs: tuple[Sequence[Path], Checked],
-    sources: Sequence[Any],
-    task: Task,
-    rows: np.ndarray,
-    part: tuple[float, int],
-    options: FileOptions,
-) -> Splits:
-    """Return the splits of photographs: by the folders at the top, or drawn.
-
-    Args:
-        kind, folder, options: Of the splits.
-        photographs: What `readable` returned.
-        sources, rows: What each map is read from, and the task's `summary` of it.
-        task: What the maps mean; it is fitted to those of the training images.
-        part: What part to hold out where folders do not say so, and the seed.
-    """
-    paths, checked = photographs
-    top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
-    places: dict[str, Any] = {"all" if options.whole else "train": np.arange(len(paths))}
-    if "train" in top and None not in top:
-        places = {
-            name: np.array([i for i, split in enumerate(top) if split == name])
-            for name in ("train", "val", "test")
-            if name in top
-        }
-    groups: np.ndarray | None = None
-    if not options.whole:
-        places = with_validation(places, folder)
-        if "val" not in places:
-            groups = kept_apart(paths, None, folder)
-            train = places["train"]
-            of_train = None if groups is None else groups[train]
-            is_held_out = task.split(rows[train], *part, of_train)
-            places |= {"train": train[~is_held_out], "val": train[is_held_out]}
-        else:
-            train, val = ([paths[i] for i in places[name]] for name in ("train", "val"))
-            warn_of_shared_sources(train, val, folder)
-        task = task.fitted(rows[places["train"]])
-    splits = {}
-    for name, of_split in places.items():
-        files, maps = [paths[i] for i in of_split], [sources[i] for i in of_split]
-        splits[name] = checked_split(
-            name, task, files, rows[of_split], None, checked, options, kind, sources=maps
-        )
-        if groups is not None:
-            splits[name].groups = groups[of_split]
-    report = FileReport(tuple(checked.unreadable), ())
-    return Splits(str(folder), task.names, splits, report)

@@ -31,47 +31,23 @@ from keras_vit.data.sources.label_drawings import (
 )
 from keras_vit.data.sources.listings import read_text
 from keras_vit.data.sources.map_folder import (
+    MapFiles,
     MapSplit,
     beside,
     check_complete,
     check_map_size,
     each_map,
-    photographs_in,
     readable,
     size_of,
-    splits_of_maps,
 )
-from keras_vit.data.sources.splits import Splits
 from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.tasks import Segmentation, Task
 from keras_vit.tasks.class_colors import distinct_colors
 from keras_vit.tasks.pixel_losses import IGNORED, pixel_counts
 
-SUFFIX = ".png"
 _MOST_BYTES = 2**20  # of the list of names
 _UNKNOWN = f"{IGNORED} is for pixels of no known class. "
 _MODES = ("1", "L", "P", "I;16", "I;16B", "I")
-_LAYOUT = (
-    "Give PNG files with the number of a class in each pixel, gray or with a palette, each with "
-    "the name and folders of its photograph: photos/train/1.jpg has masks/train/1.png. Polygons of "
-    "labelme and YOLO, and a JSON file of COCO, are read as well; and colors, with their table "
-    "labelmap.txt, as CVAT writes it, beside."
-)
-
-
-class MaskSplit(MapSplit):
-    """Image files, and the mask or drawing of each.
-
-    `labels()` are rows of counts, what `Segmentation.summary` returns.
-    """
-
-    augment = "maps"
-
-    def label_map(self, index: int) -> np.ndarray:
-        mask = self.sources[index]
-        if isinstance(mask, Drawing | ColoredMask):
-            return mask.class_map()
-        return read_mask(mask, self.max_pixels)[0]
 
 
 class _Mask(NamedTuple):
@@ -82,70 +58,82 @@ class _Mask(NamedTuple):
     palette: Sequence[int] = ()
 
 
-def load_masks(
-    folder: Path,
-    masks: Path,
-    task: str | Task | None,
-    val_fraction: float,
-    seed: int,
-    options: FileOptions,
-) -> Splits:
-    """Find the photographs and masks of two folders, and check that they fit each other.
+class MaskSplit(MapSplit):
+    """Image files, and the mask or drawing of each.
 
-    Args:
-        folder: Of photographs, in any folders; `train`, `val` and `test` at the top are splits.
-        masks: Of masks or drawings, with the names and folders of the photographs; or a file of
-            COCO.
-        task: "segmentation", or a `Segmentation` with the names; None for those in `classes.txt`
-            of the masks, or numbers.
-        val_fraction: As for `load`.
-        seed: As for `load`.
-        options: How files are read.
-
-    Raises:
-        FileNotFoundError: The folder of photographs does not exist.
-        ImportError: COCO's run lengths, and pycocotools is not installed.
-        ValueError: A photograph does not have a mask, or has one of another size, or a mask has a
-            number that is not of a class; the message lists the files.
+    `labels()` are rows of counts, what `Segmentation.summary` returns.
     """
-    paths = photographs_in(folder, masks, options, _LAYOUT)
-    listed_names = _listed_names((masks if masks.is_dir() else masks.parent) / NAMES)
-    names = _names_of(task)
-    of_numbers = listed_names or tuple(name for name in names if name not in BACKGROUND)
-    drawings = drawings_in(folder, masks, of_numbers)
-    if isinstance(drawings, Yolo) and not listed_names:
-        listed_names = names_of_yolo(masks)
-        drawings.names = listed_names or drawings.names
-    layout = drawings.layout if drawings else _LAYOUT
-    sources = drawings.find(paths) if drawings else beside(paths, folder, masks, SUFFIX)
-    suffix = drawings.suffix if drawings else SUFFIX
-    check_complete(paths, sources, (folder, masks), suffix, "mask", layout)
-    paths, checked = readable(paths, options)
-    if drawings:
-        known, names = _drawn_masks(
-            paths, sources, drawings, names, listed_names, options.max_pixels
-        )
-    else:
-        table = _table_of_colors(masks, [sources[path] for path in paths])
-        if table is None and names and listed_names and names != listed_names:
-            raise ValueError(
-                f"{printable(masks / NAMES)} has {printable(listed(listed_names))}, and the "
-                f"classes are {printable(listed(names))}: a number would be another class. Write "
-                "the masks' numbers, and the list, in this order."
-            )
-        names = names or (table.names if table else listed_names)
-        table = table and table.of_classes(names)
-        known = _checked_masks(paths, sources, len(names) or None, options.max_pixels, table)
-    most = max((int(np.flatnonzero(m.counts[:IGNORED]).max(initial=-1)) for m in known), default=-1)
-    size = len(names) or max(most + 1, 2)
-    colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
-    meaning = Segmentation(names, size, colors)
-    counts = np.array([mask.counts[: meaning.size] for mask in known], np.float64)
-    _check_numbers(known, names, options.whole)
-    of_each, part = [mask.source for mask in known], (val_fraction, seed)
-    return splits_of_maps(
-        MaskSplit, folder, (paths, checked), of_each, meaning, counts, part, options
+
+    task_class = Segmentation
+    suffixes = (".png",)
+    layout = (
+        "Give PNG files with the number of a class in each pixel, gray or with a palette, each "
+        "with the name and folders of its photograph: photos/train/1.jpg has masks/train/1.png. "
+        "Polygons of labelme and YOLO, and a JSON file of COCO, are read as well; and colors, with "
+        "their table labelmap.txt, as CVAT writes it, beside."
     )
+    augment = "maps"
+
+    @staticmethod
+    def read_map(source: Path | Drawing | ColoredMask, task: Any, max_pixels: int | None) -> Any:
+        if isinstance(source, Drawing | ColoredMask):
+            return source.class_map()
+        return read_mask(source, max_pixels)[0]
+
+    @classmethod
+    def read_maps(
+        cls,
+        folder: Path,
+        masks: Path,
+        paths: Sequence[Path],
+        task: str | Task | None,
+        options: FileOptions,
+    ) -> MapFiles:
+        """Find and read masks or drawings; `masks` may also be a file of COCO.
+
+        The names are those of the task, or else in `classes.txt` of the masks; otherwise classes
+        are numbers.
+
+        Raises:
+            ImportError: COCO's run lengths, and pycocotools is not installed.
+            ValueError: A mask has a number that is not of a class, or none.
+        """
+        listed_names = _listed_names((masks if masks.is_dir() else masks.parent) / NAMES)
+        names = _names_of(task)
+        of_numbers = listed_names or tuple(name for name in names if name not in BACKGROUND)
+        drawings = drawings_in(folder, masks, of_numbers)
+        if isinstance(drawings, Yolo) and not listed_names:
+            listed_names = names_of_yolo(masks)
+            drawings.names = listed_names or drawings.names
+        layout = drawings.layout if drawings else cls.layout
+        sources = drawings.find(paths) if drawings else beside(paths, folder, masks, *cls.suffixes)
+        suffix = drawings.suffix if drawings else cls.suffixes[0]
+        check_complete(paths, sources, (folder, masks), suffix, "mask", layout)
+        paths, checked = readable(paths, options)
+        if drawings:
+            known, names = _drawn_masks(
+                paths, sources, drawings, names, listed_names, options.max_pixels
+            )
+        else:
+            table = _table_of_colors(masks, [sources[path] for path in paths])
+            if table is None and names and listed_names and names != listed_names:
+                raise ValueError(
+                    f"{printable(masks / NAMES)} has {printable(listed(listed_names))}, and the "
+                    f"classes are {printable(listed(names))}: a number would be another class. "
+                    "Write the masks' numbers, and the list, in this order."
+                )
+            names = names or (table.names if table else listed_names)
+            table = table and table.of_classes(names)
+            known = _checked_masks(paths, sources, len(names) or None, options.max_pixels, table)
+        most = max(
+            (int(np.flatnonzero(m.counts[:IGNORED]).max(initial=-1)) for m in known), default=-1
+        )
+        size = len(names) or max(most + 1, 2)
+        colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
+        meaning = Segmentation(names, size, colors)
+        counts = np.array([mask.counts[: meaning.size] for mask in known], np.float64)
+        _check_numbers(known, names, options.whole)
+        return MapFiles(paths, checked, [mask.source for mask in known], meaning, counts)
 
 
 def _check_numbers(known: Sequence[_Mask], names: Sequence[str], whole: bool) -> None:
@@ -272,7 +260,7 @@ def _checked_masks(
             raise ValueError(f"has the number {wrong[0]}, and classes are from 0 to {most}")
         return _Mask(source, pixel_counts(mask[None], IGNORED + 1)[0], palette)
 
-    return each_map(paths, look, sources, "mask", _UNKNOWN + _LAYOUT)
+    return each_map(paths, look, sources, "mask", _UNKNOWN + MaskSplit.layout)
 
 
 def _drawn_masks(

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit._base.errors import counted, printable, warn_at_caller
+from keras_vit.tasks import Task
 
 # What several images are of, with its number: patient12_slice3, sub-01_t1_040, clip 3 (0012).
 _SOURCE = re.compile(
@@ -127,3 +128,37 @@ def warn_of_shared_sources(
             f"that are trained on as well, by their names, such as {printable(val[both[0]].name)}: "
             "where these are alike, scores promise too much. Keep the images of one on one side."
         )
+
+
+def validated(
+    parts: dict[str, list[int]],
+    files: Sequence[Path],
+    targets: np.ndarray,
+    task: Task,
+    part: tuple[float, int],
+    folder: Path,
+    groups: np.ndarray | None = None,
+) -> tuple[dict[str, list[int]], np.ndarray | None]:
+    """Return the rows of each split, some of "train" to validate on, and the group of each row.
+
+    Args:
+        parts: The rows of the splits that there are, one of them "train".
+        files, targets: Of all rows, as the `split` of the task takes them.
+        part: What part to hold out where there is no "val", and the seed.
+        folder: Of all files.
+        groups: The group of each row, where it is known; otherwise those that names show.
+    """
+    if "val" in parts:
+        if groups is None:
+            train, val = ([files[row] for row in parts[name]] for name in ("train", "val"))
+            warn_of_shared_sources(train, val, folder)
+        return parts, groups
+    rows = np.array(parts["train"])
+    if groups is None:
+        strata = targets[rows] if targets.ndim == 1 else None
+        sources = kept_apart([files[row] for row in rows], strata, folder)
+        if sources is not None:
+            groups = np.full(len(files), -1)
+            groups[rows] = sources
+    held_out = task.split(targets[rows], *part, None if groups is None else groups[rows])
+    return parts | {"train": rows[~held_out].tolist(), "val": rows[held_out].tolist()}, groups

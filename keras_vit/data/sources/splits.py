@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from keras_vit._base.errors import check_choice, counted
+from keras_vit._base.errors import check_choice, counted, printable
 from keras_vit._base.processors import available_processors
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError
@@ -79,7 +79,7 @@ class Split(ABC):
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """`()` of an integer, or `(columns,)` of a row of numbers."""
+        """`()` of an integer, `(columns,)` of a row of numbers, of maps with height and width."""
         return ()
 
     @property
@@ -306,9 +306,9 @@ class IndexedSplit(Split):
         return f"{image.shape}".encode() + image.tobytes()
 
     def label_map(self, index: int) -> np.ndarray:
-        """Return the label of each pixel of the image at this place, `(height, width)`.
+        """Return the label of each pixel of the image at this place.
 
-        Of the type that `task.pixel_dtype` names.
+        `(height, width, *task.pixel_shape)`, of the type that `task.pixel_dtype` names.
 
         Raises:
             BadImageError, OSError: it cannot be decoded.
@@ -436,6 +436,14 @@ def spread(count: int, most: int) -> range:
 
 
 MOST_LINES = 20  # of a list of files that is printed
+
+
+def reasons(rows: Sequence[tuple[Any, str]], where: str = "") -> str:
+    """Return a line per file, or the like, with its reason, of very many the first ones."""
+    lines = [f"\n    {printable(what)}: {why}" for what, why in rows[:MOST_LINES]]
+    if len(rows) > MOST_LINES:
+        lines.append(f"\n    and {len(rows) - MOST_LINES:,} more{where}")
+    return "".join(lines)
 
 
 @dataclass(frozen=True)

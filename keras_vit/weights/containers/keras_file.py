@@ -18,11 +18,11 @@ from keras_vit.weights.checkpoint_error import CheckpointError, reason
 from keras_vit.weights.claims import check_claims
 from keras_vit.weights.containers.h5_file import h5_shapes
 from keras_vit.weights.containers.npz import check_zip
-from keras_vit.weights.containers.tensors import Array, Tensor, checked_float32, is_finite
+from keras_vit.weights.containers.tensors import Tensor, checked_float32, is_finite
 from keras_vit.weights.containers.weights_h5 import named_tensors
 from keras_vit.weights.tables.conventions import STORED_FAMILIES, stored_family
 from keras_vit.weights.tables.layout import Checkpoint, SourceConventions
-from keras_vit.weights.variables import Binding, bindings
+from keras_vit.weights.variables import bindings
 
 SUFFIXES = (".keras", ".weights.h5", ".h5", ".hdf5")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
@@ -90,7 +90,7 @@ def _tensors_of(source: Any) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for binding in bindings(source):
         for name, shape in binding.shapes().items():
-            read = partial(_read_variable, binding, name)
+            read = partial(lambda b, n: checked_float32(n, b.values()[n]), binding, name)
             tensors[name] = Tensor(name, shape, binding.variable.dtype, read)
     return tensors
 
@@ -230,7 +230,3 @@ def _is_plain(value: Any, known: Any) -> bool:
 
 def _is_finite(variable: Any) -> bool:
     return is_finite(keras.ops.convert_to_numpy(variable).astype("float32", copy=False))
-
-
-def _read_variable(binding: Binding, name: str) -> Array:
-    return checked_float32(name, binding.values()[name])

@@ -4,7 +4,6 @@ Names as transformers writes them; its version 5 uses shorter ones in memory, wh
 """
 
 from dataclasses import replace
-from typing import Any
 
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.weights.tables.layout import (
@@ -161,10 +160,6 @@ HUGGINGFACE_DINOV2_REGISTERS = replace(
 )
 
 
-def _dinov3_arguments(tensors: Tensors) -> dict[str, Any]:
-    return dinov3_arguments(tensors["embeddings.patch_embeddings.weight"].shape[0])
-
-
 def without_empty_registers(tensors: Tensors) -> tuple[Tensors, Tensors]:
     """transformers writes them where there are none."""
     empty = {name: x for name, x in tensors.items() if "register" in name and 0 in x.shape}
@@ -202,7 +197,9 @@ HUGGINGFACE_DINOV3 = Layout(
     ),
     renames=((r"^(dinov3_vit|model)\.", ""), (r"^model\.", "")),
     ignored=(r"^embeddings\.mask_token$",),
-    arguments=_dinov3_arguments,
+    arguments=lambda tensors: dinov3_arguments(
+        tensors["embeddings.patch_embeddings.weight"].shape[0]
+    ),
     prepare=without_empty_registers,
     zeros=(*NO_BIASES, *(rf"block_\d+/{name}/bias" for name in ("output", "mlp/dense_[01]"))),
 )

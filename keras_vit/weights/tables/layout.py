@@ -284,18 +284,13 @@ def _gates_joined(tensors: Tensors) -> Tensors:
         gate = tensors.get(name.replace("/mlp/value/", "/mlp/gate/"))
         if "/mlp/value/" in name and gate is not None:
             shape = (*tensor.shape[:-1], gate.shape[-1] + tensor.shape[-1])
-            parts = (gate, tensor)
-            read = partial(_read_side_by_side, parts)
+            read = partial(lambda *two: np.concatenate([t.read() for t in two], -1), gate, tensor)
             tensor = Tensor(f"{gate.name} and {tensor.name}", shape, tensor.dtype, read)
         if "/mlp/gate/" not in name:
             joined[name.replace("/mlp/value/", "/mlp/dense_0/")] = tensor
         elif name.replace("/mlp/gate/", "/mlp/value/") not in tensors:
             raise CheckpointError(f"Tensor {tensor.name!r} gates a tensor that is not in the file.")
     return joined
-
-
-def _read_side_by_side(parts: tuple[Tensor, ...]) -> Array:
-    return np.concatenate([part.read() for part in parts], axis=-1)
 
 
 def _is_gated(tensors: Mapping[str, Array], block: str) -> bool:

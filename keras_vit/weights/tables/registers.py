@@ -22,7 +22,8 @@ def with_positions_in_registers(checkpoint: Checkpoint) -> Checkpoint:
     number = registers.shape[1]
     patches = positions.shape[1] - 1 - number if len(positions.shape) == 3 else 0
     grid = checkpoint.grid or (isqrt(max(patches, 0)),) * 2
-    if prod(grid) != patches or (checkpoint.grid is None and _is_square(patches + number)):
+    total = patches + number
+    if prod(grid) != patches or (checkpoint.grid is None and isqrt(total) ** 2 == total):
         return checkpoint
 
     def of_tokens(x: np.ndarray) -> np.ndarray:
@@ -37,7 +38,3 @@ def with_positions_in_registers(checkpoint: Checkpoint) -> Checkpoint:
         POSITIONS: positions.then(of_others, shape),
     }
     return replace(checkpoint, tensors={**checkpoint.tensors, **changed}, has_class_position=True)
-
-
-def _is_square(number: int) -> bool:
-    return isqrt(number) ** 2 == number

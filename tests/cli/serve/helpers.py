@@ -116,7 +116,8 @@ trace_exporter.OTLPSpanExporter = lambda: Console(formatter=lambda s: s.to_json(
 SLOW = (
     IN_THREADS
     + """
-import dataclasses, sys, time
+import dataclasses, pathlib, sys, time
+from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.serve import serve
 from keras_vit_cli.serve import versions
 load = versions.load_served
@@ -127,21 +128,24 @@ def load_slowly(path):
         return model.predict(images)
     return dataclasses.replace(model, predict=predict)
 versions.load_served = load_slowly
-serve(sys.argv[1], port=0, batch_size=2, queue=4, report=lambda line: print(line, flush=True))
+options = ServeOptions(pathlib.Path(sys.argv[1]), port=0, batch_size=2, queue=4)
+serve(options, lambda line: print(line, flush=True))
 """
 )
 # A server with small limits, whose attention never comes to an end.
 STUCK = (
     IN_THREADS
     + """
-import dataclasses, sys, time
+import dataclasses, pathlib, sys, time
+from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.serve import connections, images, server, service, versions
 connections.IDLE_SECONDS, connections.CLIENT_CONNECTIONS, images.PATIENCE_SECONDS = 0.5, 8, 0.2
 server.ANSWER_SECONDS, server.STOP_SECONDS, service.STALL_SECONDS = 0, 1, 0.5
 load, endless = versions.load_served, lambda *_: time.sleep(60)
 versions.load_served = lambda path: dataclasses.replace(load(path), explain=endless)
 report = lambda line: print(line, flush=True)
-server.serve(sys.argv[1], port=0, batch_size=1, queue=2, report=report)
+options = ServeOptions(pathlib.Path(sys.argv[1]), port=0, batch_size=1, queue=2)
+server.serve(options, report)
 """
 )
 
