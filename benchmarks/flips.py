@@ -6,8 +6,9 @@
 Per seed: draws so many training images that choose, and as many again that nothing sees; fits a
 logistic regression on the features of the others as the model's head; lets `export_smallest` choose
 on the former; and counts the other answers of what it chose, and of each way that it tried, on the
-images that nothing saw and the validation images together. Prints a table with 95 % intervals
-(Wilson), and the counts of all seeds. Run it with `KERAS_BACKEND=tensorflow`.
+images that nothing saw and the validation images together. Prints what each was chosen of, with
+sizes, and then a table with 95 % intervals (Wilson), and the counts of all seeds. Run it with
+`KERAS_BACKEND=tensorflow`.
 """
 
 import argparse
@@ -86,6 +87,7 @@ def measure(
         smallest = export_smallest(
             model, place, options.format, split=chooses, max_flips=options.max_flips
         )
+        print(smallest, flush=True)
         for trial in smallest.trials:
             if trial.name == "float32" or trial.comparison is None:
                 continue

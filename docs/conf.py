@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "docs.tools.docstrings",
+    "docs.tools.live_page",
     "docs.tools.pages",
     "docs.tools.transforms",
 ]

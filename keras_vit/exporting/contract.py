@@ -47,7 +47,7 @@ class Contract:
         evaluation: How photographs are brought to that size.
         top_k: How many of the most probable classes are returned.
         max_pixels: Height times width that a photograph may have.
-        quantize: None, `"int8"` or `"float16"`.
+        quantize: None, `"int8"`, `"mixed"` or `"float16"`.
         raw_shape: Without a task, the shape of the outputs for one image.
         novelty: Whether the last output is `novelty`.
         statistics: The means and standard deviations of channels that are not 0..255, or None.

@@ -17,6 +17,12 @@ from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 
+# Of its `_clone_dim_order`: a kernel of one channel has two orders, and it takes neither of them.
+_ONE_CHANNEL = (
+    ". ExecuTorch does not run convolutions on one channel, whose order in memory is ambiguous: "
+    "give another format, such as 'litert', or a model of three channels."
+)
+
 
 def write(
     model: ImageModel, path: Path, contract: Contract, calibration: np.ndarray | None = None
@@ -117,7 +123,10 @@ def runner(
             raise ValueError(f"images {images.shape} must be (batch, {', '.join(map(str, size))})")
         rows = []
         for image in images.astype("float32"):
-            answers = method.execute([torch.from_numpy(image[None])])
+            try:
+                answers = method.execute([torch.from_numpy(image[None])])
+            except RuntimeError as error:
+                raise RuntimeError(f"{error}{_ONE_CHANNEL if size[-1] == 1 else ''}") from error
             rows.append(dict(zip(names, [np.array(answer) for answer in answers], strict=True)))
         return [np.concatenate([row[output] for row in rows]) for output in outputs]
 

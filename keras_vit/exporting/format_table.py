@@ -13,7 +13,7 @@ from keras_vit._base.errors import check_choice, printable
 from keras_vit._base.version import install_command
 
 # How weights are stored in fewer bits, the smallest first.
-QUANTIZATIONS = ("int8", "float16")
+QUANTIZATIONS = ("int8", "mixed", "float16")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,14 @@ FORMATS = {
         int8_with=("onnx_ir",),
     ),
     "litert": Format(
-        "LiteRT", "litert_file", "tensorflow", ".tflite", ("ai_edge_litert",), _TENSORFLOW, "litert"
+        "LiteRT",
+        "litert_file",
+        "tensorflow",
+        ".tflite",
+        ("ai_edge_litert",),
+        _TENSORFLOW,
+        "litert",
+        quantizations=("int8", "float16"),  # its converter rounds all kernels or none
     ),
     "openvino": Format(
         "OpenVINO",
@@ -127,6 +134,7 @@ FORMATS = {
         "openvino",
         ("model.xml", "model.bin"),
         int8_with=("nncf",),
+        quantizations=("int8", "float16"),
     ),
     "html": Format(
         "page",
@@ -213,5 +221,11 @@ def check_format(name: str, quantize: str | None) -> Format:
         raise ValueError(
             f"format={name!r} does not have quantize={quantize!r}: give {row.quantizations[0]!r}."
         )
-    row.require((*row.written_with, *row.runs_with, *(row.int8_with if quantize == "int8" else ())))
+    row.require(
+        (
+            *row.written_with,
+            *row.runs_with,
+            *(row.int8_with if quantize in ("int8", "mixed") else ()),
+        )
+    )
     return row

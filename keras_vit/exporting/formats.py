@@ -119,8 +119,9 @@ def export(
         format: One of the table; None for the one with the suffix of `path`, and a SavedModel in a
             folder.
         quantize: `"int8"` for weights in eight bits: a quarter of the size; `"float16"` for weights
-            in sixteen, and products in float32. Formats `"onnx"`, `"litert"`, `"openvino"` and
-            `"html"`; `"executorch"` and `"coreml"` in int8 alone.
+            in sixteen, and products in float32; `"mixed"` for int8 in the blocks between the first
+            and the last, and float16 elsewhere. Formats `"onnx"` and `"html"`; `"litert"` and
+            `"openvino"` do not have mixed, `"executorch"` and `"coreml"` have int8 alone.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
             hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
             others need none.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ OPSET = 18
 BLOCK = 32
 # Values of the smallest kernel that `round_weights` rounds.
 SMALLEST = 1024
+# Of a layer's scope in the names of nodes: Keras numbers its calls behind the block's own number.
+_BLOCK = re.compile(r"block_(\d+)(?:_\d+)?/")
 
 
 def write(
@@ -34,11 +37,7 @@ def write(
     """
     import onnx
 
-    proto = graph_of(model, contract)
-    if contract.quantize == "int8":
-        proto = _quantized(proto)
-    elif contract.quantize:
-        store_in_sixteen_bits(proto)
+    proto = in_fewer_bits(graph_of(model, contract), contract.quantize, _quantized)
     onnx.helper.set_model_props(proto, {KEY: contract.to_text()})
     onnx.save(proto, str(path))
 
@@ -59,18 +58,56 @@ def _name_batch(proto: Any) -> None:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
 
 
-def _quantized(proto: Any) -> Any:
+def in_fewer_bits(
+    proto: Any, quantize: str | None, rounded: Callable[[Any, Collection[str]], Any]
+) -> Any:
+    """Return a graph with smaller weights; `rounded` stores them in int8, but for some nodes'."""
+    nodes = {node.name: node.input for node in proto.graph.node}
+    inner = between(nodes) if quantize == "mixed" else set()
+    if quantize in ("float16", "mixed"):
+        store_in_sixteen_bits(proto, {name for node in inner for name in nodes[node]})
+    if quantize in ("int8", "mixed"):
+        return rounded(proto, nodes.keys() - inner if inner else ())
+    return proto
+
+
+def between(names: Iterable[str]) -> set[str]:
+    """Return which nodes of a graph are of blocks between the first and the last, by their names.
+
+    Raises:
+        ValueError: There are none.
+    """
+    scopes = {name: _BLOCK.findall(name) for name in names}
+    blocks = {name: int(numbers[-1]) for name, numbers in scopes.items() if numbers}
+    last = max(blocks.values(), default=0)
+    inner = {name for name, block in blocks.items() if 0 < block < last}
+    if not inner:
+        raise ValueError(
+            "quantize='mixed' rounds the blocks between the first and the last, and there are "
+            "none: give quantize='int8' or 'float16'."
+        )
+    return inner
+
+
+def _quantized(proto: Any, but: Collection[str] = ()) -> Any:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     quantizer = MatMulNBitsQuantizer(
-        proto, bits=8, block_size=BLOCK, is_symmetric=True, accuracy_level=4
+        proto,
+        bits=8,
+        block_size=BLOCK,
+        is_symmetric=True,
+        accuracy_level=4,
+        nodes_to_exclude=[*but],
     )
     quantizer.process()
     return quantizer.model.model
 
 
-def round_weights(proto: Any) -> None:
+def round_weights(proto: Any, but: Collection[str] = ()) -> Any:
     """Stores kernels in eight bits with a scale per output; products stay in float32.
+
+    Returns the graph; kernels of the nodes of the names `but` stay as they are.
 
     Unlike `MatMulNBits`, this rounds nothing but weights, so that every engine has the same
     answers, and leaves their bytes in few values, which compress well.
@@ -80,7 +117,7 @@ def round_weights(proto: Any) -> None:
     kernels = {each.name: each for each in proto.graph.initializer}
     outputs = {"MatMul": 1, "Gemm": 1, "Conv": 0}  # axis of a kernel; of Gemm, where not transposed
     axes: dict[str, int] = {}
-    for node in proto.graph.node:
+    for node in (each for each in proto.graph.node if each.name not in but):
         for place, name in enumerate(node.input):
             kernel = kernels.get(name)
             if kernel is None or np.prod(kernel.dims) < SMALLEST or kernel.data_type != 1:
@@ -106,6 +143,7 @@ def round_weights(proto: Any) -> None:
         nodes.append(make("Mul", [f"{name}_cast", f"{name}_scale"], [name]))
     for node in reversed(nodes):  # in front: nodes stand in the order in which they are computed
         proto.graph.node.insert(0, node)
+    return proto
 
 
 def read_contract(path: Path) -> Contract:
@@ -116,13 +154,15 @@ def read_contract(path: Path) -> Contract:
     return Contract.from_text({prop.key: prop.value for prop in proto.metadata_props}[KEY])
 
 
-def store_in_sixteen_bits(proto: Any) -> None:
-    """Stores weights in float16; all is computed in float32, layer norms and softmax among it."""
+def store_in_sixteen_bits(proto: Any, but: Collection[str] = ()) -> None:
+    """Stores weights in float16, but for those of some names; all is computed in float32."""
     import onnx
 
     largest, make = np.finfo("float16").max, onnx.helper.make_node
     for kernel in [*proto.graph.initializer]:
         if kernel.data_type != onnx.TensorProto.FLOAT or np.prod(kernel.dims) < SMALLEST:
+            continue
+        if kernel.name in but:
             continue
         values = onnx.numpy_helper.to_array(kernel)
         if np.abs(values).max() > largest:

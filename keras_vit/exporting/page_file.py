@@ -89,10 +89,7 @@ def write(
         ValueError: The model is too large for browsers.
     """
     proto = onnx_file.graph_of(model, contract, attention=True)
-    if contract.quantize == "int8":
-        onnx_file.round_weights(proto)
-    elif contract.quantize:
-        onnx_file.store_in_sixteen_bits(proto)
+    proto = onnx_file.in_fewer_bits(proto, contract.quantize, onnx_file.round_weights)
     graph = onnx_file.taking_floats(proto)
     if len(graph) > MOST_BYTES:
         raise ValueError(

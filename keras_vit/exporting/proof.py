@@ -30,7 +30,7 @@ MOST_VALUES = 4096
 MOST_BYTES = 2**26  # of a proof in an archive, whose packed bytes may be few
 # How far machines are apart, as a part of the answers' scale, beside twice what the file was off
 # when it was written: engines of float32 by 1e-7 to 1e-5, of integers by 1e-3 (wasm, x86).
-BETWEEN_MACHINES = {None: 1e-4, "float16": 1e-4, "int8": 2e-3}
+BETWEEN_MACHINES = {None: 1e-4, "float16": 1e-4, "mixed": 2e-3, "int8": 2e-3}
 # Of float32, when it was written: image files that are resized in a graph round otherwise.
 MOST_OFF = 1e-2
 OF_NOVELTY = 10  # times as much: it is a square

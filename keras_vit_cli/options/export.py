@@ -36,11 +36,12 @@ class ExportOptions:
         choices=EXPORT_FORMATS,
     )
     quantize: str | None = in_run(
-        "weights in eight bits, a quarter of the size, or in float16; auto tries what the format "
-        "has and keeps the smallest that holds --max-flips: onnx, litert, openvino and html; "
-        "executorch and, without auto, coreml: int8 alone",
+        "weights in eight bits, a quarter of the size, in float16, or mixed: float16 in the first "
+        "and the last block and around them, int8 between; auto tries what the format has and "
+        "keeps the smallest that holds --max-flips: onnx, html and, but for mixed, litert and "
+        "openvino; executorch and, without auto, coreml: int8 alone",
         None,
-        choices=("int8", "float16", "auto"),
+        choices=("int8", "mixed", "float16", "auto"),
     )
     max_flips: float = in_run(
         "of --quantize auto: the largest part of the images that may get another class, labels or "

@@ -17,7 +17,7 @@ import keras
 import pytest
 
 import keras_vit
-from docs.tools import guides, zoo
+from docs.tools import guides, live_page, zoo
 from docs.tools.links import dead_links, external_links
 from docs.tools.names import ROOMS, markdown
 from keras_vit.weights.released import RELEASED
@@ -152,8 +152,37 @@ def test_no_page_scrolls_sideways(address: str, browser: Any) -> None:
         first = page.evaluate(FIRST_RESULT)
         assert first is None or first < 900, f"{file}: first result {first} pixels down"
         assert page.evaluate(SMALL_LETTERS) == [], file
-    assert not [url for url in requests if not url.startswith(("http://127.0.0.1", "data:"))]
+    ours = ("http://127.0.0.1", "data:", "blob:")
+    assert not [url for url in requests if not url.startswith(ours)]
     assert not [url for url, status in statuses.items() if status >= 400]
+
+
+def test_the_page_on_the_site_answers(address: str, browser: Any) -> None:
+    """Embedded, as a reader meets it: it checks itself, and reads the digits beside it."""
+    if not (SITE / "live/digits.html").exists():
+        pytest.skip("site/dev was built without the engine of pages")
+    page = browser.new_page()
+    page.goto(f"{address}page.html")
+    live = page.frame_locator("iframe.live")
+    live.locator("html[data-verified=true]").wait_for()
+    digits = [SITE / f"live/{number}.png" for number in live_page.SAMPLES]
+    live.locator("#file").set_input_files(digits)
+    live.locator("#status", has_text="Answered").wait_for()
+    rows = page.frames[-1].evaluate("rows.map(({row}) => row.predictions[0].class)")
+    assert [int(row) for row in rows] == [*live_page.SAMPLES]
+
+
+def test_a_site_without_the_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KERAS_VIT_ENGINE", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert live_page.engine() is None
+    assert "built without the page" in live_page.shown(tmp_path)
+    monkeypatch.setenv("KERAS_VIT_ENGINE", "engine.tgz")
+    assert live_page.engine() == ["--runtime", os.path.abspath("engine.tgz")]
+    text = (REPOSITORY / "docs/page.md").read_text("utf-8")
+    for command in (live_page.TRAIN, live_page.EXPORT):
+        assert f"keras-vit {' '.join(command)}" in text
+    assert live_page.MARK in text
 
 
 def test_every_public_name_has_a_line() -> None:

@@ -1,6 +1,7 @@
 """Every format predicts what its model does, carries its contract and proof, or is refused."""
 
 import json
+import re
 import runpy
 import shutil
 import zipfile
@@ -26,7 +27,9 @@ from keras_vit.exporting import (
     ExportedModel,
     check,
     load_exported,
+    onnx_file,
     other_engines,
+    page_file,
     peer_folder,
     smallest,
 )
@@ -108,6 +111,41 @@ def test_int8(format: str, calibrated: bool, artifacts: Artifacts, tmp_path: Pat
     assert difference.max() < 0.02 or format != "html"  # which rounds weights alone
 
 
+def graph_of(path: Path) -> Any:
+    import onnx
+
+    is_page = path.suffix == ".html"
+    content = page_file._parts(path, "graph")["graph"] if is_page else path.read_bytes()
+    return onnx.load_from_string(content).graph
+
+
+@formats(of=("onnx", "html"))
+def test_mixed_rounds_the_blocks_between(format: str, tmp_path: Path, digits: Any) -> None:
+    """By what the graph stores; the flips are of the file's answers, as scikit-learn counts."""
+    model, (images, labels) = digits_model(hidden_dim=64, mlp_dim=128, depth=4), digits.as_arrays()
+    file = exported(tmp_path, model, format, quantize="mixed")
+    graph, int8, stored = graph_of(file.path), {"onnx": 2, "html": 3}[format], set()
+    for kernel in (each for each in graph.initializer if np.prod(each.dims) >= 1024):
+        stored.add(("".join(re.findall(r"block_(\d)", kernel.name)[:1]), kernel.data_type))
+    # Types of ONNX: 10 is float16; 2 and 3 are eight bits.
+    assert stored == {("", 10), ("0", 10), ("1", int8), ("2", int8), ("3", 10)}
+    products = {n.name for n in graph.node if n.op_type == "MatMulNBits"}
+    blocks = {re.findall(r"block_(\d)", name)[0] for name in products}
+    assert blocks == ({"1", "2"} if format == "onnx" else set())
+    assert check(file.path).ok
+    found = compare(model, file, digits)
+    before, after = (x.argmax(1) for x in (probabilities(model, images), file.predict(images)))
+    assert found.flips == pytest.approx((before != after).mean())
+    assert found.exported_score == pytest.approx(accuracy_score(labels, after), abs=1e-12)
+
+
+def test_blocks_between_by_the_names_of_nodes() -> None:
+    names = [f"vit_1/block_{i}_{call}/mlp_1/MatMul" for i in range(12) for call in (1, 12)]
+    outer = {name for name in names if re.search("block_(0|11)_", name)}
+    assert onnx_file.between([*names, "vit_1/head_1/MatMul", "TopK"]) == {*names} - outer
+    refused("quantize='mixed' rounds.*there are none.*'float16'", onnx_file.between, names[:4])
+
+
 @pytest.mark.thorough
 @pytest.mark.backends("torch")
 def test_a_core_ml_package(artifacts: Artifacts, tmp_path: Path, command: Command) -> None:
@@ -135,6 +173,16 @@ def test_a_core_ml_package(artifacts: Artifacts, tmp_path: Path, command: Comman
     assert "Check it on a Mac, too" in command("check", file.path)
     merging, package = artifacts.model("merging"), tmp_path / "merging.mlpackage"
     refused("Core ML does not have the stable sort", keras_vit.export, merging, package)
+
+
+@pytest.mark.thorough
+@pytest.mark.backends("torch")
+def test_executorch_does_not_run_one_channel(tmp_path: Path) -> None:
+    pytest.importorskip("executorch")
+    words = "error 0x12. ExecuTorch does not run convolutions on one channel.*'litert'"
+    file = tmp_path / "m.pte"
+    refused(words, keras_vit.export, digits_model(depth=1), file, error=RuntimeError)
+    assert not file.exists()
 
 
 @pytest.mark.usefixtures("here")
@@ -232,6 +280,7 @@ def test_arguments_are_refused_before_any_work(tmp_path: Path, digits: Any) -> N
         ("model.pt2", {"format": "torch", "quantize": "int8"}, "torchao"),
         ("model.onnx", {"quantize": "int4"}, "'int4' is not known"),
         ("m.html", {"format": "html", "debug": True}, "another format than 'html'"),
+        ("m.tflite", {"format": "litert", "quantize": "mixed"}, "not have quantize='mixed': give"),
         ("m.onnx", {"calibration": IMAGES}, "calibration is for quantize='int8'"),
         ("m.onnx", FLOATS, r"must be uint8 images \(images, 32, 32, 3\)"),
     ):
@@ -420,7 +469,7 @@ def test_the_smallest_that_holds_the_bound(digits: Any, monkeypatch: Any, comman
     model.save("m.keras")
     words = "export m.keras --format onnx --out m.onnx --data digits --quantize auto"
     printed = command(f"{words} --max-flips 100%")
-    assert all(f" {name} " in printed for name in ("int8", "float16", "float32"))
+    assert all(f" {name} " in printed for name in ("int8", "mixed", "float16", "float32"))
     assert "written to m.onnx, " in printed
     assert check(out).ok
     assert load_exported(out).contract.quantize in ("int8", "float16")
