@@ -96,7 +96,9 @@ class PretrainOptions(shared.RunOptions, shared.TableOptions):
         BATCH,
     )
     learning_rate: float | None = in_recipe(
-        "peak learning rate (default: 0.0001; without weights 0.001)", None, RATE
+        "peak learning rate; 0.0005 suits small models (default: 0.0001; without weights 0.001)",
+        None,
+        RATE,
     )
     out: Path = in_run(
         "folder to write, with the model that is kept and the report", metavar="FOLDER"
