@@ -65,7 +65,6 @@ def test_images_and_labels_are_mixed_alike_in_training_only_and_in_turns() -> No
         made, rows = mixed(images, seed, 0.2, 0.0)
         weight = float(rows[1, 1])
         assert float(rows[1, 0]) == pytest.approx(1 - weight, abs=1e-6)
-        # Image 1 with image 0: weight x 1 + (1 - weight) x 0.
         np.testing.assert_allclose(made[1], weight, atol=1e-6)
         weights.append(weight)
     assert min(weights) >= 0.5  # the larger part
@@ -129,7 +128,6 @@ def test_erased_boxes_are_those_of_the_paper() -> None:
     assert 0.28 < min(ratios) < 0.5 < 2 < max(ratios) < 3.6
     quartiles = np.quantile(images[images >= 0], [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_allclose(quartiles, [0, 63.75, 127.5, 191.25, 255], atol=1)
-    # Probability and seed.
     images = erased(400, 0.25)
     assert 66 <= (images >= 0).any((1, 2, 3)).sum() <= 134  # four standard deviations
     # Rare boxes lie anywhere, too: their place does not hang on the draw that let them be.
@@ -208,7 +206,6 @@ def test_draws_follow_from_seed_position_view_and_their_own_name_alone() -> None
     for first in (500, 10**12):
         seventeenth = of_image(draw(3, first, count=40), 17)
         tf.nest.map_structure(same, draw(3, first + 17), seventeenth)
-    # One change less leaves the others as they are.
     fewer = replace(EVERYTHING, erasing=0.0).draw(24, 3, 500, count=40)
     tf.nest.map_structure(same, fewer, {name: draws[name] for name in fewer})
     for other in (draw(4, 500, count=40), draw(3, 540, count=40), draw(3, 500, count=40, view=1)):
@@ -245,7 +242,6 @@ def test_masks_and_boxes_move_with_their_image(name: str, as_array) -> None:
     # Between two levels, bilinear pixels are neither: the borders, a few pixels in a hundred.
     assert max(wrong) < 0.06
     assert np.mean(wrong) < 0.025
-    # Colors and erasing leave masks alone.
     both = [(how, how.draw(size, seed=1, position=3)) for how in (EVERYTHING, GEOMETRY["all"])]
     np.testing.assert_array_equal(*(data.training_mask(mask, size, d, how) for how, d in both))
 

@@ -121,7 +121,6 @@ def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_pat
     errors = capfd.readouterr().err
     for file in (folder_split.files[8], folder_split.files[5]):
         assert f'keras_vit: "{file}" cannot be decoded and is replaced by a gray image.' in errors
-    # Unchecked files that are broken are skipped.
     write(flat_folder(tmp_path), {"a/bad.png": b"not an image"})
     split = load(tmp_path, verify=False, val_fraction=0.05).train
     (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
@@ -163,7 +162,6 @@ def test_every_class_is_drawn_as_often_other_rates_and_stopped_streams() -> None
         times += counts
     # Over many passes all images of a class are drawn alike: 40 * 25 / 60 = 16.7 +- 3.1.
     assert 5 < times[LABELS == 0].min() <= times[LABELS == 0].max() < 29
-    # Passes follow from seed and number alone.
     first = drawn(RESAMPLED)
     np.testing.assert_array_equal(drawn(RESAMPLED, start=37), first[:, 37:])
     for other in (drawn(RESAMPLED, epoch=1), drawn(RESAMPLED, seed=8)):
@@ -340,7 +338,6 @@ def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"
     levels, labels = batches_of(split, num_classes=1)
     assert (len(levels), labels.tolist()) == (4, [[1.0]] * 4)
-    # A task without names has as many classes.
     for task in (Classification(size=3), Multilabel(size=3)):
         split = arrays(task, task.check_targets(np.eye(3)[np.arange(COUNT) % 3]))
         assert (split.class_names, split.num_classes, "3" in repr(split)) == ((), 3, True)

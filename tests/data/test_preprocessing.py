@@ -109,7 +109,6 @@ def test_inception_crops_as_released_flips_and_random_crops() -> None:
     flipped = (versions == PIXELS[:, ::-1]).all((1, 2, 3))
     assert (flipped | (versions == PIXELS).all((1, 2, 3))).all()
     assert 160 <= flipped.sum() <= 240  # four standard deviations
-    # A random crop is a window of the resized image.
     places = np.stack([y, x], -1)[:64, :96]
     crops = augmented(Augmentation(crop="random", flip=False), places, 28, 60)
     scale = np.diff(crops[:, 4:24, 4:24], axis=2)[..., 1]
@@ -252,7 +251,6 @@ def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
 
 
 def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
-    """`decoder="pillow"` moves the pixels of the pipeline and of `read_image`, and no others."""
     files = sorted((shared / "photos" / "flowers").glob("*/*.jpg"))[::300]
     split = data.FileSplit("val", ("flower",), files, [0] * len(files), verified=True)
 

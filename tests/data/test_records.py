@@ -82,7 +82,6 @@ def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, k
     assert levels(batches) == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
     image_fixtures.check_stopped_run(splits.train, 4, 14, (8,))  # two passes over 23, and more
-    # One group of files is split at random.
     place = folder(kind, {"part": examples()}, where="group")
     splits = load(place, val_fraction=0.3)
     train, val = (labels(splits[name]) for name in ("train", "val"))
@@ -105,7 +104,6 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     orders = [labels(split, shuffle_seed=0, epoch=1) for split in splits]
     assert orders == [orders[0]] * len(ways)
     assert labels(splits[0], shuffle_seed=1, epoch=1) != orders[0]
-    # Every pass has every image once, in its own order.
     split, epochs = splits[0], tf.data.Dataset.range(200)
     passes = epochs.flat_map(lambda epoch: split.dataset(0, epoch=epoch).batch(COUNT))
     orders, no_labels = map(np.array, zip(*passes.as_numpy_iterator(), strict=True))
@@ -179,7 +177,6 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     write_examples(file, examples(count=6))
     splits = load(tmp_path)
     op_error("record 5 has the label 5, but the 5", lambda: [p.labels() for p in splits.values()])
-    # And what does not hold uncompressed records.
     compressed = gzip.compress(file.read_bytes())
     image_fixtures.write_records(file, [b"not an example"] * 4)
     for content, error, message in (

@@ -86,7 +86,6 @@ def test_folders_of_classes_split_stratified(tmp_path: Path) -> None:
     assert sorted(names(splits.train) + names(splits.val)) == files
     assert np.bincount(splits.val.labels()).tolist() == [3, 3]
     assert [names(s) for s in again.values()] == [names(s) for s in splits.values()]
-    # One more image of b leaves a as it was.
     write(folder, {"b/more.png": plain(1)})
     before, after = names(splits.val), names(load(folder, val_fraction=0.3).val)
     assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
@@ -439,7 +438,6 @@ def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> Non
     assert f"{len(split) - 2} of them are new" in lines[0]
     assert len(list(cached.decoded())) == len(split)
     assert [file.exists() for file in left] == [False, True, True]
-    # Space is checked before anything is written.
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     refused(r"needs .* kB, and 10 bytes are free in .*KERAS_HOME", keep, SIDE + 1, error=OSError)
@@ -447,7 +445,6 @@ def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> Non
 
 
 def test_a_photograph_that_broke_or_is_gone_is_not_kept(split, keep, capfd) -> None:
-    """It is replaced by a gray image, as without a cache; once mended, it is read."""
     contents = split.files[0].read_bytes()
     for damage in (lambda file: file.write_bytes(contents[:100]), lambda file: file.unlink()):
         damage(split.files[0])
@@ -483,7 +480,6 @@ def test_what_cannot_be_kept_and_advice_where_it_pays(photos: Path, tmp_path, mo
 
 @pytest.mark.backends("torch")
 def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size is said first; another cache or reader is another run; a small size is refused."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     splits, recipe = data.load(photos), keras_vit.recipes.get("digits").scaled(steps=2)
     recipe, lines = replace(recipe, image_size=16, batch_size=4), []

@@ -67,7 +67,6 @@ def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeyp
     assert sorted(train + val) == list(range(20))
     assert (len(train), len(val)) == (15, 5)
     assert splits.val.labels().tolist() == [n % 2 for n in val]
-    # Other data sets have one of their own.
     two, three = (load(f"kv_{count}_splits", data_dir=data_dir) for count in ("two", "three"))
     assert (two.train.tfds_split, two.val.tfds_split, len(two)) == ("train", "test", 2)
     names = {"train": "train", "val": "validation", "test": "test"}

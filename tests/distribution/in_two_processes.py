@@ -170,8 +170,6 @@ def test_generators_and_data_loaders() -> None:
 
 @of_torch
 def test_processes_start_from_the_first_one() -> None:
-    """With other seeds, and so other weights, masks and orders, they follow process 0."""
-
     def job() -> keras.Model:
         return trained(vit(dropout=0.1), len(IMAGES), 16, epochs=2)
 

@@ -178,7 +178,6 @@ def test_features_and_own_classes(tmp_path: Path, command: Command) -> None:
     words = ["evaluate", file, "--data", images]
     printed = command(*words, *options)
     splits = data.load(images)
-    # The cache also serves the model that was saved.
     four = (*features(model, splits.train, cache), *features(model, splits.val, cache))
     for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
         line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)

@@ -76,7 +76,6 @@ def test_calibration_is_its_definition_and_scikit_learns() -> None:
     assert json.loads(json.dumps(result.to_dict()))["confidence"][0] is None
     # A confidence at an edge is in the bin below it, as in the paper.
     assert calibration([0], [[0.75, 0.25]], 4).counts.tolist() == [0, 0, 1, 0]
-    # Certainty is calibrated where it is correct.
     certain = np.eye(2)[[0, 1, 1]]
     right, wrong = calibration([0, 1, 1], certain), calibration([1, 0, 0], certain)
     assert (right.error, wrong.error, right.counts[-1]) == (0, 1, 3)
@@ -430,10 +429,8 @@ def test_curves_of_what_there_is() -> None:
     resumed = draw_curves({"loss": [3.0, 2.0, 1.0], "learning_rate": [0.1]}).axes[2]
     assert list(resumed.lines[0].get_xdata()) == [3]
     drawn(draw_curves({}))
-    # The first of equal epochs is the best.
     equal = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
     assert equal.axes[0].get_title("right") == "1 in epoch 2"
-    # The labels of learning rates are their ticks.
     figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [1.75e-3, 2.5e-4]})
     drawn(figure)
     axis = figure.axes[2].yaxis
@@ -498,7 +495,6 @@ def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
 
 
 def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> None:
-    """Each box would be a warning of its own: here one says what to set."""
     fonts._warn.cache_clear()
     names = ("菊", "ばら", "\U000f0000")  # a private character, which no font has
     lines = [("ばら (90%)", "\U000f0000", "菊/ばら.jpg"), ("ばら (90%)", "\U000f0000", "x/菊.jpg")]

@@ -91,7 +91,6 @@ def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -
 
 
 def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
-    """A choice never sees the validation split; the table has means and what auto chooses."""
     script, calls = load_example("few_photographs"), []
     part, final = (script.subset(digits, 8, seed=0, final=is_final) for is_final in (False, True))
     for split, count in ((part.train, 8), (part.val, 60)):
@@ -118,7 +117,6 @@ def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) 
 
 
 def test_imbalance(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
-    """A long tail falls by the ratio, the interval is SciPy's, and both trainings run."""
     script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
     tail = script.long_tail(labels, 100, seed=0)
@@ -250,7 +248,6 @@ def test_planted_photographs_are_what_their_kind_says(tmp_path: Path) -> None:
 
 
 def test_coverage_and_novelty() -> None:
-    """The tables of sets and of novelty; the distance to a class is PyTorch-OOD's."""
     script = load_example("coverage_and_novelty")
     with patch.multiple(script, PROBED=150, HALVES=5):
         lines = script.table_of_sets(*labeled(450)).splitlines()
@@ -367,7 +364,6 @@ Trial = study.Trial
 
 VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
 RECIPE = recipes.get("digits").scaled(steps=3, batch_size=16)
-# Of a study's results.
 ROW = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
 
 

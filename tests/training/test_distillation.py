@@ -145,7 +145,6 @@ POLICIES = [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")]
 
 @pytest.mark.parametrize(("ours", "theirs"), rows(POLICIES, POLICIES[:1]))
 def test_the_teacher_computes_as_at_inference(ours: str, theirs: str) -> None:
-    """Without dropout, in its own policy and at its size; the student drops out."""
     keras.config.set_dtype_policy(ours)
     student = vit(0, input_shape=(16, 16, 3), dropout=0.5)
     teacher = teacher_of(dropout=0.5, dtype=theirs)
@@ -378,7 +377,6 @@ def test_the_command(command: Command) -> None:
     config = json.loads((run / "config.json").read_text())
     assert config["job"]["teacher"] == config["identity"]["teacher"] == "teacher"
     assert "| teacher | teacher |" in (run / "report.md").read_text()
-    # Another teacher in its place is another run.
     sizes = {**SIZES, "num_classes": 10, "input_shape": (8, 8, 1)}
     vit(1, **sizes).save("teacher.keras")
     job = Job("digits", Path("another"), teacher="teacher.keras")

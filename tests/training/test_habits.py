@@ -158,10 +158,8 @@ def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> N
     expected.update_state(labels, 1 / (1 + np.exp(-logits)))
     assert auc == pytest.approx(float(expected.result()), abs=1e-6)
     assert accuracy == pytest.approx(((logits > 0) == (labels > 0)).mean())
-    # Who loads a compiled model is not warned again.
     model = warned("expects probabilities", compiled, "sparse_categorical_crossentropy")
     assert not warned_of("expects probabilities", lambda: reloaded(model, tmp_path))
-    # Recipes take integers and rows alike.
     recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
     model = small_vit()
     keras_vit.training.compile_model(model, recipe, 4, jit_compile=JIT)

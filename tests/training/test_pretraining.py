@@ -294,13 +294,11 @@ def test_the_last_blocks_learn_to_recognize_images(tmp_path: Path) -> None:
     assert max(rates) == max(rates[:2]) <= 0.01
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert history["val_loss"][-1] < history["val_loss"][0]
-    # From scratch the whole model is trained, in one part.
     once = replace(DIET, epochs=1)
     pretrain(model, PHOTOS, tmp_path / "whole", recipe=once, blocks=None, **QUIET)
     changed = {v.path.split("/")[0] for v in model.weights if (array(v) != before[v.path]).any()}
     assert changed >= {"patch_embedding", "block_0", "block_1", "block_2"}
     assert [path.name for path in (tmp_path / "whole").iterdir()] == ["all"]
-    # Images of a split are a class each.
     digits: Any = data.load("digits").train
     numbered = digits.as_instances().take([5, 3])
     assert (numbered.labels().tolist(), numbered.num_classes) == ([5, 3], len(digits))

@@ -73,7 +73,6 @@ def test_steps_of_the_sources_scaling_and_sizes() -> None:
     for total, warmup in ((1, 0), (2, 1), (100, 10)):
         assert recipe.warmup_steps(total) == warmup
         assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
-    # BiT-HyperRule goes by the size of the data.
     sizes = [(1_800, (224, 224)), (20_000, (96, 96)), (500_000, (95, 95))]
     rows = [bit_hyperrule(*size) for size in sizes]
     assert [row.steps for row in rows] == [500, 10_000, 20_000]
@@ -317,7 +316,6 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     opposed = tiny_vit(3)
     opposed.set_weights(combined(2, start, -1, first))
     assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
-    # A head that starts from zeros is the mean.
     start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
     heads = [m.get_layer("head") for m in (model_stock(start, [first, second]), first, second)]
     assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
@@ -443,14 +441,12 @@ def test_groups_are_held_out_as_a_whole() -> None:
         assert len(rest.train) + len(part) == 135
         assert 15 <= len(part) <= 40
         assert number == 2 or np.bincount(part.labels(), minlength=3).min() >= 2
-    # A class of one group stays in training.
     labels = unbalanced([60, 45, 30]).train.labels()
     splits = grouped(np.where(labels == 2, 0, 1 + np.arange(135) // 5))
     for seed in range(5):
         rest, _ = hold_out_to_choose(splits, seed)
         assert set(rest.train.labels()) == {0, 1, 2}
     assert set(hold_out(splits, 0.3)[0].train.labels()) == {0, 1, 2}
-    # Where most of every class is to be held out.
     refused("all training images of c: give another seed", hold_out, splits, 0.7)
 
 

@@ -331,7 +331,6 @@ def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
 
 
 def test_the_file_is_safetensors_of_every_dtype(tmp_path: Path) -> None:
-    """The library reads what we write, and we read back every bit, NaN and empty ones too."""
     chance = np.random.default_rng(0)
     kinds = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]
     arrays = {kind: chance.integers(0, 2, (3, 5)).astype(kind) for kind in kinds}
@@ -443,7 +442,6 @@ def test_a_line_per_epoch_has_a_bar_and_every_metric(columns: int, monkeypatch, 
 
 
 def test_bar_clock_and_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A terminal without block characters.
     with patch.object(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii")):
         assert callbacks._bar(1, 4, 12) == "###........."
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
