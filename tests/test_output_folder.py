@@ -412,9 +412,14 @@ def test_what_is_no_file_is_not_written(name: str, tmp_path: Path) -> None:
         assert os.listdir(path.parent) == [name]
     assert (tmp_path / "mine").read_text() == "my only copy"
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(OSError, match=name), limited_files(2):
-        WRITERS[name](tmp_path / name)
-    assert not list(tmp_path.glob(".*"))
+    for former in (None, b"epoch,loss\r\n0,1.0\r\n"):
+        path = tmp_path / name
+        if former:
+            path.write_bytes(former)
+        with limited_files(2):
+            refused(name, WRITERS[name], path, error=(OSError, ValueError) if former else OSError)
+        assert former is None or path.read_bytes() == former
+        assert not list(tmp_path.glob(".*"))
 
 
 def test_what_others_wrote_stays_and_nothing_is_left(tmp_path: Path) -> None:

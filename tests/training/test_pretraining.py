@@ -254,9 +254,7 @@ def test_slices_follow_from_a_seed_and_a_step() -> None:
 
 
 @pytest.mark.every_backend
-def test_a_killed_visreg_ends_with_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_visreg_ends_with_the_same_weights(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(visreg, "_WIDTHS", (8, 16, 16, 8))
     monkeypatch.setattr(visreg, "SLICES", 32)
     recipe = replace(recipes.get("visreg"), image_size=16, epochs=4, batch_size=5)

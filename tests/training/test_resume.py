@@ -1,9 +1,7 @@
 """An interrupted run ends like an uninterrupted one, byte for byte; what its callbacks write."""
 
-import errno
 import importlib.util
 import itertools
-import os
 import random
 import re
 import signal
@@ -33,6 +31,7 @@ from tests import processes
 from tests.backend import refused, warned
 from tests.cli.helpers import rows_of
 from tests.conftest import REPOSITORY
+from tests.faults import limited_files
 from tests.training import resumable
 from tests.training.common import BACKEND, JIT, QUICK, Batches, StopAt, killed
 
@@ -499,35 +498,6 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
     assert (tmp_path / "logs" / "best.keras").exists()
 
 
-# Which file each of them writes.
-WRITES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "history": ("history.csv", lambda path: fitted(linear_model(), HistoryLog(path))),
-    "best": (
-        "best.keras",
-        lambda path: fitted(linear_model(), callbacks.BestModel(path, "loss")),
-    ),
-    "continued log": ("history.csv", lambda path: continue_logs([HistoryLog(path)], epoch=1)),
-    "state": ("state.safetensors", lambda path: write_state(path, {"a": np.arange(4)}, {})),
-}
-
-
-@pytest.mark.parametrize("case", WRITES)
-def test_a_full_disk_leaves_the_file_that_was_there(case: str, tmp_path: Path) -> None:
-    name, write = WRITES[case]
-    path = tmp_path / name
-    path.write_bytes(before := b"epoch,loss\r\n0,1.0\r\n1,0.5\r\n")
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with (
-        patch.object(os, "fsync", side_effect=full),
-        pytest.raises(OSError, match=f"No space left on device: .*{path.stem}"),
-    ):
-        write(path)
-    assert path.read_bytes() == before
-    assert not list(tmp_path.glob(".*"))  # no temporary file
-    write(path)
-    assert path.read_bytes() != before
-
-
 def test_the_best_model_and_the_history(tmp_path: Path) -> None:
     best, model = callbacks.BestModel(tmp_path / "best.keras"), linear_model()
     fitted(model, epochs=1)
@@ -538,7 +508,10 @@ def test_the_best_model_and_the_history(tmp_path: Path) -> None:
     assert keras.saving.load_model(tmp_path / "best.keras").layers[0].get_weights()[1] == [2.0]
     path = tmp_path / "history.csv"
     fitted(linear_model(), HistoryLog(path))
-    log = HistoryLog(path)
+    log, before = HistoryLog(path), path.read_bytes()
+    with limited_files(2):
+        refused("history", continue_logs, [log], epoch=2, error=OSError)
+    assert path.read_bytes() == before
     continue_logs([log], epoch=2)
     assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,"]
     fitted(linear_model(), log, epochs=1)
