@@ -17,7 +17,7 @@ from examples.vtab.tasks import VTAB_TASKS, TaskSplit, VtabTask, task, task_spli
 from keras_vit import data
 from tests.backend import refused
 from tests.bank import TINY, fresh, pixels, tiny
-from tests.data import test_tfds
+from tests.data import test_records
 
 tf = pytest.importorskip("tensorflow")
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -95,7 +95,7 @@ def test_mocked_records(name: str) -> None:
         np.testing.assert_array_equal(shown, np.repeat(stored * 255, 3, axis=-1))
 
 
-class KvVtab(test_tfds._Tiny):
+class KvVtab(test_records.Tiny):
     """1,300 images whose pixels and label encode their number."""
 
     def _generate_examples(self) -> Any:
