@@ -15,8 +15,7 @@ from benchmarks._work import Work
 def result(name: str, seconds: list[float], **changes: Any) -> Result:
     started = {"macs": 10**9, "product_size": 1000, "import_seconds": 1.0, "import_bytes": 2**29}
     started |= {"build_seconds": 1.0, "first_step_seconds": 1.0}
-    own = compare.parse_contestant(name)[0]
-    work = Work(**{"task": "training", "batch_size": 4, **own})
+    work = Work(**{"task": "training", "batch_size": 4, **compare.parse_contestant(name)[0]})
     return Result(work, seconds, [started], {"peak_bytes": 2**30}, **changes)
 
 

@@ -338,9 +338,8 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("files", ["a/b/model.keras", "checkpoints/1/state", "m.keras notes.txt"])
 def test_a_failed_attempt_leaves_what_can_go_on(files: str, tmp_path: Path) -> None:
-    patterns = ["*.keras"], ["checkpoints/*"]
     runs, more = tmp_path / "runs", {"staging": "run.partial", "resumable": True}
-    output = OutputFolder(runs / "run", "run", *patterns, **more)
+    output = OutputFolder(runs / "run", "run", ["*.keras"], ["checkpoints/*"], **more)
 
     def attempt() -> None:
         with output.opened() as workspace:

@@ -155,8 +155,7 @@ def test_labeled_images_are_left_out_and_doubtful_ones_chosen(monkeypatch) -> No
     assert len(set(chosen.rows) & set(between)) >= 2, chosen
     assert chosen.flipped is not None
     assert 0 < chosen.flipped < chosen.considered == 84
-    others = next_to_label(features, known, count=8, seed=1).rows
-    assert not np.array_equal(others, chosen.rows)
+    assert not np.array_equal(next_to_label(features, known, count=8, seed=1).rows, chosen.rows)
     # More than there are; without a dropped feature nothing flips.
     assert len(next_to_label(features, known, count=500).rows) == 84
     assert next_to_label(features, known, count=3, rate=0).flipped == 0

@@ -20,9 +20,8 @@ from tests.data.image_fixtures import check_stopped_run, flat_folder, passes, pl
 tf = pytest.importorskip("tensorflow")
 # One operation stands for all: each takes time to trace.
 MIXED = Augmentation(rand_augment=(2, 10), operations=("rotate",), erasing=0.5, mixup=0.5, cutmix=1)
-EVERYTHING = {"augment": MIXED, "num_classes": 2}
 # A split, whether it is cached, and how it is augmented.
-WAYS = [("folder_split", False, EVERYTHING), ("array_split", True, {})]
+WAYS = [("folder_split", False, {"augment": MIXED, "num_classes": 2}), ("array_split", True, {})]
 
 
 @pytest.fixture
@@ -329,8 +328,7 @@ def test_rows_are_mixed_as_the_images_are(name: str, kind: str) -> None:
 def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
     for source in (arrays, files):
         split = source(*TASKS["regression"], tmp_path)
-        part = split.take([7, 3, 5])
-        levels, labels = batches_of(part)
+        levels, labels = batches_of(split.take([7, 3, 5]))
         np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
         np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
     # A split of one class is read, though no model has one.

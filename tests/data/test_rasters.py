@@ -371,8 +371,7 @@ def test_threads_leave_the_filters_of_warnings() -> None:
     """A `catch_warnings` of each thread left "ignore" behind, for the whole process."""
     files, before = [OTHERS["dicom"], TIFFS["strips"], OTHERS["npy"]], list(warnings.filters)
     with ThreadPoolExecutor(8) as pool:
-        shapes = {read.shape[:2] for read in pool.map(read_raster, 50 * files)}
-    assert shapes == {(40, 50)}
+        assert {read.shape[:2] for read in pool.map(read_raster, 50 * files)} == {(40, 50)}
     assert list(warnings.filters) == before
 
 

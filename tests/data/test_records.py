@@ -80,8 +80,7 @@ def labels(split: Any, **order: Any) -> list[int]:
 def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
     splits = load(folder(kind))
     assert repr(splits).endswith(", 128 classes: train 23, val 5)")
-    batches = list(pipeline(splits.train, 8, 4))
-    assert levels(batches) == list(range(COUNT))
+    assert levels(pipeline(splits.train, 8, 4)) == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
     image_fixtures.check_stopped_run(splits.train, 4, 14, (8,))  # two passes over 23, and more
     place = folder(kind, {"part": examples()}, where="group")
@@ -117,7 +116,6 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     np.add.at(counts, (orders, np.arange(COUNT)), 1)
     expected, freedom = 200 / COUNT, (COUNT - 1) ** 2
     assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
-    # That of millions starts anywhere.
     millions = Millions([Shard("none", 0, 14_197_122, 14_197_122)])
     split = RecordSplit("train", ("a", "b"), millions, lambda record: (record, 0))
     count, began = len(split), time.monotonic()

@@ -281,8 +281,7 @@ def images(names: str) -> dict[str, bytes]:
     return {f"{name}.png": plain(1) for name in names.split()}
 
 
-AB = images("a/1 b/1")
-LISTED = {**AB, "train.txt": b"a/1.png"}
+LISTED = {**images("a/1 b/1"), "train.txt": b"a/1.png"}
 NOTES = {"b/notes.txt": b""}
 NO_IMAGE = "a class without an image to train on"
 
@@ -493,7 +492,6 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @BOTH_READERS
 def test_prepared_batches_stay_where_images_are_too_large(photos, reader, monkeypatch) -> None:
-    """The second pass of a validation equals the first, and reads no file."""
     splits = data.load(photos, reader=reader)
     expected = [np.asarray(x) for x, _ in data.pipeline(splits.val, 16, 2, cache=False)]
     monkeypatch.setattr(batch_plan, "_decoded_bytes", lambda *_: 1e12)

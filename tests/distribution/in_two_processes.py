@@ -222,8 +222,7 @@ def test_the_first_process_writes() -> None:
     two, its_history = on(KIND, lambda: job(shared))
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)
-    written = {path.name for path in shared.iterdir()}
-    assert written == {"checkpoints", "history.csv", "best.keras"}
+    assert {path.name for path in shared.iterdir()} == {"checkpoints", "history.csv", "best.keras"}
     assert len((shared / "history.csv").read_text().splitlines()) == 3
     assert (alone / "best.keras").exists() == (RANK == 0)
     keras_vit.distribution.initialize()  # again: does nothing

@@ -122,8 +122,7 @@ def test_scores_solve_the_normal_equations() -> None:
     random = np.random.default_rng(0)
     for examples, dimension in ((30, 7), (9, 20)):
         x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
-        white = (x - x.mean(0)) / (x.std(0) + 1e-5)
-        columns = np.c_[white, np.full(examples, 100.0)]
+        columns = np.c_[(x - x.mean(0)) / (x.std(0) + 1e-5), np.full(examples, 100.0)]
         penalized = columns.T @ columns + 4.0 * np.eye(dimension + 1)
         weights = np.linalg.solve(penalized, columns.T @ (2 * np.eye(3)[y] - 1))
         scores = least_squares_scores(x, y, x, 3, 4.0)
@@ -296,7 +295,6 @@ def test_heads_are_scikit_learns() -> None:
     theirs.centroids_ /= np.linalg.norm(theirs.centroids_, axis=1, keepdims=True)
     head = fit_head(MEANS, FEATURES, KINDS, 3)
     np.testing.assert_array_equal(head.scores(new).argmax(axis=1), theirs.predict(others))
-    # Nearest neighbors of other folds vote.
     folds = np.arange(30) % 5
     ((_, scores),) = left_out(NEIGHBORS, FEATURES, KINDS, 3, folds)
     rest = folds != folds[7]

@@ -185,8 +185,7 @@ def test_features_and_own_classes(tmp_path: Path, command: Command) -> None:
     expected = outputs(model, np.stack([data.read_image(path, 16) for path in splits.val.files]))
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     np.testing.assert_array_equal(labels, splits.val.labels())
-    report = classification_report(labels, expected, ("dark", "light"))
-    assert str(report) in printed
+    assert str(classification_report(labels, expected, ("dark", "light"))) in printed
 
 
 def test_numbers_in_another_unit_are_warned_of() -> None:

@@ -140,9 +140,8 @@ METRICS = keras.metrics
 def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, message: Any) -> None:
     model = small_vit(num_classes=classes, classifier_activation=activation)
     kind = keras.losses.BinaryCrossentropy if classes == 1 else CATEGORICAL
-    loss = kind(from_logits=activation is None)
     options = {"weighted_metrics" if classes == 5 else "metrics": metrics}
-    expect(message, lambda: model.compile("adam", loss, **options))
+    expect(message, lambda: model.compile("adam", kind(from_logits=activation is None), **options))
 
 
 def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> None:

@@ -187,8 +187,7 @@ def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
         norm = keras.layers.BatchNormalization(momentum=0.5)
         layers = [norm, keras.layers.Dropout(0.5, seed=5), keras.layers.Dense(3)]
         model = keras.Sequential([keras.Input((4,)), *layers])
-        options = {"metrics": ["mae"], "jit_compile": JIT}
-        model.compile(keras.optimizers.SGD(0.5), "mse", **options)
+        model.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"], jit_compile=JIT)
         sharpness_aware(model, rho)
         model.fit(X, Y, 8, epochs=2, shuffle=False, verbose=0)
         return model

@@ -375,9 +375,8 @@ def fitted(model: keras.Model, *chosen: Any, diverged: int = -1, **changes: Any)
 
 @pytest.mark.every_backend
 def test_the_step_that_diverged_is_named() -> None:
-    model = linear_model(run_eagerly=False)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
-        fitted(model, callbacks.StopAtNonFiniteLoss(), diverged=6)
+        fitted(linear_model(run_eagerly=False), callbacks.StopAtNonFiniteLoss(), diverged=6)
     assert e.value.step == 7
     assert np.isfinite(e.value.last_finite)
     assert "learning rate was 0.01: try a third" in str(e.value)
@@ -422,8 +421,7 @@ def test_a_line_per_epoch_has_a_bar_and_every_metric(columns: int, monkeypatch, 
     """The metrics of validation come last, and were cut off in a narrow terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns))
-    watching = Clock(monkeypatch), Progress(BATCH)
-    fitted(linear_model(), *watching, validation_data=next(noise(0)))
+    fitted(linear_model(), Clock(monkeypatch), Progress(BATCH), validation_data=next(noise(0)))
     out = capsys.readouterr().out
     assert (out.count("\n"), out.count("\r")) == (PASSES, PASSES * (FEW + 1))
     shown = out.split("\r")[1:]
