@@ -275,21 +275,16 @@ BUILDERS = {name: type(name, (Tiny,), options) for name, options in KINDS.items(
 FORMATS = {"KvArrayRecord": "array_record", "KvParquet": "parquet"}
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tfds")
-    for name, builder in BUILDERS.items():
-        options = {"file_format": FORMATS[name]} if name in FORMATS else {}
-        builder(data_dir=folder, **options).download_and_prepare()
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def _cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
 
 
-def test_splits_what_is_refused_and_prepared_folders(data_dir, tmp_path, monkeypatch) -> None:
+def test_splits_what_is_refused_and_prepared_folders(tmp_path: Path, monkeypatch) -> None:
+    data_dir = tmp_path / "tfds"
+    for name, builder in BUILDERS.items():
+        options = {"file_format": FORMATS[name]} if name in FORMATS else {}
+        builder(data_dir=data_dir, **options).download_and_prepare()
     splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
     assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
     train, val = (levels(pipeline(split, 8, 4)) for split in (splits.train, splits.val))

@@ -55,16 +55,11 @@ def ended(folder: Path, started: list[subprocess.Popen[bytes]]) -> list[tuple[in
     return list(zip(codes, outputs, strict=True))
 
 
-def finish(folder: Path, *command: str, **options: Any) -> list[str]:
-    results = ended(folder, start(folder, *command, **options))
-    for code, output in results:
-        assert code == 0, output[-8000:]
-    return [output for _, output in results]
-
-
 def run_tests(folder: Path, file: str, *options: str, **counts: int) -> None:
     """Runs the tests of a file in each of some processes."""
-    for output in finish(folder, *PYTEST, str(HERE / file), *options, **counts):
+    started = start(folder, *PYTEST, str(HERE / file), *options, **counts)
+    for code, output in ended(folder, started):
+        assert code == 0, output[-8000:]
         assert " passed" in output
 
 

@@ -128,33 +128,26 @@ def test_files_are_identified_by_size_and_time(tmp_path: Path, computed: list[st
     assert computations(reader="grain") == 3  # whose pixels are others
 
 
-@pytest.fixture(scope="module")
-def pair() -> list[keras.Model]:
-    """One model per data format, with the same weights."""
-    sizes = {**TINY, "num_classes": 3, "input_shape": (24, 32, 3)}
-    pair = [fresh(**sizes)]
-    fill(pair[0], scale=1)
-    pair.append(fresh(**sizes | {"input_shape": (3, 24, 32)}, data_format="channels_first"))
-    pair[1].set_weights(pair[0].get_weights())
-    return pair
-
-
 @pytest.mark.every_backend
-def test_a_split_and_files_of_which_some_are_broken(pair: list, tmp_path: Path) -> None:
-    images = pixels(5, 24, 32, 3)
+def test_a_split_and_files_of_which_some_are_broken(tmp_path: Path) -> None:
+    sizes, images = {**TINY, "num_classes": 3, "input_shape": (24, 32, 3)}, pixels(5, 24, 32, 3)
+    model = fresh(**sizes)
+    fill(model, scale=1)
+    first = fresh(**sizes | {"input_shape": (3, 24, 32)}, data_format="channels_first")
+    first.set_weights(model.get_weights())
     split = data.ArraySplit("val", ("a", "b", "c"), images, np.array([0, 1, 2, 0, 1]))
-    (labels, expected), (_, scores) = (predict_split(model, split, 2) for model in pair)
+    (labels, expected), (_, scores) = (predict_split(each, split, 2) for each in (model, first))
     assert labels.tolist() == [0, 1, 2, 0, 1]
-    np.testing.assert_allclose(expected, outputs(pair[0], images.astype("float32")), atol=1e-4)
+    np.testing.assert_allclose(expected, outputs(model, images.astype("float32")), atol=1e-4)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
     images = map(Image.fromarray, pixels(7, 24, 32, 3))
     files = {f"{i}.png": encode(image, "PNG") for i, image in enumerate(images)}
     write(tmp_path, {**files, "2.png": b"broken", "5.png": b""})
     files = sorted(tmp_path.iterdir())
-    predictions = list(predict_files(pair[0], iter(files), batch_size=3))
+    predictions = list(predict_files(model, iter(files), batch_size=3))
     assert [file for file, _ in predictions] == files
     for file, answer in predictions:
-        ((_, alone),) = predict_files(pair[0], [file])
+        ((_, alone),) = predict_files(model, [file])
         if isinstance(alone, str):
             assert answer == alone
         else:

@@ -345,15 +345,6 @@ def test_teachers_of_the_same_weights_or_other_names() -> None:
     refused(words, Distillation, student, teacher)
 
 
-@pytest.fixture
-def small_recipe(monkeypatch: pytest.MonkeyPatch, often_kept: None) -> None:
-    small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
-    recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
-    monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
-    # The SavedModel takes most of the time, and is tested elsewhere.
-    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
-
-
 def killed_at(step: int, function: Any, *arguments: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_module, "fit", functools.partial(fit, callbacks=[StopAt(step)]))
@@ -361,8 +352,13 @@ def killed_at(step: int, function: Any, *arguments: Any) -> None:
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.usefixtures("small_recipe", "here")
-def test_the_command(command: Command) -> None:
+@pytest.mark.usefixtures("often_kept", "here")
+def test_the_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+    recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
+    monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
+    # The SavedModel takes most of the time, and is tested elsewhere.
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
     train, run = "train --data digits --image-size 8 --out", Path("run")
     command(f"{train} teacher --image-size 12")
     words = f"{train} run --teacher teacher --distill hard --token-merging 1 --patience 3"

@@ -411,11 +411,8 @@ def test_ragged_batches_and_a_dataset_without_batches_are_one_error(model: Any) 
 
 def of_an_unknown_rank(images: np.ndarray) -> Any:
     tf = pytest.importorskip("tensorflow")
-
-    def loaded(images: Any, labels: Any) -> Any:
-        return tf.py_function(lambda *batch: batch, [images, labels], [tf.float32, tf.int64])
-
-    return tf.data.Dataset.from_tensor_slices((images, LABELS)).batch(4).map(loaded)
+    kinds, batches = [tf.float32, tf.int64], tensorflow_dataset(images, LABELS)["x"]
+    return batches.map(lambda *batch: tf.py_function(lambda *loaded: loaded, batch, kinds))
 
 
 def test_tensorflow_cannot_trace_a_step_of_batches_of_an_unknown_rank(model: Any) -> None:

@@ -201,13 +201,11 @@ def newest(folder: Path) -> str | None:
     return next((checkpoint.path.name for checkpoint in resume._undamaged(folder)), None)
 
 
-def one_bit(good: bytes, at: int, chance: random.Random) -> bytes:
-    return good[:at] + bytes([good[at] ^ 1 << chance.randrange(8)]) + good[at + 1 :]
-
-
 DAMAGE: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
     "truncated": lambda good, at, chance: good[:at],
-    "one bit": one_bit,
+    "one bit": lambda good, at, chance: (
+        good[:at] + bytes([good[at] ^ 1 << chance.randrange(8)]) + good[at + 1 :]
+    ),
     "appended": lambda good, at, chance: good + chance.randbytes(at + 1),
     # What a file system may leave after a power cut.
     "overwritten by zeros": lambda good, at, chance: good[:at] + bytes(len(good) - at),
