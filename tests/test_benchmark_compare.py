@@ -15,8 +15,7 @@ from benchmarks._work import Work
 def result(name: str, seconds: list[float], **changes: Any) -> Result:
     started = {"macs": 10**9, "product_size": 1000, "import_seconds": 1.0, "import_bytes": 2**29}
     started |= {"build_seconds": 1.0, "first_step_seconds": 1.0}
-    own = compare.parse_contestant(name)[0]
-    work = Work(**{"task": "training", "batch_size": 4, **own})
+    work = Work(**{"task": "training", "batch_size": 4, **compare.parse_contestant(name)[0]})
     return Result(work, seconds, [started], {"peak_bytes": 2**30}, **changes)
 
 
@@ -30,7 +29,6 @@ def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() ->
     table = _report.table("training", [ours, hub, other, limit])
     assert "keras_vit/jax is 2.00 x keras_hub/jax (2.00 to 2.00)" in table
     assert "1024 MiB" in table
-    # A rate is compared with the limit of its dtype.
     names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
     results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
     lines = _report.table("training", results).splitlines()

@@ -115,8 +115,7 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
     of_arrays = bank.fresh(**SIZES)
     pixels, labels = splits.train.as_arrays()
     keras_vit.fit(of_arrays, recipe, (pixels, labels), tmp_path / "b", print_fn=lines.append)
-    used = of_arrays.seen_images
-    assert len(used.digests["trained on"]) == pytest.approx(1437 * 0.8, abs=20)
+    assert len(of_arrays.seen_images.digests["trained on"]) == pytest.approx(1437 * 0.8, abs=20)
     refused("splits=ndarray is not", keras_vit.fit, of_arrays, recipe, pixels, tmp_path / "c")
     refused("give '.*best.keras'", keras_vit.load, tmp_path / "a", error=FileNotFoundError)
 

@@ -121,8 +121,7 @@ def survives(command: str, start: Path, folder: Path, faults: Any) -> None:
 
 
 def at_write(number: int) -> Disturb:
-    error = random.choice([errno.ENOSPC, errno.EACCES])
-    return lambda place: fault(place, number, error)
+    return lambda place: fault(place, number, random.choice([errno.ENOSPC, errno.EACCES]))
 
 
 def limit_of(size: int) -> Disturb:

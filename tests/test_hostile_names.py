@@ -111,8 +111,7 @@ def test_commands_of_the_page_can_be_pasted() -> None:
 def test_the_folder_of_a_run_and_a_plot_of_augmented_images(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorflow")
-    pixels = np.zeros((len(LABELS), 8, 8, 3), np.uint8)
-    split = data.ArraySplit("val", NAMES, pixels, LABELS)
+    split = data.ArraySplit("val", NAMES, np.zeros((len(LABELS), 8, 8, 3), np.uint8), LABELS)
     facts = {"bad_files": [[name, "empty"] for name in NAMES]}
     write_report(tmp_path, results_of_classes(NAMES, LABELS, LOGITS, split), facts)
     written = "report.json report.md report.html confusion.png calibration.png mistakes.png"

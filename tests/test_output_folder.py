@@ -338,9 +338,8 @@ def test_the_list_is_one_that_sha256sum_checks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("files", ["a/b/model.keras", "checkpoints/1/state", "m.keras notes.txt"])
 def test_a_failed_attempt_leaves_what_can_go_on(files: str, tmp_path: Path) -> None:
-    patterns = ["*.keras"], ["checkpoints/*"]
     runs, more = tmp_path / "runs", {"staging": "run.partial", "resumable": True}
-    output = OutputFolder(runs / "run", "run", *patterns, **more)
+    output = OutputFolder(runs / "run", "run", ["*.keras"], ["checkpoints/*"], **more)
 
     def attempt() -> None:
         with output.opened() as workspace:
@@ -412,9 +411,14 @@ def test_what_is_no_file_is_not_written(name: str, tmp_path: Path) -> None:
         assert os.listdir(path.parent) == [name]
     assert (tmp_path / "mine").read_text() == "my only copy"
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(OSError, match=name), limited_files(2):
-        WRITERS[name](tmp_path / name)
-    assert not list(tmp_path.glob(".*"))
+    for former in (None, b"epoch,loss\r\n0,1.0\r\n"):
+        path = tmp_path / name
+        if former:
+            path.write_bytes(former)
+        with limited_files(2):
+            refused(name, WRITERS[name], path, error=(OSError, ValueError) if former else OSError)
+        assert former is None or path.read_bytes() == former
+        assert not list(tmp_path.glob(".*"))
 
 
 def test_what_others_wrote_stays_and_nothing_is_left(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ PRIVATE: dict[str, tuple[str, str]] = {
     "_get_seed_generator": ("keras", "where an image layer takes its random numbers from"),
     "_layout": ("keras", "JAX: how a variable is cut over devices"),
     "_value": ("keras", "the array of a variable, to put another kind of array in its place"),
-    # Of optimizers.
     "_get_current_learning_rate": ("keras", "the learning rate at this step"),
     "_learning_rate": ("keras", "the schedule itself, where the public name is its value"),
     "_iterations": ("keras", "micro-steps where gradients accumulate; the public name: updates"),

@@ -85,7 +85,6 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
     np.testing.assert_allclose(index.rows(), expected, atol=2e-6)
     tensors = safetensors.numpy.load_file(index.folder / "features.safetensors")
     np.testing.assert_array_equal(tensors["features"], index.features)
-    # Layers with a vector per token are pooled.
     files = [photos / "rose/00.png"]
     tokens = outputs(model.feature_model("block_0"), read_images(model, files)[0])
     for pooling, expected in (("token", tokens[:, 0]), ("mean", tokens[:, 1:].mean(axis=1))):

@@ -34,12 +34,10 @@ def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
     assert measured.sharpness == pytest.approx(laplace(gray, mode="mirror").var())
     assert measured.brightness == pytest.approx(np.percentile(gray, 95))
     assert (measured.height, measured.width) == (64, 85)
-    # Large images are measured small.
     large = grainy(picture(0, side=600)).convert("L").convert("RGB")
     small = large.copy()
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
     assert measure_image(np.asarray(large)).sharpness == measure_image(np.asarray(small)).sharpness
-    # The bad ones are found, the worst first.
     images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
     good = images["good0"]
     images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
@@ -116,7 +114,6 @@ def test_outliers_are_far_from_their_neighbors_and_duplicates_near() -> None:
     assert found.pairs.tolist() == [[3, 7]]
     assert found.similarities[0] > 0.9
     assert len(find_duplicates(index, no_hashes(40), closeness=0).pairs) == 0
-    # With fewer rows than the tenth neighbor.
     assert len(find_duplicates(in_memory(features[:9]), no_hashes(9)).pairs) == 0
 
 

@@ -50,7 +50,6 @@ def test_quality_suspects_and_their_order_are_those_of_cleanlab() -> None:
     errors = np.flatnonzero(curation.confident_errors(labels, probabilities))
     quality = curation.label_quality(labels, probabilities)[errors]
     assert errors[np.argsort(quality, kind="stable")].tolist() == CLEANLAB["ranked"].tolist()
-    # The quality is chosen by the estimated noise.
     probabilities = np.full((12, 3), 0.05) + 0.85 * np.eye(3)[[0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2]]
     # Two labels of each of two classes are wrong: both of one other class, or of one each.
     similar = np.array([0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2])
@@ -73,7 +72,6 @@ def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -
     assert wrong[errors.confident].mean() > 0.8
     assert set(np.flatnonzero(errors.confident)) <= set(errors.suspects)
     assert (np.diff(errors.quality[errors.suspects]) >= 0).all()
-    # Rows without a label are not judged.
     labels[:5] = -1
     errors = find_label_errors(features, labels)
     np.testing.assert_array_equal(np.isnan(errors.quality), labels < 0)
@@ -83,7 +81,6 @@ def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -
         errors = find_label_errors(features, labels, groups)
         assert np.isfinite(errors.probabilities).all()
         assert 1 not in labels[errors.suspects]  # which nothing else shows
-    # A large folder is fitted to a part.
     monkeypatch.setattr(label_errors, "MOST_FITTED", 60)
     monkeypatch.setattr(label_errors, "BLOCK", 7)
     features, labels, wrong = mislabeled()
@@ -158,8 +155,7 @@ def test_labeled_images_are_left_out_and_doubtful_ones_chosen(monkeypatch) -> No
     assert len(set(chosen.rows) & set(between)) >= 2, chosen
     assert chosen.flipped is not None
     assert 0 < chosen.flipped < chosen.considered == 84
-    others = next_to_label(features, known, count=8, seed=1).rows
-    assert not np.array_equal(others, chosen.rows)
+    assert not np.array_equal(next_to_label(features, known, count=8, seed=1).rows, chosen.rows)
     # More than there are; without a dropped feature nothing flips.
     assert len(next_to_label(features, known, count=500).rows) == 84
     assert next_to_label(features, known, count=3, rate=0).flipped == 0

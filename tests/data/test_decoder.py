@@ -230,7 +230,6 @@ LARGE_FILES = (
 
 
 def test_bounds_on_pixels_and_other_channels() -> None:
-    # Large images are refused before they are decoded.
     message = r"the image has [\dx ]+ pixels, more than max_pixels=67108864 in all"
     kinds = tf.errors.InvalidArgumentError, BadImageError
     for large in LARGE_FILES:

@@ -61,7 +61,6 @@ def test_pixels_are_those_of_pillow(kind: Any, turn: int, tmp_path) -> None:
     np.testing.assert_array_equal(decode_with_pillow(contents), expected)
     file = tmp_path / f"photo{kind.suffixes[-1]}"
     file.write_bytes(contents)
-    # As every command reads a file, whatever the backend.
     np.testing.assert_array_equal(read_image(file, expected.shape[:2]), expected)
 
 
@@ -97,7 +96,6 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, command) 
         files = (f"{c}/{i}a{suffix}" for c in ("cat", "dog") for i in range(3))
         folder = write(tmp_path / suffix.replace(".", ""), dict.fromkeys(files, b"x"))
         refused(f"holds 6 {name} files.*Convert.*{reader}", load, folder)
-    # By splits, without classes, and without suffixes.
     heic = [f"{split}/{c}/1.heic" for split in ("train", "val") for c in "ab"]
     for name, files, message in (
         ("split", heic, r"train does not hold an image.*2 HEIC files"),

@@ -20,9 +20,8 @@ from tests.data.image_fixtures import check_stopped_run, flat_folder, passes, pl
 tf = pytest.importorskip("tensorflow")
 # One operation stands for all: each takes time to trace.
 MIXED = Augmentation(rand_augment=(2, 10), operations=("rotate",), erasing=0.5, mixup=0.5, cutmix=1)
-EVERYTHING = {"augment": MIXED, "num_classes": 2}
 # A split, whether it is cached, and how it is augmented.
-WAYS = [("folder_split", False, EVERYTHING), ("array_split", True, {})]
+WAYS = [("folder_split", False, {"augment": MIXED, "num_classes": 2}), ("array_split", True, {})]
 
 
 @pytest.fixture
@@ -121,7 +120,6 @@ def test_files_that_break_after_their_check_or_without_one(folder_split, tmp_pat
     errors = capfd.readouterr().err
     for file in (folder_split.files[8], folder_split.files[5]):
         assert f'keras_vit: "{file}" cannot be decoded and is replaced by a gray image.' in errors
-    # Unchecked files that are broken are skipped.
     write(flat_folder(tmp_path), {"a/bad.png": b"not an image"})
     split = load(tmp_path, verify=False, val_fraction=0.05).train
     (bad,) = (index for index, file in enumerate(split.files) if file.name == "bad.png")
@@ -163,7 +161,6 @@ def test_every_class_is_drawn_as_often_other_rates_and_stopped_streams() -> None
         times += counts
     # Over many passes all images of a class are drawn alike: 40 * 25 / 60 = 16.7 +- 3.1.
     assert 5 < times[LABELS == 0].min() <= times[LABELS == 0].max() < 29
-    # Passes follow from seed and number alone.
     first = drawn(RESAMPLED)
     np.testing.assert_array_equal(drawn(RESAMPLED, start=37), first[:, 37:])
     for other in (drawn(RESAMPLED, epoch=1), drawn(RESAMPLED, seed=8)):
@@ -331,8 +328,7 @@ def test_rows_are_mixed_as_the_images_are(name: str, kind: str) -> None:
 def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
     for source in (arrays, files):
         split = source(*TASKS["regression"], tmp_path)
-        part = split.take([7, 3, 5])
-        levels, labels = batches_of(part)
+        levels, labels = batches_of(split.take([7, 3, 5]))
         np.testing.assert_allclose(levels, [7, 3, 5], atol=1e-3)
         np.testing.assert_array_equal(labels, split.labels()[[7, 3, 5]])
     # A split of one class is read, though no model has one.
@@ -340,7 +336,6 @@ def test_take_splits_of_one_class_and_tasks_without_names(tmp_path) -> None:
     assert repr(split) == "ArraySplit('train', 4 images, 1 class)"
     levels, labels = batches_of(split, num_classes=1)
     assert (len(levels), labels.tolist()) == (4, [[1.0]] * 4)
-    # A task without names has as many classes.
     for task in (Classification(size=3), Multilabel(size=3)):
         split = arrays(task, task.check_targets(np.eye(3)[np.arange(COUNT) % 3]))
         assert (split.class_names, split.num_classes, "3" in repr(split)) == ((), 3, True)

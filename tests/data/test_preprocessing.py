@@ -109,7 +109,6 @@ def test_inception_crops_as_released_flips_and_random_crops() -> None:
     flipped = (versions == PIXELS[:, ::-1]).all((1, 2, 3))
     assert (flipped | (versions == PIXELS).all((1, 2, 3))).all()
     assert 160 <= flipped.sum() <= 240  # four standard deviations
-    # A random crop is a window of the resized image.
     places = np.stack([y, x], -1)[:64, :96]
     crops = augmented(Augmentation(crop="random", flip=False), places, 28, 60)
     scale = np.diff(crops[:, 4:24, 4:24], axis=2)[..., 1]
@@ -245,14 +244,12 @@ def test_the_sizes_and_the_center_of_timm_and_hugging_face() -> None:
     np.testing.assert_array_equal(timm, np.asarray(resized)[12:236, 54:278])
     np.testing.assert_array_equal(theirs, np.asarray(resized)[12:236, 53:277])
     squashed = Image.fromarray(image).resize((248, 248), Image.Resampling.BILINEAR)
-    expected = np.asarray(squashed)[12:236, 12:236]
     for mode in ("timm_squash", "huggingface_stretch"):
         pixels = evaluation_image(image, (224, 224), mode, 0.9, "bilinear")
-        np.testing.assert_array_equal(pixels, expected)
+        np.testing.assert_array_equal(pixels, np.asarray(squashed)[12:236, 12:236])
 
 
 def test_one_decoder_for_pipeline_and_files(shared: Path) -> None:
-    """`decoder="pillow"` moves the pixels of the pipeline and of `read_image`, and no others."""
     files = sorted((shared / "photos" / "flowers").glob("*/*.jpg"))[::300]
     split = data.FileSplit("val", ("flower",), files, [0] * len(files), verified=True)
 

@@ -281,7 +281,6 @@ def test_pixels_without_a_value_are_nan(name: str) -> None:
 
 
 def test_one_rule_for_pixels_without_a_value(tmp_path: Path) -> None:
-    """In the statistics as in what a model sees, in training, evaluation and prediction."""
     images = IMAGES[..., :2].astype("float32")
     images[::3, :4, :, 1] = np.nan
     folder, means = tiles(tmp_path / "a", images, ".npy"), np.nanmean(images, axis=(0, 1, 2))
@@ -372,8 +371,7 @@ def test_threads_leave_the_filters_of_warnings() -> None:
     """A `catch_warnings` of each thread left "ignore" behind, for the whole process."""
     files, before = [OTHERS["dicom"], TIFFS["strips"], OTHERS["npy"]], list(warnings.filters)
     with ThreadPoolExecutor(8) as pool:
-        shapes = {read.shape[:2] for read in pool.map(read_raster, 50 * files)}
-    assert shapes == {(40, 50)}
+        assert {read.shape[:2] for read in pool.map(read_raster, 50 * files)} == {(40, 50)}
     assert list(warnings.filters) == before
 
 
@@ -398,7 +396,6 @@ def numbered(files: Iterable[Path]) -> np.ndarray:
 
 
 def test_a_folder_of_bands_and_what_it_refuses(tmp_path: Path) -> None:
-    """The bands arrive as they are in the files, in training as in evaluation."""
     folder = tiles(tmp_path / "tiles", IMAGES)
     for name, other in (("a/0.tif", "a/0"), ("b/1.tif", "b/1.gtiff")):
         (folder / name).rename(folder / other)

@@ -76,7 +76,6 @@ def test_channels_first_cache_and_files_that_do_not_decode(folder, tmp_path, cap
     options = {"verify": False, "training": True, "repeat": True, "augment": "none"}
     for start in (0, 3):
         assert_same(*[batches(broken, reader, start_step=start, **options) for reader in READERS])
-    # One that breaks later is gray.
     split = load(flat_folder(tmp_path / "flat"), reader="grain").train
     split.files[1].write_bytes(b"damaged since")
     images, _ = next(iter(pipeline(split, 16, len(split))))

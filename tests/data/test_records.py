@@ -1,6 +1,7 @@
-"""TFRecord and ArrayRecord files: found, read, resumed, and damaged in every way."""
+"""Files of records and TensorFlow Datasets: found, read, resumed, damaged in every way, offline."""
 
 import gzip
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_vit.data import DamagedShardError, RecordSplit, load, pipeline
+from keras_vit.data import DamagedShardError, DatasetUnavailableError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
 from tests.backend import refused
 from tests.data import image_fixtures
 from tests.data.image_fixtures import example, levels, one_quick, plain, write_examples
 from tests.examples import load_example
 
-tf = pytest.importorskip("tensorflow")
+tf, tfds = map(pytest.importorskip, ("tensorflow", "tensorflow_datasets"))
 op_error = partial(refused, error=tf.errors.OpError)
+unavailable = partial(refused, error=DatasetUnavailableError)
 array_record = pytest.importorskip("array_record.python.array_record_module")
 COUNT = 23
 NAMES = "".join(f"number {i}\n" for i in range(128))
@@ -78,11 +80,9 @@ def labels(split: Any, **order: Any) -> list[int]:
 def test_folders_of_splits_or_one_group_and_a_run_that_goes_on(folder: Folder, kind: str) -> None:
     splits = load(folder(kind))
     assert repr(splits).endswith(", 128 classes: train 23, val 5)")
-    batches = list(pipeline(splits.train, 8, 4))
-    assert levels(batches) == list(range(COUNT))
+    assert levels(pipeline(splits.train, 8, 4)) == list(range(COUNT))
     np.testing.assert_array_equal(splits.val.labels(), np.arange(100, 105))
     image_fixtures.check_stopped_run(splits.train, 4, 14, (8,))  # two passes over 23, and more
-    # One group of files is split at random.
     place = folder(kind, {"part": examples()}, where="group")
     splits = load(place, val_fraction=0.3)
     train, val = (labels(splits[name]) for name in ("train", "val"))
@@ -105,7 +105,6 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     orders = [labels(split, shuffle_seed=0, epoch=1) for split in splits]
     assert orders == [orders[0]] * len(ways)
     assert labels(splits[0], shuffle_seed=1, epoch=1) != orders[0]
-    # Every pass has every image once, in its own order.
     split, epochs = splits[0], tf.data.Dataset.range(200)
     passes = epochs.flat_map(lambda epoch: split.dataset(0, epoch=epoch).batch(COUNT))
     orders, no_labels = map(np.array, zip(*passes.as_numpy_iterator(), strict=True))
@@ -117,7 +116,6 @@ def test_the_order_of_every_pass_whatever_the_format_and_the_shards(folder: Fold
     np.add.at(counts, (orders, np.arange(COUNT)), 1)
     expected, freedom = 200 / COUNT, (COUNT - 1) ** 2
     assert abs(((counts - expected) ** 2 / expected).sum() - freedom) < 5 * np.sqrt(2 * freedom)
-    # That of millions starts anywhere.
     millions = Millions([Shard("none", 0, 14_197_122, 14_197_122)])
     split = RecordSplit("train", ("a", "b"), millions, lambda record: (record, 0))
     count, began = len(split), time.monotonic()
@@ -179,7 +177,6 @@ def test_features_labels_and_files_that_do_not_fit(tmp_path: Path) -> None:
     write_examples(file, examples(count=6))
     splits = load(tmp_path)
     op_error("record 5 has the label 5, but the 5", lambda: [p.labels() for p in splits.values()])
-    # And what does not hold uncompressed records.
     compressed = gzip.compress(file.read_bytes())
     image_fixtures.write_records(file, [b"not an example"] * 4)
     for content, error, message in (
@@ -248,3 +245,111 @@ def test_large_tfrecord_files_are_converted_once(folder, tmp_path, monkeypatch) 
     words[-1] = str(tmp_path / "new")
     refused("truncated record at its end", convert, words, error=DamagedShardError)
     assert not list((tmp_path / "new").glob("*array_record-00000-*"))
+
+
+class Tiny(tfds.core.GeneratorBasedBuilder):
+    """20 gray images whose level is their number; the label is the number modulo 2."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    SPLITS = ("train",)
+    LABEL = tfds.features.ClassLabel(names=["even", "odd"])
+
+    def _info(self):
+        features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": self.LABEL}
+        info = {"features": tfds.features.FeaturesDict(features), "supervised_keys": (*features,)}
+        return tfds.core.DatasetInfo(builder=self, **info)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples() for split in self.SPLITS}
+
+    def _generate_examples(self):
+        for i in range(20):
+            yield i, {"image": np.full((10 + i, 12, 3), i, np.uint8), "label": i % 2}
+
+
+SPLITS = ("train", "validation", "test")
+KINDS: Any = {"KvOneSplit": {}, "KvThreeSplits": {"SPLITS": SPLITS}, "KvParquet": {}}
+KINDS |= {name: {"SPLITS": SPLITS[::2]} for name in ("KvTwoSplits", "KvArrayRecord")}
+KINDS["KvNoLabels"] = {"LABEL": tfds.features.Scalar(tf.int64)}
+BUILDERS = {name: type(name, (Tiny,), options) for name, options in KINDS.items()}
+FORMATS = {"KvArrayRecord": "array_record", "KvParquet": "parquet"}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
+
+
+def test_splits_what_is_refused_and_prepared_folders(tmp_path: Path, monkeypatch) -> None:
+    data_dir = tmp_path / "tfds"
+    for name, builder in BUILDERS.items():
+        options = {"file_format": FORMATS[name]} if name in FORMATS else {}
+        builder(data_dir=data_dir, **options).download_and_prepare()
+    splits = load("kv_one_split", data_dir=data_dir, val_fraction=0.25)
+    assert repr(splits) == "Splits('kv_one_split', 2 classes: train 15, val 5)"
+    train, val = (levels(pipeline(split, 8, 4)) for split in (splits.train, splits.val))
+    assert sorted(train + val) == list(range(20))
+    assert (len(train), len(val)) == (15, 5)
+    assert splits.val.labels().tolist() == [n % 2 for n in val]
+    two, three = (load(f"kv_{count}_splits", data_dir=data_dir) for count in ("two", "three"))
+    assert (two.train.tfds_split, two.val.tfds_split, len(two)) == ("train", "test", 2)
+    names = {"train": "train", "val": "validation", "test": "test"}
+    assert {name: split.tfds_split for name, split in three.items()} == names
+    for name, parts in (("kv_three_splits", [*three]), ("kv_one_split", ["all"])):
+        assert list(load(name, data_dir=data_dir, val_fraction=None)) == parts
+    for name, message in (
+        ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
+        ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),
+        ("tf_flower", "'tf_flower' is neither 'digits', nor a TFDS .*did you mean tf_flowers"),
+        ("zzz", "'zzz' is neither 'digits', nor a TFDS .*lists all"),
+    ):
+        refused(message, load, name, data_dir=data_dir)
+    folder = next(path.parent for path in data_dir.glob("kv_array_record/*/dataset_info.json"))
+    by_folder, by_name = load(folder), load("kv_array_record", data_dir=data_dir)
+    assert levels(pipeline(by_folder.val, 8, 4)) == levels(pipeline(by_name.val, 8, 4))
+    folder = next(path.parent for path in data_dir.glob("kv_two_splits/*/dataset_info.json"))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = next(copy.glob("*train*"))
+    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+    image_fixtures.write_records(file, records[:-1])
+    refused("has 19 records and not the 20 that were written", load, copy, error=DamagedShardError)
+    expected = levels(pipeline(load("kv_two_splits", data_dir=data_dir).train, 8, 4, training=True))
+    monkeypatch.setattr("keras_vit.data.sources.records.MEMORY_GIB", 1e-6)
+    refused(r"TFRecord files of .*/to_array_record.py /", load, "kv_two_splits", data_dir=data_dir)
+    prepared = tmp_path / "prepared"
+    shutil.copytree(data_dir / "kv_two_splits", prepared / "kv_two_splits")
+    load_example("to_array_record").main([str(prepared), "--out", str(tmp_path / "new")])
+    converted = load("kv_two_splits", data_dir=tmp_path / "new").train
+    assert levels(pipeline(converted, 8, 4, training=True)) == expected
+
+
+def test_misspelled_folders_are_proposed_first_and_offline_says_so(tmp_path, monkeypatch) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / ".photo").mkdir()  # hidden folders do not hold images
+    monkeypatch.chdir(tmp_path)
+    refused(r"did you mean photos\b", load, "photo")
+    refused(r"Did you mean .*photos\?", load, f"{tmp_path}/phots", error=FileNotFoundError)
+    for proxy in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # the discard port: nobody answers
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    # urllib keeps the first opener of a process, proxies included: not this one.
+    monkeypatch.setattr("urllib.request._opener", None)
+    start = time.monotonic()
+    unavailable("is not prepared .* cannot be downloaded", load, "tf_flowers", data_dir=tmp_path)
+    # A host that neither answers nor refuses: the probe has to end by itself.
+    monkeypatch.setattr("keras_vit.data.sources.tfds._PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: time.sleep(30))
+    unavailable("cannot be reached", load, "tf_flowers", data_dir=tmp_path)
+    assert time.monotonic() - start < 8
+
+
+def test_downloads_get_an_index_and_fail_with_one_error(tmp_path: Path, monkeypatch) -> None:
+    def fail(*_, **__):
+        raise ConnectionError("the host hung up")
+
+    monkeypatch.setattr("keras_vit.data.sources.tfds._online", lambda: True)
+    assert len(load("kv_two_splits", data_dir=tmp_path).train) == 20
+    assert list(tmp_path.glob("kv_two_splits/*/*.array_record*"))
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    unavailable("could not be .*: the host hung up", load, "tf_flowers", data_dir=tmp_path)

@@ -46,6 +46,10 @@ BAD = {
         b"\0\0\0\x18ftypheic" + bytes(90),
         "a HEIC file, not a JPEG, PNG, BMP, GIF or WebP file; Grain reads it (reader='grain')",
     ),
+    "b/large.png": (
+        encode(Image.new("1", (9000, 9000)), "PNG"),
+        "the image has 9000 x 9000 pixels, more than max_pixels=67108864 in all",
+    ),
     "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
     "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
 }
@@ -86,7 +90,6 @@ def test_folders_of_classes_split_stratified(tmp_path: Path) -> None:
     assert sorted(names(splits.train) + names(splits.val)) == files
     assert np.bincount(splits.val.labels()).tolist() == [3, 3]
     assert [names(s) for s in again.values()] == [names(s) for s in splits.values()]
-    # One more image of b leaves a as it was.
     write(folder, {"b/more.png": plain(1)})
     before, after = names(splits.val), names(load(folder, val_fraction=0.3).val)
     assert [n for n in after if n[0] == "a"] == [n for n in before if n[0] == "a"]
@@ -232,20 +235,11 @@ def test_what_is_not_a_regular_file_is_not_read_and_names_need_not_be_utf_8(tmp_
     assert read_image(tmp_path / "a" / "pipe.jpg", 8) == PIPE
 
 
-def test_large_images(tmp_path: Path, capfd) -> None:
-    write(flat_folder(tmp_path), {"a/large.png": encode(Image.new("1", (9000, 9000)), "PNG")})
-    splits = warned("9000 x 9000 pixels, more than max_pixels=67108864", load, tmp_path)
-    assert [path.name for path, _ in splits.report] == ["large.png"]
-    unread = load(tmp_path, verify=False, val_fraction=0.05)
-    assert sum(len(y) for _, y in pipeline(unread.train, 8, 4)) == len(unread.train) - 1
-    assert 'large.png" cannot be decoded and is skipped' in capfd.readouterr().err
-
-
 def test_bad_files_and_classes_without_an_image(tmp_path: Path) -> None:
     contents = {name: contents for name, (contents, _) in BAD.items()}
     folder = write(flat_folder(tmp_path / "wüst"), contents)
     (folder / "b" / "broken link.png").symlink_to(folder / "nowhere.png")
-    bad = "7 of 27 files cannot be decoded"
+    bad = "8 of 28 files cannot be decoded"
     with pytest.warns(UserWarning, match=f"{bad} and are skipped.*see splits.report") as told:
         splits = load(folder)
     assert told[0].filename == __file__
@@ -287,8 +281,7 @@ def images(names: str) -> dict[str, bytes]:
     return {f"{name}.png": plain(1) for name in names.split()}
 
 
-AB = images("a/1 b/1")
-LISTED = {**AB, "train.txt": b"a/1.png"}
+LISTED = {**images("a/1 b/1"), "train.txt": b"a/1.png"}
 NOTES = {"b/notes.txt": b""}
 NO_IMAGE = "a class without an image to train on"
 
@@ -439,7 +432,6 @@ def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> Non
     assert f"{len(split) - 2} of them are new" in lines[0]
     assert len(list(cached.decoded())) == len(split)
     assert [file.exists() for file in left] == [False, True, True]
-    # Space is checked before anything is written.
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     refused(r"needs .* kB, and 10 bytes are free in .*KERAS_HOME", keep, SIDE + 1, error=OSError)
@@ -447,7 +439,6 @@ def test_an_interrupted_cache_goes_on(split, keep, tmp_path, monkeypatch) -> Non
 
 
 def test_a_photograph_that_broke_or_is_gone_is_not_kept(split, keep, capfd) -> None:
-    """It is replaced by a gray image, as without a cache; once mended, it is read."""
     contents = split.files[0].read_bytes()
     for damage in (lambda file: file.write_bytes(contents[:100]), lambda file: file.unlink()):
         damage(split.files[0])
@@ -483,7 +474,6 @@ def test_what_cannot_be_kept_and_advice_where_it_pays(photos: Path, tmp_path, mo
 
 @pytest.mark.backends("torch")
 def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size is said first; another cache or reader is another run; a small size is refused."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     splits, recipe = data.load(photos), keras_vit.recipes.get("digits").scaled(steps=2)
     recipe, lines = replace(recipe, image_size=16, batch_size=4), []
@@ -502,7 +492,6 @@ def test_fit(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @BOTH_READERS
 def test_prepared_batches_stay_where_images_are_too_large(photos, reader, monkeypatch) -> None:
-    """The second pass of a validation equals the first, and reads no file."""
     splits = data.load(photos, reader=reader)
     expected = [np.asarray(x) for x, _ in data.pipeline(splits.val, 16, 2, cache=False)]
     monkeypatch.setattr(batch_plan, "_decoded_bytes", lambda *_: 1e12)

@@ -310,7 +310,6 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
     assert of(table(base(**FLAGS))) == labels
     splits = table(base(a=NUMBERS, b=[7 * n for n in NUMBERS]), label_columns=["b", "a"])
     assert splits.task.names == ("b", "a")
-    # Of the training targets alone.
     trained = [n for n, s in zip(NUMBERS, SPLITS, strict=True) if s == "train"]
     assert splits.task.offset == pytest.approx((7 * np.mean(trained), np.mean(trained)))
     assert splits.task.scale == pytest.approx((7 * np.std(trained), np.std(trained)))

@@ -105,11 +105,6 @@ def smaller_than_all_processes(rows: int) -> Any:
     return model, history, model.predict_on_batch(IMAGES[:rows])
 
 
-def masked_patch_prediction() -> Any:
-    """Three rows per process, as many as it draws numbers per patch."""
-    return helpers.masked(vit(dropout=0.1), sgd(), IMAGES[:17], 6)
-
-
 def distillation() -> Any:
     student, teacher = vit(dropout=0.1), vit(hidden_dim=32)
     return helpers.distilled(student, teacher, sgd(), IMAGES[:14], LABELS[:14], 7)
@@ -122,7 +117,8 @@ JOBS: dict[str, tuple[Callable[[], Any], float]] = {
     "merging": (lambda: trained(vit(token_merging=1, pooling="map", patch_dropout=0.25)), 2e-6),
     "hybrid": (lambda: trained(vit(resnet=(1, 1), patch_size=1, dropout=0.1)), 2e-6),
     "mixer": (lambda: trained(helpers.mixer(16, 16, stochastic_depth=0.2)), 2e-6),
-    "masked patch prediction": (masked_patch_prediction, 1e-6),
+    # Three rows per process, as many as it draws numbers per patch.
+    "masked": (lambda: helpers.masked(vit(dropout=0.1), sgd(), IMAGES[:17], 6), 1e-6),
     "distillation": (distillation, 1e-6),
     "queries": (lambda: helpers.of_queries(vit, sgd(), IMAGES[:11]), 2e-6),
 }
@@ -170,8 +166,6 @@ def test_generators_and_data_loaders() -> None:
 
 @of_torch
 def test_processes_start_from_the_first_one() -> None:
-    """With other seeds, and so other weights, masks and orders, they follow process 0."""
-
     def job() -> keras.Model:
         return trained(vit(dropout=0.1), len(IMAGES), 16, epochs=2)
 
@@ -224,8 +218,7 @@ def test_the_first_process_writes() -> None:
     two, its_history = on(KIND, lambda: job(shared))
     assert_same_weights(two, one, 2e-6)
     assert_same(its_history, history, 1e-5)
-    written = {path.name for path in shared.iterdir()}
-    assert written == {"checkpoints", "history.csv", "best.keras"}
+    assert {path.name for path in shared.iterdir()} == {"checkpoints", "history.csv", "best.keras"}
     assert len((shared / "history.csv").read_text().splitlines()) == 3
     assert (alone / "best.keras").exists() == (RANK == 0)
     keras_vit.distribution.initialize()  # again: does nothing

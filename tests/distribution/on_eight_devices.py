@@ -31,8 +31,7 @@ def vit(**arguments: Any) -> keras.Model:
 
 def bit() -> keras.Model:
     sizes = {"num_classes": CLASSES, "input_shape": (32, 32, 3)}
-    model = keras_vit.models.BiTResNet(depths=(1,), width=64, **sizes)
-    return helpers.with_head(model)
+    return helpers.with_head(keras_vit.models.BiTResNet(depths=(1,), width=64, **sizes))
 
 
 def sgd(**options: Any) -> keras.optimizers.Optimizer:
@@ -140,8 +139,6 @@ def test_weights_and_every_state_are_cut(name: str) -> None:
 
 
 def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
-    """Stopped on eight, continued on four, it ends as on one."""
-
     def job(folder: str, *callbacks: keras.callbacks.Callback) -> keras.Model:
         model = compiled(vit(dropout=0.1), sgd())
         batches = partial(helpers.endless, IMAGES, LABELS, 12)
@@ -153,16 +150,13 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
         on("fsdp", lambda: job("many", helpers.Stop()))
     many = on("fsdp", lambda: job("many"), devices=4)
     helpers.assert_same_weights(many, one, 1e-6)
-    # Files do not depend on devices, either.
     many.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    helpers.assert_same_weights(loaded, many, 0)
+    helpers.assert_same_weights(keras.models.load_model(tmp_path / "model.keras"), many, 0)
     again = on("tensor_parallel", lambda: keras.models.load_model(tmp_path / "model.keras"))
     assert share(again.variables) < 0.5
 
 
 def test_what_is_refused() -> None:
-    """A model of other devices, what cuts nothing, and wrong arguments."""
     model = compiled(vit(), sgd())
 
     def job() -> None:

@@ -47,8 +47,7 @@ def test_layouts_of_every_kind_of_vit(kind: str) -> None:
     """Options add no large weight that FSDP would leave whole, and heads are cut by heads."""
     sizes = {"patch_size": 16, "hidden_dim": 256, "mlp_dim": 512, "depth": 2, "num_heads": 8}
     with keras.StatelessScope(initialize_variables=False):
-        arguments = {**sizes, **KINDS[kind], "input_shape": (64, 64, 3)}
-        model = keras_vit.VisionTransformer(**arguments)
+        model = keras_vit.VisionTransformer(**{**sizes, **KINDS[kind], "input_shape": (64, 64, 3)})
     assert percent_on_one_device(layout_table(model, "fsdp", 8)) < 16
     assert "query_key_value/kernel" in layout_table(model, "tensor_parallel", 2)
 
@@ -89,7 +88,6 @@ def test_a_whole_training() -> None:
     line = costs.run_cost({"by arithmetic": cost}, 14_197_122, 90, 4096)
     hours = steps * cost.least_seconds / 3600
     assert line.startswith(f"14,197,122 images, 90 x: {steps:,} steps, at least {hours:.1f} hours")
-    # The roofline, and what does not fit.
     gib = 2**30
     cost = costs.StepCost(8, costs.CHIPS["v5e"], 4 * gib, 13 * gib, 19.7e12, 81.9e9, None)
     assert cost.least_seconds == pytest.approx(0.1)

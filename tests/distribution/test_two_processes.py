@@ -17,7 +17,6 @@ from tests.distribution.resumable_in_processes import ON_JAX, train
 from tests.xla_flags import QUICK_XLA
 
 HERE = Path(__file__).parent
-RESUMABLE = str(HERE / "resumable_in_processes.py")
 
 pytestmark = pytest.mark.backends("jax", "torch")  # those of TensorFlow do not train together
 
@@ -56,22 +55,17 @@ def ended(folder: Path, started: list[subprocess.Popen[bytes]]) -> list[tuple[in
     return list(zip(codes, outputs, strict=True))
 
 
-def finish(folder: Path, *command: str, **options: Any) -> list[str]:
-    results = ended(folder, start(folder, *command, **options))
-    for code, output in results:
-        assert code == 0, output[-8000:]
-    return [output for _, output in results]
-
-
 def run_tests(folder: Path, file: str, *options: str, **counts: int) -> None:
     """Runs the tests of a file in each of some processes."""
-    for output in finish(folder, *PYTEST, str(HERE / file), *options, **counts):
+    started = start(folder, *PYTEST, str(HERE / file), *options, **counts)
+    for code, output in ended(folder, started):
+        assert code == 0, output[-8000:]
         assert " passed" in output
 
 
 def test_in_two_processes(tmp_path: Path) -> None:
     """A run whose last process dies continues, in two processes and in one, to the same weights."""
-    dying = start(tmp_path, RESUMABLE, DIES_AT="2")
+    dying = start(tmp_path, str(HERE / "resumable_in_processes.py"), DIES_AT="2")
     if ON_JAX:  # whose coordinator waits 100 seconds for a sign of life; srun does not
         assert dying[1].wait(timeout=600) == 9
         dying[0].kill()

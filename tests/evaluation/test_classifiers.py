@@ -80,7 +80,6 @@ def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
     random = np.random.default_rng(0)
     nothing_to_learn = random.normal(size=(200, 12)), random.integers(0, 4, 200)
     assert linear_probe(*nothing_to_learn, *TEST).strength < weak
-    # Two classes, and a class without training examples.
     x, y = clusters(200, classes=2)
     test_x, test_y = clusters(100, classes=2, seed=1)
     unknown = linear_probe(x, y, test_x, np.where(np.arange(100) < 10, 2, test_y))
@@ -91,7 +90,6 @@ def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
 
 @pytest.mark.parametrize("case", ["fewshot_wide", "fewshot_narrow"])
 def test_every_recorded_accuracy_score_and_sample(case: str, shared: Path) -> None:
-    """Those of the released code."""
     folder = shared / "golden" / case
     with np.load(folder / "features.npz") as file:
         parts = [file[name] for name in ("x_train", "y_train", "x_test", "y_test")]
@@ -124,8 +122,7 @@ def test_scores_solve_the_normal_equations() -> None:
     random = np.random.default_rng(0)
     for examples, dimension in ((30, 7), (9, 20)):
         x, y = random.normal(size=(examples, dimension)) * 3 + 1, np.arange(examples) % 3
-        white = (x - x.mean(0)) / (x.std(0) + 1e-5)
-        columns = np.c_[white, np.full(examples, 100.0)]
+        columns = np.c_[(x - x.mean(0)) / (x.std(0) + 1e-5), np.full(examples, 100.0)]
         penalized = columns.T @ columns + 4.0 * np.eye(dimension + 1)
         weights = np.linalg.solve(penalized, columns.T @ (2 * np.eye(3)[y] - 1))
         scores = least_squares_scores(x, y, x, 3, 4.0)
@@ -150,7 +147,6 @@ def test_heads_of_labels_and_grades_and_of_noise() -> None:
     for i in range(3):
         expected = sklearn.fit(SCALED, labels[:, i]).decision_function(SCALED)
         np.testing.assert_allclose(probe.outputs(X)[:, i], expected, atol=0.02)
-    # Grades are better than the best constant.
     grades, task = np.digitize(SCORES[:, 0], [-2, 0, 2]), Ordinal(size=4)
     probe = task_probe(task, X[:150], task.check_targets(grades[:150]))
     found = task.grades(task.answers(probe.outputs(X[150:])))
@@ -172,7 +168,6 @@ def test_classes_and_numbers_are_scikit_learns() -> None:
     sklearn = LogisticRegression(C=probe.strength, max_iter=5000, tol=1e-8).fit(SCALED, labels)
     expected = sklearn.predict_proba(SCALED)
     np.testing.assert_allclose(task.answers(probe.outputs(X)), expected, atol=2e-3)
-    # Numbers are a ridge regression.
     task = Regression(("x", "y")).fitted(SCORES[:, :2])
     targets = task.check_targets(SCORES[:, :2])
     probe = task_probe(task, X, targets)
@@ -291,7 +286,6 @@ def test_heads_are_scikit_learns() -> None:
     scores = head.scores(FEATURES[two])
     np.testing.assert_allclose(scores[:, 1] - scores[:, 0], theirs.decision_function(x), atol=1e-5)
     assert head.scores(FEATURES)[:, 2].max() < ABSENT / 2  # never the most probable
-    # Class means are the nearest centroid.
     x, new = standardized(FEATURES), DRAWS.normal(size=(50, 8)) + 3
     unit, others = (
         rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -301,7 +295,6 @@ def test_heads_are_scikit_learns() -> None:
     theirs.centroids_ /= np.linalg.norm(theirs.centroids_, axis=1, keepdims=True)
     head = fit_head(MEANS, FEATURES, KINDS, 3)
     np.testing.assert_array_equal(head.scores(new).argmax(axis=1), theirs.predict(others))
-    # Nearest neighbors of other folds vote.
     folds = np.arange(30) % 5
     ((_, scores),) = left_out(NEIGHBORS, FEATURES, KINDS, 3, folds)
     rest = folds != folds[7]

@@ -24,7 +24,6 @@ ROWS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)  # probabilities
 LABELS = Y % 3
 THREE, ALONE = (np.eye(3), [0, 0, 1]), [0, 0, 0]
 UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
-NOT_PROBABILITIES = r"not probabilities\. Apply keras\.ops\.softmax"
 ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
 F, K = X[:, :4].reshape(50, 16)[:20], Y[:20]  # of few images
 FEW_LABELS = "two classes or more with two labeled images each"
@@ -90,7 +89,7 @@ def quantized() -> Any:
     ("Labels range from -1", lambda: classification_report(LABELS - 1, LOGITS, NAMES)),
     ("one column per class", lambda: classification_report(LABELS, LOGITS, NAMES[:2])),
     ("200 of 200 examples", lambda: classification_report(LABELS, LOGITS * np.inf, NAMES)),
-    (NOT_PROBABILITIES, lambda: calibration(LABELS, LOGITS)),
+    (r"not probabilities\. Apply keras\.ops\.softmax", lambda: calibration(LABELS, LOGITS)),
     (r"\(199,\) labels do not match \(200, 3\)", lambda: calibration(LABELS[1:], ROWS)),
     ("Labels range from 1 to 3", lambda: calibration(LABELS + 1, ROWS)),
     ("Labels are float64", lambda: calibration(LABELS / 2, ROWS)),

@@ -76,7 +76,6 @@ def test_calibration_is_its_definition_and_scikit_learns() -> None:
     assert json.loads(json.dumps(result.to_dict()))["confidence"][0] is None
     # A confidence at an edge is in the bin below it, as in the paper.
     assert calibration([0], [[0.75, 0.25]], 4).counts.tolist() == [0, 0, 1, 0]
-    # Certainty is calibrated where it is correct.
     certain = np.eye(2)[[0, 1, 1]]
     right, wrong = calibration([0, 1, 1], certain), calibration([1, 0, 0], certain)
     assert (right.error, wrong.error, right.counts[-1]) == (0, 1, 3)
@@ -181,7 +180,6 @@ def test_models_weights_recipes_and_data_are_described() -> None:
     rows = recipe_rows(tasks.Regression(size=1), recipe, {})
     assert rows["loss"] == "squared_error"
     assert "label_smoothing" not in rows  # that loss does not have it
-    # Labels of pixels are not mixed.
     mixed = {"loss": "softmax", "mixup": 0.2}
     for kind, is_mixed in ((tasks.Classification, True), (tasks.Segmentation, False)):
         assert ("mixup" in recipe_rows(kind(NAMES), mixed, {})) == is_mixed
@@ -213,9 +211,8 @@ def test_folder(tmp_path: Path) -> None:
         assert len(np.unique(colors.reshape(-1, 3), axis=0)) > 20
     record = json.loads((folder / "report.json").read_text("utf-8"))
     assert record["report"]["scores"]["accuracy"][0] == shown.report.scores["accuracy"].value
-    error = calibration(LABELS, PROBABILITIES).error
     shown_error = record["report"]["calibration"]["expected_calibration_error"]
-    assert shown_error == pytest.approx(error, abs=1e-6)
+    assert shown_error == pytest.approx(calibration(LABELS, PROBABILITIES).error, abs=1e-6)
     assert len(record["mistakes"]) == 24
     page = (folder / "report.md").read_text("utf-8")
     assert page.startswith("# ビオラ\n")
@@ -228,8 +225,7 @@ def test_folder(tmp_path: Path) -> None:
 
 def test_the_page_for_a_browser_has_all_and_requests_nothing(browser: Any, tmp_path: Path) -> None:
     names = ("daisy", "<img src=x>", "![t](/etc/hostname)")
-    pixels = RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8)
-    split = data.ArraySplit("val", names, pixels, LABELS)
+    split = data.ArraySplit("val", names, RANDOM.integers(0, 256, (400, 8, 8, 1), np.uint8), LABELS)
     write_report(tmp_path, results_of_classes(names, LABELS, LOGITS, split), FACTS)
     address = (tmp_path / "report.html").as_uri()
     with opened(browser, address, 390, (address, "data:")) as page:
@@ -282,7 +278,6 @@ def test_numbers_and_scores_are_scikit_learns() -> None:
     assert one.names["precision"].tolist() == [pytest.approx(1 / 3), 0, 0]
     (line,) = (x for x in str(of_rows).splitlines() if x.startswith("rose"))
     assert f"{of_rows.names['recall'][1]:.3f}" in line
-    # Scores stand beside those of the most frequent class.
     most = np.full_like(LABELS, np.bincount(LABELS).argmax())
     for scores, answers in ((of_rows.scores, both[1]), (of_rows.constant, most)):
         expected = {
@@ -430,10 +425,8 @@ def test_curves_of_what_there_is() -> None:
     resumed = draw_curves({"loss": [3.0, 2.0, 1.0], "learning_rate": [0.1]}).axes[2]
     assert list(resumed.lines[0].get_xdata()) == [3]
     drawn(draw_curves({}))
-    # The first of equal epochs is the best.
     equal = draw_curves({"loss": [3.0, 2.0, 1.0], "val_loss": [2.0, 1.0, 1.0]})
     assert equal.axes[0].get_title("right") == "1 in epoch 2"
-    # The labels of learning rates are their ticks.
     figure = draw_curves({"loss": [2.0, 1.0], "learning_rate": [1.75e-3, 2.5e-4]})
     drawn(figure)
     axis = figure.axes[2].yaxis
@@ -461,8 +454,7 @@ def test_calibration_shows_how_few_images_there_are(images: int) -> None:
     pale = [bar for bars in histogram.containers for bar in bars if bar.get_alpha() < 1]
     assert len(pale) == (counts < 30).sum()
     (legend,) = figure.legends
-    lines = texts(legend.get_texts())
-    assert any("fewer than 30" in line for line in lines) == bool(pale)
+    assert any("fewer than 30" in line for line in texts(legend.get_texts())) == bool(pale)
     check_boxes(figure, [legend], [axes.get_tightbbox(renderer) for axes in figure.axes])
 
 
@@ -498,7 +490,6 @@ def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
 
 
 def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> None:
-    """Each box would be a warning of its own: here one says what to set."""
     fonts._warn.cache_clear()
     names = ("菊", "ばら", "\U000f0000")  # a private character, which no font has
     lines = [("ばら (90%)", "\U000f0000", "菊/ばら.jpg"), ("ばら (90%)", "\U000f0000", "x/菊.jpg")]
@@ -521,8 +512,7 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
     (tasks.Ordinal(size=400), DRAWS.integers(0, 400, 30)),
 ])  # fmt: skip
 def test_plots_of_very_many_names_are_bounded(task: tasks.Task, targets: np.ndarray) -> None:
-    outputs = np.random.default_rng(1).normal(size=(30, task.outputs))
-    answers = task.answers(outputs)
+    answers = task.answers(np.random.default_rng(1).normal(size=(30, task.outputs)))
     checked = task.check_targets(targets)
     split = data.ArraySplit("val", task, np.zeros((30, 8, 8, 1), np.uint8), checked)
     shown = results_of_task(task, targets, answers, split)

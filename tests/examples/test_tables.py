@@ -49,6 +49,25 @@ HALVES += [(0.96774, 0.02232)]
 RESULTS = {"digits": STRATIFIED, "digits/half": HALVES}
 
 
+@pytest.fixture(scope="module")
+def digits() -> data.Splits:
+    return data.load("digits")
+
+
+@pytest.fixture
+def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Calls `main` of a module with these words and names replaced: what it prints."""
+
+    def run(script: Any, *words: Any, **replaced: Any) -> str:
+        for name, value in replaced.items():
+            monkeypatch.setattr(script, name, value)
+        monkeypatch.setattr("sys.argv", [f"{script.__name__}.py", *map(str, words)])
+        script.main()
+        return capsys.readouterr().out
+
+    return run
+
+
 def recorded_train(jobs: list[Any], result: Callable[[Any], tuple[float, float]]) -> Any:
     """A `train` that keeps its job, and returns a report of the job's accuracy and error."""
 
@@ -91,7 +110,6 @@ def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -
 
 
 def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
-    """A choice never sees the validation split; the table has means and what auto chooses."""
     script, calls = load_example("few_photographs"), []
     part, final = (script.subset(digits, 8, seed=0, final=is_final) for is_final in (False, True))
     for split, count in ((part.train, 8), (part.val, 60)):
@@ -118,7 +136,6 @@ def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) 
 
 
 def test_imbalance(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
-    """A long tail falls by the ratio, the interval is SciPy's, and both trainings run."""
     script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
     tail = script.long_tail(labels, 100, seed=0)
@@ -250,7 +267,6 @@ def test_planted_photographs_are_what_their_kind_says(tmp_path: Path) -> None:
 
 
 def test_coverage_and_novelty() -> None:
-    """The tables of sets and of novelty; the distance to a class is PyTorch-OOD's."""
     script = load_example("coverage_and_novelty")
     with patch.multiple(script, PROBED=150, HALVES=5):
         lines = script.table_of_sets(*labeled(450)).splitlines()
@@ -346,8 +362,7 @@ def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
     for name in programs:
         (write(tmp_path, programs) / name).chmod(0o755)
     assert run(tmp_path / "slurm", "slurm.sbatch").count("written to run") == 1
-    printed = run(tmp_path / "slurm", "slurm.sbatch", SLURM_RESTART_COUNT="1")
-    assert "nothing to resume" in printed
+    assert "nothing to resume" in run(tmp_path / "slurm", "slurm.sbatch", SLURM_RESTART_COUNT="1")
     run(tmp_path / "pod", "tpu_pod.sh", "--seed", "1", TPU="slice", ZONE="zone")
 
 
@@ -367,13 +382,11 @@ Trial = study.Trial
 
 VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
 RECIPE = recipes.get("digits").scaled(steps=3, batch_size=16)
-# Of a study's results.
 ROW = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
 
 
 def trial(name: str, **sizes: Any) -> Any:
-    about = {"width": sizes.get("hidden_dim", 8)}
-    return Trial(name, "ViT-Ti/16", {**VIT, **sizes}, RECIPE, about)
+    return Trial(name, "ViT-Ti/16", {**VIT, **sizes}, RECIPE, {"width": sizes.get("hidden_dim", 8)})
 
 
 def test_an_interrupted_study_keeps_its_rows(digits: data.Splits, tmp_path: Path) -> None:
@@ -402,8 +415,7 @@ def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
     write(folder, {"step-000000001.txt": b"mine"})
     (row,) = study.run_study([one], digits, tmp_path, str)
     assert [path.name for path in folder.iterdir()] == ["step-000000001.txt"]
-    curve = study.curve_of(tmp_path, row["identity"])
-    assert curve[-1] == pytest.approx(row["accuracy"], abs=1e-5)
+    assert study.curve_of(tmp_path, row["identity"])[-1] == pytest.approx(row["accuracy"], abs=1e-5)
 
 
 def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> None:

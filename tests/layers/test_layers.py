@@ -232,7 +232,6 @@ def test_dropout_draws_anew_at_every_call_and_by_its_seed() -> None:
     assert (first != second).any()
     np.testing.assert_array_equal(first > 0, kept(0.5, (4, 50), seed=3))
     inputs = np.arange(12.0, dtype="float32").reshape(3, 4)
-    # Nothing, all, and nothing outside of training.
     for rate, training, share in ((0.0, True, 1), (1.0, True, 0), (0.5, False, 1)):
         found = numpy(Dropout(rate)(inputs, training=training))
         np.testing.assert_array_equal(found, inputs * share)

@@ -145,7 +145,6 @@ POLICIES = [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")]
 
 @pytest.mark.parametrize(("ours", "theirs"), rows(POLICIES, POLICIES[:1]))
 def test_the_teacher_computes_as_at_inference(ours: str, theirs: str) -> None:
-    """Without dropout, in its own policy and at its size; the student drops out."""
     keras.config.set_dtype_policy(ours)
     student = vit(0, input_shape=(16, 16, 3), dropout=0.5)
     teacher = teacher_of(dropout=0.5, dtype=theirs)
@@ -346,15 +345,6 @@ def test_teachers_of_the_same_weights_or_other_names() -> None:
     refused(words, Distillation, student, teacher)
 
 
-@pytest.fixture
-def small_recipe(monkeypatch: pytest.MonkeyPatch, often_kept: None) -> None:
-    small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
-    recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
-    monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
-    # The SavedModel takes most of the time, and is tested elsewhere.
-    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
-
-
 def killed_at(step: int, function: Any, *arguments: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_module, "fit", functools.partial(fit, callbacks=[StopAt(step)]))
@@ -362,8 +352,13 @@ def killed_at(step: int, function: Any, *arguments: Any) -> None:
 
 
 @pytest.mark.backends("tensorflow")
-@pytest.mark.usefixtures("small_recipe", "here")
-def test_the_command(command: Command) -> None:
+@pytest.mark.usefixtures("often_kept", "here")
+def test_the_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}
+    recipe = replace(recipes.get("digits"), model=small, epochs=0, steps=8, batch_size=240)
+    monkeypatch.setitem(recipes.RECIPES, "digits", recipe)
+    # The SavedModel takes most of the time, and is tested elsewhere.
+    monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
     train, run = "train --data digits --image-size 8 --out", Path("run")
     command(f"{train} teacher --image-size 12")
     words = f"{train} run --teacher teacher --distill hard --token-merging 1 --patience 3"
@@ -378,7 +373,6 @@ def test_the_command(command: Command) -> None:
     config = json.loads((run / "config.json").read_text())
     assert config["job"]["teacher"] == config["identity"]["teacher"] == "teacher"
     assert "| teacher | teacher |" in (run / "report.md").read_text()
-    # Another teacher in its place is another run.
     sizes = {**SIZES, "num_classes": 10, "input_shape": (8, 8, 1)}
     vit(1, **sizes).save("teacher.keras")
     job = Job("digits", Path("another"), teacher="teacher.keras")

@@ -140,9 +140,8 @@ METRICS = keras.metrics
 def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, message: Any) -> None:
     model = small_vit(num_classes=classes, classifier_activation=activation)
     kind = keras.losses.BinaryCrossentropy if classes == 1 else CATEGORICAL
-    loss = kind(from_logits=activation is None)
     options = {"weighted_metrics" if classes == 5 else "metrics": metrics}
-    expect(message, lambda: model.compile("adam", loss, **options))
+    expect(message, lambda: model.compile("adam", kind(from_logits=activation is None), **options))
 
 
 def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> None:
@@ -158,10 +157,8 @@ def test_the_fix_of_a_warning_and_recipes_take_labels_alike(tmp_path: Path) -> N
     expected.update_state(labels, 1 / (1 + np.exp(-logits)))
     assert auc == pytest.approx(float(expected.result()), abs=1e-6)
     assert accuracy == pytest.approx(((logits > 0) == (labels > 0)).mean())
-    # Who loads a compiled model is not warned again.
     model = warned("expects probabilities", compiled, "sparse_categorical_crossentropy")
     assert not warned_of("expects probabilities", lambda: reloaded(model, tmp_path))
-    # Recipes take integers and rows alike.
     recipe = replace(keras_vit.recipes.get("digits"), label_smoothing=0.1).scaled(steps=4)
     model = small_vit()
     keras_vit.training.compile_model(model, recipe, 4, jit_compile=JIT)
@@ -414,11 +411,8 @@ def test_ragged_batches_and_a_dataset_without_batches_are_one_error(model: Any) 
 
 def of_an_unknown_rank(images: np.ndarray) -> Any:
     tf = pytest.importorskip("tensorflow")
-
-    def loaded(images: Any, labels: Any) -> Any:
-        return tf.py_function(lambda *batch: batch, [images, labels], [tf.float32, tf.int64])
-
-    return tf.data.Dataset.from_tensor_slices((images, LABELS)).batch(4).map(loaded)
+    kinds, batches = [tf.float32, tf.int64], tensorflow_dataset(images, LABELS)["x"]
+    return batches.map(lambda *batch: tf.py_function(lambda *loaded: loaded, batch, kinds))
 
 
 def test_tensorflow_cannot_trace_a_step_of_batches_of_an_unknown_rank(model: Any) -> None:
@@ -456,17 +450,13 @@ def warnings_of(images: Any, **options: Any) -> list[str]:
 WRONG: dict[str, tuple[np.ndarray, str, str]] = {
     "0..1": (UNIT, "from 0 to 1,.* scaled to 0..1", r"multiply them by 255.*Rescaling\(255\)"),
     "0..1, one image": (UNIT[:1], "scaled to 0..1", "multiply them by 255"),
-    "0..1, half precision": (UNIT.astype("float16"), "scaled to 0..1", "multiply them by 255"),
     "-1..1": (UNIT * 2 - 1, "from -1 to 1", r"Rescaling\(127.5, offset=127.5\)"),
     "ImageNet": ((UNIT - MEAN) / STD, "from -2.12 to 2.64", "include_preprocessing=False"),
     "0..16": (DIGITS, "from 0 to 16,.* scikit-learn's digits", r"Rescaling\(255 / 16\)"),
-    "0..16, integers": (DIGITS.astype("int64"), "counted in 16 levels", r"Rescaling\(255 / 16\)"),
     "flat": (100 + UNIT * 9, "from 100 to 109,.* flat: they differ by no more than 16", "stretch"),
     "mean subtracted": (PIXELS - 120, "from -120 to 135,.* centered", "offset=128"),
-    "signed bytes": ((PIXELS - 128).astype("int8"), "from -128 to 127,.* centered", "offset=128"),
     "12 bit": (UNIT * 4095, "from 0 to 4095,.* 12 bits", r"Rescaling\(255 / 4095\)"),
     "16 bit": (UNIT * 65535, "from 0 to 65535,.* 16 bits", r"Rescaling\(255 / 65535\)"),
-    "uint16": ((UNIT * 65535).astype("uint16"), "from 0 to 65535", r"Rescaling\(255 / 65535\)"),
     "dark uint16": ((UNIT * 300).astype("uint16"), "from 0 to 300", "12 bits, or dark ones in 16"),
     "Hounsfield": (UNIT * 4095 - 1024, "from -1024 to 3071,.* Hounsfield", "np.clip"),
     "micrograms": (UNIT * 1e6, "from 0 to 1000000,.* a scale of their own", "Rescaling"),
@@ -485,14 +475,11 @@ DARK = np.random.default_rng(0).poisson(3, (8, 16, 16, 3)).astype("uint8")  # 0 
 RIGHT: dict[str, np.ndarray] = {
     "pixels": PIXELS,
     "bytes": PIXELS.astype("uint8"),
-    "16-bit integers of bytes": PIXELS.astype("uint16"),
     "dark bytes": DARK,
-    "masks in bytes": DARK // 8,
     "one dark photograph": DARK[:1].astype("float32"),
     "one flat photograph": 90 + DARK[:1].astype("float32"),
     "a dark photograph among others": np.concatenate([DARK[:3], PIXELS[:1]]),
     "zeros": np.zeros((8, 16, 16, 3)),
-    "ones": np.ones((8, 16, 16, 3)),
     "a color each": np.arange(8.0)[:, None, None, None] + np.zeros((8, 16, 16, 3)),
     "one pixel": np.array([[[[0.3]]]]),
     "overshoot of a cubic resize": np.where(PIXELS < 9, -14, np.where(PIXELS > 240, 270, PIXELS)),

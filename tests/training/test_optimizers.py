@@ -88,7 +88,6 @@ def test_adam_with_its_table_is_numpys(peak: float | None) -> None:
 
 @pytest.mark.every_backend
 def test_accumulation_clips_the_average_and_counts_updates() -> None:
-    """Schedule and moving average go by updates, not by the batches of an accumulation."""
     averaged = {"use_ema": True, "ema_momentum": 0.7, "gradient_accumulation_steps": 2}
     options = {"global_clipnorm": 0.1, "state_dtype": "float32", **averaged}
     model = regression(MomentumSGD(WarmupDecay(0.5, 6, warmup_steps=2), **options))
@@ -183,15 +182,12 @@ def test_any_optimizer_steps_from_beside(alpha: float, accumulate: int | None) -
 
 @pytest.mark.every_backend
 def test_both_passes_see_one_mask_and_the_state_moves_once() -> None:
-    """Batch norm counts a batch once; dropout has one mask, of which both gradients know."""
-
     def train(rho: float | None) -> keras.Model:
         keras.utils.set_random_seed(3)
         norm = keras.layers.BatchNormalization(momentum=0.5)
         layers = [norm, keras.layers.Dropout(0.5, seed=5), keras.layers.Dense(3)]
         model = keras.Sequential([keras.Input((4,)), *layers])
-        options = {"metrics": ["mae"], "jit_compile": JIT}
-        model.compile(keras.optimizers.SGD(0.5), "mse", **options)
+        model.compile(keras.optimizers.SGD(0.5), "mse", metrics=["mae"], jit_compile=JIT)
         sharpness_aware(model, rho)
         model.fit(X, Y, 8, epochs=2, shuffle=False, verbose=0)
         return model

@@ -127,8 +127,7 @@ def test_a_first_update_is_that_of_float32(policy: str, extra: str) -> None:
     if policy == FLOAT16 and NO_FLOAT16:
         pytest.skip("XLA's CPU compiler does not have the products of attention in float16")
     expected = expected_updates(extra)
-    actual = updates(small_vit(policy), extra)
-    for update, other in zip(actual, expected, strict=True):
+    for update, other in zip(updates(small_vit(policy), extra), expected, strict=True):
         assert np.linalg.norm(update - other) / np.linalg.norm(other) < TOLERANCE[policy]
 
 

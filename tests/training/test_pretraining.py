@@ -254,9 +254,7 @@ def test_slices_follow_from_a_seed_and_a_step() -> None:
 
 
 @pytest.mark.every_backend
-def test_a_killed_visreg_ends_with_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_visreg_ends_with_the_same_weights(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(visreg, "_WIDTHS", (8, 16, 16, 8))
     monkeypatch.setattr(visreg, "SLICES", 32)
     recipe = replace(recipes.get("visreg"), image_size=16, epochs=4, batch_size=5)
@@ -286,21 +284,18 @@ def test_the_last_blocks_learn_to_recognize_images(tmp_path: Path) -> None:
     history = pretrain(model, PHOTOS, tmp_path, recipe=DIET, blocks=1, **QUIET)
     changed = {v.path.split("/")[0] for v in model.weights if (array(v) != before[v.path]).any()}
     assert changed == {"block_2", "encoder_norm"}  # and its own head is as it was
-    frozen = {layer.name for layer in model.layers if not layer.trainable}
-    assert frozen == {"patch_embedding"}
+    assert {layer.name for layer in model.layers if not layer.trainable} == {"patch_embedding"}
     # The head alone warms up, in the first tenth; then the rate falls to 0.
     rates = history["learning_rate"]
     assert len(rates) == 7
     assert max(rates) == max(rates[:2]) <= 0.01
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert history["val_loss"][-1] < history["val_loss"][0]
-    # From scratch the whole model is trained, in one part.
     once = replace(DIET, epochs=1)
     pretrain(model, PHOTOS, tmp_path / "whole", recipe=once, blocks=None, **QUIET)
     changed = {v.path.split("/")[0] for v in model.weights if (array(v) != before[v.path]).any()}
     assert changed >= {"patch_embedding", "block_0", "block_1", "block_2"}
     assert [path.name for path in (tmp_path / "whole").iterdir()] == ["all"]
-    # Images of a split are a class each.
     digits: Any = data.load("digits").train
     numbered = digits.as_instances().take([5, 3])
     assert (numbered.labels().tolist(), numbered.num_classes) == ([5, 3], len(digits))

@@ -73,7 +73,6 @@ def test_steps_of_the_sources_scaling_and_sizes() -> None:
     for total, warmup in ((1, 0), (2, 1), (100, 10)):
         assert recipe.warmup_steps(total) == warmup
         assert float(schedule_of(recipe, total)(warmup)) == pytest.approx(recipe.learning_rate)
-    # BiT-HyperRule goes by the size of the data.
     sizes = [(1_800, (224, 224)), (20_000, (96, 96)), (500_000, (95, 95))]
     rows = [bit_hyperrule(*size) for size in sizes]
     assert [row.steps for row in rows] == [500, 10_000, 20_000]
@@ -223,9 +222,7 @@ def test_a_part_of_every_class_is_kept_from_training() -> None:
     both = {row.tobytes() for array in pixels for row in array}
     assert len(both) == 90  # none is in both, and none is lost
     assert hold_out(splits, 0.0) == (splits, None)
-    words = ["held_out=0.1 of 30", "at least 20", "or held_out=0"]
-    refused(words, hold_out, splits_of(30), 0.1)
-    # Every class keeps an image, whatever the part.
+    refused(["held_out=0.1 of 30", "at least 20", "or held_out=0"], hold_out, splits_of(30), 0.1)
     rest, part = hold_out(splits_of(40), 0.97)
     assert np.bincount(rest.train.labels()).tolist() == [1, 1, 1]
 
@@ -307,17 +304,15 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
         changes.append([(basis[:, 2] + basis[:, i]).reshape(tensor.shape) for i in (0, 1)])
     for i, run in enumerate((first, second)):
         run.set_weights([o + c[i] for o, c in zip(origin, changes, strict=True)])
-    stock = model_stock(start, [first, second])
     cosine = 0.5  # of (common + one) and (common + other), all of length 1
     ratio = 2 * cosine / (1 + cosine)
     expected = [o + ratio * (x + y) / 2 for o, (x, y) in zip(origin, changes, strict=True)]
-    assert_equal(stock, expected, atol=1e-5)
+    assert_equal(model_stock(start, [first, second]), expected, atol=1e-5)
     start, first, second = tiny_vit(0), tiny_vit(1), tiny_vit(2)
     assert_equal(model_stock(start, [first, first]), first, atol=1e-6)
     opposed = tiny_vit(3)
     opposed.set_weights(combined(2, start, -1, first))
     assert_equal(model_stock(start, [first, opposed]), start, atol=1e-6)
-    # A head that starts from zeros is the mean.
     start.get_layer("head").set_weights([np.zeros((16, 3)), np.zeros(3)])
     heads = [m.get_layer("head") for m in (model_stock(start, [first, second]), first, second)]
     assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
@@ -370,8 +365,7 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
     # A run with other classes, or another way, is not this one.
     if balance == "logits":  # with "sampling", the loss is the plain one
         np.testing.assert_allclose(whole.loss.log_priors, log_priors(COUNTS))
-        others = unbalanced([38, 9, 3])
-        refused("loss", balanced, cut, balance, others, error=RunMismatchError)
+        refused("loss", balanced, cut, balance, unbalanced([38, 9, 3]), error=RunMismatchError)
     refused("", balanced, cut, "none", error=RunMismatchError)
     assert_equal(balanced(cut, balance, checkpoint_seconds=0), whole)
 
@@ -443,14 +437,12 @@ def test_groups_are_held_out_as_a_whole() -> None:
         assert len(rest.train) + len(part) == 135
         assert 15 <= len(part) <= 40
         assert number == 2 or np.bincount(part.labels(), minlength=3).min() >= 2
-    # A class of one group stays in training.
     labels = unbalanced([60, 45, 30]).train.labels()
     splits = grouped(np.where(labels == 2, 0, 1 + np.arange(135) // 5))
     for seed in range(5):
         rest, _ = hold_out_to_choose(splits, seed)
         assert set(rest.train.labels()) == {0, 1, 2}
     assert set(hold_out(splits, 0.3)[0].train.labels()) == {0, 1, 2}
-    # Where most of every class is to be held out.
     refused("all training images of c: give another seed", hold_out, splits, 0.7)
 
 

@@ -1,9 +1,7 @@
 """An interrupted run ends like an uninterrupted one, byte for byte; what its callbacks write."""
 
-import errno
 import importlib.util
 import itertools
-import os
 import random
 import re
 import signal
@@ -33,6 +31,7 @@ from tests import processes
 from tests.backend import refused, warned
 from tests.cli.helpers import rows_of
 from tests.conftest import REPOSITORY
+from tests.faults import limited_files
 from tests.training import resumable
 from tests.training.common import BACKEND, JIT, QUICK, Batches, StopAt, killed
 
@@ -202,13 +201,11 @@ def newest(folder: Path) -> str | None:
     return next((checkpoint.path.name for checkpoint in resume._undamaged(folder)), None)
 
 
-def one_bit(good: bytes, at: int, chance: random.Random) -> bytes:
-    return good[:at] + bytes([good[at] ^ 1 << chance.randrange(8)]) + good[at + 1 :]
-
-
 DAMAGE: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
     "truncated": lambda good, at, chance: good[:at],
-    "one bit": one_bit,
+    "one bit": lambda good, at, chance: (
+        good[:at] + bytes([good[at] ^ 1 << chance.randrange(8)]) + good[at + 1 :]
+    ),
     "appended": lambda good, at, chance: good + chance.randbytes(at + 1),
     # What a file system may leave after a power cut.
     "overwritten by zeros": lambda good, at, chance: good[:at] + bytes(len(good) - at),
@@ -331,7 +328,6 @@ def test_what_does_not_fit_or_has_diverged(tmp_path: Path) -> None:
 
 
 def test_the_file_is_safetensors_of_every_dtype(tmp_path: Path) -> None:
-    """The library reads what we write, and we read back every bit, NaN and empty ones too."""
     chance = np.random.default_rng(0)
     kinds = ["float64", "float32", "float16", "int8", "uint8", "int16", "uint32", "int64", "bool"]
     arrays = {kind: chance.integers(0, 2, (3, 5)).astype(kind) for kind in kinds}
@@ -377,9 +373,8 @@ def fitted(model: keras.Model, *chosen: Any, diverged: int = -1, **changes: Any)
 
 @pytest.mark.every_backend
 def test_the_step_that_diverged_is_named() -> None:
-    model = linear_model(run_eagerly=False)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan in step 7 \(epoch 2, step 3\)") as e:
-        fitted(model, callbacks.StopAtNonFiniteLoss(), diverged=6)
+        fitted(linear_model(run_eagerly=False), callbacks.StopAtNonFiniteLoss(), diverged=6)
     assert e.value.step == 7
     assert np.isfinite(e.value.last_finite)
     assert "learning rate was 0.01: try a third" in str(e.value)
@@ -424,8 +419,7 @@ def test_a_line_per_epoch_has_a_bar_and_every_metric(columns: int, monkeypatch, 
     """The metrics of validation come last, and were cut off in a narrow terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(columns))
-    watching = Clock(monkeypatch), Progress(BATCH)
-    fitted(linear_model(), *watching, validation_data=next(noise(0)))
+    fitted(linear_model(), Clock(monkeypatch), Progress(BATCH), validation_data=next(noise(0)))
     out = capsys.readouterr().out
     assert (out.count("\n"), out.count("\r")) == (PASSES, PASSES * (FEW + 1))
     shown = out.split("\r")[1:]
@@ -443,7 +437,6 @@ def test_a_line_per_epoch_has_a_bar_and_every_metric(columns: int, monkeypatch, 
 
 
 def test_bar_clock_and_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A terminal without block characters.
     with patch.object(callbacks.sys, "stdout", SimpleNamespace(encoding="ascii")):
         assert callbacks._bar(1, 4, 12) == "###........."
     assert callbacks._bar(5, None, 12) == ""  # `fit` does not know the number of steps
@@ -501,35 +494,6 @@ def test_default_callbacks_write_the_log_and_the_best_model(tmp_path: Path) -> N
     assert (tmp_path / "logs" / "best.keras").exists()
 
 
-# Which file each of them writes.
-WRITES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "history": ("history.csv", lambda path: fitted(linear_model(), HistoryLog(path))),
-    "best": (
-        "best.keras",
-        lambda path: fitted(linear_model(), callbacks.BestModel(path, "loss")),
-    ),
-    "continued log": ("history.csv", lambda path: continue_logs([HistoryLog(path)], epoch=1)),
-    "state": ("state.safetensors", lambda path: write_state(path, {"a": np.arange(4)}, {})),
-}
-
-
-@pytest.mark.parametrize("case", WRITES)
-def test_a_full_disk_leaves_the_file_that_was_there(case: str, tmp_path: Path) -> None:
-    name, write = WRITES[case]
-    path = tmp_path / name
-    path.write_bytes(before := b"epoch,loss\r\n0,1.0\r\n1,0.5\r\n")
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with (
-        patch.object(os, "fsync", side_effect=full),
-        pytest.raises(OSError, match=f"No space left on device: .*{path.stem}"),
-    ):
-        write(path)
-    assert path.read_bytes() == before
-    assert not list(tmp_path.glob(".*"))  # no temporary file
-    write(path)
-    assert path.read_bytes() != before
-
-
 def test_the_best_model_and_the_history(tmp_path: Path) -> None:
     best, model = callbacks.BestModel(tmp_path / "best.keras"), linear_model()
     fitted(model, epochs=1)
@@ -540,7 +504,10 @@ def test_the_best_model_and_the_history(tmp_path: Path) -> None:
     assert keras.saving.load_model(tmp_path / "best.keras").layers[0].get_weights()[1] == [2.0]
     path = tmp_path / "history.csv"
     fitted(linear_model(), HistoryLog(path))
-    log = HistoryLog(path)
+    log, before = HistoryLog(path), path.read_bytes()
+    with limited_files(2):
+        refused("history", continue_logs, [log], epoch=2, error=OSError)
+    assert path.read_bytes() == before
     continue_logs([log], epoch=2)
     assert [line[:2] for line in path.read_text().splitlines()] == ["ep", "0,", "1,"]
     fitted(linear_model(), log, epochs=1)
