@@ -110,17 +110,12 @@ def test_images_that_any_of_them_was_trained_on_are_left_out(command: Command) -
 DIGITS = tuple("0123456789")
 
 
-@pytest.fixture
-def digits_model(here: Path) -> None:
+def test_calibrate_predict_and_evaluate(command: Command) -> None:
     sizes = {"num_classes": 10, "patch_size": 4, "input_shape": (8, 8, 1)}
     model = bank.tiny(task=tasks.Classification(DIGITS), **sizes, filled=False)
     head = model.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(0, 0.5, head.kernel.shape))
     model.save("model.keras")
-
-
-@pytest.mark.usefixtures("digits_model")
-def test_calibrate_predict_and_evaluate(command: Command) -> None:
     assert options.METHODS == conformal.METHODS
     printed = command("calibrate --data digits --split val --coverage 0.9 model.keras")
     assert "calibrated on 360 images for a coverage of 0.9" in printed

@@ -342,12 +342,15 @@ def test_nothing_is_read_before_it_is_asked_for_and_all_is_closed(folder: Path) 
     assert open_files() <= before
 
 
+def damage(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
 def test_sums_of_all_files_are_compared(folder: Path) -> None:
     sums = "".join(f"{sha256(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
     (folder / "SHA256SUMS").write_text(sums)
     assert_same_weights(load(folder), small(activation="gelu"))
-    shard = folder / THIRD
-    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    damage(folder / THIRD)
     refused(r"model-00003-of-00003\.safetensors has SHA-256", load, folder)
     refused("sha256= is the sum of one file", load, folder, sha256=64 * "0", error=ValueError)
 
@@ -393,7 +396,18 @@ def test_hostile_and_damaged_indexes(index: Any, message: str, folder: Path) -> 
     assert "\n" not in said
 
 
-def test_a_shard_that_is_missing_or_no_file(folder: Path) -> None:
+def test_shards_that_are_alone_damaged_missing_or_no_file(folder: Path, tmp_path: Path) -> None:
+    alone = "several files, which are opened by their folder"
+    refused(alone, load, folder / SECOND, layout="timm")
+    refused("There is no model", load, f"no/{SAFETENSORS}", error=FileNotFoundError)
+    file = tmp_path / "model.npz.index.json"
+    file.write_text('{"weight_map": {"a": "b.npz"}}')
+    refused(r"NAME\.safetensors\.index\.json or NAME\.bin", load, file)
+    whole, model = (folder / THIRD).read_bytes(), fresh()
+    (folder / THIRD).write_bytes(whole[:-40])
+    refused(THIRD, load_weights, model, folder)
+    assert_same_weights(model, small())
+    (folder / THIRD).write_bytes(whole)
     (folder / SECOND).unlink()
     refused(f"lists tensor '.*' in {SECOND}.* beside", load, folder)
     (folder / SECOND).mkdir()
@@ -401,19 +415,6 @@ def test_a_shard_that_is_missing_or_no_file(folder: Path) -> None:
     (folder / SECOND).rmdir()
     os.mkfifo(folder / SECOND)  # opening it would wait forever
     refused("is a named pipe", load, folder)
-
-
-def test_one_shard_alone_a_damaged_one_and_no_index(folder: Path, tmp_path: Path) -> None:
-    alone = "several files, which are opened by their folder"
-    refused(alone, load, folder / SECOND, layout="timm")
-    refused("There is no model", load, f"no/{SAFETENSORS}", error=FileNotFoundError)
-    file = tmp_path / "model.npz.index.json"
-    file.write_text('{"weight_map": {"a": "b.npz"}}')
-    refused(r"NAME\.safetensors\.index\.json or NAME\.bin", load, file)
-    (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[:-40])
-    model = fresh()
-    refused(THIRD, load_weights, model, folder)
-    assert_same_weights(model, small())
 
 
 missing = partial(refused, error=FileNotFoundError)
@@ -488,19 +489,13 @@ def test_shards_in_the_cache(repository: Path) -> None:
     for file in cut(repository, state, save_file, SAFETENSORS).parent.glob("*model*"):
         add_file(repository, file.name, file.read_bytes())
     assert_same_weights(load(repository), small(activation="relu"))
-    damage((repository / "snapshots" / COMMIT / SECOND).resolve())
+    damage(repository / "snapshots" / COMMIT / SECOND)
     refused(f"{SECOND}.*its name in the cache", load, repository)
-
-
-def damage(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
 
 
 def test_a_blob_that_is_damaged_missing_or_a_device(repository: Path) -> None:
     link, model = file_in_folder(repository), fresh(activation="relu")
-    damage(link.resolve())
+    damage(link)
     refused(r"its name in the cache is .* Delete .*blobs/", load_weights, model, repository)
     assert_same_weights(model, small(activation="relu"))
     link.resolve().unlink()
