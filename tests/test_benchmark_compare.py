@@ -30,7 +30,6 @@ def test_ratios_are_taken_within_a_round_and_limits_by_operations_and_dtype() ->
     table = _report.table("training", [ours, hub, other, limit])
     assert "keras_vit/jax is 2.00 x keras_hub/jax (2.00 to 2.00)" in table
     assert "1024 MiB" in table
-    # A rate is compared with the limit of its dtype.
     names = ("keras_vit/jax", "keras_vit/torch:dtype=bfloat16", "limit/jax")
     results = [result(name, [time]) for name, time in zip(names, (2.0, 1.0, 0.2), strict=True)]
     lines = _report.table("training", results).splitlines()

@@ -45,7 +45,6 @@ def test_ridge_answers_are_those_of_a_fit_to_all_other_rows(dimension: int, size
     for row, others in enumerate(groups[:, None] != groups):
         expected = Ridge(penalty).fit(x[others], right[others]).predict(x[row : row + 1])[0]
         np.testing.assert_allclose(ours.answers[row], expected, rtol=1e-6, atol=1e-6)
-    # The penalty is scikit-learn's.
     right = np.eye(3)[labels]
     peer = RidgeCV(PENALTIES, store_cv_results=True).fit(x, right)
     ours = ridge_answers(features, right, PENALTIES)
@@ -85,7 +84,6 @@ def test_features_are_judged_by_the_scores_of_their_task() -> None:
     scores = curation.judge_features(features[rare], labels[rare], task)
     assert scores.measure == "balanced_accuracy"
     assert {"accuracy", "balanced_accuracy"} <= scores.knn.keys()
-    # Other tasks have their own scores.
     numbers = np.stack([features[:, 0] * 1000, labels], axis=1)
     scores = curation.judge_features(features, numbers, Regression(("grams", "kind")), resamples=50)
     each = [scores.probe[name].value for name in ("r2_grams", "r2_kind")]
@@ -149,7 +147,6 @@ def test_equal_rows_stand_in_their_order_in_any_block() -> None:
     rows, similarities = nearest_neighbors(features, features[:1], k=5, engine="numpy")
     assert rows.tolist() == [[0, 3, 6, 9, 12]]
     np.testing.assert_allclose(similarities, 1, atol=1e-6)
-    # Few rows, and rows of zeros.
     features = np.array([[1.0, 0], [0, 0], [-1, 0]])
     rows, similarities = nearest_neighbors(features, features[:1], k=12, engine="numpy")
     assert rows.tolist() == [[0, 1, 2]]

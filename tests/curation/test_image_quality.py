@@ -39,7 +39,6 @@ def test_sharpness_is_the_variance_of_scipys_laplacian(tmp_path: Path) -> None:
     small = large.copy()
     small.thumbnail((256, 256), Image.Resampling.BILINEAR)
     assert measure_image(np.asarray(large)).sharpness == measure_image(np.asarray(small)).sharpness
-    # The bad ones are found, the worst first.
     images = {f"good{i}": grainy(picture(i, side=96)) for i in range(3)}
     good = images["good0"]
     images |= {"dark": good.point(lambda level: int(level * 0.1)), "tiny": good.resize((30, 20))}
@@ -147,7 +146,6 @@ def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> No
     ):
         rows = duplicates.pairs[mask].reshape(-1)
         assert sorted({index.files[row] for row in rows}) == expected.split()
-    # A photograph that is gone is not a duplicate.
     (tmp_path / "one/2.png").unlink()
     (tmp_path / "one/3.png").write_bytes(b"cut off")
     measures = measure_photos(index)

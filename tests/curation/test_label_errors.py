@@ -73,7 +73,6 @@ def test_wrong_labels_are_found(monkeypatch: pytest.MonkeyPatch, recwarn: Any) -
     assert wrong[errors.confident].mean() > 0.8
     assert set(np.flatnonzero(errors.confident)) <= set(errors.suspects)
     assert (np.diff(errors.quality[errors.suspects]) >= 0).all()
-    # Rows without a label are not judged.
     labels[:5] = -1
     errors = find_label_errors(features, labels)
     np.testing.assert_array_equal(np.isnan(errors.quality), labels < 0)

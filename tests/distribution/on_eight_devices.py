@@ -140,7 +140,6 @@ def test_weights_and_every_state_are_cut(name: str) -> None:
 
 
 def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
-    """Stopped on eight, continued on four, it ends as on one."""
 
     def job(folder: str, *callbacks: keras.callbacks.Callback) -> keras.Model:
         model = compiled(vit(dropout=0.1), sgd())
@@ -153,7 +152,6 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
         on("fsdp", lambda: job("many", helpers.Stop()))
     many = on("fsdp", lambda: job("many"), devices=4)
     helpers.assert_same_weights(many, one, 1e-6)
-    # Files do not depend on devices, either.
     many.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     helpers.assert_same_weights(loaded, many, 0)
@@ -162,7 +160,6 @@ def test_a_run_resumes_on_other_devices(tmp_path: Any) -> None:
 
 
 def test_what_is_refused() -> None:
-    """A model of other devices, what cuts nothing, and wrong arguments."""
     model = compiled(vit(), sgd())
 
     def job() -> None:

@@ -89,7 +89,6 @@ def test_a_whole_training() -> None:
     line = costs.run_cost({"by arithmetic": cost}, 14_197_122, 90, 4096)
     hours = steps * cost.least_seconds / 3600
     assert line.startswith(f"14,197,122 images, 90 x: {steps:,} steps, at least {hours:.1f} hours")
-    # The roofline, and what does not fit.
     gib = 2**30
     cost = costs.StepCost(8, costs.CHIPS["v5e"], 4 * gib, 13 * gib, 19.7e12, 81.9e9, None)
     assert cost.least_seconds == pytest.approx(0.1)

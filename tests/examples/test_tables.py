@@ -367,7 +367,6 @@ Trial = study.Trial
 
 VIT = {"patch_size": 4, "hidden_dim": 8, "depth": 1, "num_heads": 1, "mlp_dim": 8}
 RECIPE = recipes.get("digits").scaled(steps=3, batch_size=16)
-# Of a study's results.
 ROW = {"seconds": 1.0, "parameters": 1, "macs": 1, "images": 1, "identity": "x", "seed": 0}
 
 

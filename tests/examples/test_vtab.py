@@ -183,7 +183,6 @@ def test_missing_data_and_what_does_not_fit(calls: list, tmp_path: Path) -> None
     assert report.mean("natural") is report.mean() is None
     assert report.mean("structured") is not None
     assert "| natural (7) | missing |" in report.to_markdown()
-    # What does not fit is refused.
     tmp_path = tmp_path / "another"
     run_vtab(trainer(calls), tmp_path, identity="a", **ONE)
     file = tmp_path / "caltech101.json"
@@ -201,7 +200,6 @@ def test_missing_data_and_what_does_not_fit(calls: list, tmp_path: Path) -> None
     for name, value in (("learning_rate", np.nan), ("steps", 0), ("warmup", -1), ("accumulate", 3)):
         refused(f"{name}=", replace, Setting(), **{name: value})
     refused("returned nan for caltech101", run_vtab, lambda *_: np.nan, tmp_path / "new", **ONE)
-    # Another program's table is not replaced.
     (tmp_path / "new/vtab.md").write_text("mine")
     with pytest.raises(FileExistsError, match=r"vtab\.md exists without results"):
         run_vtab(trainer(calls), tmp_path / "new", **SILENT)

@@ -291,8 +291,6 @@ def test_predict_and_evaluate_take_a_decoder(tmp_path: Path, command: Any, share
     assert command(*words, "tensorflow") != command(*words, "pillow")
 
 
-# Of classes, labels, numbers and grades, transformers and timm answer what we answer.
-
 SCALES = {"offset": (1.7, 70.0), "scale": (0.1, 12.0)}
 TASKS = {
     "classes": Classification(("ash", "birch", "cedar")),
