@@ -25,6 +25,7 @@ from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, los
 from keras_vit.training.compilation import check_task
 from tests.backend import numpy, refused, reloaded, rows
 from tests.bank import TINY, fill, fresh, outputs, pixels
+from tests.data.image_fixtures import encode, write
 from tests.training.common import SOURCES, Source, splits_of
 
 TASKS = {
@@ -185,10 +186,8 @@ def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path)
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.load(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
-    for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
-        folder = tmp_path / "photos" / "ab"[i % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{i // 2}.png")
+    photos = [encode(Image.fromarray(image), "PNG") for image in pixels(16, 40, 30, 3)]
+    write(tmp_path / "photos", {f"{'ab'[i % 2]}/{i}.png": each for i, each in enumerate(photos)})
     splits = keras_vit.data.load(str(tmp_path / "photos"))
     _, scores = predict_split(loaded, splits.val)
     single = model.copy()

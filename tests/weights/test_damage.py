@@ -27,6 +27,7 @@ from keras_vit.weights.released import Weights
 from keras_vit.weights.tables.layouts import LAYOUTS
 from keras_vit.weights.variables import canonical_values
 from tests.bank import SIZES, fresh, pixels, small
+from tests.data.image_fixtures import write
 from tests.weights.models import assert_same_weights, flips, refused, saved, stripped
 
 GIANT = {"layer_scale": 0.5, "activation": "swiglu", "num_classes": 0}
@@ -180,9 +181,8 @@ def source_of(row: Weights) -> Path:
 
 
 def test_a_tag_is_fetched_once(row: Weights) -> None:
-    folder = cache.cache_folder()
-    folder.mkdir(parents=True)
-    (folder / f"part-{row.file_name}").write_bytes(b"half of a download, which is not used")
+    part = {f"part-{row.file_name}": b"half of a download, which is not used"}
+    folder = write(cache.cache_folder(), part)
     assert_same_weights(load("ViT-Ti/8:tiny_in1k"), small())
     assert not (folder / f"part-{row.file_name}").exists()
     source_of(row).unlink()  # from now on the cache must do
@@ -284,6 +284,7 @@ SECOND, THIRD = (f"model-0000{i}-of-00003.safetensors" for i in (2, 3))
 
 def cut(folder: Path, state: dict[str, Any], save: Callable[[Any, Path], Any], kind: str) -> Path:
     """The tensors in three files and their index, as transformers names them."""
+    folder.mkdir(exist_ok=True)
     stem, suffix = kind.removesuffix(".index.json").split(".")
     weight_map = {}
     for i in range(3):
@@ -292,14 +293,12 @@ def cut(folder: Path, state: dict[str, Any], save: Callable[[Any, Path], Any], k
         save(part, folder / file)
         weight_map |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (folder / kind).write_text(json.dumps(index))
-    return folder / kind
+    return write(folder, {kind: json.dumps(index).encode()}) / kind
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tensors = load_file(saved(tmp_path, "timm", activation="gelu"))
-    (tmp_path / "vit").mkdir()
     return cut(tmp_path / "vit", tensors, save_file, SAFETENSORS).parent
 
 
@@ -433,9 +432,8 @@ def add_file(repository: Path, name: str, content: bytes, commit: str = COMMIT) 
     is_large = name.endswith(".safetensors")
     blob = repository / "blobs" / (hashlib.sha256(content).hexdigest() if is_large else git)
     link = repository / "snapshots" / commit / name
-    for folder in (blob.parent, link.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    blob.write_bytes(content)
+    write(blob.parent, {blob.name: content})
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(Path("../../blobs") / blob.name)
     return link
 
@@ -448,8 +446,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     whole = stripped(saved(tmp_path, "huggingface", activation="relu"))
     add_file(repository, "model.safetensors", whole.read_bytes())
     add_file(repository, "config.json", json.dumps(CONFIG).encode())
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
+    write(repository, {"refs/main": COMMIT.encode()})
     (repository / ".no_exist" / COMMIT).mkdir(parents=True)
     return repository
 
