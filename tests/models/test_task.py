@@ -25,9 +25,9 @@ from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, los
 from keras_vit.training.compilation import check_task
 from tests.backend import numpy, refused, reloaded, rows
 from tests.bank import TINY, fill, fresh, outputs, pixels
-from tests.data.image_fixtures import encode, write
 from tests.training.common import SOURCES, Source, splits_of
 
+SIZES: dict[str, Any] = {"patch_size": 8, "hidden_dim": 16, "depth": 1, "num_heads": 2}
 TASKS = {
     "classification": tasks.Classification(("cat", "dog", "cow")),
     "multilabel": tasks.Multilabel(("beach", "night"), thresholds=(0.3, 0.6)),
@@ -37,19 +37,15 @@ TASKS = {
 CRANES = tasks.Classification(("crane", "crane", "cat"))  # ImageNet has two
 
 
-IMAGES, TALL = pixels(3, 16, 16, 3, seed=1), (32, 24, 3)
-
-
-def vit(num_classes: int | None = None, **options: Any) -> Any:
-    """A small model whose answers differ: of three classes, unless its task says otherwise."""
-    sizes = {**TINY, "num_classes": num_classes, **options}
-    if num_classes is None:
-        sizes["num_classes"] = 3
-        if isinstance(options.get("task"), tasks.Task):
-            del sizes["num_classes"]
-    model = fresh(**sizes, filled=False)
-    fill(model, scale=0.3)
+def vit(**options: Any) -> Any:
+    model = keras_vit.VisionTransformer(**{**SIZES, "input_shape": (32, 32, 3), **options})
+    for i, variable in enumerate(model.get_layer("head").trainable_variables):
+        variable.assign(np.random.default_rng(i).normal(0, 1, variable.shape))
     return model
+
+
+def images(number: int = 3) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 255, (number, 32, 32, 3)).astype("uint8")
 
 
 def test_only_several_classes_are_taken_for_classes() -> None:
@@ -61,7 +57,7 @@ def test_only_several_classes_are_taken_for_classes() -> None:
         assert model.task is None
         refused(r"model\.task = keras_vit\.tasks\.Regression", task_of, model)
     for options in ({"num_classes": 0}, {"pooling": None}):  # features and tokens
-        assert vit(**options).task is None
+        assert keras_vit.VisionTransformer(**SIZES, input_shape=(32, 32, 3), **options).task is None
     refused("pooling=None returns all tokens", vit, pooling=None, task="multilabel", num_classes=4)
 
 
@@ -74,14 +70,14 @@ def test_the_task_sets_the_head_gives_the_answers_and_is_copied(kind: str) -> No
     assert model.with_classifier(5).task == tasks.Classification(size=5)
     again = vit(num_classes=9).with_classifier(task=task)
     assert (again.task, again.output_shape) == (task, (None, task.outputs))
-    raw = outputs(model, IMAGES)
+    raw = outputs(model, images())
     np.testing.assert_array_equal(answers_of(model, raw), task.answers(raw))
     in_graph = numpy(answers_in_graph(model, raw))
     np.testing.assert_allclose(in_graph, task.answers(raw), atol=1e-5, rtol=1e-5)
     both = model.with_views("flip")
     assert both.task == task
-    mean = (task.answers(raw) + task.answers(outputs(model, IMAGES[:, :, ::-1]))) / 2
-    np.testing.assert_allclose(answers_of(both, outputs(both, IMAGES)), mean, atol=1e-4)
+    mean = (task.answers(raw) + task.answers(outputs(model, images()[:, :, ::-1]))) / 2
+    np.testing.assert_allclose(answers_of(both, outputs(both, images())), mean, atol=1e-4)
 
 
 @pytest.mark.parametrize("file", ["model.keras", "model.npz", "model.safetensors"])
@@ -91,7 +87,7 @@ def test_files_keep_the_task(kind: str, file: str, tmp_path: Path) -> None:
     layout = {".npz": "google", ".safetensors": "timm"}.get(path.suffix)
     keras_vit.save_weights(model, path, layout=layout)
     loaded = keras_vit.load(path)
-    np.testing.assert_allclose(outputs(loaded, IMAGES), outputs(model, IMAGES), atol=1e-6)
+    np.testing.assert_allclose(outputs(loaded, images()), outputs(model, images()), atol=1e-6)
     other = vit(num_classes=TASKS[kind].outputs)
     keras_vit.load_weights(other, path)
     assert loaded.task == other.task == TASKS[kind]
@@ -123,27 +119,36 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alar
     model = vit(num_classes=3)
     assert model.novelty is None
     assert "novelty" not in model.get_config()
-    rows = outputs(model.feature_model("pre_logits"), pixels(40, 16, 16, 3))
+    rows = outputs(model.feature_model("pre_logits"), images(40))
     model.set_novelty(fit_novelty(rows[:20], rows[20:], false_alarms, classifier_head(model)))
     assert model.get_config()["novelty"] == ("energy" if false_alarms == 0.2 else True)
     expected, loaded = model.novelty.scores(rows[:3]), reloaded(model, tmp_path)
     for each in (loaded, model.copy(), model.copy(dtype="mixed_bfloat16")):
         np.testing.assert_allclose(each.novelty.scores(rows[:3]), expected)
-    of_images = model.novelty.scores(outputs(model.feature_model("pre_logits"), IMAGES))
+    of_images = model.novelty.scores(outputs(model.feature_model("pre_logits"), images()))
     for seen in (model, loaded):
-        found, novelty = scoring_model(seen).predict_on_batch(IMAGES)
+        found, novelty = scoring_model(seen).predict_on_batch(images())
         np.testing.assert_allclose(novelty, of_images, rtol=1e-3)
-        np.testing.assert_allclose(found, outputs(model, IMAGES), atol=1e-5)
+        np.testing.assert_allclose(found, outputs(model, images()), atol=1e-5)
     assert model.with_classifier(5).novelty is None
-    assert outputs(model, IMAGES).shape == (3, 3)  # the model itself is as it was
+    assert outputs(model, images()).shape == (3, 3)  # the model itself is as it was
     for file, layout in (("model.safetensors", "timm"), ("folder", "huggingface")):
         with pytest.warns(UserWarning, match=rf"has a novelty score, .*{file} is without it"):
             keras_vit.save_weights(model, tmp_path / file, layout=layout)
         assert keras_vit.load(tmp_path / file).novelty is None
     refused("fit it on features", model.set_novelty, fit_novelty(rows[:20, :5], rows[20:, :5]))
     model.eval_transform = {"views": "flip"}
-    _, novelty = scoring_model(model).predict_on_batch(IMAGES)
+    _, novelty = scoring_model(model).predict_on_batch(images())
     np.testing.assert_allclose(novelty, of_images, rtol=1e-3)
+
+
+IMAGES = pixels(2, 32, 24, 3).astype("float32")
+
+
+def build(**options: Any) -> Any:
+    model = fresh(**{**TINY, "num_classes": 3, "input_shape": (32, 24, 3), **options}, filled=False)
+    fill(model, scale=0.3)
+    return model
 
 
 def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
@@ -160,34 +165,36 @@ CASES = [("crops", {}), ("flip", {}), ("flip", {"classifier_activation": "softma
 
 @pytest.mark.parametrize(("views", "options"), rows(CASES, CASES[:1]))
 def test_scores_are_the_mean_of_the_views_probabilities(views: str, options: dict) -> None:
-    model, images = vit(input_shape=TALL, **options), pixels(2, *TALL).astype("float32")
-    averaged, by_hand = model.with_views(views), views_by_hand(images, views)
+    model = build(**options)
+    averaged, by_hand = model.with_views(views), views_by_hand(IMAGES, views)
     expected = np.mean([answers_of(model, model(view)) for view in by_hand], axis=0)
-    scores = outputs(averaged, images)
+    scores = outputs(averaged, IMAGES)
     np.testing.assert_allclose(answers_of(model, scores), expected, atol=1e-5)
     assert len(VIEWS[views]) == len(by_hand)
-    first = vit(input_shape=(3, 32, 24), data_format="channels_first", **options)
-    others = outputs(first.with_views(views), np.moveaxis(images, -1, 1))
+    first = build(input_shape=(3, 32, 24), data_format="channels_first", **options)
+    others = outputs(first.with_views(views), np.moveaxis(IMAGES, -1, 1))
     np.testing.assert_allclose(others, scores, atol=1e-5)
 
 
 def test_one_view_is_the_model_and_names_are_checked() -> None:
-    model = vit()
+    model = build()
     assert model.with_views() is model
     refused("views='mirror' is not known", model.with_views, "mirror")
-    refused("images of any size", vit(input_shape=(None, None, 3)).with_views, "flip")
+    refused("images of any size", build(input_shape=(None, None, 3)).with_views, "flip")
 
 
 @pytest.mark.backends("tensorflow")
 def test_the_models_views_are_saved_and_used_by_every_prediction(tmp_path: Path) -> None:
-    model = vit(2, input_shape=TALL)
+    model = build(num_classes=2)
     model.class_names = ("a", "b")
     model.eval_transform = {"mode": "stretch", "views": "flip"}
     model.save(tmp_path / "model.keras")
     loaded = keras_vit.load(tmp_path / "model.keras")
     assert loaded.eval_transform == model.eval_transform
-    photos = [encode(Image.fromarray(image), "PNG") for image in pixels(16, 40, 30, 3)]
-    write(tmp_path / "photos", {f"{'ab'[i % 2]}/{i}.png": each for i, each in enumerate(photos)})
+    for i, image in enumerate(pixels(16, 40, 30, 3)):  # two classes of eight images each
+        folder = tmp_path / "photos" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i // 2}.png")
     splits = keras_vit.data.load(str(tmp_path / "photos"))
     _, scores = predict_split(loaded, splits.val)
     single = model.copy()
@@ -207,6 +214,13 @@ PHOTOS = pixels(8, 16, 16, 3).astype("float32")
 SEVERAL = np.array([[0, 1, 1], [1, 0, 0]] * 4, "float32")
 NUMBERS = np.random.default_rng(0).normal((70, 1.75), (12, 0.1), (64, 2))
 BODY = Regression(("weight", "height"), units=("kg", "m"))
+
+
+def small(num_classes: int = 3, **options: Any) -> Any:
+    sizes = {**TINY, "num_classes": num_classes, **options}
+    if isinstance(options.get("task"), tasks.Task):
+        del sizes["num_classes"]
+    return fresh(**sizes)
 
 
 def own_loss(y: Any, outputs: Any) -> Any:
@@ -240,7 +254,7 @@ def warned(call: Callable[[], Any]) -> list[str]:
     ("categorical_crossentropy", 3, "sigmoid", None),
 ])  # fmt: skip
 def test_the_loss_says_the_task(loss: Any, classes: int, activation: Any, kind: Any) -> None:
-    model = vit(classes, classifier_activation=activation)
+    model = small(classes, classifier_activation=activation)
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         model.compile("sgd", loss)
     assert (model.task and model.task.kind) == kind
@@ -248,7 +262,7 @@ def test_the_loss_says_the_task(loss: Any, classes: int, activation: Any, kind: 
 
 
 def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> None:
-    model = vit()
+    model = small()
     model.class_names = "abc"
     model.compile("sgd", own_loss)
     model.save(tmp_path / "model.keras")
@@ -272,7 +286,7 @@ def test_what_no_loss_says_is_refused_until_somebody_does(tmp_path: Path) -> Non
 
 
 def test_the_last_loss_counts_and_what_the_user_said() -> None:
-    model, said = vit(), vit(task="multilabel")
+    model, said = small(), small(task="multilabel")
     softmax = KERAS.CategoricalCrossentropy(from_logits=True)
     for loss, kind in ((BINARY, "multilabel"), (own_loss, None), (softmax, "classification")):
         assert warned(lambda loss=loss: model.compile("sgd", loss)) == []
@@ -286,7 +300,7 @@ def test_the_last_loss_counts_and_what_the_user_said() -> None:
 @pytest.mark.parametrize("source", rows(SOURCES, SOURCES[:1]))
 def test_numbers_in_their_units_are_seen_before_the_first_step(source: Source) -> None:
     task = BODY.fitted(NUMBERS)
-    model, raw = vit(task=task), NUMBERS[:8].astype("float32")
+    model, raw = small(task=task), NUMBERS[:8].astype("float32")
     model.compile("sgd", "mse", run_eagerly=keras.backend.backend() != "jax")
     scaled = task.check_targets(NUMBERS[:8])
     assert warned(lambda: model.fit(**source(PHOTOS, scaled), verbose=0)) == []
@@ -301,7 +315,7 @@ def test_numbers_in_their_units_are_seen_before_the_first_step(source: Source) -
 
 
 def test_a_scale_that_comes_after_training_on_units_is_a_warning(tmp_path: Path) -> None:
-    model, task = vit(2), BODY.fitted(NUMBERS)
+    model, task = small(2), BODY.fitted(NUMBERS)
     model.compile("sgd", "mse")
     model.fit(PHOTOS, NUMBERS[:8], verbose=0)
     assert model.task == Regression(size=2)
@@ -334,7 +348,7 @@ WRONG: dict[str, tuple[Any, Any, Any, Any, str | None]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_weights_of_classes_that_keras_would_ignore(case: str) -> None:
     loss, task, targets, weights, message = WRONG[case]
-    model = vit()
+    model = small()
     model.class_names = ["cat", "dog", "cow"]
     if task:
         model.task = task
@@ -355,7 +369,7 @@ def test_weights_of_classes_that_keras_would_ignore(case: str) -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("source", SOURCES[:2])
 def test_targets_of_another_task(options, loss, targets, message: str, source: Source) -> None:
-    model = vit(**options)
+    model = small(**options)
     model.compile("sgd", loss)
     error = ValueError, DataRangeWarning
     with warnings.catch_warnings(action="error", category=DataRangeWarning):
@@ -382,7 +396,7 @@ PLAIN = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), kera
     (PLAIN, LABELS, "A Keras model is trained as a classifier"),
 ])  # fmt: skip
 def test_fit_wants_a_model_of_the_same_task(options, splits, message, tmp_path: Path) -> None:
-    model = vit(**options) if isinstance(options, dict) else options
+    model = small(**options) if isinstance(options, dict) else options
     recipe = keras_vit.recipes.get("digits").scaled(steps=1)
     call = partial(keras_vit.fit, model, recipe, splits, tmp_path, print_fn=lambda line: None)
     if message is None:
