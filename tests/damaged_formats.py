@@ -45,8 +45,7 @@ def one(name: str, seeds: Callable[[], list[bytes]], read: Any, *errors: Any) ->
     """A format of single files of this name, which have one part."""
 
     def joined(folder: Path, parts: Parts) -> Path:
-        (folder / name).write_bytes(parts["all"])
-        return folder / name
+        return write(folder, {name: parts["all"]}) / name
 
     return Format(lambda: [{"all": content} for content in seeds()], read, errors, joined)
 
@@ -116,13 +115,10 @@ def index_parts() -> list[Parts]:
 
 
 def write_index(folder: Path, parts: Parts) -> Path:
-    (folder / "index").mkdir(exist_ok=True)
     for name, whole in index_parts()[0].items():
         sums = [hashlib.sha256(each).hexdigest().encode() for each in (whole, parts[name])]
         parts["SHA256SUMS"] = parts["SHA256SUMS"].replace(*sums)
-    for name, content in parts.items():
-        (folder / "index" / name).write_bytes(content)
-    return folder / "index"
+    return write(folder / "index", parts)
 
 
 def read_index(path: Path) -> None:
@@ -174,8 +170,7 @@ def safetensors() -> list[Parts]:
 
 def write_safetensors(folder: Path, parts: Parts) -> Path:
     content = len(parts["header"]).to_bytes(8, "little") + parts["header"] + parts["data"]
-    (folder / "m.safetensors").write_bytes(content)
-    return folder / "m.safetensors"
+    return write(folder, {"m.safetensors": content}) / "m.safetensors"
 
 
 def sidecars() -> list[Parts]:

@@ -50,7 +50,7 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     assert report.examples < 361
     for wrong, message in (
         ({"data": splits.train}, "1,437 that the model was trained on"),
-        ({}, "give data, a folder"),
+        ({}, "give data=, a folder"),
         ({"data": splits.val.as_arrays()[0]}, r"data=ndarray .* or a tuple \(images, labels\)"),
         ({"data": [1, 2]}, r"data=list does not say which image has which label"),
         ({"data": "digits", "batch_size": 0}, "batch_size=0 must be an integer of at least 1"),

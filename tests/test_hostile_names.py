@@ -77,7 +77,7 @@ def test_errors_and_reports_that_echo_a_name(command: Command) -> None:
 
 def page(name: str, names: tuple[str, ...]) -> str:
     """A page with the name wherever it has one of a user's."""
-    facts = {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name}
+    facts = {"bad_files": [[name, name]], "data": {name: 3}, "recipe": name, "doubts": [name]}
     job = dict.fromkeys(("data", "labels", "weights", "teacher"), name)
     command = shlex.join(["keras-vit", "train", "--data", name])
     config = {"command": command, "job": job, "recipe": {"source": name}}
@@ -94,7 +94,8 @@ def test_the_page() -> None:
     for name in NAMES:
         # Title, data, labels, part, weights, teacher, file and reason, recipe and its source, and
         # in every page the task's names and the table's row.
-        assert shown.text.count(printable(name)) >= 10 + 2 * len(NAMES)
+        assert shown.text.count(printable(name)) >= 11 + 2 * len(NAMES)
+        assert f"Of the images: {printable(name)}" in shown.text
 
 
 def test_commands_of_the_page_can_be_pasted() -> None:

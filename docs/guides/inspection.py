@@ -269,8 +269,10 @@ files = [folder / f"{index}.png" for index in range(3)]
 for file, image in zip(files, val_images, strict=False):
     keras.utils.save_img(file, image, scale=False)
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from keras_vit_cli.options.inspect import InspectOptions
 
-inspect_files(model, files, folder / "inspection")
+options = InspectOptions(model=folder, files=tuple(files), out=folder / "inspection")
+inspect_files(model, options)
 print(*sorted(file.name for file in (folder / "inspection").iterdir()), sep="\n")
 
 # %%

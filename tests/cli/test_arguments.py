@@ -124,7 +124,6 @@ def test_a_backend_that_is_missing_or_unknown(monkeypatch: pytest.MonkeyPatch) -
         with monkeypatch.context() as patch:
             patch.setattr(installation, "find_spec", lambda name, it=installed: name == it or None)
             refused([fix], installation.check_backend, error=ImportError)
-    # That of the configuration file is checked, too.
     Path("keras.json").write_text('{"backend": "coffee"}')
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     refused("coffee is not a backend", installation.check_backend, error=ImportError)

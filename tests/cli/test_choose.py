@@ -30,14 +30,19 @@ SIZES = {"patch_size": 4, "hidden_dim": 16, "num_heads": 2, "input_shape": (8, 8
 CHOOSE = "choose photos --out choice --among one.keras"
 
 
+def save_vit(file: str | Path, seed: int, **sizes: int) -> Any:
+    keras.utils.set_random_seed(seed)
+    model = keras_vit.VisionTransformer(**SIZES, **sizes)
+    keras_vit.save_weights(model, file)
+    return model
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     color_photos(folder / "photos", 15, ".png", brighter=3)
     for seed, name in enumerate(("one", "other")):
-        keras.utils.set_random_seed(seed)
-        model = keras_vit.VisionTransformer(**SIZES, depth=1)
-        keras_vit.save_weights(model, folder / f"{name}.keras")
+        save_vit(folder / f"{name}.keras", seed, depth=1)
     return folder
 
 
@@ -87,9 +92,7 @@ TRAIN = "train --data photos --out run --image-size 8 --freeze-backbone --weight
 def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None:
     color_photos(here / "photos", 10, ".png")
     for depth in (1, 2):
-        keras.utils.set_random_seed(depth)
-        model = keras_vit.VisionTransformer(**SIZES, depth=depth)
-        keras_vit.save_weights(model, here / f"zoo/{depth}/model.keras")
+        save_vit(here / f"zoo/{depth}/model.keras", depth, depth=depth)
     (here / "zoo/broken.safetensors").write_bytes(b"not much")
     printed = command(f"{TRAIN} auto:zoo")
     assert "weights auto: 3 files and folders of weights on this machine" in printed
@@ -139,9 +142,7 @@ def one_and_blind(here: Path) -> None:
     photos = color_photos(here / "photos", 60, ".png")
     shutil.copy(photos / "red/0.png", photos / "red/copy.png")
     write(photos, {"red/broken.png": b"\x89PNG no", "notes.txt": b"mine"})
-    keras.utils.set_random_seed(0)
-    model = keras_vit.VisionTransformer(**SIZES, depth=2, num_classes=3)
-    keras_vit.save_weights(model, "one.keras")
+    model = save_vit("one.keras", 0, depth=2, num_classes=3)
     kernel = model.get_layer("patch_embedding").weights[0]
     kernel.assign(np.zeros(kernel.shape, "float32"))
     keras_vit.save_weights(model, "blind.keras")
@@ -191,7 +192,6 @@ def test_the_better_weights_are_kept(command: Command, monkeypatch: pytest.Monke
     assert model.seen_images.counts[VALIDATED] in (scored, scored - 1)
     for one, other in zip(weights_of(Path("out")), model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    # A loss does not, unless it is asked for.
     stub(monkeypatch, "blind.keras")
     assert "a loss of k-NN and linear probe: kept one" in command(f"{PRETRAIN} --overwrite")
 

@@ -13,10 +13,10 @@ from keras_vit import data, evaluation, tasks
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Classification, Segmentation, conformal
+from keras_vit.tasks import Classification, conformal
 from keras_vit_cli.options import calibrate as options
 from tests import bank
-from tests.cli.helpers import COLORS, color_photos, rows_of, save_tiny, write_rows
+from tests.cli.helpers import COLORS, color_photos, rows_of, save_tiny
 from tests.conftest import Command
 from tests.data.image_fixtures import plain, write
 from tests.models.test_combined import heads_of
@@ -113,17 +113,12 @@ def test_images_that_any_of_them_was_trained_on_are_left_out(command: Command) -
 DIGITS = tuple("0123456789")
 
 
-@pytest.fixture
-def digits_model(here: Path) -> None:
+def test_calibrate_predict_and_evaluate(command: Command) -> None:
     sizes = {"num_classes": 10, "patch_size": 4, "input_shape": (8, 8, 1)}
     model = bank.tiny(task=tasks.Classification(DIGITS), **sizes, filled=False)
     head = model.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(0, 0.5, head.kernel.shape))
     model.save("model.keras")
-
-
-@pytest.mark.usefixtures("digits_model")
-def test_calibrate_predict_and_evaluate(command: Command) -> None:
     assert options.METHODS == conformal.METHODS
     printed = command("calibrate --data digits --split val --coverage 0.9 model.keras")
     assert "calibrated on 360 images for a coverage of 0.9" in printed
@@ -138,6 +133,9 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     np.testing.assert_array_equal(covered, np.ceil((sizes + 1) * 0.9))
     printed = command("evaluate --data digits model-calibrated.keras")
     assert "Prediction sets of 0.9 coverage, from 360 images" in printed
+    scores = model.novelty.scores(evaluation.features(model, data.load("digits").train)[0])
+    novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 1,437 images."
+    assert novel in printed
     write(Path("images"), {f"{i}.png": plain(60 * i) for i in range(5)})
     for file in ("a.csv", "a.jsonl"):
         command(f"predict model-calibrated.keras images --top 10 --out {file}")
@@ -151,48 +149,3 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
         assert float(row["novelty"]) == pytest.approx(record["novelty"], rel=1e-4)
         assert record["novel"] is (record["novelty"] > 1)
     assert any(row["set"] for row in rows)
-
-
-@pytest.mark.thorough  # the images are kept apart in test_scored_images.py
-@pytest.mark.usefixtures("digits_model")
-def test_train_with_a_coverage(command: Command) -> None:
-    out = Path("run")
-    train = "train --data digits --weights model.keras --out run --image-size 8 --recipe finetune"
-    train = f"{train} --freeze-backbone --coverage"
-    assert "needs at least 999 training images" in command(f"{train} 0.999", status=2)
-    printed = command(f"{train} 0.9")
-    facts = json.loads((out / "report.json").read_text())
-    count = facts["calibrated_on"]
-    assert facts["data"] == {"train": 1437 - count, "val": 360}
-    assert count == pytest.approx(144, abs=10)
-    model = keras_vit.load(out)
-    scores = model.novelty.scores(evaluation.features(model, data.load("digits").val)[0])
-    assert facts["report"]["novelty"] == {"images": 360, "novel": int((scores > 1).sum())}
-    novel = f"Novel, unlike the training images: {(scores > 1).mean():.2%} of 360 images."
-    page = (out / "report.md").read_text()
-    for text in (printed, page, command("evaluate --data digits run/saved_models/run/1")):
-        assert novel in text
-    contract = keras_vit.exporting.load_exported(out / "saved_models/run/1").contract
-    assert contract.task.sets == model.task.sets
-
-
-def test_labels_of_another_task_are_named(command: Command) -> None:
-    """By every command that takes them, whichever of model and labels has pixels."""
-    photos = color_photos(Path("photos"), 2, ".png")
-    for file in photos.rglob("*.png"):
-        mask = Path("masks") / file.relative_to(photos)
-        mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.eye(20, 24, dtype="uint8")).save(mask)
-    rows = [(f"{color}/{i}.png", color) for color in COLORS for i in range(2)]
-    write_rows("photos/t.csv", ("file", "label"), *rows)
-    save_tiny("classes.keras")
-    save_tiny("masks.keras", task=Segmentation(COLORS))
-    for model, labels, words in (
-        ("masks", "t.csv", "answers segmentation of green, red, and the data has classification"),
-        ("classes", "masks", "answers classification of green, red, and the data has segmentation"),
-    ):
-        for name in ("calibrate", "evaluate"):
-            wrong = f"{name} {model}.keras --data photos --labels {labels}"
-            assert words in command(wrong, status=2)
-    wrong = "evaluate masks.keras --data photos --labels masks --probe"
-    assert "score classes, and the data has segmentation of" in command(wrong, status=2)

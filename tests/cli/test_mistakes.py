@@ -9,12 +9,14 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit._base.errors import ReadingWarning
 from keras_vit.data import DataRangeWarning
-from keras_vit.tasks import Regression
+from keras_vit.tasks import Depth, Regression, Segmentation
 from keras_vit_cli import printing
 from keras_vit_cli.exit_status import message_of
 from keras_vit_cli.library_words import in_options
@@ -24,7 +26,7 @@ from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
 from tests.cli.helpers import COLORS, color_photos, save_tiny, sums
 from tests.conftest import Command
-from tests.data.image_fixtures import plain, write
+from tests.data.image_fixtures import encode, plain, write
 
 pytestmark = pytest.mark.usefixtures("inside")
 # The words, and what the message holds: what was wrong | what is accepted | the fix.
@@ -51,6 +53,7 @@ train --data photos --task ordinal -> --task has no effect | without --labels | 
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
 train --data photos --recipe fine_tune -> 'fine_tune' | No recipe | Did you mean 'finetune'
 train --data photos --freeze-backbone -> pretrained | give --weights | leave
+train --data photos --weights m.keras --coverage 0.9 -> at least 9 training images | or more
 train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras
 train --data photos --model ViT-Ti/16 --weights mixer.npz -> than ViT-Ti/16 | tokens_mlp_dim | Leave
 plan ViT-B/16 --image-size 15 -> 15 x 15 pixels is smaller | one patch | 16
@@ -82,6 +85,11 @@ calibrate m.keras --data photos --split val --coverage 0.999 -> at least 999 ima
 calibrate m.keras --data photos --out a.h5 -> must end in .keras
 calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
 calibrate m.keras --data digits -> predicts 2 classes
+calibrate masks.keras --data photos --labels two.csv -> answers segmentation | has classification
+evaluate masks.keras --data photos --labels two.csv -> answers segmentation | has classification
+calibrate m.keras --data photos --labels masks -> answers classification | has segmentation
+evaluate m.keras --data photos --labels masks -> answers classification | has segmentation
+evaluate masks.keras --data photos --labels masks --probe -> score classes | has segmentation of
 compare m.keras --data photos --out page -> 1 model given: give two to 8
 compare m.keras m.keras --data photos --out page -> m.keras is given twice
 compare m.keras n.keras --data photos --out page -> n.keras answers regression of 1 and m.keras
@@ -101,6 +109,7 @@ pretrain photos --weights m.keras --out photos/out -> is, holds or lies in photo
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
 export m.keras --format html --out x.htm -> .htm must end in .html | 'x.html', or 'x' for a folder
+export d.keras --format html --out page.html -> depth answers every pixel
 export m.keras --format onnx --out x.onnx --quantize auto -> give --data
 export m.keras --format onnx --out x.onnx --quantize auto --max-flips 0 -> above 0 and at most 100
 export m.keras --format onnx --out x.onnx --quantize int8 --max-flips 1% -> without --quantize auto
@@ -126,6 +135,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.insert(0, "file,color,size")
     (photos / "labels.csv").write_text("\n".join(rows))
     lines = [row.rpartition(",")[0] for row in rows]
+    (photos / "two.csv").write_text("\n".join(lines))
     (photos / "missing.csv").write_text("\n".join([*lines, "red/99.jpg,red"]))
     (photos / "nofile.csv").write_text("name,color\nanna,green\nben,red\n")
     write(folder / "flat", {"a.png": plain(1), "b.png": plain(2)})
@@ -141,6 +151,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder, {"run.partial/config.json": config.encode()})
     save_tiny(folder / "m.keras")
     save_tiny(folder / "n.keras", task=Regression(("weight",)))
+    save_tiny(folder / "d.keras", task=Depth())
+    save_tiny(folder / "masks.keras", task=Segmentation(COLORS))
+    mask = encode(Image.fromarray(np.eye(20, 24, dtype="uint8")), "PNG")
+    write(folder / "masks", {f"{color}/{i}.png": mask for color in COLORS for i in range(3)})
     sizes = {"patch_size": 8, "hidden_dim": 8, "depth": 1, "input_shape": (32, 32, 3)}
     mixer = keras_vit.models.MLPMixer(**sizes)
     keras_vit.save_weights(mixer, folder / "mixer.npz", layout="google")
@@ -195,6 +209,7 @@ MESSAGES = """
 train | cache=9 is too few: leave cache= out. | --cache 9 is too few: leave --cache out.
 train | give one as label_columns=. | give one as --label-columns.
 train | no pixels (nodata='mean') | no pixels (--nodata mean)
+train | give depth_scale, such as depth_scale=0.1 | give --depth-scale, such as --depth-scale 0.1
 train | load it with bands=(4, 3, 2). | load it with --bands 4,3,2.
 train | give balance="weights" or balance="logits" | give --balance weights or --balance logits
 train | separator=' ', separator=',' or | --separator ' ', --separator , or

@@ -19,19 +19,13 @@ from keras_vit import evaluation, tasks
 from keras_vit.data import Split
 from keras_vit.data.image_looks import looks_like
 from keras_vit.data.seen_images import SeenImages
-from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.evaluation.report import report_of
 from keras_vit.evaluation.unseen_images import IMAGES
-from keras_vit.tasks import Classification
 from keras_vit.training.training_set import looks_of
 from keras_vit_cli import calibrate_command, commands
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.choose import choose_command
 from keras_vit_cli.choose.choose_command import Labeled
 from keras_vit_cli.evaluate import evaluate_command
-from keras_vit_cli.printing import format_warning
-from keras_vit_cli.report.report_page import report_page
-from keras_vit_cli.report.results import results_of
 from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
@@ -72,8 +66,7 @@ def contents(files: Any) -> set[str]:
 def moved(folder: Path, to: Path, added: int) -> Path:
     """The same images under other names and in another order, with new ones."""
     for place, file in enumerate(sorted(folder.rglob("*.png"), reverse=True)):
-        (to / file.parent.name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, to / file.parent.name / f"{place % 7}-{place}.png")
+        write(to, {f"{file.parent.name}/{place % 7}-{place}.png": file.read_bytes()})
     write_photos(to, added, 1000)
     return to
 
@@ -305,7 +298,7 @@ def test_a_record_survives_files(tmp_path: Path) -> None:
         assert SeenImages.from_dict(damaged) is None
 
 
-def test_doubts_about_the_images_are_printed_and_reported(tmp_path: Path) -> None:
+def test_doubts_about_the_images_are_kept_for_the_page(tmp_path: Path) -> None:
     """What is left out is printed elsewhere."""
     write_photos(tmp_path / "photos", 12)
     shutil.copy(tmp_path / "photos/dark/0.png", tmp_path / "photos/light/copy.png")
@@ -313,9 +306,5 @@ def test_doubts_about_the_images_are_printed_and_reported(tmp_path: Path) -> Non
     doubt = "1 file with the content of one with another label"
     with pytest.warns(UserWarning, match=doubt) as warned:
         run = run_of(tmp_path, seed=0)
-    (only,) = warned
-    line = format_warning(only.message, only.category, only.filename, only.lineno)
-    assert line.startswith(f"keras-vit: warning: {doubt}")
-    outcomes = Outcomes.of(Classification(NAMES), [0, 1, 1], np.eye(2)[[0, 1, 0]])
-    page = report_page("run", results_of(report_of(outcomes, [0, 1, 1]), outcomes), run.facts)
-    assert f"- Of the images: {doubt}" in page
+    assert len(warned) == 1
+    assert [text.startswith(doubt) for text in run.facts["doubts"]] == [True]

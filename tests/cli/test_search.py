@@ -133,7 +133,6 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     page = Path("groups.html").read_text("utf-8")
     assert len(Elements(page).all("img")) == 2 * 4
     assert "labeled 100% red" in Elements(page).text
-    # What another program wrote is not replaced.
     Path("mine.html").write_text("<p>mine")
     Path("sums.csv").write_text("mine")
     for out, reason in (

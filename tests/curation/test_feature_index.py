@@ -186,7 +186,6 @@ def test_what_is_not_of_the_index_is_refused_and_stays(model: Any, photos: Path)
     (photos / "rose/00.png").unlink()
     embed(model, photos, out)
     assert (out / "note.txt").read_text() == "mine"
-    # Numbers that the dtype does not have are an error.
     large = build()
     norm = large.get_layer("encoder_norm")
     norm.set_weights([values * 0 + 1e5 for values in norm.get_weights()])

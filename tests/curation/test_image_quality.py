@@ -144,7 +144,6 @@ def test_copies_saved_again_resized_and_mirrored_are_pairs(tmp_path: Path) -> No
     ):
         rows = duplicates.pairs[mask].reshape(-1)
         assert sorted({index.files[row] for row in rows}) == expected.split()
-    # A photograph that is gone is not a duplicate.
     (tmp_path / "one/2.png").unlink()
     (tmp_path / "one/3.png").write_bytes(b"cut off")
     measures = measure_photos(index)

@@ -16,13 +16,13 @@ from keras_vit.data.decode.image_files import sixteen_bit_files
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
 from keras_vit.evaluation.prediction import predict_files
-from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits
 from tests import bank
 from tests.backend import refused
 from tests.data import image_fixtures
 from tests.data.image_fixtures import encode, flat_folder, orientation, plain, write, write_examples
+from tests.inspection.models import inspect_files
 
 pytestmark = pytest.mark.backends("torch")  # Pillow alone reads them
 RANDOM = np.random.default_rng(0)

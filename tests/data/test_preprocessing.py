@@ -196,14 +196,17 @@ def test_arrays_in_evaluation(mode: str) -> None:
 MOST, MEAN = 9.0, 1.25
 PREDICT = """
 import sys
+from pathlib import Path
 import keras_vit
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit_cli.inspect.inspect_files import inspect_files
+from keras_vit_cli.options.inspect import InspectOptions
 model = keras_vit.VisionTransformer(
     patch_size=8, hidden_dim=16, depth=1, num_heads=2, input_shape=(32, 32, 3), num_classes=2)
 for _, answer in predict_files(model, sys.argv[2:]):
     print(answer if isinstance(answer, str) else len(answer))
-assert inspect_files(model, sys.argv[2:3], sys.argv[1]) == {}
+out, file, *_ = map(Path, sys.argv[1:])
+assert inspect_files(model, InspectOptions(model=out, files=(file,), out=out)) == {}
 print("tensorflow" in sys.modules)
 """
 IMPORTS = """

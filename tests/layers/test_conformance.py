@@ -60,15 +60,11 @@ def test_keras_set_to_channels_first(name: str) -> None:
 # Sizes that strides do not divide, and arguments that `CASES` does not have.
 ALONE: list[tuple[keras.layers.Layer, tuple[int, ...], tuple[int, ...]]] = [
     (layers.PatchEmbedding(32, (5, 7), padding="same"), IMAGES, (2, 7, 4, 32)),
-    (layers.PositionEmbedding((4, 4), "sincos2d"), TOKENS, TOKENS),
-    (layers.MultiHeadSelfAttention(HEADS, relative_grid=(4, 4)), TOKENS, TOKENS),
     (layers.ConvStemStage(6, 2), (2, 29, 21, 3), (2, 15, 11, 6)),
     (layers.ResNetStem(32, version=1), (2, 30, 21, 3), (2, 8, 6, 32)),
     (layers.ResNetStem(32), (2, 30, 21, 3), (2, 8, 6, 32)),
     (layers.ResidualUnit(32, 2, version=1), (2, 7, 6, 128), (2, 4, 3, 128)),
     (layers.ResidualUnit(32), (2, 7, 6, 64), (2, 7, 6, 128)),
-    (layers.MeanPooling(1), TOKENS, (2, 32)),
-    (layers.AttentionPooling(4, 64), TOKENS, (2, 32)),
 ]
 ERRORS = [  # beside those of whole models, in tests/models/test_vit.py
     (lambda: layers.Patches(16), (32, 32, 3), ["(32, 32, 3)", "batch", "images[None]"]),

@@ -58,7 +58,6 @@ def test_values_of_the_sigmoid_and_the_quantile_loss() -> None:
     np.testing.assert_allclose(keras.ops.convert_to_numpy(loss), [0, 0], atol=1e-6)
     smooth = losses.SigmoidCrossentropy(0.2)(np.array([[1.0, 0.0]]), np.array([[3.0, 3.0]]))
     np.testing.assert_allclose(float(smooth), 2 * np.log1p(np.exp(3)) - 3, rtol=1e-5)
-    # The quantile loss is least at the quantile, as scikit-learn's.
     targets, outputs = np.random.default_rng(0).normal(size=(2, 50, 1)).astype("float32")
     for q in (0.1, 0.5, 0.9):
         expected = mean_pinball_loss(targets, outputs, alpha=q)
@@ -383,7 +382,6 @@ def test_positive_weights_and_counts() -> None:
     assert Regression(size=1).counts([1.0]) is None
     assert Ordinal(size=3).counts([0, 2, 2]).tolist() == [1, 0, 2]
     assert Classification(size=2).counts([[0.75, 0.25], [1, 0]]).tolist() == [1.75, 0.25]
-    # The printed counts are bounded.
     than = "times as many of the largest as of the smallest"
     assert describe_counts(["a", "b"], [4, 40]) == f"b 40, a 4: 10 {than}"
     many = describe_counts([f"c{i}" for i in range(1000)], np.arange(1000) + 1)

@@ -51,7 +51,6 @@ def test_classes_grades_and_numbers() -> None:
         "macro_f1": metrics.f1_score(*both, labels=range(4), **macro),
     }
     assert values_of(Classification(size=5), np.eye(5)[targets], answers) == pytest.approx(expected)
-    # Grades.
     task, targets = Ordinal(size=5), rng().integers(0, 5, EXAMPLES)
     outputs = 2.0 * (targets[:, None] - np.arange(4)) - 1 + rng(1).normal(0, 2, (EXAMPLES, 4))
     both = targets, (outputs > 0).sum(axis=1)
@@ -61,7 +60,6 @@ def test_classes_grades_and_numbers() -> None:
         "quadratic_kappa": metrics.cohen_kappa_score(*both, weights="quadratic"),
     }
     assert values_of(task, targets, task.answers(outputs)) == pytest.approx(expected)
-    # Numbers.
     for size in (1, 2):
         targets = rng().normal(10, 3, (EXAMPLES, size))
         answers = np.round(targets + rng(1).normal(size=(EXAMPLES, size)), 1)

@@ -217,7 +217,6 @@ def test_splits_of_numbers_and_their_seeds() -> None:
     assert abs(mask.mean() - 0.2) < 0.005
     below = several[mask] < np.quantile(several, 0.3, axis=0)
     np.testing.assert_allclose(below.mean(axis=0), 0.3, atol=0.02)
-    # The same seed has the same split.
     for task, targets in ((Multilabel(size=12), labels()), (Regression(size=1), one)):
         first = task.split(targets, 0.2, 1)
         np.testing.assert_array_equal(task.split(targets, 0.2, 1), first)

@@ -27,6 +27,7 @@ from keras_vit.weights.released import Weights
 from keras_vit.weights.tables.layouts import LAYOUTS
 from keras_vit.weights.variables import canonical_values
 from tests.bank import SIZES, fresh, pixels, small
+from tests.data.image_fixtures import write
 from tests.weights.models import assert_same_weights, flips, refused, saved, stripped
 
 GIANT = {"layer_scale": 0.5, "activation": "swiglu", "num_classes": 0}
@@ -180,9 +181,8 @@ def source_of(row: Weights) -> Path:
 
 
 def test_a_tag_is_fetched_once(row: Weights) -> None:
-    folder = cache.cache_folder()
-    folder.mkdir(parents=True)
-    (folder / f"part-{row.file_name}").write_bytes(b"half of a download, which is not used")
+    part = {f"part-{row.file_name}": b"half of a download, which is not used"}
+    folder = write(cache.cache_folder(), part)
     assert_same_weights(load("ViT-Ti/8:tiny_in1k"), small())
     assert not (folder / f"part-{row.file_name}").exists()
     source_of(row).unlink()  # from now on the cache must do
@@ -284,6 +284,7 @@ SECOND, THIRD = (f"model-0000{i}-of-00003.safetensors" for i in (2, 3))
 
 def cut(folder: Path, state: dict[str, Any], save: Callable[[Any, Path], Any], kind: str) -> Path:
     """The tensors in three files and their index, as transformers names them."""
+    folder.mkdir(exist_ok=True)
     stem, suffix = kind.removesuffix(".index.json").split(".")
     weight_map = {}
     for i in range(3):
@@ -292,14 +293,12 @@ def cut(folder: Path, state: dict[str, Any], save: Callable[[Any, Path], Any], k
         save(part, folder / file)
         weight_map |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (folder / kind).write_text(json.dumps(index))
-    return folder / kind
+    return write(folder, {kind: json.dumps(index).encode()}) / kind
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tensors = load_file(saved(tmp_path, "timm", activation="gelu"))
-    (tmp_path / "vit").mkdir()
     return cut(tmp_path / "vit", tensors, save_file, SAFETENSORS).parent
 
 
@@ -342,12 +341,15 @@ def test_nothing_is_read_before_it_is_asked_for_and_all_is_closed(folder: Path) 
     assert open_files() <= before
 
 
+def damage(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
 def test_sums_of_all_files_are_compared(folder: Path) -> None:
     sums = "".join(f"{sha256(file)}  {file.name}\n" for file in sorted(folder.iterdir()))
     (folder / "SHA256SUMS").write_text(sums)
     assert_same_weights(load(folder), small(activation="gelu"))
-    shard = folder / THIRD
-    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    damage(folder / THIRD)
     refused(r"model-00003-of-00003\.safetensors has SHA-256", load, folder)
     refused("sha256= is the sum of one file", load, folder, sha256=64 * "0", error=ValueError)
 
@@ -393,7 +395,18 @@ def test_hostile_and_damaged_indexes(index: Any, message: str, folder: Path) -> 
     assert "\n" not in said
 
 
-def test_a_shard_that_is_missing_or_no_file(folder: Path) -> None:
+def test_shards_that_are_alone_damaged_missing_or_no_file(folder: Path, tmp_path: Path) -> None:
+    alone = "several files, which are opened by their folder"
+    refused(alone, load, folder / SECOND, layout="timm")
+    refused("There is no model", load, f"no/{SAFETENSORS}", error=FileNotFoundError)
+    file = tmp_path / "model.npz.index.json"
+    file.write_text('{"weight_map": {"a": "b.npz"}}')
+    refused(r"NAME\.safetensors\.index\.json or NAME\.bin", load, file)
+    whole, model = (folder / THIRD).read_bytes(), fresh()
+    (folder / THIRD).write_bytes(whole[:-40])
+    refused(THIRD, load_weights, model, folder)
+    assert_same_weights(model, small())
+    (folder / THIRD).write_bytes(whole)
     (folder / SECOND).unlink()
     refused(f"lists tensor '.*' in {SECOND}.* beside", load, folder)
     (folder / SECOND).mkdir()
@@ -401,19 +414,6 @@ def test_a_shard_that_is_missing_or_no_file(folder: Path) -> None:
     (folder / SECOND).rmdir()
     os.mkfifo(folder / SECOND)  # opening it would wait forever
     refused("is a named pipe", load, folder)
-
-
-def test_one_shard_alone_a_damaged_one_and_no_index(folder: Path, tmp_path: Path) -> None:
-    alone = "several files, which are opened by their folder"
-    refused(alone, load, folder / SECOND, layout="timm")
-    refused("There is no model", load, f"no/{SAFETENSORS}", error=FileNotFoundError)
-    file = tmp_path / "model.npz.index.json"
-    file.write_text('{"weight_map": {"a": "b.npz"}}')
-    refused(r"NAME\.safetensors\.index\.json or NAME\.bin", load, file)
-    (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[:-40])
-    model = fresh()
-    refused(THIRD, load_weights, model, folder)
-    assert_same_weights(model, small())
 
 
 missing = partial(refused, error=FileNotFoundError)
@@ -432,9 +432,8 @@ def add_file(repository: Path, name: str, content: bytes, commit: str = COMMIT) 
     is_large = name.endswith(".safetensors")
     blob = repository / "blobs" / (hashlib.sha256(content).hexdigest() if is_large else git)
     link = repository / "snapshots" / commit / name
-    for folder in (blob.parent, link.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    blob.write_bytes(content)
+    write(blob.parent, {blob.name: content})
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(Path("../../blobs") / blob.name)
     return link
 
@@ -447,8 +446,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     whole = stripped(saved(tmp_path, "huggingface", activation="relu"))
     add_file(repository, "model.safetensors", whole.read_bytes())
     add_file(repository, "config.json", json.dumps(CONFIG).encode())
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
+    write(repository, {"refs/main": COMMIT.encode()})
     (repository / ".no_exist" / COMMIT).mkdir(parents=True)
     return repository
 
@@ -488,19 +486,13 @@ def test_shards_in_the_cache(repository: Path) -> None:
     for file in cut(repository, state, save_file, SAFETENSORS).parent.glob("*model*"):
         add_file(repository, file.name, file.read_bytes())
     assert_same_weights(load(repository), small(activation="relu"))
-    damage((repository / "snapshots" / COMMIT / SECOND).resolve())
+    damage(repository / "snapshots" / COMMIT / SECOND)
     refused(f"{SECOND}.*its name in the cache", load, repository)
-
-
-def damage(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
 
 
 def test_a_blob_that_is_damaged_missing_or_a_device(repository: Path) -> None:
     link, model = file_in_folder(repository), fresh(activation="relu")
-    damage(link.resolve())
+    damage(link)
     refused(r"its name in the cache is .* Delete .*blobs/", load_weights, model, repository)
     assert_same_weights(model, small(activation="relu"))
     link.resolve().unlink()
