@@ -54,7 +54,6 @@ def sums(folder: Path) -> dict[str, str]:
 
 
 def weights_of(run: Path) -> list[np.ndarray]:
-    """Those of a finished run, whose files are as its manifest has them."""
     manifest = read_manifest(run)
     assert manifest is not None
     assert manifest.complete
@@ -63,14 +62,12 @@ def weights_of(run: Path) -> list[np.ndarray]:
 
 
 def outcome_of(run: Path) -> list[np.ndarray]:
-    """Those weights, and what the run's report has of the validation images."""
     report = json.loads((run / "report.json").read_text("utf-8"))
     facts = [report.get(key) for key in ("report", "calibration", "sets", "novelty", "history")]
     return [np.array(json.dumps(facts)), *weights_of(run)]
 
 
 def save_tiny(file: str | Path, seed: int | None = None, **changes: Any) -> Path:
-    """The file of a tiny ViT with weights that are not zero, by default of the two colors."""
     if "num_classes" not in changes:
         changes = {"task": Classification(COLORS), **changes}
         changes["num_classes"] = changes["task"].outputs

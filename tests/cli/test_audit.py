@@ -30,7 +30,6 @@ image = pytest.importorskip("PIL.Image")
 
 
 def make_photos(folder: Path) -> None:
-    """Two colors, with a copy in the other split, one with another label, and bad images."""
     random = np.random.default_rng(0)
     for channel, name in enumerate(("green", "red")):
         (folder / name).mkdir(parents=True)

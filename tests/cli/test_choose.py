@@ -149,7 +149,6 @@ def one_and_blind(here: Path) -> None:
 
 
 def stub(monkeypatch: pytest.MonkeyPatch, becomes: str | None = None) -> list[Any]:
-    """Training leaves the weights as they are, or makes them those of another file."""
     calls: list[Any] = []
 
     def train(model: Any, images: Any, folder: Path, **options: Any) -> dict[str, list[float]]:

@@ -295,7 +295,6 @@ def test_images_of_a_folder_by_suffix_or_first_bytes(predict: Predict, command: 
 
 
 def test_large_and_linked_folders(photographs: Path, monkeypatch: Any, models: Models) -> None:
-    """The links are not followed, and what is large is not sorted and not held."""
     (photographs / "deep/circle").symlink_to(photographs.absolute())
     assert len(list(image_paths.image_paths([photographs]))) == 4
     monkeypatch.setattr(image_paths, "MOST_SORTED", 3)

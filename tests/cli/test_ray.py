@@ -21,7 +21,6 @@ IMAGES = int(os.environ.get("RAY_IMAGES", "2000"))  # the issue of two nodes: 20
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """Two nodes, of a processor each, in the environment of this process."""
     ray = pytest.importorskip("ray")
     utilities = pytest.importorskip("ray.cluster_utils")
     made = utilities.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})

@@ -49,7 +49,6 @@ TRAIN = "train --data photos --out run --epochs 1 --recipe from_scratch_tiny --s
 
 
 def write_photo(folder: Path, name: str, number: int) -> None:
-    """An image that no other number has; its class shows."""
     pixels = np.random.default_rng(number).integers(0, 90, (16, 16, 3)) + 160 * ("light" in name)
     write(folder, {name: encode(Image.fromarray(pixels.astype("uint8")), "PNG")})
 
@@ -64,7 +63,6 @@ def contents(files: Any) -> set[str]:
 
 
 def moved(folder: Path, to: Path, added: int) -> Path:
-    """The same images under other names and in another order, with new ones."""
     for place, file in enumerate(sorted(folder.rglob("*.png"), reverse=True)):
         write(to, {f"{file.parent.name}/{place % 7}-{place}.png": file.read_bytes()})
     write_photos(to, added, 1000)
@@ -96,7 +94,6 @@ def scored_by(words: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[st
 
 
 def run_of(tmp_path: Path, seed: int, seen: SeenImages | None = None, **options: Any) -> Run:
-    """A run up to where it would train; perhaps from weights that have seen images."""
     job = Job(data=str(tmp_path / "photos"), out=tmp_path / "run", seed=seed, **options)
     run = Run(job, lambda line: None)
     run.load()
@@ -159,7 +156,6 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path, monkeypatc
 
 
 def turned(image: Image.Image, file: Path) -> None:
-    """As phones store a photograph: on its side, with a note which side is up."""
     turned = image.transpose(Image.Transpose.ROTATE_90)
     turned.save(file.with_suffix(".jpg"), exif=orientation(6))
 

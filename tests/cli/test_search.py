@@ -69,7 +69,6 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
 
 
 def test_embed_writes_a_table_as_predict_does(command: Command, tmp_path: Path) -> None:
-    """A row per image, those that cannot be read among them, of the features in the index."""
     parquet = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "features.parquet"
     words = ("embed photos --model model.keras --out", out)

@@ -382,7 +382,6 @@ MOST_TO_THE_LOSS = 40
 
 
 def own_name(frame: FrameType) -> str:
-    """A function of ours, without the comprehensions in it; empty for those of others."""
     file = frame.f_code.co_filename
     function = frame.f_code.co_qualname.split(".<locals>.<")[0]
     return f"{file.removeprefix(OURS)}:{function}" if file.startswith(OURS) else ""

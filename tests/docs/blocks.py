@@ -22,8 +22,6 @@ INDENTED = re.compile(r"(?<=\n\n)(?: {4}\S[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*"
 
 
 class Block(NamedTuple):
-    """One block of code: its page and first line, language, text, and why it is not run."""
-
     page: str
     line: int
     language: str
@@ -56,7 +54,6 @@ def text_of(page: Path) -> str:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The fenced and the indented blocks of a page, in their order."""
     text, name = text_of(page), page.relative_to(REPOSITORY).as_posix()
     found_at = {}
     for match in BLOCK.finditer(text):

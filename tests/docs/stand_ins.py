@@ -54,7 +54,6 @@ def small_models(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def released_file(row: Weights) -> Path:
-    """A small file with random weights in the layout of a row, in place of the download."""
     name = "/".join(row.url.split("/")[3:5])
     named = of_other_package(name) if "huggingface.co" in row.url else None
     shape = (row.pixels, row.pixels, 3)

@@ -164,7 +164,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of what is prepared, as the working directory."""
     shutil.copytree(prepared, tmp_path / "home", copy_function=os.link)
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

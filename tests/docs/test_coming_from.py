@@ -41,7 +41,6 @@ def equal(mine: Any, theirs: Any) -> None:
 
 
 def of_keras_hub(depth: int = 2, **arguments: Any) -> tuple[Any, Any]:
-    """A backbone, and the class of its classifiers."""
     models = pytest.importorskip("keras_hub", exc_type=ImportError).models
     backbone = models.ViTBackbone((32, 32, 3), 16, num_layers=depth, **SIZES, **arguments)
     return backbone, models.ViTImageClassifier
@@ -88,7 +87,6 @@ def test_keras_hub_gap_averages_the_class_token_where_there_is_one(tmp_path: Pat
 
 
 def of_transformers(name: str, folder: Path, **arguments: Any) -> tuple[Any, Any]:
-    """The outputs of their model, and ours from its file."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     sizes = {"image_size": 32, "patch_size": 16, "hidden_size": 48, "num_attention_heads": 3}

@@ -201,18 +201,6 @@ def test_vit_beside_resnet(tmp_path: Path, run_example: Run) -> None:
     assert "| ResNet | 8 | 100.00% ± 0.00 | 1.000 |" in text
 
 
-def test_each_augmentation_makes_batches(run_example: Run) -> None:
-
-    def accuracy(splits: data.Splits, augment: Any, epochs: int) -> float:
-        options = {"training": True, "channels": 1, "num_classes": 10, "augment": augment}
-        images, labels = next(iter(data.pipeline(splits.train, 8, 4, **options)))
-        assert (images.shape, labels.shape) == ((4, 8, 8, 1), (4, 10))
-        return epochs / 100
-
-    printed = run_example(load_example("augment_layers"), "--epochs", 2, accuracy=accuracy)
-    assert printed.split()[:4] == ["recipe", "2.00%", "keras", "2.00%"]
-
-
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
     script = load_example("what_it_sees")
     names = Classification(tuple("abcdef"))

@@ -53,14 +53,11 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 class Artifacts:
-    """Models by name, and the files that are exported from them, each made once."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._made: dict[str, Any] = {}
 
     def model(self, name: str, make: Callable[[], Any] | None = None) -> Any:
-        """One of `MODELS`, or what `make` makes."""
         if name not in self._made:
             self._made[name] = (make or MODELS[name])()
         return self._made[name]

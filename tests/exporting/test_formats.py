@@ -187,7 +187,6 @@ def test_executorch_does_not_run_one_channel(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_model_repository_of_triton(artifacts: Artifacts, command: Command) -> None:
-    """The text was parsed by `text_format` as tritonclient 2.73's `ModelConfig`."""
     artifacts.model("ordinal").save("m.keras")
     export = "export m.keras --triton --overwrite --format onnx --out r/photos/1/model.onnx"
     config = Path("r/photos/config.pbtxt")
@@ -552,7 +551,6 @@ def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> N
 
 
 def sealed(proto: Any, about: Contract, proof: Proof, path: Path) -> Path:
-    """An ONNX file as if it had been written so."""
     import onnx
 
     onnx.helper.set_model_props(proto, {"keras_vit": about.to_text()})
@@ -597,7 +595,6 @@ DENSE = ("attention/query_key_value", "attention/output", "mlp/dense_0", "mlp/de
 
 
 def initializers(proto: Any, model: Any, path: str) -> list[Any]:
-    """What holds a variable's values in an ONNX graph, in whatever order."""
     from onnx.numpy_helper import to_array
 
     weight = keras.ops.convert_to_numpy(next(v for v in model.variables if v.path == path))
@@ -715,7 +712,6 @@ def test_engines_that_cannot(artifacts: Artifacts, monkeypatch: Any, command: Co
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
 @pytest.mark.usefixtures("here")
 def test_folders_are_proven(layout: str, command: Command) -> None:
-    """By transformers and timm alone: of bits that flip, and of another preparation."""
     name = {"huggingface": "transformers"}.get(layout, layout)
     pytest.importorskip(name, exc_type=ImportError)
     folder = Path("folder")

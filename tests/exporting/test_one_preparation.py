@@ -35,7 +35,6 @@ FILES: dict[str, Callable[[], bytes]] = {
 
 
 def sensitive_model(**changes: Any) -> Any:
-    """One that sees parts of a level, also in images that are nearly black."""
     sizes = {**bank.TINY, "num_classes": 3, "input_shape": (16, 24, 3), **changes}
     model, random = keras_vit.VisionTransformer(**sizes), np.random.default_rng(0)
     for weight in model.trainable_variables:
@@ -129,7 +128,6 @@ HOSTILE_NAMES = ["[/b]", "a\nb", "\udcff", "\x1b[31m", ""]
 
 
 def served(path: Path, files: list[Path]) -> dict[str, Any]:
-    """The answers of a SavedModel to files."""
     import tensorflow as tf
 
     contents = tf.constant([file.read_bytes() for file in files], tf.string)
@@ -140,7 +138,6 @@ def served(path: Path, files: list[Path]) -> dict[str, Any]:
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> list[Path]:
-    """Files of several shapes and kinds, one of them of a kind that is not in the graph."""
     random = np.random.default_rng(0)
     files = [tmp_path / name for name in ("0.jpg", "1.png", "2.jpg", "3.png", "4.bmp")]
     for i, file in enumerate(files):

@@ -214,7 +214,6 @@ def answered(page: Any, files: list[Path]) -> list[dict[str, Any]]:
 
 
 def numbers(row: dict[str, Any]) -> list[float]:
-    """The numbers of a row by their names, whatever their order."""
     named = sorted(
         (next(iter(e.values())), [v for v in e.values() if isinstance(v, float | int)])
         for e in row["predictions"]
@@ -237,7 +236,6 @@ def rows_of(model: Any, files: list[Path]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def page_of(real_engine: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Exports a model as a page with the real engine."""
     monkeypatch.setattr("keras_vit.exporting.formats.engine_files", lambda _: real_engine)
     export = partial(keras_vit.export, format="html", overwrite=True)
     return lambda model, out=tmp_path / "flowers.html", **more: export(model, out, **more)

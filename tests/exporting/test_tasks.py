@@ -47,7 +47,6 @@ def decided(kind: str, rows: np.ndarray) -> list[Any]:
 
 
 def near(kind: str, model: Any) -> float:
-    """The tolerance of float32 beside the size of the answers."""
     return 1e-5 * float(np.max(model.task.answer_scale)) * (20 if kind == "regression" else 1)
 
 

@@ -39,7 +39,6 @@ def randomized(model: Any) -> Any:
 
 @cache
 def model_of(kind: str) -> ImageModel:
-    """The model of its kind that tests share; leave it as it is."""
     return randomized(untrained(**KINDS[kind]))
 
 
@@ -57,6 +56,5 @@ def images_for(kind: str) -> np.ndarray:
 def inspect_files(
     model: Any, files: Sequence[Path], out: Path, title: str | None = None, **options: Any
 ) -> dict[Path, str]:
-    """What `keras-vit inspect` does with a model."""
     options |= {"model": Path("m"), "files": tuple(files), "out": out}
     return of_options(model, InspectOptions(**options), title)

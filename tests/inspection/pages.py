@@ -14,7 +14,6 @@ NAME = 'rose & <b>"thorn"<!--<script>.png'
 
 
 def write_images(folder: Path) -> list[Path]:
-    """Three images, one of which has HTML in its name, and a file that is not an image."""
     random = np.random.default_rng(3)
     files = [folder / name for name in (NAME, "gray.jpg", "small.png", "broken.jpg")]
     for file, shape in zip(files, ((60, 40, 3), (30, 50), (32, 12, 3)), strict=False):

@@ -49,7 +49,6 @@ def joint_attention(maps: np.ndarray) -> np.ndarray:
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
-    """`(grid_h, grid_w, dim)` to the cosine of every pair."""
     flat = vectors.reshape(-1, vectors.shape[-1]).astype("float64")
     unit = flat / np.linalg.norm(flat, axis=1, keepdims=True)
     return (unit @ unit.T).reshape(2 * vectors.shape[:2])
@@ -193,8 +192,6 @@ def around(model: Any, *before: Any, shape: Any = None) -> keras.Model:
 
 
 class Subclass(keras.Model):
-    """As many people write their models."""
-
     def __init__(self, vit: keras.Model) -> None:
         super().__init__()
         self.scale, self.vit, self.head = layers.Rescaling(0.5), vit, layers.Dense(2)

@@ -33,8 +33,6 @@ def nested(vit: Any) -> keras.Model:
 
 
 class Moved(Observer):
-    """Adds an array to the attention of one block."""
-
     def __init__(self, block: int, added: np.ndarray) -> None:
         self.block, self.added, self.calls = block, added, 0
 

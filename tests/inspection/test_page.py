@@ -168,7 +168,6 @@ def page(browser: Any, written: Path) -> Iterator[Any]:
 
 
 def overlay(page: Any, index: int = 0) -> np.ndarray:
-    """The pixels of a canvas, `(grid_h, grid_w, 4)`."""
     data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
     of_canvas = f"c => [c.height, c.width, ...{data}]"
     pixels = page.eval_on_selector(f"#overlay-{index}", of_canvas)

@@ -21,7 +21,6 @@ SCENES = tasks.Segmentation(("sky", "tree", "sea"))
 
 
 def heads_of(kind: str = "token") -> dict[str, Any]:
-    """Three models of one encoder, and where it has blocks a fourth, with a DPT head."""
     first = bank.fresh_kind(kind)
     first.eval_transform = "stretch"
     models = {"kinds": first, "labels": first.with_classifier(task=tasks.Multilabel(("x", "y")))}

@@ -138,7 +138,6 @@ def test_maps_without_a_task(tmp_path: Path) -> None:
 @pytest.mark.every_backend
 @pytest.mark.parametrize("masked", [False, True])
 def test_answers_are_the_scores_of_the_paper(masked: bool, tmp_path: Path) -> None:
-    """Normalized over the classes; also of a saved file and in half precision."""
     model = awake({**EOMT, "masked": masked}, task=TASK)
     names = ["mask_logits", "class_logits"]
     parts = model.feature_model(names)(bank.pixels(2, 20, 12, 3))

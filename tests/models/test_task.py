@@ -152,7 +152,6 @@ def build(**options: Any) -> Any:
 
 
 def views_by_hand(images: np.ndarray, views: str) -> list[np.ndarray]:
-    """Channels last. Corners of 28 x 21 of 32 x 24 pixels, enlarged again."""
     seen = [images]
     for top, left in ((0, 0), (0, 3), (4, 0), (4, 3)) if views == "crops" else ():
         corner = images[:, top : top + 28, left : left + 21]

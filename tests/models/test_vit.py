@@ -357,7 +357,6 @@ def values_of(model: ImageModel, tensors: list[Any]) -> list[Any]:
 
 
 def rest_of(model: ImageModel, name: str, feature: Any) -> tuple[keras.Model, list[Any]]:
-    """The model from a feature to the logits, and the values of what else it reads."""
     beside = [n for n in model.feature_names if n == "patches" or n.endswith("_token_index")]
     tensors = [model.feature_model(n).output for n in beside if n != name]
     for others in ([], *([t] for t in tensors), tensors):

@@ -29,7 +29,6 @@ RELEASED = [("relu", RelativeDepth()), ("sigmoid", Depth(form="depth"))]
 
 
 def depth_folders(folder: Path, count: int = 6, size: tuple[int, int] = SIZE) -> Path:
-    """Photographs, brighter where farther, and maps of 1 to 5 m with holes, in three formats."""
     rng = np.random.default_rng(0)
     for kind in ("photos", "maps"):
         (folder / kind).mkdir(parents=True)
@@ -54,7 +53,6 @@ def maps(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def silog_in_torch(x: Any, y: Any, balance: float) -> Any:
-    """Depth Anything V2's loss of a batch of one."""
     valid = y > 0
     d = y[valid].log() - x[valid]
     return ((d**2).mean() - balance * d.mean() ** 2).sqrt()

@@ -100,7 +100,6 @@ ONE_PER_LOSS = ("binary, soft", "asymmetric, smooth", "zlpr, hard", "cumulative"
 
 
 def value_and_gradient(function: Callable[[Any], Any], x: np.ndarray) -> tuple:
-    """A scalar function of a tensor, and its gradient."""
     tensor = keras.ops.convert_to_tensor(x)
     if keras.backend.backend() == "jax":
         import jax
@@ -194,7 +193,6 @@ CLASSES, POINTS = 4, 24
 
 
 def points(shape: Any) -> np.ndarray:
-    """The same uniform numbers for a shape, whoever asks."""
     shape = tuple(map(int, shape))
     return np.random.default_rng(shape).uniform(size=shape).astype("float32")
 
@@ -314,7 +312,6 @@ def test_weights_are_those_of_the_paper_and_of_scikit_learn() -> None:
 
 
 def by_hand(kind: str, loss: str, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """Value and gradient, in NumPy: the mean of `w_i CE(y_i, x_i + log p)`."""
     x = NORMAL.astype(np.float64) + (np.log(COUNTS / COUNTS.sum()) if kind == "logits" else 0)
     weights = labels @ class_weights(COUNTS) if kind == "weights" else np.ones(6)
     p = softmax(x, axis=1) if loss == "softmax" else expit(x)

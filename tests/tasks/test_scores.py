@@ -101,7 +101,6 @@ def test_labels_and_their_thresholds() -> None:
 
 
 def sure(count: int, seed: int, low: float = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Three labels with probabilities near 0 and 1, also where they are wrong; one may be low."""
     targets = rng(seed).random((count, 3)) < [0.5, 0.3, 0.4]
     noise = 3 * rng(seed + 1000).standard_t(2, (count, 3))
     return targets, sigmoid(6 * targets - 3 + noise - [0, low, 0]).astype("float32")

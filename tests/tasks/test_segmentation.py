@@ -36,7 +36,6 @@ load = partial(data.load, reader="grain")
 
 
 def scenes(folder: Path, count: int = 12, size: tuple[int, int] = (40, 48)) -> Path:
-    """Photographs with a bright square and a dark stripe, and their masks beside."""
     rng = np.random.default_rng(0)
     for i in range(count):
         height, width = size

@@ -152,13 +152,11 @@ def test_a_zero_head_with_the_initial_bias_predicts_the_mean(task: Task) -> None
 
 
 def labels(seed: int = 0) -> np.ndarray:
-    """Labels that come together: an example has few or many."""
     rng = np.random.default_rng(seed)
     return (rng.random((EXAMPLES, 12)) < RATES * rng.uniform(0, 2, (EXAMPLES, 1))).astype(int)
 
 
 def worst(rows: np.ndarray, mask: np.ndarray, fraction: float) -> float:
-    """By how many examples the label that is farthest off is off."""
     return float(np.abs(rows[mask].sum(axis=0) - fraction * rows.sum(axis=0)).max())
 
 

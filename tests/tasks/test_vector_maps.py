@@ -63,7 +63,6 @@ class NormalSplit(DepthSplit):
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new task is a row of two tables."""
     monkeypatch.setitem(tasks.TASKS, "normals", Normals)
     monkeypatch.setattr(loading, "MAPS", (NormalSplit, *loading.MAPS))
 

@@ -34,7 +34,6 @@ def saved(folder: Path, layout: str = "google", **changes: Any) -> Path:
 
 
 def stripped(file: Path) -> Path:
-    """The safetensors file as another program writes it, without the notes and the sum of ours."""
     from safetensors.numpy import load_file, save_file
 
     save_file(load_file(file), file)
@@ -47,7 +46,6 @@ def assert_same_weights(model: keras.Model, expected: keras.Model) -> None:
 
 
 def their_vit(**changes: Any) -> Any:
-    """A small `ViTForImageClassification` of transformers, or skips."""
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(**{**THEIR_SIZES, **changes})
     return transformers.ViTForImageClassification(config).eval()
@@ -69,7 +67,6 @@ def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.nda
 
 
 def flips(whole: bytes, places: Any, random: np.random.Generator) -> Iterator[bytes]:
-    """The bytes with one bit flipped, at each of some places."""
     for place in places:
         flipped = bytearray(whole)
         flipped[place] ^= 1 << random.integers(8)

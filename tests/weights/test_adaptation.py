@@ -22,7 +22,6 @@ IMAGES = pixels(2, 32, 32, 3)
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Weights of the small model: patches of 8, 32 x 32 x 3 pixels, 5 classes, class token."""
     return saved(tmp_path)
 
 

@@ -166,7 +166,6 @@ def test_searches(searched: str, column: str, expected: set[Any]) -> None:
 
 @pytest.fixture
 def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
-    """A file in place of a released one: a small model at a file:// address, an empty cache."""
     (tmp_path / "bucket").mkdir()
     url = saved(tmp_path / "bucket").as_uri()
     row = Weights("tiny_in1k", "ViT-Ti/8", url, "google", 32, 5)
@@ -207,7 +206,6 @@ def test_a_file_that_is_damaged_or_deleted(row: Weights) -> None:
 
 @pytest.fixture
 def host(row: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Headers of a host of the same file, like Hugging Face's or Google's: these have its sum."""
     content = source_of(row).read_bytes()
     published: dict[str, str] = {}
 
@@ -283,7 +281,6 @@ SECOND, THIRD = (f"model-0000{i}-of-00003.safetensors" for i in (2, 3))
 
 
 def cut(folder: Path, state: dict[str, Any], save: Callable[[Any, Path], Any], kind: str) -> Path:
-    """The tensors in three files and their index, as transformers names them."""
     folder.mkdir(exist_ok=True)
     stem, suffix = kind.removesuffix(".index.json").split(".")
     weight_map = {}
@@ -427,7 +424,6 @@ CONFIG = {
 
 
 def add_file(repository: Path, name: str, content: bytes, commit: str = COMMIT) -> Path:
-    """A file as `hf download` leaves it: large ones are called by their SHA-256."""
     git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     is_large = name.endswith(".safetensors")
     blob = repository / "blobs" / (hashlib.sha256(content).hexdigest() if is_large else git)
@@ -440,7 +436,6 @@ def add_file(repository: Path, name: str, content: bytes, commit: str = COMMIT) 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache in the user's home with one repository."""
     monkeypatch.setenv("HOME", str(tmp_path))
     repository = tmp_path / ".cache" / "huggingface" / "hub" / REPOSITORY
     whole = stripped(saved(tmp_path, "huggingface", activation="relu"))

@@ -53,7 +53,6 @@ def model_with(transform: dict[str, Any], **changes: Any) -> Any:
 
 @pytest.fixture
 def photograph(tmp_path: Path) -> Path:
-    """An image of fine waves, which every other way to resize it changes, not a square."""
     rows, columns = np.mgrid[0:67, 0:90]
     pairs = ((90, 3), (210, 2.6), (55, 4))
     waves = [127 + 120 * np.sin(rows * columns / a + columns / b) for a, b in pairs]

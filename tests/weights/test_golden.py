@@ -303,7 +303,6 @@ def test_outputs(name: str, tmp_path: Path) -> None:
 
 
 def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarray:
-    """Of a file without a position for the class token, or with one for each register."""
     first, others = np.split(gradients["pos_embed"], [1], axis=1)
     fewer = count < 1 + others.shape[1]
     return others if fewer else np.concatenate([first, gradients["reg_token"], others], axis=1)
@@ -369,7 +368,6 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
 
 
 def bare(name: str) -> str:
-    """Without the prefix that a model has inside one with a head."""
     return re.sub(
         r"^(vit|deit|beit|dinov2|dinov2_with_registers|vision_model|backbone|dpt)\.", "", name
     )

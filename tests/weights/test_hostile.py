@@ -41,7 +41,6 @@ def model() -> keras.Model:
 
 @pytest.fixture
 def check(model: keras.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Checks that reading raises at once, in one line, changes nothing and allocates little."""
     before = canonical_values(model)
     monkeypatch.chdir(tmp_path)
 
@@ -209,7 +208,6 @@ def noted(file: Path, notes: Any) -> Path:
 
 
 def claiming(positions: str, side: int) -> Write:
-    """A file with notes of positions and pixels that none of its tensors stands for."""
     notes = {"arguments": {"position_embedding": positions}, "image_size": [side, side]}
     return lambda folder: noted(saved(folder), notes)
 
@@ -259,7 +257,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewritten(old: Path, file: Path, config=None, weights=None, method=0, **entries: Any) -> Path:
-    """A `.keras` file with options of its configuration, its head, or whole entries changed."""
     with zipfile.ZipFile(old) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     if config:

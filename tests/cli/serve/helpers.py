@@ -23,7 +23,6 @@ NAMES = ('<b>"rose"</b>\x1b[31m', "tulip\udcff", "daisy")
 
 
 def tiny_model(seed: int = 0, **options: Any) -> Any:
-    """A classifier of 32 x 24 pixels whose probabilities differ clearly between images."""
     task = Classification(NAMES)
     model = bank.tiny(task=task, num_classes=3, depth=2, input_shape=(32, 24, 3), **options)
     bank.fill(model, seed, 0.3)
@@ -71,7 +70,6 @@ def form(files: dict[str, bytes], field: str = "image") -> tuple[bytes, dict[str
 
 
 def save(model: Any, path: Path) -> Path:
-    """Replaces the file at once, as the package's own writers do."""
     with atomic_write(path) as temporary:
         model.save(temporary)
     return path
@@ -151,7 +149,6 @@ server.serve(options, report)
 
 
 def port_of(process: processes.WarmProcess) -> int:
-    """The port of a server, when it has printed its address."""
     eventually(lambda: "http://" in process.output() or process.poll() is not None, 120)
     address = re.search(r"http://[^ ]*:(\d+) ", process.output())
     assert address, process.output()

@@ -258,7 +258,6 @@ class Client(threading.Thread):
 
 
 def alive_in(session: int) -> list[str]:
-    """A server and what it started, as far as they live."""
     stats = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
