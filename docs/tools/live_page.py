@@ -11,9 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from docutils import nodes
 from PIL import Image
-from sphinx.transforms import SphinxTransform
 
 from keras_vit import data
 from keras_vit.exporting.page_engine import SUMS, engine_folder
@@ -70,15 +68,13 @@ def shown(site: Path) -> str:
     )
 
 
-class LivePage(SphinxTransform):
+def _show(app: Any, document: Any) -> None:
     """Shows the page where a Markdown page has `<!-- live page -->`."""
+    from docutils import nodes  # which tests do not have
 
-    default_priority = 10
-
-    def apply(self, **_: Any) -> None:
-        for raw in list(self.document.findall(nodes.raw)):
-            if raw.astext().strip() == MARK:
-                raw.replace_self(nodes.raw("", shown(Path(self.app.outdir)), format="html"))
+    for raw in list(document.findall(nodes.raw)):
+        if raw.astext().strip() == MARK:
+            raw.replace_self(nodes.raw("", shown(Path(app.outdir)), format="html"))
 
 
 def _write(app: Any) -> None:
@@ -93,5 +89,5 @@ def setup(app: Any) -> dict[str, bool]:
     """Writes the page before Sphinx reads `docs/page.md`, which it reads at every build."""
     app.connect("builder-inited", _write)
     app.connect("env-get-outdated", lambda *_: ["page"])
-    app.add_transform(LivePage)
+    app.connect("doctree-read", _show)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
