@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.ops import gelu_kernel
+from keras_vit.ops import gelu_kernel, writes_in_place
 
 
 def gelu(x: Any, in_place: bool = False) -> Any:
@@ -51,11 +51,11 @@ def activation_function(name: str) -> Callable[[Any], Any]:
     return OWN_ACTIVATIONS.get(name) or keras.activations.get(name)
 
 
-def dense_activation(name: str) -> Callable[[Any], Any]:
-    """Return an activation for a dense layer, whose outputs are nobody else's."""
+def dense_activation(name: str) -> Callable[[Any], Any] | None:
+    """Return an activation that writes over a dense layer's own outputs; None where none does."""
     function: Any = activation_function(name)
 
     def activate(x: Any) -> Any:
         return function(x, in_place=True)
 
-    return activate if function in (gelu, gelu_tanh) else function
+    return activate if writes_in_place() and function in (gelu, gelu_tanh) else None

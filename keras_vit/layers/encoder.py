@@ -9,7 +9,7 @@ import keras
 from keras_vit._base.errors import check_above_zero, check_finite, check_positive, check_rate
 from keras_vit.layers._dense import Dense
 from keras_vit.layers._dropout import Dropout
-from keras_vit.layers.activations import dense_activation, swiglu
+from keras_vit.layers.activations import activation_function, dense_activation
 from keras_vit.layers.attention import AttentionConfig, MultiHeadSelfAttention
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.configured import ConfiguredLayer, Shape
@@ -93,7 +93,7 @@ class MLP(CompositeLayer):
         check_rate(dropout=dropout)
         self.mlp_dim = mlp_dim
         self.activation = activation
-        self.activation_function = dense_activation(activation)
+        self.activation_function = activation_function(activation)
         self.dropout = dropout
         self.norm_epsilon = norm_epsilon
 
@@ -104,11 +104,10 @@ class MLP(CompositeLayer):
             kernel_initializer=self.kernel_initializer,
             bias_initializer=self.bias_initializer,
         )
-        activate = recompute_derivative(self.activation_function)
-        if self.activation == "swiglu":
-            self.dense_0 = dense(2 * self.mlp_dim, name="dense_0")
-        else:
-            self.dense_0 = dense(self.mlp_dim, activation=activate, name="dense_0")
+        gated = 2 if self.activation == "swiglu" else 1
+        inside = dense_activation(self.activation)
+        self.is_activated = inside is not None
+        self.dense_0 = dense(gated * self.mlp_dim, activation=inside, name="dense_0")
         self.dense_1 = dense(tokens_shape[-1], name="dense_1")
         self.dropout_0 = self.sublayer(Dropout, self.dropout, name="dropout_0")
         self.dropout_1 = self.sublayer(Dropout, self.dropout, name="dropout_1")
@@ -122,8 +121,8 @@ class MLP(CompositeLayer):
 
     def call(self, tokens: Any, training: bool | None = None) -> Any:
         hidden = self.dense_0(tokens, training=training)
-        if self.activation == "swiglu":
-            hidden = recompute_derivative(swiglu)(hidden)
+        if not self.is_activated:
+            hidden = recompute_derivative(self.activation_function)(hidden)
         hidden = self.dropout_0(hidden, training=training)
         if self.norm is not None:
             hidden = self.norm(hidden)

@@ -26,6 +26,7 @@ from keras_vit.ops.kernels import (
     multiply_add,
     multiply_in_float32,
     recompute_derivative,
+    writes_in_place,
 )
 from keras_vit.ops.platform import compiles_per_shape, is_tensorflow, process_on
 from keras_vit.ops.processes import (
@@ -102,4 +103,5 @@ __all__ = [
     "wait_for_processes",
     "whole_values",
     "without_gradient",
+    "writes_in_place",
 ]

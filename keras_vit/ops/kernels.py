@@ -95,9 +95,15 @@ def recompute_derivative(function: Callable[[Any], Any]) -> Callable[[Any], Any]
         _, derivative = jax.vjp(function, x.astype("float32"))
         return (derivative(gradient.astype("float32"))[0].astype(x.dtype),)
 
-    recomputing = jax.custom_vjp(function)
+    # A function of one argument: JAX would hand `forward` what others have by default, too.
+    recomputing = jax.custom_vjp(lambda x: function(x))
     recomputing.defvjp(lambda x: (function(x), x), backward)
     return recomputing
+
+
+def writes_in_place() -> bool:
+    """Return whether `gelu_kernel(in_place=True)` can write over what it is given."""
+    return keras.backend.backend() == "torch"
 
 
 def gelu_kernel(x: Any, approximate: bool, in_place: bool = False) -> Any:
