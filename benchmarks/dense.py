@@ -1,16 +1,20 @@
-"""Masks: heads of a ViT beside a pixel classifier on its features and a U-Net, at equal time.
+"""Masks and depth: heads of a ViT beside scikit-learn on its features and a U-Net, at equal time.
 
     python -m benchmarks dense --weights FILE --sets nuclei --nuclei FOLDER [--seconds 60]
 
 Sets: "digits" on photographs (examples/digits_on_photographs.py: exact masks of 11 classes);
 "brain", with `--brain`, slices of nilearn's MNI template (its folder `datasets/data`: gray and
-white matter of one brain, the lower slices to train on, the upper ones to test on); "nuclei", with
-`--nuclei`, stardist's pair `img2d.tif` and `mask2d.tif` (its folder `data/images`: three quarters
-to train on, the rest to test on). Each contestant trains for as many seconds of the processor, all
-cores together, except scikit-learn's logistic regression on the patch features, enlarged to pixels,
-which takes what it takes. The U-Net begins at random and has about as many weights as ViT-Ti/16.
-Prints the mean IoU on the test images, the mean over seeds and its standard error. What is finished
-lies in --out, and is not computed again.
+white matter of one brain, the lower slices to train on, the upper ones to test on); "subject", with
+`--subject` as well, brain or not on all of these slices, to test on those of another subject and
+scanner (MRIcron's templates `ch2.nii.gz` and `ch2bet.nii.gz`); "nuclei", with `--nuclei`,
+stardist's pair `img2d.tif` and `mask2d.tif` (its folder `data/images`: three quarters to train on,
+the rest to test on); "motorcycle", with `--motorcycle`, scikit-image's photograph with disparities
+(its folder `data`): depth, the left 60 % to train on, the right 30 % to test on. Each contestant
+trains for as many seconds of the processor, all cores together, except scikit-learn's logistic
+regression on the patch features, enlarged to pixels, or ridge regression of depth, which takes what
+it takes. The U-Net begins at random and has about as many weights as ViT-Ti/16. Prints the scores
+on the test images, the mean over seeds and its standard error. What is finished lies in --out, and
+is not computed again.
 """
 
 import argparse
@@ -37,11 +41,12 @@ from keras_vit._base.files import write_text
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.markdown import table
-from keras_vit.tasks import Segmentation
+from keras_vit.tasks import Depth, Segmentation
 
-LOGISTIC, UNET = "logistic regression", "U-Net from scratch"
+SKLEARN, UNET = "scikit-learn", "U-Net from scratch"
 HEADS = {"linear": "linear_pixels", "dpt": "dpt_pixels", "eomt": "eomt_pixels"}
-CONTESTANTS = (LOGISTIC, *HEADS, UNET)
+CONTESTANTS = (SKLEARN, *HEADS, UNET)
+SCORES = {"segmentation": ("mean_iou", "pixel_accuracy"), "depth": ("delta1", "abs_rel", "rmse")}
 WIDTH, PEAK, BATCH = 28, 1e-3, 8  # of the U-Net: 6 million weights
 PIXELS = 20_000  # that the logistic regression is fitted to
 TIMED, FIRST = 20, 5  # steps that are timed, to tell the time of one; the first compile
@@ -53,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks dense", description=__doc__)
     parser.add_argument("--weights", required=True, help="of ViT-Ti/16: a file, or MODEL:TAG")
     parser.add_argument("--sets", nargs="+", default=["digits"], choices=SETS, help="of these")
-    parser.add_argument("--brain", type=Path, help="folder of nilearn's mni_icbm152_*.nii.gz")
-    parser.add_argument("--nuclei", type=Path, help="folder of stardist's img2d.tif")
+    for name, help in FOLDERS.items():
+        parser.add_argument(f"--{name}", type=Path, help=f"folder of {help}")
     parser.add_argument("--seconds", type=float, default=60, help="of the processor")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -62,25 +67,28 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/dense"))
     options = parser.parse_args(arguments)
-    folders = {"digits": None, "brain": options.brain, "nuclei": options.nuclei}
+    folders = {name: getattr(options, name) for name in FOLDERS}
     for name in options.sets:
-        if name != "digits" and folders[name] is None:
-            parser.error(f"--sets {name} needs --{name} FOLDER")
-    lines = []
+        for folder in NEEDS[name]:
+            if folders[folder] is None:
+                parser.error(f"--sets {name} needs --{folder} FOLDER")
     for name in options.sets:
+        lines = []
         for contestant in options.contestants:
+            if contestant == "eomt" and name == "motorcycle":
+                continue  # queries are masks with a class
             rows = []
             for seed in range(options.seeds):
                 words = f"{name}-{contestant}-{options.seconds:g}-{seed}".replace(" ", "_")
                 file = options.out / f"{words}.json"
                 if not file.is_file():
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    splits = SETS[name](folders[name], seed)
+                    splits = SETS[name](seed, *(folders[folder] for folder in NEEDS[name]))
                     write_text(file, json.dumps(run(options, contestant, splits, seed)))
                 rows.append(json.loads(file.read_text("utf-8")))
                 print(f"{name}, {contestant}, seed {seed}: {rows[-1]}", flush=True)
-            lines.append((name, contestant, *cells_of(rows)))
-    print(table(("images", "", "mean IoU", "pixel accuracy", "steps"), lines, "llrrr"))
+            lines.append((contestant, *cells_of(rows)))
+        print(table((name, *list(rows[0])), lines, "l" + "r" * len(rows[0])))
     return 0
 
 
@@ -88,14 +96,14 @@ def run(options: argparse.Namespace, contestant: str, splits: Set, seed: int) ->
     """Train once; return the scores on the test images, and the steps."""
     train, test = splits
     keras.utils.set_random_seed(seed)
-    if contestant == LOGISTIC:
-        answers, steps = logistic(options, train, test, seed), 0
+    if contestant == SKLEARN:
+        answers, steps = pixel_by_pixel(options, train, test, seed), 0
     elif contestant == UNET:
         answers, steps = unet(options.seconds, train, test, seed)
     else:
         answers, steps = head(options, contestant, train, test, seed)
     scores = train.task.scores(test.labels(), answers, resamples=2)
-    names = ("mean_iou", "pixel_accuracy")
+    names = SCORES[train.task.kind]
     return {name: scores[name].value for name in names} | {"steps": steps}
 
 
@@ -137,18 +145,18 @@ def classifier(options: argparse.Namespace, train: ArraySplit, **arguments: Any)
     return keras_vit.load(options.weights, task=train.task, input_shape=shape, **arguments)
 
 
-def logistic(
+def pixel_by_pixel(
     options: argparse.Namespace, train: ArraySplit, test: ArraySplit, seed: int
 ) -> np.ndarray:
-    """Fit scikit-learn's logistic regression to pixels; return the probabilities of others."""
-    from sklearn.linear_model import LogisticRegression
+    """Fit scikit-learn's logistic regression, or ridge of log depths, to pixels; answer others."""
+    from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     model = classifier(options, train, map_head="linear")
     tokens = model.feature_model("encoder_norm")
     rows, columns = (side // patch for side, patch in zip(model.image_size, (16, 16), strict=True))
-    random, size = np.random.default_rng(seed), model.image_size
+    random, size, depth = np.random.default_rng(seed), model.image_size, is_depth(train)
 
     def pixels(image: np.ndarray) -> np.ndarray:
         patches = ops.convert_to_numpy(tokens.predict(image[None], verbose=0))[:, 1:]
@@ -156,16 +164,21 @@ def logistic(
         return ops.convert_to_numpy(ops.image.resize(grid, size)).reshape(-1, grid.shape[-1])
 
     x, y, each = [], [], PIXELS // len(train)
-    for image, mask in zip(*train.as_arrays(), strict=True):
-        places = random.choice(mask.size, each, replace=False)
+    for image, labels in zip(*train.as_arrays(), strict=True):
+        known = np.flatnonzero(labels > 0) if depth else np.arange(labels.size)
+        places = random.choice(known, min(each, known.size), replace=False)
         x.append(pixels(image)[places])
-        y.append(mask.ravel()[places])
-    fitted = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    fitted.fit(np.concatenate(x), np.concatenate(y))
+        y.append(labels.ravel()[places])
+    targets = np.concatenate(y)
+    estimator = Ridge() if depth else LogisticRegression(max_iter=500)
+    fitted = make_pipeline(StandardScaler(), estimator)
+    fitted.fit(np.concatenate(x), np.log(targets) if depth else targets)
     answers = np.zeros((len(test), *size, train.task.size), "float32")
     for answer, image in zip(answers, pixels_of(test), strict=True):
-        found = fitted.predict_proba(pixels(image)).reshape(*size, -1)
-        answer[..., fitted.classes_] = found
+        if depth:
+            answer[..., 0] = np.exp(fitted.predict(pixels(image))).reshape(size)
+        else:
+            answer[..., fitted.classes_] = fitted.predict_proba(pixels(image)).reshape(*size, -1)
     return answers
 
 
@@ -208,21 +221,30 @@ def unet_model(train: ArraySplit) -> keras.Model:
     for (_, width), skip in zip(pairwise(widths[::-1]), skipped[::-1], strict=True):
         x = layers.Conv2DTranspose(width, 2, strides=2)(x)
         x = stage(layers.Concatenate()([skip, x]), width)
-    return keras.Model(inputs, layers.Conv2D(train.task.size, 1, dtype="float32")(x))
+    head = layers.Conv2D(train.task.size, 1, dtype="float32")
+    model = keras.Model(inputs, head(x))
+    if is_depth(train):  # as heads begin
+        head.bias.assign(train.task.initial_bias(train.labels()))
+    return model
 
 
-def digits(folder: None, seed: int) -> Set:
+def digits(seed: int) -> Set:
     """96 photographs with digits to train on, others for each seed, and 48 to test on."""
     names = ("background", *map(str, range(10)))
     parts = [[draw(rng) for _ in range(n)] for rng, n in ((rng_of(1 + seed), 96), (rng_of(0), 48))]
     return pair(names, *(tuple(map(np.stack, zip(*part, strict=True))) for part in parts))
 
 
-def brain(folder: Path, seed: int) -> Set:
-    """Every second axial slice: the lower 60 % to train on, a gap, the upper 30 % to test on."""
+def template(folder: Path) -> list[np.ndarray]:
+    """Return every second axial slice of a brain, of its gray matter and of its white matter."""
     volumes = [volume(folder / f"mni_icbm152_{n}_tal_nlin_sym_09a_converted.nii.gz") for n in
                ("t1", "gm", "wm")]  # fmt: skip
-    t1, gray, white = (np.transpose(v, (2, 1, 0))[::2, 4:228, 2:194] for v in volumes)
+    return [np.transpose(v, (2, 1, 0))[::2, 4:228, 2:194] for v in volumes]
+
+
+def brain(seed: int, folder: Path) -> Set:
+    """The lower 60 % of the slices to train on, a gap, the upper 30 % to test on."""
+    t1, gray, white = template(folder)
     other = 255 - np.minimum(gray.astype(int) + white, 255)
     masks = np.argmax([other, gray, white], axis=0).astype(np.uint8)
     tissue = np.flatnonzero((masks > 0).mean(axis=(1, 2)) > 0.02)
@@ -240,7 +262,47 @@ def volume(file: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape, order="F")
 
 
-def nuclei(folder: Path, seed: int) -> Set:
+def subject(seed: int, folder: Path, other: Path) -> Set:
+    """All slices of the template to train on, every fourth one of another subject to test on.
+
+    What is brain is filled, of the template from its gray and white matter: the other subject's
+    mask, drawn by MRIcron's tool, has the liquid between them, too.
+    """
+    from scipy.ndimage import binary_closing, binary_fill_holes
+
+    t1, gray, white = template(folder)
+    tissue = gray.astype(int) + white > 127
+    filled = np.stack([binary_fill_holes(binary_closing(one, iterations=3)) for one in tissue])
+    images, bet = (volume(other / f"{name}.nii.gz") for name in ("ch2", "ch2bet"))
+    images, bet = (
+        np.pad(np.transpose(v, (2, 1, 0))[::4], ((0, 0), (3, 4), (5, 6))) for v in (images, bet)
+    )
+    parts = []
+    for pixels, masks in ((t1, filled), (images, bet > 0)):
+        some = np.flatnonzero(masks.mean(axis=(1, 2)) > 0.02)
+        some = rng_of(seed).permutation(some)
+        parts.append((np.repeat(pixels[some, ..., None], 3, axis=-1), masks[some].astype(np.uint8)))
+    return pair(("other", "brain"), *parts)
+
+
+def motorcycle(seed: int, folder: Path) -> Set:
+    """Depth, 100 over the disparity, in parts of 160 x 160 pixels, of which those to test on share
+    no pixel with the others."""
+    image = np.asarray(Image.open(folder / "motorcycle_left.png"))[..., :3]
+    with np.load(folder / "motorcycle_disp.npz", allow_pickle=False) as file:
+        disparity = file["arr_0"]
+    depth = np.where(np.isfinite(disparity) & (disparity > 0), 100 / disparity, 0)
+    lines = np.linspace(0, 500 - 160, 8).astype(int)
+    places = [[(y, x) for y in lines for x in np.linspace(*ends, 6).astype(int)]
+              for ends in ((0, 444 - 160), (519, 741 - 160))]  # fmt: skip
+    parts = []
+    for some in (rng_of(seed).permutation(places[0]), places[1]):
+        cut = [np.s_[y : y + 160, x : x + 160] for y, x in some]
+        parts.append((np.stack([image[c] for c in cut]), np.stack([depth[c] for c in cut])))
+    return pair(Depth().fitted(parts[0][1]), *parts)
+
+
+def nuclei(seed: int, folder: Path) -> Set:
     """The left three quarters of one image in 12 parts to train on, the right one in 4 to test."""
     image, mask = (np.asarray(Image.open(folder / n)) for n in ("img2d.tif", "mask2d.tif"))
     image = np.repeat(image.clip(0, 255).astype(np.uint8)[..., None], 3, axis=-1)
@@ -251,12 +313,17 @@ def nuclei(folder: Path, seed: int) -> Set:
     return pair(("background", "nucleus"), (images[order], masks[order]), (images[12:], masks[12:]))
 
 
-def pair(names: Sequence[str], *parts: Any) -> Set:
+def pair(names: Sequence[str] | Depth, *parts: Any) -> Set:
+    task = names if isinstance(names, Depth) else Segmentation(tuple(names))
     train, test = (
-        ArraySplit(name, Segmentation(tuple(names)), *part, augment="maps")
-        for name, part in zip(("train", "test"), parts, strict=True)
+        ArraySplit(name, task, images, labels, augment="maps")
+        for name, (images, labels) in zip(("train", "test"), parts, strict=True)
     )
     return train, test
+
+
+def is_depth(split: ArraySplit) -> bool:
+    return split.task.kind == "depth"
 
 
 def pixels_of(split: ArraySplit) -> np.ndarray:
@@ -267,13 +334,23 @@ def rng_of(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-SETS: dict[str, Any] = {"digits": digits, "brain": brain, "nuclei": nuclei}
+SETS: dict[str, Any] = {
+    "digits": digits, "brain": brain, "subject": subject, "nuclei": nuclei, "motorcycle": motorcycle
+}  # fmt: skip
+FOLDERS = {
+    "brain": "nilearn's mni_icbm152_*.nii.gz",
+    "subject": "MRIcron's ch2.nii.gz and ch2bet.nii.gz",
+    "nuclei": "stardist's img2d.tif",
+    "motorcycle": "scikit-image's motorcycle_left.png",
+}
+NEEDS = {"digits": (), "subject": ("brain", "subject")}
+NEEDS |= {name: (name,) for name in FOLDERS if name not in NEEDS}
 
 
 def cells_of(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     """Return the mean of each score with its standard error, and the mean of the steps."""
     cells = []
-    for name in ("mean_iou", "pixel_accuracy"):
+    for name in list(rows[0])[:-1]:
         values = [row[name] for row in rows]
         error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
         cells.append(f"{statistics.fmean(values):.3f} ± {error:.3f}")

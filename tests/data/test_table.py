@@ -424,6 +424,7 @@ def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
     for header, row in (
         ("sep=;\r\nfile;label\r\n", "{};{}\r\n"),
         ('"file", "label"\n', '"{}", "{}"\n'),
+        ("# of a tool\r\n# of 2026\r\nfile;label\r\n", "{};{}\r\n"),
     ):
         rows = "".join(row.format(*pair) for pair in zip(FILES, DOGS, strict=True))
         path.write_text(header + rows)

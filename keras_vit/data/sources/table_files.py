@@ -107,6 +107,9 @@ def read_table(path: Path) -> Table:
 
 def _read_separated(path: Path, suffix: str) -> Table:
     text = read_text(path, "the table")
+    # Of one cell, above the names, of which a table of labels has two: what a tool says of itself.
+    if comments := re.match(r"(#[^,;\t\n]*\n)+", text):
+        text = "\n" * comments[0].count("\n") + text[comments.end() :]
     # Names of columns may have commas, in quotes or not; the cells below them rarely have as many.
     bare = (re.sub(r'"[^"]*"', "", line) for line in text.split("\n", 9)[:9] if line.strip())
     first = list(islice(bare, 2))
