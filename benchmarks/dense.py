@@ -5,16 +5,16 @@
 Sets: "digits" on photographs (examples/digits_on_photographs.py: exact masks of 11 classes);
 "brain", with `--brain`, slices of nilearn's MNI template (its folder `datasets/data`: gray and
 white matter of one brain, the lower slices to train on, the upper ones to test on); "subject", with
-`--subject` as well, brain or not on all of these slices, to test on those of another subject and
-scanner (MRIcron's templates `ch2.nii.gz` and `ch2bet.nii.gz`); "nuclei", with `--nuclei`,
-stardist's pair `img2d.tif` and `mask2d.tif` (its folder `data/images`: three quarters to train on,
-the rest to test on); "motorcycle", with `--motorcycle`, scikit-image's photograph with disparities
-(its folder `data`): depth, the left 60 % to train on, the right 30 % to test on. Each contestant
-trains for as many seconds of the processor, all cores together, except scikit-learn's logistic
-regression on the patch features, enlarged to pixels, or ridge regression of depth, which takes what
-it takes. The U-Net begins at random and has about as many weights as ViT-Ti/16. Prints the scores
-on the test images, the mean over seeds and its standard error. What is finished lies in --out, and
-is not computed again.
+`--subject` as well, all of these slices to train on, those of another subject and scanner to test
+on (MRIcron's template `ch2bet.nii.gz`, whose tissues are a mixture of three normal distributions of
+its intensities); "nuclei", with `--nuclei`, stardist's pair `img2d.tif` and `mask2d.tif` (its
+folder `data/images`: three quarters to train on, the rest to test on); "motorcycle", with
+`--motorcycle`, scikit-image's photograph with disparities (its folder `data`): depth, the left 60 %
+to train on, the right 30 % to test on. Each contestant trains for as many seconds of the processor,
+all cores together, except scikit-learn's logistic regression on the patch features, enlarged to
+pixels, or ridge regression of depth, which takes what it takes. The U-Net begins at random and has
+about as many weights as ViT-Ti/16. Prints the scores on the test images, the mean over seeds and
+its standard error. What is finished lies in --out, and is not computed again.
 """
 
 import argparse
@@ -49,6 +49,7 @@ CONTESTANTS = (SKLEARN, *HEADS, UNET)
 SCORES = {"segmentation": ("mean_iou", "pixel_accuracy"), "depth": ("delta1", "abs_rel", "rmse")}
 WIDTH, PEAK, BATCH = 28, 1e-3, 8  # of the U-Net: 6 million weights
 PIXELS = 20_000  # that the logistic regression is fitted to
+TISSUES = ("other", "gray matter", "white matter")
 TIMED, FIRST = 20, 5  # steps that are timed, to tell the time of one; the first compile
 
 Set = tuple[ArraySplit, ArraySplit]
@@ -235,23 +236,25 @@ def digits(seed: int) -> Set:
     return pair(names, *(tuple(map(np.stack, zip(*part, strict=True))) for part in parts))
 
 
-def template(folder: Path) -> list[np.ndarray]:
-    """Return every second axial slice of a brain, of its gray matter and of its white matter."""
-    volumes = [volume(folder / f"mni_icbm152_{n}_tal_nlin_sym_09a_converted.nii.gz") for n in
-               ("t1", "gm", "wm")]  # fmt: skip
-    return [np.transpose(v, (2, 1, 0))[::2, 4:228, 2:194] for v in volumes]
-
-
 def brain(seed: int, folder: Path) -> Set:
     """The lower 60 % of the slices to train on, a gap, the upper 30 % to test on."""
-    t1, gray, white = template(folder)
+    return pair(TISSUES, *whole(seed, folder, (0, 0.6), (0.7, 1)))
+
+
+def whole(seed: int, folder: Path, *parts: tuple[float, float]) -> list[tuple[Any, Any]]:
+    """Return images and masks of every second axial slice, or of parts of them from below."""
+    volumes = [volume(folder / f"mni_icbm152_{n}_tal_nlin_sym_09a_converted.nii.gz") for n in
+               ("t1", "gm", "wm")]  # fmt: skip
+    t1, gray, white = (np.transpose(v, (2, 1, 0))[::2, 4:228, 2:194] for v in volumes)
     other = 255 - np.minimum(gray.astype(int) + white, 255)
     masks = np.argmax([other, gray, white], axis=0).astype(np.uint8)
     tissue = np.flatnonzero((masks > 0).mean(axis=(1, 2)) > 0.02)
-    images = np.repeat(t1[..., None], 3, axis=-1)
-    lower, upper = tissue[: int(0.6 * len(tissue))], tissue[int(0.7 * len(tissue)) :]
-    parts = [(images[p], masks[p]) for p in (rng_of(seed).permutation(lower), upper)]
-    return pair(("other", "gray matter", "white matter"), *parts)
+    images, found = np.repeat(t1[..., None], 3, axis=-1), []
+    for low, high in parts or ((0, 1),):
+        places = tissue[int(low * len(tissue)) : int(high * len(tissue))]
+        places = rng_of(seed).permutation(places) if low == 0 else places
+        found.append((images[places], masks[places]))
+    return found
 
 
 def volume(file: Path) -> np.ndarray:
@@ -265,24 +268,22 @@ def volume(file: Path) -> np.ndarray:
 def subject(seed: int, folder: Path, other: Path) -> Set:
     """All slices of the template to train on, every fourth one of another subject to test on.
 
-    What is brain is filled, of the template from its gray and white matter: the other subject's
-    mask, drawn by MRIcron's tool, has the liquid between them, too.
+    Nobody has drawn the tissues of that one: three normal distributions are fitted to the
+    intensities of its brain, of which the darkest is liquid, then gray and white matter.
     """
-    from scipy.ndimage import binary_closing, binary_fill_holes
+    from sklearn.mixture import GaussianMixture
 
-    t1, gray, white = template(folder)
-    tissue = gray.astype(int) + white > 127
-    filled = np.stack([binary_fill_holes(binary_closing(one, iterations=3)) for one in tissue])
-    images, bet = (volume(other / f"{name}.nii.gz") for name in ("ch2", "ch2bet"))
-    images, bet = (
-        np.pad(np.transpose(v, (2, 1, 0))[::4], ((0, 0), (3, 4), (5, 6))) for v in (images, bet)
-    )
-    parts = []
-    for pixels, masks in ((t1, filled), (images, bet > 0)):
-        some = np.flatnonzero(masks.mean(axis=(1, 2)) > 0.02)
-        some = rng_of(seed).permutation(some)
-        parts.append((np.repeat(pixels[some, ..., None], 3, axis=-1), masks[some].astype(np.uint8)))
-    return pair(("other", "brain"), *parts)
+    (train,), bet = whole(seed, folder), volume(other / "ch2bet.nii.gz")
+    some = rng_of(0).choice(bet[bet > 0], 20_000)[:, None].astype(float)
+    fitted = GaussianMixture(3, n_init=3, random_state=0).fit(some)
+    of_level = fitted.means_.ravel().argsort().argsort()[fitted.predict(np.arange(256.0)[:, None])]
+    slices = np.pad(np.transpose(bet, (2, 1, 0))[::4], ((0, 0), (3, 4), (5, 6)))
+    slices = slices[(slices > 0).mean(axis=(1, 2)) > 0.02]
+    masks = np.where(slices > 0, of_level[slices], 0).astype(np.uint8)
+    # As bright as the template.
+    bright, dark = (np.percentile(v[v > 0], 99) for v in (train[0], slices))
+    slices = np.minimum(slices * (bright / dark), 255).astype(np.uint8)
+    return pair(TISSUES, train, (np.repeat(slices[..., None], 3, axis=-1), masks))
 
 
 def motorcycle(seed: int, folder: Path) -> Set:
@@ -339,7 +340,7 @@ SETS: dict[str, Any] = {
 }  # fmt: skip
 FOLDERS = {
     "brain": "nilearn's mni_icbm152_*.nii.gz",
-    "subject": "MRIcron's ch2.nii.gz and ch2bet.nii.gz",
+    "subject": "MRIcron's ch2bet.nii.gz",
     "nuclei": "stardist's img2d.tif",
     "motorcycle": "scikit-image's motorcycle_left.png",
 }
