@@ -33,6 +33,7 @@ RESULTS = {
     "weights": {"comparisons_that_agree": 1, "damaged_files_refused": 1},
     "resolutions": {"worst accuracy at a new size": 0.8},
     "dense": {"mean_iou": 0.75, "f1": 0.85},
+    "segmenter": {"mean_iou": 0.85, "large_iou": 0.85},
     "search": {"same_flower_of_12": 0.85, "rand_index": 0.5, "nothing_read_again": 1},
     "choose": {"probe_accuracy": 0.85, "new_photographs": 0.85, "released_before_random": 1},
     "audit": {"wrong_labels_found": 0.8, "duplicates_found": 0.95},
@@ -45,9 +46,10 @@ RESULTS = {
 # The others take minutes, mostly of processes that start and compile; `make guides` runs all.
 QUICK = ("inspection",)
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
-PRETRAINED = {"KERAS_VIT_TI16": WEIGHTS, "KERAS_VIT_FLOWERS": SHARED / "photos/flowers"}
+TI16 = {"KERAS_VIT_TI16": WEIGHTS}
+PRETRAINED = TI16 | {"KERAS_VIT_FLOWERS": SHARED / "photos/flowers"}
 NEEDS_SHARED = {
-    "weights": {"KERAS_VIT_TI16": WEIGHTS},
+    **dict.fromkeys(("weights", "segmenter"), TI16),
     **dict.fromkeys(("search", "choose", "audit", "finetune_folder"), PRETRAINED),
 }
 SITE = REPOSITORY / "site" / "dev"
