@@ -19,10 +19,10 @@ from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import displayed_image, read_contents
 from keras_vit_cli.page_parts import (
-    base_style,
     breakable,
     file_list,
     jpeg_uri,
+    page_head,
     script_data,
     template,
 )
@@ -97,10 +97,10 @@ def write_result_page(
     Thumbnails of raster files are of these `bands`.
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
-    rows = file_list(failed)
+    rows, title = file_list(failed), escape(printable(title))
     page = template("search", "results.html").substitute(
-        style=_card_style(),
-        title=escape(printable(title)),
+        head=page_head("search", title, "'none'") + _shared("cards.css"),
+        title=title,
         facts=escape(printable(facts)),
         failed=f"<div class=failed>Not read:<ul>{rows}</ul></div>" if rows else "",
         sections="\0",
@@ -128,19 +128,14 @@ def deciding_page(command: str, title: str, facts: str, data: Any) -> str:
             table to download, `photos` by their rows, with `name` and `digest`; and the page's own.
     """
     title = escape(printable(title))
-    head = template("search", "deciding.html")
     return template(command, f"{command}.html").substitute(
-        head=head.substitute(command=command, title=title, style=_card_style()),
+        head=page_head(command, title) + _shared("cards.css") + _shared("deciding.css"),
         title=title,
         facts=escape(printable(facts)),
         photos="\0",
         data=script_data(data),
         script=_shared("deciding.js"),
     )
-
-
-def _card_style() -> str:
-    return base_style() + _shared("cards.css")
 
 
 def _shared(name: str) -> str:
