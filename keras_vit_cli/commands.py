@@ -64,9 +64,6 @@ from keras_vit_cli.train.run import train
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status.
 
-    Args:
-        arguments: The words after `keras-vit`; None for those of this process.
-
     Returns:
         0, or 1 when some of the images do not get an answer, or a file that is checked differs from
         its model, 2 for an error, which is a message on standard error, 130 after Ctrl-C, 141 where

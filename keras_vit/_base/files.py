@@ -98,7 +98,6 @@ def atomic_write(
     see `check_place`. A kill may leave the temporary file, which matches `TEMPORARY_FILES`.
 
     Args:
-        path: The file.
         forced: Force it to the disk, which takes milliseconds. Without, a power failure may leave
             a part of it under its name.
         new: Never replace a file, even one that appears while the block runs: then what was written

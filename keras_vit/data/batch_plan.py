@@ -26,7 +26,6 @@ class BatchPlan:
     """The arguments of `pipeline`, see there.
 
     Attributes:
-        size: Height and width.
         layers: What changes images after `augmentation`, in training alone.
         columns: Of a batch's labels; None for integers.
         batch_size: Rows of a batch, of which each image has `views`, one after another.

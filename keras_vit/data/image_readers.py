@@ -16,10 +16,6 @@ READERS = ("tensorflow", "grain")
 def resolve_reader(reader: str | None = None, bands: Any = None) -> str:
     """Return the reader of this name; None for TensorFlow where it is installed, otherwise Grain.
 
-    Args:
-        reader: A name in `READERS`, or None.
-        bands: Of raster files, which Grain reads.
-
     Raises:
         ValueError: an unknown name, or TensorFlow for bands.
         ImportError: neither is installed, or not the one that bands need.

@@ -94,7 +94,6 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
 
     Args:
         mask: integers or floats `(height, width, ...)`, array or tensor.
-        image_size: int or `(height, width)` of the result.
 
     Example:
         >>> evaluation_mask(np.array([[1, 2]], "int32"), (1, 4)).tolist()

@@ -17,7 +17,6 @@ def small_side_size(shape: Array, size: PixelSize, crop_fraction: float) -> Arra
 
     Args:
         shape: height and width of the image, an int32 array or tensor.
-        size: height and width of the crop.
         crop_fraction: the part of the small side that the crop keeps.
 
     Returns:

@@ -80,12 +80,6 @@ def row_of_heads(
 ) -> Row:
     """Put the answers of several heads to an image into words.
 
-    Args:
-        tasks: What they mean, by the name of the head.
-        file: As for `answer_row`.
-        answer: One per head; or the reason why there is none.
-        top: As for `answer_row`, of each head.
-
     Returns:
         `file`, `error`, and by the name of each head what `answer_row` has besides these.
 

@@ -238,8 +238,6 @@ def stratified_folds(
     Args:
         labels: Integers `(n,)`.
         groups: None, or one per image; the images of a group are in one fold.
-        seed: Another one gives other folds.
-        most: The largest number of folds.
 
     Example:
 

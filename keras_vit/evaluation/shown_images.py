@@ -16,8 +16,6 @@ def images_at(
     """Return some images of a split with 3 or 1 `channels`, decoded and not cropped.
 
     Args:
-        split: One of `keras_vit.data.load(...)`.
-        indices: Places in the split.
         channels: 3, or 1 for gray; bands are shown as `keras_vit.data.decode.rasters.shown` does.
         largest: The larger side in pixels to which larger images are reduced as soon as they are
             decoded, so that a few photographs do not fill the memory; None keeps their size.

@@ -97,8 +97,6 @@ def check_agreement(
     """Runs an exported file on batches of two sizes, and refuses it where an output differs.
 
     Args:
-        name: Of the output, answers or novelty.
-        run: From pixels to the output.
         images: `(8, height, width, channels)`.
         expected: The model's answers `(8, size)`, its outputs where it does not have a task, or its
             novelty `(8,)`.

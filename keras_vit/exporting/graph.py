@@ -23,8 +23,6 @@ def pixels_to_answers(
     """Return a `tf.function` that returns the outputs of the contract by name.
 
     Args:
-        model: The model.
-        contract: What the file takes and returns.
         name: Of the input: `"images"` of the contract's dtype, or `"pixels"` of float32.
         attention: Return the attention rollout over the patches, too, where the model has one.
     """

@@ -193,9 +193,6 @@ def run_proof(
     """Return what a file answers to the images of a proof, in its own engine.
 
     Args:
-        path: The exported file.
-        contract: Of the file.
-        proof: Its images.
         run: What runs pixels of the contract's dtype; None to make it.
         runner: Of another engine, as a format has it; None for the format's own.
     """

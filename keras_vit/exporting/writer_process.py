@@ -34,10 +34,6 @@ def write_and_check(
     """Writes a model in a format, runs what was written, and adds its proof.
 
     Args:
-        model: The model.
-        path: Where it is written.
-        contract: What the file takes and returns.
-        proof: Not measured yet.
         arrays: `images`, the model's answers to them by the names of the outputs, and perhaps
             images for `calibration`.
 

@@ -31,7 +31,6 @@ class NoveltyScore(ConfiguredLayer):
 
     Args:
         classes: Of the classifier; 0 for the distance alone.
-        **kwargs: `name`, `dtype` and so on, as Keras takes them; computes in float32 by default.
 
     Example:
 

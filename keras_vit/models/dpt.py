@@ -163,9 +163,6 @@ def last_layers(maps: Any, config: Any, head: DPTHead, linear: Any) -> Any:
     """Compute the outputs of every pixel, float32 `(n, height, width, outputs)`.
 
     Args:
-        maps: What `neck` returns.
-        config: That of the model.
-        head: Its options.
         linear: The function that applies the layer named `head`.
     """
     assert head.width is not None

@@ -100,9 +100,6 @@ def _is_loss(loss: Any, kind: str, function: str) -> bool:
 def kind_of_loss(loss: Any) -> str | None:
     """Return the kind of task, in `keras_vit.tasks`, that a loss is for; None where it may be any.
 
-    Args:
-        loss: As `compile` takes it.
-
     Example:
 
     >>> from keras_vit.tasks.loss_kinds import kind_of_loss

@@ -43,7 +43,6 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
 
     Args:
         label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
-        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: `label_smoothing` is out of range.
@@ -131,7 +130,6 @@ class BalancedLoss(keras.losses.Loss):
         loss: `SoftmaxCrossentropy` or `SigmoidCrossentropy`.
         weights: Per class; none for 1.
         log_priors: Per class; none for 0.
-        **kwargs: Arguments of every Keras loss.
 
     Example:
 
@@ -261,7 +259,6 @@ class AsymmetricLoss(keras.losses.Loss):
         gamma_positive: Focusing of present labels: it counts `(1 - p) ** gamma_positive`.
         clip: Absent labels below this probability do not count, in [0, 1).
         label_smoothing: How far labels move towards one half, in [0, 1).
-        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: A rate is out of range, or a gamma is negative.
@@ -357,7 +354,6 @@ class QuantileLoss(keras.losses.Loss):
 
     Args:
         quantile: `q`, in (0, 1): the part of the targets that lie below the output.
-        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: `quantile` is out of range.

@@ -39,11 +39,7 @@ class PixelRange:
     """Values that are not what a model takes.
 
     Attributes:
-        low: No value is below it.
-        high: No value is above it.
         name: What such images are, after "they look".
-        fix: What to do.
-        widest: The largest difference of two values.
     """
 
     low: float
@@ -154,7 +150,6 @@ def check_pixels(
 
     Args:
         images: Array `(batch, height, width, channels)` of any dtype, on the host.
-        model_name: The name used in messages.
         normalized: Whether the model takes normalized images; otherwise pixels 0..255.
         warned: What was warned of before, which is not again; added to.
         statistics: The means and standard deviations of channels that have a range of their own, as
@@ -271,8 +266,6 @@ def check_label_rows(labels: Any, loss_name: str, warned: set[str] | None = None
 
     Args:
         labels: Array `(batch, classes)` on the host; label smoothing and mixup stay within 0..1.
-        loss_name: The name used in messages.
-        warned: As in `check_pixels`.
 
     Raises:
         ValueError: A value is NaN or infinite.

@@ -322,10 +322,6 @@ class BestModel(keras.callbacks.ModelCheckpoint):
 
     A kill or a full disk leaves the best model of the epochs before.
 
-    Args:
-        path: The file, `.keras`.
-        monitor: The metric, such as `"val_accuracy"`.
-
     Example:
 
     >>> from keras_vit.training.callbacks import BestModel

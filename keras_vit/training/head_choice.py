@@ -76,11 +76,8 @@ class HeadChoice:
         candidates: One per method, with its best setting.
         measure: `"accuracy"`, or `"balanced_accuracy"` where classes differ much in size.
         method: The best one that is a head.
-        setting: Of it.
         temperature: By which its scores are divided, so that probabilities are as sure as right.
-        classes: How many there are.
         balance: As in `choose_head`.
-        reason: Why, as a clause.
     """
 
     candidates: tuple[Candidate, ...]
@@ -118,11 +115,9 @@ def choose_head(
     Args:
         features: `(n, dimension)`, as from `keras_vit.evaluation.features`.
         labels: Integers `(n,)`.
-        classes: How many there are.
         groups: One per image, such as its patient, which stays in one fold; or None.
         balance: Of `keras_vit.tasks.balance.BALANCES`: other than `"none"`, every class counts the
             same in the fits (`"weights"`: by the effective number of its images).
-        seed: Of the folds.
 
     Raises:
         ValueError: Features and labels do not match, or the balance is unknown.

@@ -141,9 +141,6 @@ INHERITED_ARGUMENTS = (
 def model_class(weights: str | Path) -> type[ImageModel]:
     """Return the class whose models have such weights.
 
-    Args:
-        weights: A file, or `MODEL:TAG` of released weights.
-
     Raises:
         CheckpointError: The file is damaged or of something else.
 
@@ -164,10 +161,6 @@ def model_class(weights: str | Path) -> type[ImageModel]:
 
 def stored_map_head(weights: str | Path, task: Any) -> str | None:
     """Return the kind of head for every pixel that a model with such weights has for a task.
-
-    Args:
-        weights: A file, or `MODEL:TAG` of released weights.
-        task: What the model is to answer.
 
     Returns:
         The kind, such as `"dpt"`; None where weights do not have one, or the task needs another.

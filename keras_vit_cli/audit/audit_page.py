@@ -27,11 +27,7 @@ def write_audit_page(path: Path, place: Path, index: FeatureIndex, audit: Audit,
     """Writes the page from the template `audit.html` beside this file, a few groups at a time.
 
     Args:
-        path: Of the page.
         place: The folder that it will stand in, which links lead from.
-        index: Of the photographs.
-        audit: What to show.
-        most: Findings of each problem that are shown.
     """
     title, facts = f"Audit of {index.photos.name}", _facts(index, audit)
     page = deciding_page("audit", title, facts, _data(index, audit, most))

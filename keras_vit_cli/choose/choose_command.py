@@ -49,7 +49,6 @@ class Labeled:
     """The images to compare on.
 
     Attributes:
-        files: Absolute paths.
         targets: One per file, as `task.check_targets` takes them.
         task: What they mean.
         source: What is embedded: the whole folder, whose index other calls can use and add to, or

@@ -29,7 +29,6 @@ class Labels(NamedTuple):
 
     Attributes:
         table: Its cells are of rows with a label alone.
-        classes: Names of the classes.
         known: int `(n,)`, the class of each image of the index, -1 without one. An image has the
             label of another file with the same bytes.
     """

@@ -31,13 +31,10 @@ def write_label_page(
     """Writes the page from the template `label.html` beside this file.
 
     Args:
-        path: Of the page.
         place: The folder that it will stand in, which links lead from.
-        index: Of the images.
         chosen: From the row of each image to label to its row of the table, with an empty label,
             and the class that is predicted, "" without one.
         table: The labels that there are, which the page's table begins with.
-        classes: Names to label with.
         reason: Why these images, as a clause.
     """
     data = {

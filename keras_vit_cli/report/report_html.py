@@ -13,7 +13,6 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
 
     Args:
         page: What `report_page` wrote. HTML within it is text.
-        folder: Where the plots are.
         plots: Names of PNG files there; another image is left out.
 
     Raises:

@@ -27,8 +27,6 @@ def write_report(
     """Writes `report.json`, `report.md`, their plots, and `report.html`, which has all in one.
 
     Args:
-        folder: Where to write; created if missing.
-        results: Scores, plots and notes, of any task.
         facts: Further results of the run, as JSON accepts them; they go to `report.json` as they
             are, and the keys that `report_page` knows to the page.
         history: `History.history` of `fit`, for the plot `curves.png`.

@@ -121,9 +121,6 @@ def deciding_page(command: str, title: str, facts: str, data: Any) -> str:
     From the template of the command, `COMMAND.html` in its folder, and what such pages share.
 
     Args:
-        command: "label" or "audit".
-        title: Any text, like `facts`: it is escaped.
-        facts: A line below the title.
         data: For the script: `key`, under which the browser keeps decisions, `columns` of the
             table to download, `photos` by their rows, with `name` and `digest`; and the page's own.
     """

@@ -61,7 +61,6 @@ class Batcher:
 
     Args:
         thread: An executor with one thread, which makes all calls of the models.
-        batch_size: The most images per batch.
         on_batch: Called with the number of images of each batch and the seconds it took.
     """
 

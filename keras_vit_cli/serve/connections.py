@@ -77,9 +77,6 @@ class Server(uvicorn.Server):
     """uvicorn's server, which closes idle connections, and ends within a time of a signal.
 
     Args:
-        config: With `FairConnection` as its protocol.
-        on_start: Called when it accepts connections.
-        on_stop: Called at the first signal.
         seconds: After that, the system ends the process, whatever runs.
     """
 

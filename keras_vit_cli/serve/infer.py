@@ -143,12 +143,6 @@ def read_infer(
 ) -> InferRequest:
     """Return the images of a request to `infer`.
 
-    Args:
-        body: Of the request.
-        model: What is asked.
-        max_images: The most images of a request.
-        length: The header `BINARY`.
-
     Raises:
         RefusedError: It is not one that this model takes, or has too many images.
     """

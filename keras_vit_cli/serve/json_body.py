@@ -20,10 +20,8 @@ def json_object(
     """Return the JSON object that a body is.
 
     Args:
-        body: Of the request.
         accepted: What the caller takes, as a sentence for the error.
         keys: That the object may have.
-        max_images: The most images of a request.
 
     Raises:
         RefusedError: It is not JSON, something else, or has more parts than so many images.

@@ -25,7 +25,6 @@ class RequestLog:
     `._:/+=-`; others are replaced by a new one.
 
     Args:
-        app: What answers.
         write: Called with a line of JSON in ASCII per request; None to log nothing.
     """
 

@@ -95,7 +95,6 @@ class RandomCrop:
         Args:
             shape: height and width of the whole image, int32 array or tensor.
             size: of the model's image.
-            draws: of this image.
 
         Returns:
             float32 `(6,)`.

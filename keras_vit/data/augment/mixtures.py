@@ -31,10 +31,7 @@ def draw_mixture(
     Args:
         alphas: of mixup and of CutMix, one of them above 0. Where both are, a fair coin decides, as
             in DeiT.
-        size: height and width of the images.
-        seed: of the training.
         position: of the first image of the batch.
-        part: the probability that the batch is mixed.
 
     Returns:
         `weight`, that of the image and its label, which is 1 where nothing is mixed, and `box`

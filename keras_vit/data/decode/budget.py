@@ -32,10 +32,6 @@ _JPEG_2000 = b"\xff\x4f\xff\x51"
 class BudgetedFile(io.BytesIO):
     """The bytes of a file, for a parser in Python, which may not read without end.
 
-    Args:
-        contents: The bytes.
-        most_reads: How many calls of `read` there may be.
-
     Raises:
         BadImageError: From `read`: there were more calls, or they returned four times the file.
     """

@@ -41,8 +41,6 @@ class RasterFormat(NamedTuple):
     """A format of bands.
 
     Attributes:
-        name: Of its `ImageKind`.
-        package: What reads it.
         read: From the bytes and a check of the shape to an array `(height, width, bands)`, upright,
             with a mask of `numpy.ma` where pixels do not have a value.
     """
@@ -70,7 +68,6 @@ def read_raster(
     An orientation, in TIFF's tag or PNG's EXIF, is undone.
 
     Args:
-        contents: The bytes of the file.
         bands: Numbers of the bands, from 1; None for all in the file's order.
         max_pixels: Height times width that is accepted, read before the pixels are.
 

@@ -119,13 +119,7 @@ def cached_photographs(
 
 
 class Sample(NamedTuple):
-    """Means over some photographs.
-
-    Attributes:
-        seconds: That a processor takes to read one.
-        bytes: Of one, decoded.
-        reduced_bytes: Of one, decoded and reduced.
-    """
+    """Means over some photographs."""
 
     seconds: float
     bytes: float

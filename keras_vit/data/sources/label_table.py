@@ -224,9 +224,6 @@ class LabeledFiles(NamedTuple):
     """A table of one label per image.
 
     Attributes:
-        columns: The names of all columns.
-        file: The one of files.
-        label: The one of labels.
         names: The image of each row, relative to the folder.
         labels: Its label; None where the cell is empty.
         cells: Those of each row, in the order of `columns`.

@@ -31,12 +31,6 @@ def save_combined(
     So every command takes each of them, `FOLDER/NAME.keras`, and all of them together are the
     combined model. (The encoder is in each file. In an exported one it is once.)
 
-    Args:
-        models: As for `keras_vit.models.combined.combine`, like `eval_transform`, with which they
-            are written.
-        path: The folder.
-        overwrite: Replace a combined model that was written there; never other files.
-
     Returns:
         The combined model.
 
