@@ -40,9 +40,6 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         UsageError: An option is unknown, missing, out of range, or has no effect.
         SystemExit: `--help`, `--version`, or no command at all.
 
-    Example:
-
-    >>> from keras_vit_cli.arguments import parse
     >>> parse(["list", "ViT-B*"])
     {'command': 'list', 'pattern': 'ViT-B*', 'weights': False}
     """

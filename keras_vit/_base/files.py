@@ -107,8 +107,6 @@ def atomic_write(
         FileExistsError: There is something that is not a regular file; or, with `new`, anything.
         OSError: The file cannot be written; the error names `path`.
 
-    Example:
-
     >>> file = Path(tempfile.mkdtemp()) / "report.md"
     >>> with atomic_write(file) as temporary:
     ...     _ = temporary.write_text("# Report")

@@ -95,9 +95,8 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
     Args:
         mask: integers or floats `(height, width, ...)`, array or tensor.
 
-    Example:
-        >>> evaluation_mask(np.array([[1, 2]], "int32"), (1, 4)).tolist()
-        [[1, 1, 2, 2]]
+    >>> evaluation_mask(np.array([[1, 2]], "int32"), (1, 4)).tolist()
+    [[1, 1, 2, 2]]
     """
     size, xp = as_pair(image_size, "image_size"), array_namespace(mask)
     shape = xp.cast(xp.shape(mask)[:2], xp.float32)

@@ -83,9 +83,6 @@ def row_of_heads(
     Returns:
         `file`, `error`, and by the name of each head what `answer_row` has besides these.
 
-    Example:
-
-    >>> from keras_vit.evaluation.answer_row import row_of_heads
     >>> from keras_vit.tasks import Regression
     >>> row_of_heads({"size": Regression(("cm",))}, "a.jpg", (np.array([2.5]),))["size"]
     {'predictions': [{'name': 'cm', 'value': 2.5}]}

@@ -26,7 +26,6 @@ def images_at(
     Raises:
         ValueError: An index is outside the split, or `channels` is neither 1 nor 3.
 
-    >>> from keras_vit import data
     >>> [image.shape for image in images_at(data.load("digits").val, [5, 3], channels=1)]
     [(8, 8, 1), (8, 8, 1)]
     """

@@ -58,9 +58,6 @@ class DPTHead:
     Raises:
         ValueError: An argument is out of range.
 
-    Example:
-
-    >>> from keras_vit.models.dpt import DPTHead
     >>> DPTHead().resolved(hidden_dim=384, depth=12, outputs=1).channels
     (48, 96, 192, 384)
     """

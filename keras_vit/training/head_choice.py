@@ -121,16 +121,6 @@ def choose_head(
 
     Raises:
         ValueError: Features and labels do not match, or the balance is unknown.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.training.head_choice import choose_head
-    >>> y = np.arange(24) % 3
-    >>> x = np.random.default_rng(0).normal(size=(24, 8)) + 4 * np.eye(8)[y]
-    >>> choice = choose_head(x, y, classes=3)
-    >>> (choice.fit(x, y).scores(x).argmax(axis=1) == y).all()
-    np.True_
     """
     check_choice(balance, "balance", BALANCES)
     x, y = check_features(features, labels, "training")
@@ -212,10 +202,6 @@ def mean_and_error(
         weights: `(n,)`.
         units: The number of each image's group, from 0, `(n,)`: images of a group err together.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.training.head_choice import mean_and_error
     >>> mean_and_error(np.array([1.0, 0.0, 1.0, 0.0]), np.ones(4), np.arange(4))
     (0.5, 0.28867513459481287)
     """

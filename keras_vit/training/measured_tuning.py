@@ -73,10 +73,7 @@ def plan_tuning(
     Raises:
         ValueError: A number is not above 0.
 
-    Example:
-
     >>> from keras_vit.training import recipes
-    >>> from keras_vit.training.measured_tuning import plan_tuning
     >>> recipe = recipes.get("finetune_measured")
     >>> plan_tuning(20, recipe).folds, plan_tuning(20, recipe, 700).left_out
     (3, 'folds (a part is held out), learning rates but 5e-05')

@@ -143,16 +143,6 @@ def model_class(weights: str | Path) -> type[ImageModel]:
 
     Raises:
         CheckpointError: The file is damaged or of something else.
-
-    Example:
-
-    >>> import keras_vit, tempfile
-    >>> sizes = dict(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
-    >>> model = keras_vit.models.MLPMixer(**sizes)
-    >>> file = tempfile.mkdtemp() + "/model.npz"
-    >>> keras_vit.weights.save_weights(model, file, layout="google")
-    >>> keras_vit.weights.loading.model_class(file).__name__
-    'MLPMixer'
     """
     path, layout, _ = resolve(weights, None, find_named)
     with open_checkpoint(path, layout) as checkpoint:

@@ -35,8 +35,6 @@ class Schema:
         novelty: Whether answers have one more number, the novelty: rows have `novel`, whether it is
             above 1, and `novelty`.
 
-    Example:
-
     >>> from keras_vit.tasks import Classification
     >>> schema = Schema(Classification(("cat", "dog")), top=1)
     >>> schema.columns

@@ -17,13 +17,6 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
 
     Raises:
         OSError: A plot cannot be read.
-
-    Example:
-
-    >>> from pathlib import Path
-    >>> from keras_vit_cli.report.report_html import report_html
-    >>> "<h1>cats &lt;b&gt;</h1>" in report_html("# cats &lt;b&gt;", Path("."), ())
-    True
     """
     # As GitHub reads `report.md`, without HTML; Keras brings the parser, by rich.
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")

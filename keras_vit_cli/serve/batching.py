@@ -23,8 +23,6 @@ class FullError(RuntimeError):
 class Places:
     """How many of something may be in progress at once.
 
-    Example:
-
     >>> places = Places(1)
     >>> with places.taken():
     ...     places.in_use

@@ -12,8 +12,6 @@ from typing import Any
 class WatchedThreads(ThreadPoolExecutor):
     """An executor that notes when work last came to an end, whoever still waits for it.
 
-    Example:
-
     >>> with WatchedThreads(1, "model") as threads:
     ...     threads.submit(sum, [1, 2]).result()
     3

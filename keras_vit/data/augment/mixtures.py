@@ -37,10 +37,9 @@ def draw_mixture(
         `weight`, that of the image and its label, which is 1 where nothing is mixed, and `box`
         `(top, left, bottom, right)`, empty where images are blended; float32.
 
-    Example:
-        >>> draws = draw_mixture((0.2, 0.0), (8, 8), seed=0, position=0)
-        >>> bool(0.5 <= draws["weight"] <= 1), draws["box"].tolist()
-        (True, [0.0, 0.0, 0.0, 0.0])
+    >>> draws = draw_mixture((0.2, 0.0), (8, 8), seed=0, position=0)
+    >>> bool(0.5 <= draws["weight"] <= 1), draws["box"].tolist()
+    (True, [0.0, 0.0, 0.0, 0.0])
     """
     draws = generator(seed, "mixture", position)
     coin, *center = draws.random(3)

@@ -203,8 +203,6 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     Raises:
         ValueError: No column, or more than one, has files; or a file is not there.
 
-    Example:
-
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.jpg").write_bytes(b"...")

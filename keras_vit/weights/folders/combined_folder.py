@@ -37,18 +37,6 @@ def save_combined(
     Raises:
         ValueError: They cannot be combined, or the path is not a place for a folder.
         FileExistsError: Something is there.
-
-    Example:
-
-    >>> import keras_vit, tempfile
-    >>> from keras_vit.weights.folders.combined_folder import load_combined, save_combined
-    >>> tree = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=3,
-    ...     input_shape=(16, 16, 3))
-    >>> folder = tempfile.mkdtemp() + "/both"
-    >>> both = save_combined({"tree": tree, "leaf": tree.with_classifier(5)}, folder)
-    >>> [head.name for head in load_combined(folder).heads]
-    ['tree', 'leaf']
     """
     output = OutputFolder(Path(path), "combined model", results=("*.keras", COMBINED))
     output.check(overwrite=overwrite)
