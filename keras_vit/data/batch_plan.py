@@ -1,7 +1,5 @@
 """The plan of a pipeline, for any reader: its arguments, checked, with defaults filled in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral

@@ -1,7 +1,5 @@
 """Who reads images and makes their batches: TensorFlow, or Pillow with Grain."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

@@ -4,8 +4,6 @@ Of tensors, pure TensorFlow graph functions, so that the exported SavedModel run
 the evaluation, whatever Keras's dtype policy; of arrays, the same with NumPy and Pillow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import floor

@@ -1,7 +1,5 @@
 """Resizes of one image that training and evaluation share."""
 
-from __future__ import annotations
-
 from keras_vit.data.arrays import Array, array_namespace
 
 PixelSize = tuple[int, int]

@@ -1,7 +1,5 @@
 """Whether an exported file predicts what its model does."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

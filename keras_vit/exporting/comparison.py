@@ -1,7 +1,5 @@
 """What an exported file predicts beside its model, on labeled images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path

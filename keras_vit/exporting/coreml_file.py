@@ -1,7 +1,5 @@
 """Core ML (`.mlpackage`): written and checked anywhere, run by macOS and iOS alone."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import sys

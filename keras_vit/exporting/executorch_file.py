@@ -1,7 +1,5 @@
 """ExecuTorch (`.pte`): PyTorch's runtime for phones and boards, its XNNPACK kernels inside."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence

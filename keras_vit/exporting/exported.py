@@ -1,7 +1,5 @@
 """Exported files, read back: what they take, and predictions by their own engines."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable

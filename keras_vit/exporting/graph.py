@@ -1,7 +1,5 @@
 """The model as a TensorFlow graph from pixels to answers, which the formats are made from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path

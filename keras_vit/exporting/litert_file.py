@@ -1,7 +1,5 @@
 """LiteRT, once TensorFlow Lite: for phones and small processors."""
 
-from __future__ import annotations
-
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """ONNX: written by tf2onnx, run and quantized by ONNX Runtime."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenVINO: for Intel's and other x86 processors, and for OpenVINO Model Server."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import os

@@ -1,7 +1,5 @@
 """Engines that run exported files beside the usual one of their format, for `check`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version

@@ -5,8 +5,6 @@ the engine, which needs TensorFlow; `finish` adds the engine, ONNX Runtime Web, 
 the path is a folder, for a web server, the large parts are files beside the page.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Folders for transformers and timm, run by these on the images that the folder carries."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings

@@ -1,7 +1,5 @@
 """The SavedModel, which also decodes JPEG and PNG files. Written where Keras is on TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

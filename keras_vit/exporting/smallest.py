@@ -1,7 +1,5 @@
 """The smallest file of a format whose answers are, but for a few, those of its model."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """PyTorch's own format for programs (`.pt2`), which runs without Keras."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

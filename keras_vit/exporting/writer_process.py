@@ -1,7 +1,5 @@
 """Writes one format on the backend that can: `python -m keras_vit.exporting.writer_process`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from functools import partial

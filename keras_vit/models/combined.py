@@ -1,7 +1,5 @@
 """One encoder with the heads of several models: all their answers from one pass of the encoder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

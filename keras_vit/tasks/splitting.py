@@ -1,7 +1,5 @@
 """Which examples to hold out, so that both sides have their share of every class or label."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

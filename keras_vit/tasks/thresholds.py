@@ -4,8 +4,6 @@ The best threshold of a dozen images is mostly theirs. How much it is drawn towa
 cross-fitting: thresholds of four fifths of the images predict the last fifth.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from keras_vit.tasks.scores import f1_scores

@@ -8,8 +8,6 @@ Unnecessary from Keras: none yet on JAX, where it refuses batches that the devic
 and expects as many images as labels of each process; 3.16 on torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -7,8 +7,6 @@ is wanted and the fix. NaN and infinity are errors: they would be the loss, and 
 Unnecessary from Keras: none yet. It takes values of any range.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of an audit: photographs with their problem, and a decision on each by key or button."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import escape

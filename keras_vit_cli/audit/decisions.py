@@ -1,7 +1,5 @@
 """What a person decided on each photograph, and the lists that follow from it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

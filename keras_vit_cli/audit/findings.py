@@ -1,7 +1,5 @@
 """What an audit finds: groups of photographs under a problem each, for the page and the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 

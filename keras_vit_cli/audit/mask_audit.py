@@ -1,7 +1,5 @@
 """`keras-vit audit PHOTOS --masks MASKS`: masks that disagree with their photographs, on a page."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from typing import Any

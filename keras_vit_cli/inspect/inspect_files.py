@@ -1,7 +1,5 @@
 """From image files to a folder: the plots as PNG files, and one page that shows them all."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings

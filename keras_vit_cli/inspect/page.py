@@ -1,7 +1,5 @@
 """The page: one HTML file with images, attention and plots that needs no other file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of `keras-vit label`: images that get a class by key, and the table of labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from html import escape

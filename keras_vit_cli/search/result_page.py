@@ -1,7 +1,5 @@
 """A page of photographs in groups: one HTML file with thumbnails that needs no other file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The HTTP interface: routes and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Dynamic batching: what has arrived while the model was busy is its next batch."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Connections that leave room for others: slow ones, and too many, are closed."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

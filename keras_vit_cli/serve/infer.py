@@ -4,8 +4,6 @@ https://github.com/kserve/open-inference-protocol/blob/main/specification/protoc
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
 """
 
-from __future__ import annotations
-
 import json
 import math
 from array import array

@@ -1,7 +1,5 @@
 """Reads JSON from untrusted clients; each error shows what would be accepted."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Collection

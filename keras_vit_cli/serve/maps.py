@@ -1,7 +1,5 @@
 """Answers to every pixel, as files in JSON."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from keras_vit.data.decode.pillow import displayed_size

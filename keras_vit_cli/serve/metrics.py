@@ -1,7 +1,5 @@
 """What Prometheus reads at `/metrics`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from prometheus_client import (

@@ -1,7 +1,5 @@
 """A model as the server needs it: from pixels to probabilities, whatever kind of file it is in."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

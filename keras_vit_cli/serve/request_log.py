@@ -1,7 +1,5 @@
 """The id of a request, and a line of JSON per request for who runs the server."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """`serve`: opens the port, loads the model and answers until a signal."""
 
-from __future__ import annotations
-
 import ipaddress
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Threads that know for how long nothing has come to an end."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which version of a model is the newest, and the switch to it while requests are answered."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which part of a training image is cut, and whether it is mirrored: numbers, then a box."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

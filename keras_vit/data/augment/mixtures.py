@@ -4,8 +4,6 @@ Keras and keras-cv have layers for both, which `pipeline(augment=...)` takes, to
 mixed with the one before it, so that each of several processes decodes few images of the others.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from keras_vit.data.arrays import Array, array_namespace

@@ -5,8 +5,6 @@ of them in a few bytes, and parsers written in Python take a step per segment, c
 of which a file can hold a million.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from typing import NamedTuple

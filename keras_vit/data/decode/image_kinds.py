@@ -1,7 +1,5 @@
 """Every kind of image file: its suffixes, its first bytes, and who reads it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

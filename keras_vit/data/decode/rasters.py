@@ -4,8 +4,6 @@ Some pixels do not have a value, such as those beyond the edge of a satellite's 
 here, whatever says so in the file, and `fill_missing` writes what a model is to see instead.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

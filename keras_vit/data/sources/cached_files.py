@@ -8,8 +8,6 @@ have a sum of the name and the content: what is cut off, damaged or of another p
 anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

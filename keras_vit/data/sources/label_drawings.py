@@ -1,7 +1,5 @@
 """Labels drawn as polygons, in files of labelme, COCO and YOLO: a class for every pixel."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict

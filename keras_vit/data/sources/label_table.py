@@ -3,8 +3,6 @@
 columns ─► files, splits, labels ─► rows that can be used ─► train, val ─► files that decode
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 They are alike, so that a split at random, which has them on both sides, promises too much.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

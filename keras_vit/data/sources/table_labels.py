@@ -1,7 +1,5 @@
 """What the labels of a table mean, and from their cells to targets."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """From the paths in a table to files of a folder, also where a path is written otherwise."""
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The folder of a combined model: the file of each model whose head it has, whole."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
