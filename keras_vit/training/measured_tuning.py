@@ -168,9 +168,9 @@ class Tuning:
         if not file.is_file():
             set_head(model, head)
             recipe = replace(self.recipe, learning_rate=rate)
-            history = fit(
-                model, recipe, splits, folder, print_fn=_silent, monitor=None, **self.options
-            )
+            # Of a dozen short trainings, a line each is enough.
+            options = {"print_fn": lambda _: None, "monitor": None, **self.options}
+            history = fit(model, recipe, splits, folder, **options)
             weights = [np.asarray(array) for array in model.get_weights()]
             with atomic_write(file) as temporary:
                 np.savez(temporary, *weights, history=np.array(json.dumps(history)))
@@ -179,10 +179,6 @@ class Tuning:
             plain = self.model.copy()
             plain.set_weights([stored[f"arr_{i}"] for i in range(len(stored.files) - 1)])
             return plain, json.loads(str(stored["history"]))
-
-
-def _silent(line: str) -> None:
-    """Prints nothing: of a dozen short trainings, a line each is enough."""
 
 
 @dataclass(frozen=True)
