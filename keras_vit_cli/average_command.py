@@ -3,7 +3,7 @@
 from keras_vit import load, save_weights
 from keras_vit._base.errors import listed
 from keras_vit.training.averaging import average_weights, model_stock
-from keras_vit_cli.options.average import AverageOptions
+from keras_vit_cli.options.model_options import AverageOptions
 from keras_vit_cli.printing import print_next, print_text
 
 

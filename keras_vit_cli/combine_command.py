@@ -10,7 +10,7 @@ from keras_vit import load
 from keras_vit._base.errors import listed
 from keras_vit.models.answers import task_of
 from keras_vit.weights.folders.combined_folder import save_combined
-from keras_vit_cli.options.combine import CombineOptions
+from keras_vit_cli.options.model_options import CombineOptions
 from keras_vit_cli.printing import print_next, print_text
 
 

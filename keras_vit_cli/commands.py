@@ -35,11 +35,9 @@ from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
-from keras_vit_cli.options.check import CheckOptions
-from keras_vit_cli.options.convert import ConvertOptions
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
-from keras_vit_cli.options.list import ListOptions
+from keras_vit_cli.options.model_options import CheckOptions, ConvertOptions, ListOptions
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.plan_command import plan
 from keras_vit_cli.predict.predict_command import predict

@@ -2,7 +2,7 @@
 
 from keras_vit.models import model_cost, named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
-from keras_vit_cli.options.plan import PlanOptions
+from keras_vit_cli.options.model_options import PlanOptions
 from keras_vit_cli.printing import print_text
 
 

@@ -36,7 +36,7 @@ from keras_vit_cli.choose.choice_files import (
     table_of,
     write_table,
 )
-from keras_vit_cli.options.choose import ChooseOptions
+from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
 from keras_vit_cli.report.run_plots import save_figure
