@@ -147,12 +147,10 @@ def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> I
     note = escape(printable(section.note))
     yield f"<div><h2>{breakable(printable(section.title))}</h2><p class=note>{note}</p></div></div>"
     yield '<ul class="cards">\n'
-    with ThreadPoolExecutor(min(4, available_processors())) as threads:
-        for start in range(0, len(section.cards), _AHEAD):
-            cards = section.cards[start : start + _AHEAD]
-            sources = threads.map(lambda card: card.source or thumbnail(card.path, bands), cards)
-            for card, source in zip(cards, sources, strict=True):
-                yield f"<li>{photo(card, source, folder)}</li>\n"
+    made = thumbnails([card.path for card in section.cards if card.source is None], bands)
+    for card in section.cards:
+        source = next(made) if card.source is None else card.source
+        yield f"<li>{photo(card, source, folder)}</li>\n"
     yield "</ul></section>\n"
 
 
@@ -173,6 +171,14 @@ def link_to(path: Path, folder: Path) -> str:
     """Return the address of a file on a page in `folder`."""
     # Bytes, as the file system has them: a name need not be UTF-8.
     return quote(os.fsencode(path_from(folder, path)))
+
+
+def thumbnails(paths: Sequence[Path], bands: tuple[int, ...] | None) -> Iterator[str | None]:
+    """Yield the `thumbnail` of each file, made by threads, some before they are asked for."""
+    with ThreadPoolExecutor(min(4, available_processors())) as threads:
+        for start in range(0, len(paths), _AHEAD):
+            some = paths[start : start + _AHEAD]
+            yield from threads.map(lambda path: thumbnail(path, bands), some)
 
 
 def thumbnail(path: Path, bands: tuple[int, ...] | None = None) -> str | None:
