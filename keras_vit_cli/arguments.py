@@ -36,16 +36,10 @@ NAMES_ELSEWHERE = {
 def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the options of one command by name, the command itself as `"command"`.
 
-    Args:
-        arguments: The words after `keras-vit`; None for those of this process.
-
     Raises:
         UsageError: An option is unknown, missing, out of range, or has no effect.
         SystemExit: `--help`, `--version`, or no command at all.
 
-    Example:
-
-    >>> from keras_vit_cli.arguments import parse
     >>> parse(["list", "ViT-B*"])
     {'command': 'list', 'pattern': 'ViT-B*', 'weights': False}
     """

@@ -22,10 +22,8 @@ from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit_cli.audit.audit_command import audit
-from keras_vit_cli.average_command import average
 from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
-from keras_vit_cli.combine_command import combine
 from keras_vit_cli.compare.compare_command import compare as compare_models
 from keras_vit_cli.embed_command import embed
 from keras_vit_cli.evaluate.evaluate_command import evaluate
@@ -33,15 +31,13 @@ from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
+from keras_vit_cli.model_commands import average, combine, plan
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
-from keras_vit_cli.options.check import CheckOptions
-from keras_vit_cli.options.convert import ConvertOptions
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
-from keras_vit_cli.options.list import ListOptions
+from keras_vit_cli.options.model_options import CheckOptions, ConvertOptions, ListOptions
 from keras_vit_cli.options.train import TrainOptions
-from keras_vit_cli.plan_command import plan
 from keras_vit_cli.predict.predict_command import predict
 from keras_vit_cli.pretrain.pretrain_command import pretrain
 from keras_vit_cli.printing import (
@@ -63,9 +59,6 @@ from keras_vit_cli.train.run import train
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status.
-
-    Args:
-        arguments: The words after `keras-vit`; None for those of this process.
 
     Returns:
         0, or 1 when some of the images do not get an answer, or a file that is checked differs from

@@ -16,11 +16,6 @@ class CsvLines:
 
     A text that a spreadsheet would compute has an apostrophe in front: see `as_text_cell`.
 
-    Attributes:
-        marked: How many texts have one.
-
-    Example:
-
     >>> lines = CsvLines()
     >>> lines.line(["=1+1", -1.5])
     '"\\'=1+1",-1.5\\n'

@@ -19,7 +19,7 @@ from keras_vit.curation.feature_index import KIND, read_entries
 from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit.evaluation.answer_row import Row
 from keras_vit.evaluation.unseen_images import seen_images_of
-from keras_vit_cli.options.embed import EmbedOptions
+from keras_vit_cli.options.photo_options import EmbedOptions
 from keras_vit_cli.predict.answer_files import parquet_writer
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
 from keras_vit_cli.ray_engine import embed_on_ray, name_for_ray, photos_for_ray

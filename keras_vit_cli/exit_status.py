@@ -114,9 +114,6 @@ def message_of(error: Exception, command: str | None = None) -> str:
     Line breaks of a message stay, such as those of a list of files, and its further lines are
     indented: none of them looks like another message.
 
-    Example:
-
-    >>> from keras_vit_cli.exit_status import message_of
     >>> print(message_of(ValueError("No class 'a\\x1b[2J'.\\nGive another.")))
     No class 'a\\x1b[2J'.
       Give another.

@@ -44,9 +44,6 @@ def in_options(text: str, command: str | None) -> str:
 
     A word with an underscore that is an argument becomes an option, too. None changes nothing.
 
-    Example:
-
-    >>> from keras_vit_cli.library_words import in_options
     >>> in_options("cache=100 is below image_size: give 448, or leave cache= out.", "train")
     '--cache 100 is below --image-size: give 448, or leave --cache out.'
     """

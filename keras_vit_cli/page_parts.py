@@ -34,9 +34,16 @@ def file_list(reasons: Mapping[Any, str]) -> str:
     )
 
 
-def base_style() -> str:
-    """Return the colors and letters of every page, for its `<style>`."""
-    return files("keras_vit_cli").joinpath("base.css").read_text("utf-8")
+def page_head(command: str, title: str, scripts: str = "'unsafe-inline'") -> str:
+    """Return how a page begins, up to the style that is its own.
+
+    Args:
+        command: Which writes it, by which its file is recognized.
+        title: Escaped.
+        scripts: The scripts that the page may run, a source of a Content-Security-Policy.
+    """
+    page = Template(files("keras_vit_cli").joinpath("head.html").read_text("utf-8"))
+    return page.substitute(command=command, title=title, scripts=scripts)
 
 
 def breakable(name: str) -> str:

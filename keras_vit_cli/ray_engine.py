@@ -39,7 +39,7 @@ from keras_vit.evaluation.prediction import Answer, Batch, answer_batch
 from keras_vit.models.scoring import scoring_model
 from keras_vit_cli.exit_status import message_of
 from keras_vit_cli.model_files import open_classifier
-from keras_vit_cli.options.embed import EmbedOptions
+from keras_vit_cli.options.photo_options import EmbedOptions
 from keras_vit_cli.options.predict import PredictOptions
 from keras_vit_cli.options.shared import bucket
 from keras_vit_cli.predict.image_paths import image_paths

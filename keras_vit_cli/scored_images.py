@@ -15,11 +15,6 @@ def scored_images(
 ) -> Scored:
     """Return `unseen_images` of `options.data`, or of the run `options.model`.
 
-    Args:
-        model: With `seen_images`, or without.
-        options: Of a command: `model`, and those of `keras_vit_cli.options.shared` about data.
-        split_name: As for `unseen_images`; so are `fits` and `own_classes`.
-
     Raises:
         ValueError: As `unseen_images`.
     """

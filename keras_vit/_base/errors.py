@@ -25,10 +25,6 @@ def printable(text: str | os.PathLike[str]) -> str:
     backslash escapes. Everything printed that comes from a user's files or arguments passes through
     this function.
 
-    Example:
-
-    >>> from pathlib import Path
-    >>> from keras_vit._base.errors import printable
     >>> print(printable("red\\x1b[31m\\n"), printable(Path("Blüte.jpg")))
     red\\x1b[31m\\n Blüte.jpg
     """
@@ -52,9 +48,6 @@ def naming_file(
 ) -> Iterator[None]:
     """Puts the name of a file before an error of this very class that does not have it.
 
-    Example:
-
-    >>> from keras_vit._base.errors import naming_file
     >>> with naming_file("labels.csv"):
     ...     raise ValueError("The column 'age' is empty.")
     Traceback (most recent call last):

@@ -98,7 +98,6 @@ def atomic_write(
     see `check_place`. A kill may leave the temporary file, which matches `TEMPORARY_FILES`.
 
     Args:
-        path: The file.
         forced: Force it to the disk, which takes milliseconds. Without, a power failure may leave
             a part of it under its name.
         new: Never replace a file, even one that appears while the block runs: then what was written
@@ -107,8 +106,6 @@ def atomic_write(
     Raises:
         FileExistsError: There is something that is not a regular file; or, with `new`, anything.
         OSError: The file cannot be written; the error names `path`.
-
-    Example:
 
     >>> file = Path(tempfile.mkdtemp()) / "report.md"
     >>> with atomic_write(file) as temporary:

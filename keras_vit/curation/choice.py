@@ -9,8 +9,6 @@ Both leave one image out at a time, exactly and without a second fit, so that no
 and nothing is drawn: the same features have the same scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ hashes ────── nearest by bits ──────┼── candidates
 mirrored hashes ── nearest by bits ─┘
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

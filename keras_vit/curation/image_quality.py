@@ -1,7 +1,5 @@
 """What pixels say of a photograph without any model: dark, blurred, tiny; and its hash."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import deque

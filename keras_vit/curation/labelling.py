@@ -5,8 +5,6 @@ labels ──► ridge probe ──► images whose class flips where      ├�
            features are dropped ──► k-means of these ──────────┘    nearest to its center
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

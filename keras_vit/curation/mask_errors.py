@@ -1,7 +1,5 @@
 """Which masks are probably wrong, and where: what probes of other images' patches say of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -97,7 +97,6 @@ def weighted_votes(
     """Return the mean of the values of the nearest rows, weighted by exp(cosine / temperature).
 
     Args:
-        near: The rows of each query.
         values: float64 `(n, outputs)`.
         temperature: Above 0.
         excluded: bool `(queries, k)`, which of them do not vote; None where all do.

@@ -28,7 +28,6 @@ class Encoder:
     """The features of a layer, one vector per image.
 
     Args:
-        model: A model of this package that takes pixels.
         layer: One of `model.feature_names`.
         pooling: What becomes of a layer with a vector per token: `"mean"` of the patches, or the
             `"token"` of the class. None for layers with one vector per image.

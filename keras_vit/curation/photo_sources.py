@@ -84,9 +84,6 @@ def find_photos(source: PhotoSource) -> PhotoList:
         FileNotFoundError: There is no such folder or table.
         ValueError: The source does not have an image, or the table cannot be used.
 
-    Example:
-
-    >>> from keras_vit.curation.photo_sources import find_photos
     >>> [photo.name for photo in find_photos(["photos/b.jpg", "photos/a.jpg"]).walk()]
     ['a.jpg', 'b.jpg']
     """

@@ -27,9 +27,8 @@ Array: TypeAlias = Any  # an ndarray or a tensor of TensorFlow
 def array_namespace(*values: Array) -> Any:
     """NumPy's functions for arrays (or sizes and seeds as tuples), TensorFlow's for any tensor.
 
-    Example:
-        >>> float(array_namespace(np.ones(3)).reduce_sum(np.ones(3)))
-        3.0
+    >>> float(array_namespace(np.ones(3)).reduce_sum(np.ones(3)))
+    3.0
     """
     return NUMPY if all(isinstance(value, np.ndarray | tuple | list) for value in values) else tf
 

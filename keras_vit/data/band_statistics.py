@@ -1,7 +1,5 @@
 """The mean and the standard deviation of each band, over the images that a model is trained on."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

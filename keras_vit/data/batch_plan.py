@@ -1,7 +1,5 @@
 """The plan of a pipeline, for any reader: its arguments, checked, with defaults filled in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -26,7 +24,6 @@ class BatchPlan:
     """The arguments of `pipeline`, see there.
 
     Attributes:
-        size: Height and width.
         layers: What changes images after `augmentation`, in training alone.
         columns: Of a batch's labels; None for integers.
         batch_size: Rows of a batch, of which each image has `views`, one after another.

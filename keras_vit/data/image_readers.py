@@ -1,7 +1,5 @@
 """Who reads images and makes their batches: TensorFlow, or Pillow with Grain."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,10 +13,6 @@ READERS = ("tensorflow", "grain")
 
 def resolve_reader(reader: str | None = None, bands: Any = None) -> str:
     """Return the reader of this name; None for TensorFlow where it is installed, otherwise Grain.
-
-    Args:
-        reader: A name in `READERS`, or None.
-        bands: Of raster files, which Grain reads.
 
     Raises:
         ValueError: an unknown name, or TensorFlow for bands.

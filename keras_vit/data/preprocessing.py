@@ -4,8 +4,6 @@ Of tensors, pure TensorFlow graph functions, so that the exported SavedModel run
 the evaluation, whatever Keras's dtype policy; of arrays, the same with NumPy and Pillow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import floor
@@ -94,11 +92,9 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
 
     Args:
         mask: integers or floats `(height, width, ...)`, array or tensor.
-        image_size: int or `(height, width)` of the result.
 
-    Example:
-        >>> evaluation_mask(np.array([[1, 2]], "int32"), (1, 4)).tolist()
-        [[1, 1, 2, 2]]
+    >>> evaluation_mask(np.array([[1, 2]], "int32"), (1, 4)).tolist()
+    [[1, 1, 2, 2]]
     """
     size, xp = as_pair(image_size, "image_size"), array_namespace(mask)
     shape = xp.cast(xp.shape(mask)[:2], xp.float32)

@@ -5,8 +5,6 @@ others as they are. The generator is NumPy's Philox (Salmon et al. 2011, "Parall
 As Easy as 1, 2, 3"), which begins anywhere in its stream.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

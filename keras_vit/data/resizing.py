@@ -1,7 +1,5 @@
 """Resizes of one image that training and evaluation share."""
 
-from __future__ import annotations
-
 from keras_vit.data.arrays import Array, array_namespace
 
 PixelSize = tuple[int, int]
@@ -17,7 +15,6 @@ def small_side_size(shape: Array, size: PixelSize, crop_fraction: float) -> Arra
 
     Args:
         shape: height and width of the image, an int32 array or tensor.
-        size: height and width of the crop.
         crop_fraction: the part of the small side that the crop keeps.
 
     Returns:

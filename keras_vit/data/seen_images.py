@@ -47,8 +47,6 @@ class SeenImages:
         looks: Those of the images that a score must not count, uint64 `(images, 2)`, see
             `keras_vit.data.image_looks`; none where they are not known.
 
-    Example:
-
     >>> seen = SeenImages.of({"trained on": np.array([b"a1" * 16]), "validated on": None})
     >>> seen.uses(np.array([b"a1" * 16, b"c3" * 16])).tolist()
     ['trained on', 'new']

@@ -35,9 +35,6 @@ TENSOR_PARALLEL: dict[str, Axes] = {
 def fsdp_axes(shape: Sequence[int], devices: int) -> Axes:
     """Return axes that cut the largest axis divisible by the devices; none for small variables.
 
-    Example:
-
-    >>> from keras_vit.distribution.axes import fsdp_axes
     >>> fsdp_axes((768, 3072), 8), fsdp_axes((3072,), 8)
     ((None, 'batch'), (None,))
     """
@@ -54,9 +51,6 @@ def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
     Raises:
         ValueError: The devices do not divide it.
 
-    Example:
-
-    >>> from keras_vit.distribution.axes import tensor_parallel_axes
     >>> tensor_parallel_axes("block_0/mlp/dense_1/kernel", (3072, 768), 4)
     ('model', None)
     """
@@ -76,9 +70,6 @@ def tensor_parallel_axes(path: str, shape: Sequence[int], devices: int) -> Axes:
 def held_parameters(shapes: Iterable[tuple[str, Sequence[int]]], kind: str, devices: int) -> int:
     """Parameters that each device holds, of variables given by path and shape.
 
-    Example:
-
-    >>> from keras_vit.distribution.axes import held_parameters
     >>> held_parameters([("dense/kernel", (256, 512)), ("dense/bias", (512,))], "fsdp", 8)
     16896
     """

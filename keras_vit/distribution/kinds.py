@@ -23,7 +23,6 @@ class CutWeights(keras.distribution.ModelParallel):
     block (Megatron-LM, Shoeybi et al. 2019).
 
     Args:
-        kind: One of these.
         mesh: The devices: the first axis cuts batches, the last one weights.
     """
 

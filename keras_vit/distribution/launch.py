@@ -1,7 +1,5 @@
 """Several processes of one training: finds what started them, and joins them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

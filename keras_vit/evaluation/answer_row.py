@@ -80,18 +80,9 @@ def row_of_heads(
 ) -> Row:
     """Put the answers of several heads to an image into words.
 
-    Args:
-        tasks: What they mean, by the name of the head.
-        file: As for `answer_row`.
-        answer: One per head; or the reason why there is none.
-        top: As for `answer_row`, of each head.
-
     Returns:
         `file`, `error`, and by the name of each head what `answer_row` has besides these.
 
-    Example:
-
-    >>> from keras_vit.evaluation.answer_row import row_of_heads
     >>> from keras_vit.tasks import Regression
     >>> row_of_heads({"size": Regression(("cm",))}, "a.jpg", (np.array([2.5]),))["size"]
     {'predictions': [{'name': 'cm', 'value': 2.5}]}

@@ -72,14 +72,6 @@ def fit_head(
 
     Raises:
         ValueError: The method is unknown, or features and labels do not match.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.evaluation.linear_heads import RIDGE, fit_head
-    >>> head = fit_head(RIDGE, [[0.0, 1.0], [1.0, 0.0]], [0, 1], classes=2)
-    >>> head.scores([[0.0, 2.0], [3.0, 0.0]]).argmax(axis=1).tolist()
-    [0, 1]
     """
     check_choice(method, "method", HEADS_BY_NAME)
     x, y = check_features(features, labels, "training")
@@ -160,15 +152,6 @@ def left_out(
 
     Yields:
         The setting, and float64 scores `(n, classes)`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.evaluation.linear_heads import MEANS, left_out
-    >>> x, y = np.array([[0, 1], [0, 2], [1, 0], [2, 0]]), np.array([0, 0, 1, 1])
-    >>> for _, scores in left_out(MEANS, x, y, classes=2, folds=np.array([0, 1, 0, 1])):
-    ...     scores.argmax(axis=1).tolist()
-    [0, 0, 1, 1]
     """
     check_choice(method, "method", (*HEADS_BY_NAME, NEIGHBORS))
     x, y = check_features(features, labels, "training")
@@ -238,13 +221,7 @@ def stratified_folds(
     Args:
         labels: Integers `(n,)`.
         groups: None, or one per image; the images of a group are in one fold.
-        seed: Another one gives other folds.
-        most: The largest number of folds.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.evaluation.linear_heads import stratified_folds
     >>> np.bincount(stratified_folds(np.repeat([0, 1], 4))).tolist()
     [2, 2, 2, 2]
     """

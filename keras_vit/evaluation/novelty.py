@@ -152,10 +152,6 @@ class NoveltyReport:
 def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
     """Report on the novelty of images `(images,)`; None in, None out.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.evaluation.novelty import novelty_report_of
     >>> print(novelty_report_of(np.array([0.2, 0.9, 1.4, 0.3])))
     Novel, unlike the training images: 25.00% of 4 images.
     """

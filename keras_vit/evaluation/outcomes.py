@@ -48,16 +48,6 @@ class Outcomes:
 
         Raises:
             ValueError: There is not a finite answer per target.
-
-        Example:
-
-        >>> import numpy as np
-        >>> from keras_vit.evaluation.outcomes import Outcomes
-        >>> from keras_vit.tasks import Classification
-        >>> answers = np.array([[0.9, 0.1], [0.7, 0.3]])
-        >>> outcomes = Outcomes.of(Classification(size=2), [0, 1], answers)
-        >>> outcomes.tally["predictions"].tolist(), outcomes.worst()
-        ([0, 0], [1])
         """
         return cls(task, task.tally(targets, np.asarray(answers)), novelty)
 

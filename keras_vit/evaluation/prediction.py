@@ -114,8 +114,6 @@ def answer_batch(
     same answers in every process.
 
     Args:
-        model: As for `predict_files`, as is `max_pixels`.
-        scoring: Its `scoring_model`.
         batch: Files, and how many images the batch is filled up to where shapes are compiled.
     """
     paths, size = batch
@@ -272,10 +270,6 @@ def predict_outcomes(
 
     The answers of 21,843 images and as many classes take 1.9 GB: where there would be so many,
     each batch is reduced before the next one.
-
-    Args:
-        model: See `predict_split`, also for the other arguments.
-        windows: As for `evaluate`.
     """
     task, of_split = task_of(model), split.task
     if windows is not None:

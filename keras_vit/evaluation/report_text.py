@@ -1,7 +1,5 @@
 """A `Report` in words: its tables for a terminal and for Markdown, and what to be careful about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """How good prediction sets are: how many hold the true class, and what share is answered by one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

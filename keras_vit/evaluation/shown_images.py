@@ -16,8 +16,6 @@ def images_at(
     """Return some images of a split with 3 or 1 `channels`, decoded and not cropped.
 
     Args:
-        split: One of `keras_vit.data.load(...)`.
-        indices: Places in the split.
         channels: 3, or 1 for gray; bands are shown as `keras_vit.data.decode.rasters.shown` does.
         largest: The larger side in pixels to which larger images are reduced as soon as they are
             decoded, so that a few photographs do not fill the memory; None keeps their size.
@@ -28,7 +26,6 @@ def images_at(
     Raises:
         ValueError: An index is outside the split, or `channels` is neither 1 nor 3.
 
-    >>> from keras_vit import data
     >>> [image.shape for image in images_at(data.load("digits").val, [5, 3], channels=1)]
     [(8, 8, 1), (8, 8, 1)]
     """

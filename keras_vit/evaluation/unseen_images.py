@@ -41,7 +41,6 @@ class Scored:
     """Labeled images that a model is scored on.
 
     Attributes:
-        split: The images.
         train: Others, on which a classifier of its features may be fitted; None where there are
             none.
         source: Where they are from, to print.
@@ -221,8 +220,6 @@ def without_used(
     Args:
         split: The images; records are not compared, and all of them are returned.
         seen: What the model was made with; None where there is no record of it.
-        made: The model, or several, for messages.
-        source: Where the images are, for messages.
         chosen_uses: Those that may be scored, of `USES` and `"new"`.
 
     Raises:

@@ -1,7 +1,5 @@
 """Photographs of any size under a model of one size: by windows that overlap, or at their ratio."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Whether an exported file predicts what its model does."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +85,13 @@ def decisions(task: Task, answers: np.ndarray) -> np.ndarray | None:
     return convert_to_numpy(named[1]) if len(named) > 1 else None
 
 
+def scale_of(name: str, task: Task | None, truth: np.ndarray) -> Any:
+    """Return the scale of an output, of which differences from the true values are parts."""
+    if name == NOVELTY:
+        return np.maximum(truth, 1)
+    return max(1.0, float(np.abs(truth).max())) if task is None else task.answer_scale
+
+
 def check_agreement(
     name: str,
     run: Callable[[np.ndarray], np.ndarray],
@@ -97,8 +102,6 @@ def check_agreement(
     """Runs an exported file on batches of two sizes, and refuses it where an output differs.
 
     Args:
-        name: Of the output, answers or novelty.
-        run: From pixels to the output.
         images: `(8, height, width, channels)`.
         expected: The model's answers `(8, size)`, its outputs where it does not have a task, or its
             novelty `(8,)`.
@@ -107,15 +110,8 @@ def check_agreement(
     Raises:
         RuntimeError: It differs; the message has the greatest difference.
     """
-    scale: Any
     most = NOVELTY_TOLERANCE if name == NOVELTY else TOLERANCE
-    if name == NOVELTY:
-        scale = np.maximum(expected, 1)
-    elif contract.task is None:
-        scale = max(1.0, float(np.abs(expected).max()))
-    else:
-        scale = contract.task.answer_scale
-    scale, start = np.broadcast_to(scale, expected.shape), 0
+    scale, start = np.broadcast_to(scale_of(name, contract.task, expected), expected.shape), 0
     differences = []
     for rows in BATCHES:
         part = slice(start, start + rows)

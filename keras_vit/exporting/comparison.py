@@ -1,7 +1,5 @@
 """What an exported file predicts beside its model, on labeled images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,10 +31,7 @@ class Comparison:
     """A model and the file that was made of it, on the same labeled images.
 
     Attributes:
-        images: How many.
         score_name: The task's first score, such as `"accuracy"`.
-        score: Of the model.
-        exported_score: Of the file.
         agreement: The part of the images to which both give the same class, labels or grade; of
             numbers, where they differ by less than a hundredth of their scale.
         noun: What that is.

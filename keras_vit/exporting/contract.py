@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
 
 from keras_vit import tasks
 from keras_vit._base.errors import check_positive
@@ -28,6 +32,8 @@ IMAGES = "images"
 # pixels lie between levels, are not rounded. The other formats cast `images` to float32 at once,
 # and their reader declares its input so.
 PIXELS = "pixels"
+# What a format's `runner` returns: from pixels to the outputs that it was asked for.
+Run: TypeAlias = Callable[[np.ndarray], list[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)

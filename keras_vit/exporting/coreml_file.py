@@ -1,7 +1,5 @@
 """Core ML (`.mlpackage`): written and checked anywhere, run by macOS and iOS alone."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import sys
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.contract import IMAGES, KEY, Contract, Run
 from keras_vit.exporting.executorch_file import answers_module, quietly
 from keras_vit.exporting.proof import PROOF, sum_of
 from keras_vit.models import ImageModel
@@ -125,9 +123,7 @@ def engine(version: str) -> str:
     return f"the definitions in {version}, as Core ML is on Macs alone,"
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels of a dtype to the named outputs.
 
     On a Mac, Core ML computes them on the processor. Elsewhere the package's program is read back

@@ -1,7 +1,5 @@
 """A debug export: its file returns the features of the model beside its answers, block by block."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,10 +1,8 @@
 """ExecuTorch (`.pte`): PyTorch's runtime for phones and boards, its XNNPACK kernels inside."""
 
-from __future__ import annotations
-
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.exporting.contract import Contract, append, read_appended
+from keras_vit.exporting.contract import Contract, Run, append, read_appended
 from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
@@ -103,9 +101,7 @@ def quietly() -> Iterator[None]:
         logging.disable(before)
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels of a dtype to the named outputs."""
     import torch
 

@@ -1,17 +1,14 @@
 """Exported files, read back: what they take, and predictions by their own engines."""
 
-from __future__ import annotations
-
 import itertools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_vit._base.errors import check_positive
-from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.contract import Contract, Run
 from keras_vit.exporting.failure import engine_errors
 from keras_vit.exporting.format_table import FORMATS, row_of
 from keras_vit.models.answers import several_tasks
@@ -49,9 +46,7 @@ class ExportedModel:
     data_format = "channels_last"
     include_preprocessing = True
 
-    def __init__(
-        self, path: Path, contract: Contract, run: Callable[[np.ndarray], list[np.ndarray]]
-    ) -> None:
+    def __init__(self, path: Path, contract: Contract, run: Run) -> None:
         self.path, self.contract, self._run = path, contract, run
         self.name = path.name
         self._task = contract.task

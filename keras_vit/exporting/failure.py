@@ -1,7 +1,5 @@
 """Why an engine failed, without the parts of an error that only its writers can use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -21,11 +21,9 @@ class Format:
     """How a format is written and run.
 
     Attributes:
-        name: As its makers write it.
         module: Of this package; has `write`, `read_contract` and `runner`.
         backend: The backend that Keras is on where it is written.
         suffix: Of its file; None where it is a folder.
-        runs_with: The packages that run it.
         written_with: The packages that write it, beside those.
         extra: What brings them: `pip install 'keras3-vit[EXTRA]'`.
         files: Patterns of the files of a folder.

@@ -1,7 +1,5 @@
 """`export`: checks its arguments and writes all or nothing, in this or another process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

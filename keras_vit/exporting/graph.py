@@ -1,7 +1,5 @@
 """The model as a TensorFlow graph from pixels to answers, which the formats are made from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,8 +21,6 @@ def pixels_to_answers(
     """Return a `tf.function` that returns the outputs of the contract by name.
 
     Args:
-        model: The model.
-        contract: What the file takes and returns.
         name: Of the input: `"images"` of the contract's dtype, or `"pixels"` of float32.
         attention: Return the attention rollout over the patches, too, where the model has one.
     """

@@ -1,7 +1,5 @@
 """LiteRT, once TensorFlow Lite: for phones and small processors."""
 
-from __future__ import annotations
-
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.exporting.contract import IMAGES, PIXELS, Contract, append, read_appended
+from keras_vit.exporting.contract import IMAGES, PIXELS, Contract, Run, append, read_appended
 from keras_vit.exporting.graph import pixels_to_answers, save_signatures
 from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
@@ -54,18 +52,14 @@ read_contract = read_appended
 add_proof, read_proof = add_to_zip, read_from_zip
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels of a dtype to the named outputs."""
     from ai_edge_litert.interpreter import Interpreter
 
     return interpreted(Interpreter, path, outputs, dtype)
 
 
-def interpreted(
-    make: Callable[..., Any], path: Path, outputs: Sequence[str], dtype: str
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def interpreted(make: Callable[..., Any], path: Path, outputs: Sequence[str], dtype: str) -> Run:
     """Return what `runner` does, by LiteRT's `Interpreter` or TensorFlow's."""
     # Its own default is one thread.
     interpreter = make(str(path), num_threads=available_processors())

@@ -1,7 +1,5 @@
 """ONNX: written by tf2onnx, run and quantized by ONNX Runtime."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.processors import available_processors
-from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.contract import IMAGES, KEY, Contract, Run
 from keras_vit.exporting.graph import pixels_to_answers
 from keras_vit.exporting.proof import PROOF, sum_of
 from keras_vit.models import ImageModel
@@ -198,9 +196,7 @@ def _metadata(text: str) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels of a dtype to the named outputs."""
     import onnx
 
@@ -216,9 +212,7 @@ def taking_floats(proto: Any) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def graph_runner(
-    file: str | bytes, outputs: Sequence[str]
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def graph_runner(file: str | bytes, outputs: Sequence[str]) -> Run:
     """Return a function from pixels, as the graph takes them, to the named outputs."""
     import onnxruntime
 

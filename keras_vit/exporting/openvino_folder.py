@@ -1,13 +1,11 @@
 """OpenVINO: for Intel's and other x86 processors, and for OpenVINO Model Server."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.exporting import onnx_file
-from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.contract import IMAGES, KEY, Contract, Run
 from keras_vit.exporting.proof import PROOF, sum_of
 from keras_vit.models import ImageModel
 
@@ -100,9 +98,7 @@ def read_proof(path: Path) -> tuple[str | None, str]:
     return text, f"{rest} {sum_of(path / MODEL_FILES[1])}"
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8", precision: str = "f32"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8", precision: str = "f32") -> Run:
     """Return a function from pixels of a dtype to the named outputs, computed in float32.
 
     An ONNX file will do for the folder. By itself OpenVINO computes in `precision="bf16"` on

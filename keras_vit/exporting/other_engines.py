@@ -1,7 +1,5 @@
 """Engines that run exported files beside the usual one of their format, for `check`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -9,15 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_vit._base.version import install_command
 from keras_vit.exporting import litert_file, onnx_file, openvino_folder
-from keras_vit.exporting.contract import IMAGES
+from keras_vit.exporting.contract import IMAGES, Run
 from keras_vit.exporting.format_table import row_of
 
 # As a format's `runner`: from a file, names of outputs and a dtype to a function from pixels.
-Runner = Callable[..., Callable[[np.ndarray], list[np.ndarray]]]
+Runner = Callable[..., Run]
 
 
 def _onnx_evaluator(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Any:

@@ -1,7 +1,5 @@
 """What stands beside a page in a folder, so that browsers install it and open it offline."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The engine of a page, ONNX Runtime Web: two files of its npm package, known by their sums."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tarfile

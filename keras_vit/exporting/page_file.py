@@ -5,15 +5,13 @@ the engine, which needs TensorFlow; `finish` adds the engine, ONNX Runtime Web, 
 the path is a folder, for a web server, the large parts are files beside the page.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -26,7 +24,7 @@ from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.preprocessing import evaluation_image
 from keras_vit.exporting import onnx_file
 from keras_vit.exporting.agreement import check_files
-from keras_vit.exporting.contract import Contract
+from keras_vit.exporting.contract import Contract, Run
 from keras_vit.exporting.page_app import BESIDE, INDEX, LINKS, asset, write_app
 from keras_vit.exporting.page_engine import ENGINE, VERSION, WASM
 from keras_vit.exporting.proof import PROOF
@@ -248,9 +246,7 @@ def read_proof(path: Path) -> tuple[bytes | None, str]:
     return parts.get(PROOF), rest
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels to the named outputs, by the graph in the page."""
     run = onnx_file.graph_runner(_parts(path, "graph")["graph"], outputs)
     return lambda images: run(images.astype("float32"))

@@ -1,7 +1,5 @@
 """Folders for transformers and timm, run by these on the images that the folder carries."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings
@@ -17,7 +15,7 @@ from PIL import Image
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
 from keras_vit.data import MAX_PIXELS
-from keras_vit.exporting.contract import DESCRIPTION, Contract
+from keras_vit.exporting.contract import DESCRIPTION, Contract, Run
 from keras_vit.exporting.executorch_file import quietly
 from keras_vit.exporting.format_table import FOLDERS
 from keras_vit.exporting.proof import MOST_BYTES, PROOF_FILE, Proof, run_proof, sum_of
@@ -32,7 +30,6 @@ from keras_vit.weights.folders.folder_writer import CONFIG_FILES, WEIGHTS, folde
 _SUMMED = (WEIGHTS, *CONFIG_FILES, DESCRIPTION)
 # The tasks whose answers a folder proves.
 PROVEN = (Classification, Multilabel, Regression, Ordinal)
-Run = Callable[[np.ndarray], list[np.ndarray]]
 
 
 def prove_folder(model: VisionTransformer, folder: str | os.PathLike[str]) -> None:

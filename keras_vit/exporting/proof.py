@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.decode.image_files import prepare_contents
-from keras_vit.exporting.agreement import check_files, check_images, decisions_agree
-from keras_vit.exporting.contract import KEY, Contract
+from keras_vit.exporting.agreement import check_files, check_images, decisions_agree, scale_of
+from keras_vit.exporting.contract import KEY, Contract, Run
 from keras_vit.exporting.format_table import row_of
 from keras_vit.models.answers import NOVELTY
 
@@ -118,14 +118,7 @@ class Proof:
             if outputs[name].shape != truth.shape:
                 result[name] = np.full(len(truth), np.inf)
                 continue
-            task = tasks.get(name)
-            if name == NOVELTY:
-                scale: Any = np.maximum(truth, 1)
-            elif task is None:
-                scale = max(1.0, float(np.abs(truth).max()))
-            else:
-                scale = task.answer_scale
-            off = np.abs(outputs[name] - truth) / scale
+            off = np.abs(outputs[name] - truth) / scale_of(name, tasks.get(name), truth)
             off = np.where(np.isfinite(off), off, np.inf)
             result[name] = off.reshape(len(off), -1).max(1)
         return result
@@ -187,15 +180,12 @@ def run_proof(
     path: Path,
     contract: Contract,
     proof: Proof,
-    run: Callable[[np.ndarray], list[np.ndarray]] | None = None,
-    runner: Callable[..., Callable[[np.ndarray], list[np.ndarray]]] | None = None,
+    run: Run | None = None,
+    runner: Callable[..., Run] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return what a file answers to the images of a proof, in its own engine.
 
     Args:
-        path: The exported file.
-        contract: Of the file.
-        proof: Its images.
         run: What runs pixels of the contract's dtype; None to make it.
         runner: Of another engine, as a format has it; None for the format's own.
     """

@@ -1,7 +1,5 @@
 """The SavedModel, which also decodes JPEG and PNG files. Written where Keras is on TensorFlow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import numpy as np
 
 from keras_vit._base.files import write_text
 from keras_vit.data import decode_image, evaluation_image, map_or_else
-from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract
+from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract, Run
 from keras_vit.exporting.graph import save_signatures
 from keras_vit.exporting.proof import PROOF_FILE, sum_of
 from keras_vit.models import ImageModel
@@ -149,9 +147,7 @@ def file_runner(
     return run
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels of a dtype to the named outputs."""
     import tensorflow as tf
 

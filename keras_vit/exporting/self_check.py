@@ -1,7 +1,5 @@
 """`check`: whether an exported file answers here as the model that it was made of."""
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

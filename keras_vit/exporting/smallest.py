@@ -1,7 +1,5 @@
 """The smallest file of a format whose answers are, but for a few, those of its model."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -25,13 +23,7 @@ from keras_vit.tasks.scores import wilson_interval
 
 @dataclass(frozen=True)
 class Trial:
-    """A way to write the weights, and what it does to the answers.
-
-    Attributes:
-        name: Such as `"int8"`, or `"float32"`.
-        comparison: With the model; None where it could not be written.
-        reason: Why it could not.
-    """
+    """A way to write the weights, and what it does to the answers."""
 
     name: str
     comparison: Comparison | None

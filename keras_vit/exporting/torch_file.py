@@ -1,23 +1,20 @@
 """PyTorch's own format for programs (`.pt2`), which runs without Keras."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.exporting.contract import IMAGES, KEY, Contract
+from keras_vit.exporting.contract import DESCRIPTION, IMAGES, Contract, Run
 from keras_vit.exporting.proof import add_to_zip, read_from_zip
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 
-DESCRIPTION = f"{KEY}.json"
 # What `torch.export.save` writes for a model of tensors alone, below the archive's own folder.
 _MEMBER = re.compile(
     r"data/(weights/weight_\d+|constants/tensor_\d+|(weights|constants)/\w+_config\.json"
@@ -91,9 +88,7 @@ def _check_members(path: Path) -> None:
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
 
 
-def runner(
-    path: Path, outputs: Sequence[str], dtype: str = "uint8"
-) -> Callable[[np.ndarray], list[np.ndarray]]:
+def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8") -> Run:
     """Return a function from pixels of a dtype to the named outputs."""
     import torch
 

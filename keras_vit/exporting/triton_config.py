@@ -1,7 +1,5 @@
 """`config.pbtxt`, by which Triton Inference Server serves an ONNX file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from keras_vit._base.errors import printable

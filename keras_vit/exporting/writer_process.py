@@ -1,7 +1,5 @@
 """Writes one format on the backend that can: `python -m keras_vit.exporting.writer_process`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -34,10 +32,6 @@ def write_and_check(
     """Writes a model in a format, runs what was written, and adds its proof.
 
     Args:
-        model: The model.
-        path: Where it is written.
-        contract: What the file takes and returns.
-        proof: Not measured yet.
         arrays: `images`, the model's answers to them by the names of the outputs, and perhaps
             images for `calibration`.
 

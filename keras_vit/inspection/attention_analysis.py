@@ -1,7 +1,5 @@
 """Attention maps of any layer and head, attention rollout and mean attention distance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

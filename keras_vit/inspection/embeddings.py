@@ -1,7 +1,5 @@
 """What the embeddings have learned: similarity of positions, and filters of the patches."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

@@ -3,8 +3,6 @@
 The fused operator of the forward pass never keeps it.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Iterator

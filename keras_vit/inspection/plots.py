@@ -4,8 +4,6 @@ Each is a `matplotlib.figure.Figure`: `figure.savefig("rollout.png")`, or the la
 notebook's cell. Figures are narrow and their letters large, to be readable on a phone screen.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

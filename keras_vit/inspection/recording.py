@@ -1,7 +1,5 @@
 """Records the calls of a Vision Transformer's layers, at any depth of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

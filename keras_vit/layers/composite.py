@@ -23,9 +23,6 @@ class CompositeLayer(ConfiguredLayer):
     `block.attention.quantize("int8")`, a sublayer's `dtype_policy`. A `DTypePolicyMap` reaches all
     sublayers, under the paths `block/mlp/dense_0` and so on. Under a quantized policy the dense
     sublayers are quantized and the others compute in the policy it was made from.
-
-    Args:
-        sublayers: Changed arguments of sublayers by their name, as `get_config` returns them.
     """
 
     def __init__(self, sublayers: dict[str, dict[str, Any]] | None = None, **kwargs: Any) -> None:

@@ -15,10 +15,6 @@ def set_trainable_inside(layer: keras.layers.Layer, trainable: bool) -> None:
     frozen one by one, `model.trainable = True` would leave them frozen, since the model itself
     never was.
 
-    Example:
-
-    >>> import keras
-    >>> from keras_vit.layers.inside import set_trainable_inside
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(4)])
     >>> model.layers[0].trainable = False
     >>> set_trainable_inside(model, True)

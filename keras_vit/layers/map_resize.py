@@ -1,7 +1,5 @@
 """Maps to another size, bilinear, by two small matrices: the same numbers wherever they run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -41,10 +41,7 @@ def bipartite_soft_matching(metric: Any, merged: int, num_prefix_tokens: int = 0
         merged: The number of tokens to remove, at least 0; at most half of the patches are.
         num_prefix_tokens: Tokens at the front that are never merged: class token and registers.
 
-    Example:
-
     >>> import numpy as np
-    >>> from keras_vit.layers.merging import bipartite_soft_matching
     >>> merge, unmerge = bipartite_soft_matching(np.random.rand(2, 17, 8), 4, 1)
     >>> tuple(merge(np.ones((2, 17, 3))).shape), tuple(unmerge(np.ones((2, 13, 3))).shape)
     ((2, 13, 3), (2, 17, 3))

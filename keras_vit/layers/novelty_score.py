@@ -31,14 +31,6 @@ class NoveltyScore(ConfiguredLayer):
 
     Args:
         classes: Of the classifier; 0 for the distance alone.
-        **kwargs: `name`, `dtype` and so on, as Keras takes them; computes in float32 by default.
-
-    Example:
-
-    >>> import keras
-    >>> from keras_vit.layers.novelty_score import NoveltyScore
-    >>> NoveltyScore()(keras.ops.ones((2, 4))).shape == (2,)
-    True
     """
 
     mean: Any

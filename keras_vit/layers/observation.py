@@ -16,11 +16,6 @@ class Observer:
     def called(self, layer: Any, arguments: dict[str, Any], outputs: Any) -> Any:
         """Observe a call of a layer of this package.
 
-        Args:
-            layer: The layer.
-            arguments: What it was called with, by their names in `call`.
-            outputs: What it returned.
-
         Returns:
             The outputs to go on with.
         """

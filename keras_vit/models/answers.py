@@ -69,7 +69,7 @@ def unknown_task(model: keras.Model) -> str:
 def answers_of(model: keras.Model, outputs: Any) -> np.ndarray:
     """Outputs `(images, outputs)` as what they mean, `(images, size)`, by the model's task.
 
-    >>> import keras_vit, numpy as np
+    >>> import keras_vit
     >>> model = keras_vit.VisionTransformer(patch_size=8, hidden_dim=16, depth=1, num_heads=2,
     ...                                     input_shape=(32, 32, 3), num_classes=2)
     >>> answers_of(model, np.zeros((1, 2))).tolist()

@@ -1,7 +1,5 @@
 """One encoder with the heads of several models: all their answers from one pass of the encoder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -40,13 +38,7 @@ ONE_VIEW = (
 
 @dataclass(frozen=True)
 class Head:
-    """A head of a `CombinedModel`; has what `keras_vit.models.answers` asks of a model.
-
-    Attributes:
-        name: Of the head.
-        task: What its outputs mean.
-        classifier_activation: As of a model, like `output_shape`.
-    """
+    """A head of a `CombinedModel`; has what `keras_vit.models.answers` asks of a model."""
 
     name: str
     task: Task
@@ -65,9 +57,6 @@ class CombinedModel(CompiledModel):
 
     `combine` makes one, from models whose encoders it has compared. It predicts and is exported;
     whatever is about one task, such as `keras_vit.evaluate`, takes one of the models.
-
-    Attributes:
-        heads: The heads in the order of the outputs, `Head` objects.
     """
 
     novelty = None

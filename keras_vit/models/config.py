@@ -594,18 +594,7 @@ C = TypeVar("C", bound=ModelConfig)
 def arguments_of(
     config: Callable[P, C],
 ) -> Callable[[Callable[[Any, C], None]], Callable[Concatenate[Any, P], None]]:
-    """Makes a constructor of one configuration a constructor of the configuration's arguments.
-
-    Example:
-
-    >>> from keras_vit.models.config import MixerConfig, arguments_of
-    >>> class Model:
-    ...     @arguments_of(MixerConfig)
-    ...     def __init__(self, config):
-    ...         self.config = config
-    >>> Model(hidden_dim=64).config.channels_mlp_dim
-    256
-    """
+    """Makes a constructor of one configuration a constructor of the configuration's arguments."""
 
     def decorate(build: Callable[[Any, C], None]) -> Any:
         # Documentation and editors see what is wrapped: the arguments of the configuration.

@@ -58,9 +58,6 @@ class DPTHead:
     Raises:
         ValueError: An argument is out of range.
 
-    Example:
-
-    >>> from keras_vit.models.dpt import DPTHead
     >>> DPTHead().resolved(hidden_dim=384, depth=12, outputs=1).channels
     (48, 96, 192, 384)
     """
@@ -163,9 +160,6 @@ def last_layers(maps: Any, config: Any, head: DPTHead, linear: Any) -> Any:
     """Compute the outputs of every pixel, float32 `(n, height, width, outputs)`.
 
     Args:
-        maps: What `neck` returns.
-        config: That of the model.
-        head: Its options.
         linear: The function that applies the layer named `head`.
     """
     assert head.width is not None

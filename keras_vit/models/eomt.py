@@ -60,9 +60,6 @@ class EoMTHead:
     Raises:
         ValueError: An argument is out of range.
 
-    Example:
-
-    >>> from keras_vit.models.eomt import EoMTHead
     >>> EoMTHead().resolved(hidden_dim=1024, depth=24, outputs=150, patch_size=(16, 16)).blocks
     4
     """

@@ -7,8 +7,6 @@ Mask annealing (Kerssies et al. 2025, section 3.3): at first a query attends onl
 inside its mask, in the end to all, as in prediction; block after block is freed, query by query.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

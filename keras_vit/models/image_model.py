@@ -1,7 +1,5 @@
 """What every model of the package shares: its arguments, features, copies and saved state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace

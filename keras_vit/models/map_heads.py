@@ -1,7 +1,5 @@
 """The kinds of heads for every pixel that have options, a row of the table `MAP_HEADS` each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MLP-Mixer (Tolstikhin et al. 2021, "MLP-Mixer: An all-MLP Architecture for Vision")."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import keras

@@ -65,10 +65,6 @@ def statistics_in_parts(normalization: str | Statistics) -> Statistics:
 def normalized_channels(config: Any, channels: int) -> int:
     """Return the channels of the normalized images, which the weights are for.
 
-    Args:
-        config: A configuration, or a model, which has its fields.
-        channels: Of the images.
-
     >>> normalized_channels(ModelConfig(normalization="imagenet"), 1)
     3
     >>> normalized_channels(ModelConfig(), 1)
@@ -79,11 +75,7 @@ def normalized_channels(config: Any, channels: int) -> int:
 
 
 def own_statistics(model: Any) -> Any:
-    """Return means and standard deviations of channels in a range of their own, or None.
-
-    Args:
-        model: A model of this package, an exported one, or any other, without statistics.
-    """
+    """Return means and standard deviations of channels in a range of their own, or None."""
     normalization = getattr(model, "normalization", None)
     takes_pixels = getattr(model, "include_preprocessing", False)
     return None if isinstance(normalization, str) or not takes_pixels else normalization

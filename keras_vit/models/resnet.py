@@ -1,7 +1,5 @@
 """BiT's ResNet (Kolesnikov et al. 2020, "Big Transfer"), the CNN that the ViT was measured by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 

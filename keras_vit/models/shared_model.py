@@ -18,10 +18,6 @@ class SharedModel(CompiledModel):
 
     Unlike a plain `keras.Model`, it takes turns with the other model in threads, and leaves the
     weights on their layers after an error.
-
-    Args:
-        inputs: As `keras.Model` takes them; likewise `outputs` and `name`.
-        dtype: The dtype policy of the model whose layers it has.
     """
 
     @classmethod

@@ -7,8 +7,6 @@ In shapes: `n` images of `rows` x `columns` patches are `t` tokens of width `d` 
 which the first, the prefix, belong to no patch: class token, distillation token, registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The distribution that `fit` runs on, which Keras's own loops do not see."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar

@@ -5,8 +5,6 @@ Inside the step, the model repeats its last row until they divide it, cuts it, a
 repeated rows of its outputs: loss and metrics see the rows that are there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ that is cut over machines can be computed with, by all processes together; only 
 be read or saved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

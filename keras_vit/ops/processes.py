@@ -3,8 +3,6 @@
 `torch_processes/` and `jax_processes.py` hold what each backend needs besides.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from typing import Any

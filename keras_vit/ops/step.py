@@ -1,7 +1,5 @@
 """The step that runs now, where several processes share it: `torch_processes/` sets it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar

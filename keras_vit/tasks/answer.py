@@ -1,7 +1,5 @@
 """`Answer`: from a model's outputs to answers, names, text, graphs, explanations and scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 

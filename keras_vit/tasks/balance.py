@@ -1,7 +1,5 @@
 """Classes of which some have many times the examples of others: weights, priors, sampling rates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

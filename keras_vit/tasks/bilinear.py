@@ -11,8 +11,6 @@ def bilinear_matrix(before: int, after: int, align_corners: bool = False) -> np.
     """Return the weights of each pixel for each one after, float32 `(after, before)`.
 
     Args:
-        before: Pixels along an axis.
-        after: How many there are to be.
         align_corners: Whether the centers of the first and last pixel stay where they are;
             otherwise the borders of the image do.
 
@@ -29,8 +27,6 @@ class GrowingMap:
     Probabilities are resized, bilinear, before any of them is chosen.
 
     Args:
-        before: How many rows and columns of answers there will be.
-        after: Height and width of the map.
         decide: Makes of answers `(rows, columns, size)` each pixel's value, `(rows, columns, ...)`.
 
     >>> growing = GrowingMap((2, 1), (3, 1), lambda answers: answers[..., 0])

@@ -8,8 +8,6 @@ An image has the same set each time. Where a method of the literature draws a ra
 one takes it from the image's own probabilities (`dither`), which keeps the guarantee.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

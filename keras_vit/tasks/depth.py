@@ -1,7 +1,5 @@
 """Depth: a positive number for every pixel, such as a distance, a height above ground, biomass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO

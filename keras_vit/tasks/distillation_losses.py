@@ -22,10 +22,7 @@ def soft_distillation(teacher: Any, student: Any, temperature: float = TEMPERATU
 
     Source: Hinton et al. 2015, section 2; DeiT (Touvron et al. 2021), equation 2.
 
-    Example:
-
     >>> import numpy as np
-    >>> from keras_vit.tasks.distillation_losses import soft_distillation
     >>> loss = soft_distillation(np.array([[0.0, 0.0]]), np.array([[0.0, 4.0]]), temperature=2.0)
     >>> round(float(loss[0]), 4)  # 4 log(cosh(1))
     1.7351
@@ -49,10 +46,7 @@ def hard_distillation(teacher: Any, student: Any) -> Any:
 
     Source: DeiT (Touvron et al. 2021), equation 3.
 
-    Example:
-
     >>> import numpy as np
-    >>> from keras_vit.tasks.distillation_losses import hard_distillation
     >>> loss = hard_distillation(np.array([[0.0, 9.0]]), np.array([[0.0, 0.0]]))
     >>> round(float(loss[0]), 4)  # log 2
     0.6931
@@ -73,10 +67,7 @@ def label_distillation(teacher: Any, student: Any, temperature: float = TEMPERAT
     Returns:
         `(batch,)`.
 
-    Example:
-
     >>> import numpy as np
-    >>> from keras_vit.tasks.distillation_losses import label_distillation
     >>> loss = label_distillation(np.array([[0.0]]), np.array([[4.0]]), temperature=2.0)
     >>> round(float(loss[0]), 4)  # 4 log(cosh(1)): a label is a choice of two
     1.7351

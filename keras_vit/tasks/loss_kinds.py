@@ -61,9 +61,6 @@ def crossentropy_of(loss: Any) -> Crossentropy | None:
     Raises:
         ValueError: Keras does not have a loss of that name.
 
-    Example:
-
-    >>> from keras_vit.tasks.loss_kinds import crossentropy_of
     >>> crossentropy_of(["sparse_categorical_crossentropy"]).labels
     'integer'
     >>> crossentropy_of("mse") is None
@@ -100,12 +97,6 @@ def _is_loss(loss: Any, kind: str, function: str) -> bool:
 def kind_of_loss(loss: Any) -> str | None:
     """Return the kind of task, in `keras_vit.tasks`, that a loss is for; None where it may be any.
 
-    Args:
-        loss: As `compile` takes it.
-
-    Example:
-
-    >>> from keras_vit.tasks.loss_kinds import kind_of_loss
     >>> kind_of_loss("bce"), kind_of_loss("mae"), kind_of_loss("poisson")
     ('multilabel', 'regression', None)
     """

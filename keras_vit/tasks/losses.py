@@ -17,10 +17,6 @@ def one_hot_labels(y_true: Any, y_pred: Any) -> Any:
         y_true: Integers `(batch,)` or `(batch, 1)` of any dtype, or rows `(batch, classes)`.
         y_pred: Scores `(batch, classes)`.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import one_hot_labels
     >>> np.asarray(one_hot_labels(np.array([2, 0]), np.zeros((2, 3)))).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
@@ -43,15 +39,10 @@ class SoftmaxCrossentropy(keras.losses.CategoricalCrossentropy):
 
     Args:
         label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
-        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: `label_smoothing` is out of range.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import SoftmaxCrossentropy
     >>> loss = SoftmaxCrossentropy(label_smoothing=0.1)
     >>> logits = np.array([[1.0, 0.0], [0.0, 3.0]])
     >>> float(loss(np.array([0, 1]), logits)) == float(loss(np.eye(2), logits))
@@ -87,10 +78,6 @@ class SigmoidCrossentropy(keras.losses.Loss):
     Raises:
         ValueError: `label_smoothing` is out of range.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import SigmoidCrossentropy
     >>> round(float(SigmoidCrossentropy()(np.eye(2), np.zeros((2, 2)))), 4)  # two times log 2
     1.3863
     """
@@ -131,12 +118,7 @@ class BalancedLoss(keras.losses.Loss):
         loss: `SoftmaxCrossentropy` or `SigmoidCrossentropy`.
         weights: Per class; none for 1.
         log_priors: Per class; none for 0.
-        **kwargs: Arguments of every Keras loss.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import BalancedLoss, SoftmaxCrossentropy
     >>> loss = BalancedLoss(SoftmaxCrossentropy(), log_priors=np.log([0.75, 0.25]))
     >>> round(float(np.exp(-loss(np.array([1]), np.zeros((1, 2))))), 4)
     0.25
@@ -182,10 +164,6 @@ class BalancedLoss(keras.losses.Loss):
 class LabelAccuracy(keras.metrics.CategoricalAccuracy):
     """`keras.metrics.CategoricalAccuracy` that takes integer labels, too.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import LabelAccuracy
     >>> accuracy = LabelAccuracy()
     >>> accuracy.update_state(np.array([0, 1]), np.eye(2))
     >>> accuracy.update_state(np.eye(2), np.array([[1.0, 0.0], [1.0, 0.0]]))
@@ -261,15 +239,10 @@ class AsymmetricLoss(keras.losses.Loss):
         gamma_positive: Focusing of present labels: it counts `(1 - p) ** gamma_positive`.
         clip: Absent labels below this probability do not count, in [0, 1).
         label_smoothing: How far labels move towards one half, in [0, 1).
-        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: A rate is out of range, or a gamma is negative.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import AsymmetricLoss
     >>> loss = AsymmetricLoss()
     >>> easy, hard = np.array([[-6.0]]), np.array([[6.0]])
     >>> float(loss(np.zeros((1, 1)), easy)), round(float(loss(np.zeros((1, 1)), hard)), 3)
@@ -324,10 +297,6 @@ class ZLPRLoss(keras.losses.Loss):
     of many labels are present; its outputs are ordered well, and their sigmoid is not calibrated.
     Takes labels `(batch, labels)` in [0, 1] and logits.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import ZLPRLoss
     >>> round(float(ZLPRLoss()(np.array([[1.0, 0.0]]), np.zeros((1, 2)))), 4)  # two times log 2
     1.3863
     """
@@ -357,15 +326,10 @@ class QuantileLoss(keras.losses.Loss):
 
     Args:
         quantile: `q`, in (0, 1): the part of the targets that lie below the output.
-        **kwargs: Arguments of every Keras loss.
 
     Raises:
         ValueError: `quantile` is out of range.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import QuantileLoss
     >>> round(float(QuantileLoss(0.9)(np.array([[2.0]]), np.array([[0.0]]))), 4)
     1.8
     """
@@ -391,10 +355,6 @@ class CumulativeCrossentropy(keras.losses.Loss):
     Li and Lin 2006, "Ordinal Regression by Extended Binary Classification". Takes integer grades
     `(batch,)` or `(batch, 1)` and logits `(batch, grades - 1)`; a batch is averaged.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import CumulativeCrossentropy
     >>> round(float(CumulativeCrossentropy()(np.array([2]), np.array([[9.0, 0.0]]))), 3)
     0.693
     """
@@ -420,10 +380,6 @@ class UnitError(keras.metrics.Mean):
         scale: What one of the scaled targets is in the unit.
         column: Which of the numbers.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import UnitError
     >>> error = UnitError(scale=10.0)
     >>> error.update_state(np.array([[1.0]]), np.array([[0.5]]))
     >>> float(error.result())
@@ -451,10 +407,6 @@ class UnitError(keras.metrics.Mean):
 class GradeError(keras.metrics.Mean):
     """The mean absolute error of grades: by how many grades a prediction is wrong.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.losses import GradeError
     >>> error = GradeError()
     >>> error.update_state(np.array([2, 0]), np.array([[5.0, 4.0], [3.0, -1.0]]))
     >>> float(error.result())

@@ -1,7 +1,5 @@
 """Several labels: any of them, or none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 

@@ -1,7 +1,5 @@
 """Ordinal regression: grades in an order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -141,10 +141,6 @@ class QueryLoss(PixelCrossentropy):
 def query_loss(loss: Any, head: str) -> QueryLoss | None:
     """Return the loss of queries among what `compile` took as `loss`; None for others.
 
-    Args:
-        loss: As `compile` takes it.
-        head: The kind of the model's head.
-
     Raises:
         ValueError: The head does not have queries, or there are other losses beside it.
     """

@@ -1,7 +1,5 @@
 """Regression: numbers with names, units and a scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 

@@ -1,7 +1,5 @@
 """Relative depth: which pixels are nearer and by how much, without a unit or a zero."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self

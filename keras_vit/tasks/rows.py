@@ -1,7 +1,5 @@
 """Tasks whose targets and answers are a row of numbers per image, or one name of several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any

@@ -4,8 +4,6 @@ A resample of the bootstrap is the same examples with other weights, so what is 
 once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Segmentation: one of several classes for every pixel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Which examples to hold out, so that both sides have their share of every class or label."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -148,7 +146,6 @@ def _improved(
 def quantile_bins(values: np.ndarray, fraction: float) -> np.ndarray:
     """Return the quantile that each of the numbers `(examples,)` is in, from 0 on.
 
-    >>> import numpy as np
     >>> quantile_bins(np.array([5.0, 1.0, 2.0, 9.0]), 0.5).tolist()
     [1, 0, 0, 1]
     """

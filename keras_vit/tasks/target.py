@@ -1,7 +1,5 @@
 """`Target`: how labels are checked, split and balanced, and what a model learns from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 

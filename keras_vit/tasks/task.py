@@ -1,7 +1,5 @@
 """`Task`: what a model's outputs mean, from the targets it learns from to the answers it gives."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

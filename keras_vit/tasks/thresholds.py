@@ -4,8 +4,6 @@ The best threshold of a dozen images is mostly theirs. How much it is drawn towa
 cross-fitting: thresholds of four fifths of the images predict the last fifth.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from keras_vit.tasks.scores import f1_scores
@@ -22,7 +20,6 @@ def best_threshold(present: np.ndarray, scores: np.ndarray) -> float:
     Halfway between the two scores it separates, so that it does not hang on one example; of several
     the one nearest to 0.5.
 
-    >>> import numpy as np
     >>> best_threshold(np.array([True, True, False]), np.array([0.6, 0.3, 0.1]))
     0.20000000298023224
     """
@@ -49,17 +46,6 @@ def shrunk_thresholds(present: np.ndarray, scores: np.ndarray) -> np.ndarray:
     Args:
         present: Bool `(images, labels)`.
         scores: Probabilities `(images, labels)`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.tasks.thresholds import shrunk_thresholds
-    >>> rng = np.random.default_rng(0)
-    >>> present = rng.random((2000, 1)) < 0.2
-    >>> scores = 0.4 / (1 + np.exp(2 - 4 * present - rng.normal(size=present.shape)))
-    >>> few, many = (shrunk_thresholds(present[:n], scores[:n])[0] for n in (10, 2000))
-    >>> bool(few == 0.5), bool(many < 0.3)
-    (True, True)
     """
     predicted = np.zeros((len(STRENGTHS), *present.shape), bool)
     fold = np.random.default_rng(0).permutation(len(present)) % FOLDS

@@ -50,10 +50,6 @@ def warn_of_activation(model: keras.Model, metrics: Any = None) -> None:
     """Warns when loss or metrics take logits for probabilities, or the other way round.
 
     And when the loss is for another task than the model's.
-
-    Args:
-        model: A model that has just been compiled; only classifiers of this package are checked.
-        metrics: The metrics, in any structure that `compile` takes.
     """
     spec: Spec | None = getattr(model, "spec", None)
     if spec is None or not spec.outputs:

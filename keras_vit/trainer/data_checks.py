@@ -384,10 +384,7 @@ class DataCheck:
 def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Check the data of `fit`, `evaluate` or `predict` before and while they are read.
 
-    Args:
-        model: The model.
-        function: The step function that the method runs, such as `"train_function"`.
-        arguments: Those of the method by name; changed in place.
+    The arguments of the method are changed in place.
 
     Raises:
         ValueError: Images or labels do not fit the model or the loss, or the loss its outputs; the

@@ -8,8 +8,6 @@ Unnecessary from Keras: none yet on JAX, where it refuses batches that the devic
 and expects as many images as labels of each process; 3.16 on torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,10 +34,7 @@ def on_devices_that_are_set(
 ) -> Iterator[None]:
     """Meanwhile a method runs on the devices of `keras.distribution`, from equal starts.
 
-    Args:
-        model: The model.
-        function: The step function that the method runs, such as `"train_function"`.
-        arguments: Those of the method by name; changed in place.
+    Its arguments are changed in place.
     """
     with batches_on_host():
         _let_first_show_progress(arguments)
@@ -99,14 +94,7 @@ def _check_placement(model: keras.Model) -> None:
 
 
 def _batches_on_devices(x: Any, y: Any = None, sample_weight: Any = None, **options: Any) -> Any:
-    """Return what `fit`, `evaluate` and `predict` take as `x`: the data, in batches on the devices.
-
-    Args:
-        x: Data as these methods take them.
-        y: Labels, likewise.
-        sample_weight: Weights, likewise.
-        **options: `batch_size`, `shuffle`, `class_weight` and `steps_per_epoch`.
-    """
+    """Return what `fit`, `evaluate` and `predict` take as `x`: batches on the devices."""
     # The door that Keras leaves open for data of one's own: an adapter in place of `x`.
     from keras.src.trainers.data_adapters import get_data_adapter
 
@@ -165,9 +153,6 @@ def global_batch(iterator: Any) -> Any:
 
     Keras would cut the batch that it reads within `on_devices`, and would not expect fewer images
     than labels.
-
-    Args:
-        iterator: Keras's, of which a batch is taken.
     """
     if current_distribution() is None and current_processes() is None:
         return None

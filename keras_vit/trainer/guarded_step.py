@@ -49,8 +49,6 @@ def guard_step(
     a step keeps the model as it is, and may run in several processes.
 
     Args:
-        model: The model.
-        name: `"train_function"`, `"test_function"` or `"predict_function"`, made by Keras.
         variables: Gives groups of variables in the order of the step's state.
     """
     step = getattr(model, name)

@@ -13,10 +13,6 @@ def with_loss_scaling(model: keras.Model, optimizer: Any) -> Any:
 
     Keras itself looks only at the name of the model's policy. It misses a `DTypePolicyMap`, a
     model that contains ours, and a model whose layers have a policy each.
-
-    Args:
-        model: The Keras model to be compiled.
-        optimizer: As `keras.Model.compile` takes it: an optimizer, its name, or its configuration.
     """
     optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer | None):

@@ -7,8 +7,6 @@ is wanted and the fix. NaN and infinity are errors: they would be the loss, and 
 Unnecessary from Keras: none yet. It takes values of any range.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -39,11 +37,7 @@ class PixelRange:
     """Values that are not what a model takes.
 
     Attributes:
-        low: No value is below it.
-        high: No value is above it.
         name: What such images are, after "they look".
-        fix: What to do.
-        widest: The largest difference of two values.
     """
 
     low: float
@@ -154,7 +148,6 @@ def check_pixels(
 
     Args:
         images: Array `(batch, height, width, channels)` of any dtype, on the host.
-        model_name: The name used in messages.
         normalized: Whether the model takes normalized images; otherwise pixels 0..255.
         warned: What was warned of before, which is not again; added to.
         statistics: The means and standard deviations of channels that have a range of their own, as
@@ -167,18 +160,6 @@ def check_pixels(
 
     Raises:
         ValueError: A value is NaN or infinite.
-
-    Example:
-
-    >>> import numpy as np, warnings
-    >>> from keras_vit.trainer.pixel_ranges import check_pixels
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     check_pixels(np.linspace(0, 4000, 48).reshape(1, 4, 4, 3), "vit")
-    True
-    >>> "The images range from 0 to 4000, and vit takes pixels from 0 to 255" in str(
-    ...     caught[0].message)
-    True
     """
     images = np.asarray(images)[:MOST_IMAGES]
     if not images.size or images.dtype.kind not in "biufV":  # V: bfloat16 of ml_dtypes
@@ -271,8 +252,6 @@ def check_label_rows(labels: Any, loss_name: str, warned: set[str] | None = None
 
     Args:
         labels: Array `(batch, classes)` on the host; label smoothing and mixup stay within 0..1.
-        loss_name: The name used in messages.
-        warned: As in `check_pixels`.
 
     Raises:
         ValueError: A value is NaN or infinite.

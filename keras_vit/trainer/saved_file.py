@@ -42,11 +42,6 @@ def save_legacy(
     And of a compiled model it stores what its reader turns into an error (a loss by name), or into
     an optimizer that `fit` does not run with.
 
-    Args:
-        model: The model.
-        save: `keras.Model.save` of this model.
-        filepath: Where to, as the other arguments of `keras.Model.save`.
-
     Raises:
         ValueError: The model has weights that these files cannot hold.
     """

@@ -3,8 +3,6 @@
 Unnecessary from Keras: none yet. A `keras.Model` knows shapes, and not what its numbers mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -64,10 +64,7 @@ def check_class_weight(
     """Raises a ValueError for a `class_weight` that Keras ignores, or applies to other images.
 
     Args:
-        class_weight: As `fit` takes it.
         task: The kind of task that is trained; None where it may be any.
-        classes: How many there are.
-        names: Those of the classes, or None.
     """
     is_row = task is not None and not task.is_one_name and classes > 1
     if task is not None and (is_row or task.are_numbers or task.per_pixel):

@@ -41,8 +41,6 @@ def taking_turns(model: keras.Model, action: str, with_layers: bool) -> Iterator
     Calls within calls, such as those of callbacks, belong to the same thread, and go on.
 
     Args:
-        model: keras.Model Keras model.
-        action: The name of the method that is called.
         with_layers: Whether models that share layers with this one have to wait as well.
 
     Raises:

@@ -24,7 +24,6 @@ def two_pass_step(
     those of the first pass. The gradient of a variable that the loss does not depend on is None.
 
     Args:
-        model: The model, compiled when it trains.
         perturb: From weights, gradients and the optimizer's iterations to the perturbed weights.
         combine: From both gradients to those that the optimizer applies.
     """

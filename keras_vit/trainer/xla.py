@@ -70,13 +70,7 @@ def compiled_by_xla(model: keras.Model) -> Iterator[None]:
 
 
 def choose_xla_by_steps(model: keras.Model, function: str, arguments: dict[str, Any]) -> None:
-    """Adds the callback that chooses, to the arguments of `fit`, `evaluate` or `predict`.
-
-    Args:
-        model: A `CompiledModel`.
-        function: The step function that the method runs, such as `"train_function"`.
-        arguments: Those of the method by name; changed in place.
-    """
+    """Adds the callback that chooses to the arguments of a method, which are changed in place."""
     callbacks = arguments.get("callbacks")
     if model._xla_is_free and not isinstance(callbacks, keras.callbacks.CallbackList):
         arguments["callbacks"] = [_XLAChoice(function), *keras.tree.flatten(callbacks or [])]

@@ -61,9 +61,6 @@ def choose_recipe(images_per_class: float, has_weights: bool, side: int = 224) -
     Raises:
         ValueError: A number is not above 0.
 
-    Example:
-
-    >>> from keras_vit.training.auto_recipe import choose_recipe
     >>> choose_recipe(10, has_weights=True).recipe, choose_recipe(300, has_weights=True).recipe
     ('finetune_few', 'finetune_small')
     """

@@ -29,12 +29,6 @@ class NonFiniteLossError(FloatingPointError):
         step: Number of the step in the whole run, counted from 1.
         loss: The loss of that step.
         last_finite: Mean loss of the epoch before that step; None in an epoch's first step.
-
-    Example:
-
-    >>> from keras_vit.training.callbacks import NonFiniteLossError
-    >>> issubclass(NonFiniteLossError, FloatingPointError)
-    True
     """
 
     def __init__(self, message: str, step: int, loss: float, last_finite: float | None) -> None:
@@ -71,18 +65,6 @@ class StopAtNonFiniteLoss(_StepCounter):
     """Raises a `NonFiniteLossError` in the first step whose loss is NaN or infinite.
 
     Keras's `TerminateOnNaN` ends `fit` without an error.
-
-    Example:
-
-    >>> import keras, numpy
-    >>> from keras_vit.training.callbacks import StopAtNonFiniteLoss
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse", run_eagerly=True, jit_compile=False)
-    >>> x = numpy.full((4, 3), numpy.nan)
-    >>> model.fit(x, x[:, :1], verbose=0, callbacks=[StopAtNonFiniteLoss()])
-    Traceback (most recent call last):
-        ...
-    keras_vit.training.callbacks.NonFiniteLossError: The loss is nan in step 1 ...
     """
 
     last_finite: float | None = None
@@ -268,10 +250,7 @@ class LearningRate(keras.callbacks.Callback):
     It must come before the callbacks that log it. Keras's `LearningRateScheduler` uses the same
     name; schedules in an optimizer are in no history otherwise.
 
-    Example:
-
-    >>> import keras, numpy
-    >>> from keras_vit.training.callbacks import LearningRate
+    >>> import numpy
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     >>> model.compile(keras.optimizers.SGD(0.25), "mse", run_eagerly=True, jit_compile=False)
     >>> x = numpy.zeros((4, 3))
@@ -292,10 +271,7 @@ class HistoryLog(keras.callbacks.CSVLogger):
 
     A kill or a full disk leaves the rows of the epochs before.
 
-    Example:
-
     >>> import pathlib, tempfile
-    >>> from keras_vit.training.callbacks import HistoryLog
     >>> log = HistoryLog(pathlib.Path(tempfile.mkdtemp()) / "history.csv")
     >>> log.on_train_begin()  # `model.fit(callbacks=[log])` calls both
     >>> log.on_epoch_end(0, {"loss": 0.5, "val_loss": 0.7})
@@ -321,16 +297,6 @@ class BestModel(keras.callbacks.ModelCheckpoint):
     """Keras's `ModelCheckpoint` of the best epoch, with a file that is replaced atomically.
 
     A kill or a full disk leaves the best model of the epochs before.
-
-    Args:
-        path: The file, `.keras`.
-        monitor: The metric, such as `"val_accuracy"`.
-
-    Example:
-
-    >>> from keras_vit.training.callbacks import BestModel
-    >>> BestModel("runs/best.keras", "val_accuracy").save_best_only
-    True
     """
 
     def __init__(self, path: str | os.PathLike[str], monitor: str = "val_loss") -> None:

@@ -116,10 +116,7 @@ def schedule_of(
     Raises:
         ValueError: The warm-up takes all steps; `recipe.scaled(steps=...)` shortens it as well.
 
-    Example:
-
     >>> from keras_vit.training import recipes
-    >>> from keras_vit.training.compilation import schedule_of
     >>> schedule = schedule_of(recipes.get("bit_hyperrule"), 500)
     >>> [round(float(schedule(step)), 6) for step in (50, 150, 250)]
     [0.0015, 0.003, 0.0003]

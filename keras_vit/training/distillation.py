@@ -252,11 +252,6 @@ def _images_for(model: keras.Model, images: Any, is_first: bool) -> Any:
 
     Linear with antialiasing, as `keras.ops.image.resize(antialias=True)`, but as two products of
     matrices: XLA does not have TensorFlow's operator.
-
-    Args:
-        model: The model that takes them.
-        images: A tensor or a Keras tensor, float32.
-        is_first: Whether its channels are first.
     """
     size, _ = _image_layout(model)
     takes_first = _data_format(model) == _FIRST

@@ -17,10 +17,8 @@ def first_look(
     """Fit a linear head to frozen features by the loss of a recipe, and score it.
 
     Args:
-        task: What the outputs mean.
         train: Features `(examples, dimension)` and what `task.check_targets` returned.
         val: The same of the images to score it on.
-        recipe: Its `loss` and `balance` are those of the head.
         seed: Of the folds, or of the held-out examples, that choose the penalty.
 
     Returns:

@@ -76,11 +76,8 @@ class HeadChoice:
         candidates: One per method, with its best setting.
         measure: `"accuracy"`, or `"balanced_accuracy"` where classes differ much in size.
         method: The best one that is a head.
-        setting: Of it.
         temperature: By which its scores are divided, so that probabilities are as sure as right.
-        classes: How many there are.
         balance: As in `choose_head`.
-        reason: Why, as a clause.
     """
 
     candidates: tuple[Candidate, ...]
@@ -118,24 +115,12 @@ def choose_head(
     Args:
         features: `(n, dimension)`, as from `keras_vit.evaluation.features`.
         labels: Integers `(n,)`.
-        classes: How many there are.
         groups: One per image, such as its patient, which stays in one fold; or None.
         balance: Of `keras_vit.tasks.balance.BALANCES`: other than `"none"`, every class counts the
             same in the fits (`"weights"`: by the effective number of its images).
-        seed: Of the folds.
 
     Raises:
         ValueError: Features and labels do not match, or the balance is unknown.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.training.head_choice import choose_head
-    >>> y = np.arange(24) % 3
-    >>> x = np.random.default_rng(0).normal(size=(24, 8)) + 4 * np.eye(8)[y]
-    >>> choice = choose_head(x, y, classes=3)
-    >>> (choice.fit(x, y).scores(x).argmax(axis=1) == y).all()
-    np.True_
     """
     check_choice(balance, "balance", BALANCES)
     x, y = check_features(features, labels, "training")
@@ -217,10 +202,6 @@ def mean_and_error(
         weights: `(n,)`.
         units: The number of each image's group, from 0, `(n,)`: images of a group err together.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.training.head_choice import mean_and_error
     >>> mean_and_error(np.array([1.0, 0.0, 1.0, 0.0]), np.ones(4), np.arange(4))
     (0.5, 0.28867513459481287)
     """

@@ -166,10 +166,6 @@ class CorruptPatches(keras.layers.Layer):
 
     Source: ViT paper, appendix B.1.2, which does not say of which image the other patch is.
 
-    Example:
-
-    >>> import keras
-    >>> from keras_vit.training.masked_patches import CorruptPatches
     >>> patches, chosen = CorruptPatches()(keras.ops.ones((2, 4, 4, 8)))
     >>> tuple(patches.shape), tuple(chosen.shape)
     ((2, 4, 4, 8), (2, 8))
@@ -253,10 +249,6 @@ def patch_colors(
 
     Source: ViT paper, appendix B.1.2.
 
-    Example:
-
-    >>> import keras, numpy as np
-    >>> from keras_vit.training.masked_patches import patch_colors
     >>> orange = np.full((1, 8, 4, 3), [255, 130, 31])
     >>> keras.ops.convert_to_numpy(patch_colors(orange, (4, 4))).tolist()  # 7 * 64 + 4 * 8 + 0
     [[480, 480]]

@@ -77,13 +77,10 @@ def prepare(
 
     Args:
         model: The classifier, whose speed is measured for a budget.
-        recipe: Of one fine-tuning.
-        splits: The images.
         folder: Keeps what was measured, so that a resumed run has the same plan.
         budget: Seconds that fine-tuning may take, about; None for the same work on every machine
             (see `plan_tuning`).
         held_out: Images that are held out already.
-        seed: Decides which images are held out.
 
     Raises:
         ValueError: The budget is not above 0, or images are records, which do not have fixed
@@ -121,8 +118,6 @@ def passes_within(
     Args:
         model: Whose pass forward is timed.
         recipe: With the batch and, where the model takes any, the size of the images.
-        seconds: The time.
-        file: Keeps what was measured.
         step_cost: Of a training step beside the pass forward of its images.
     """
     if file.is_file():

@@ -50,7 +50,6 @@ class TuningPlan:
         folds: Folds of training images that compare it with the head; 0 for a part that is held
             out.
         passes: Images that pass through training, in all.
-        left_out: What the limit does not allow, as a clause; "" if nothing.
     """
 
     rates: tuple[float, ...]
@@ -65,7 +64,6 @@ def plan_tuning(
     """Return the most thorough plan within a number of passes; None where not even one is.
 
     Args:
-        images: Number of training images.
         recipe: Of one fine-tuning; its `learning_rates` are averaged below 1,000 images, and the
             largest one is taken above.
         most_passes: Images that may pass through training, in all. None for `MOST_PASSES`, and one
@@ -75,10 +73,7 @@ def plan_tuning(
     Raises:
         ValueError: A number is not above 0.
 
-    Example:
-
     >>> from keras_vit.training import recipes
-    >>> from keras_vit.training.measured_tuning import plan_tuning
     >>> recipe = recipes.get("finetune_measured")
     >>> plan_tuning(20, recipe).folds, plan_tuning(20, recipe, 700).left_out
     (3, 'folds (a part is held out), learning rates but 5e-05')
@@ -107,10 +102,6 @@ class MeasuredChoice:
     """What was kept, and the table that it follows from.
 
     Attributes:
-        selected: The name of a row.
-        reason: Why, as a clause.
-        measure: Of the scores.
-        candidates: The rows.
         images: How many training images compared fine-tuning with the head; 0 for none.
         left_out: What was not tried for lack of time, as a clause; "" if nothing.
     """
@@ -149,10 +140,7 @@ class Tuning:
     Attributes:
         model: With the pretrained weights; it stays as it is.
         recipe: Of one fine-tuning.
-        rates: Learning rates, whose weights are averaged.
         folder: For checkpoints, and what is finished.
-        options: Further arguments of `fit`.
-        print_fn: Prints a line.
     """
 
     model: Any
@@ -180,9 +168,9 @@ class Tuning:
         if not file.is_file():
             set_head(model, head)
             recipe = replace(self.recipe, learning_rate=rate)
-            history = fit(
-                model, recipe, splits, folder, print_fn=_silent, monitor=None, **self.options
-            )
+            # Of a dozen short trainings, a line each is enough.
+            options = {"print_fn": lambda _: None, "monitor": None, **self.options}
+            history = fit(model, recipe, splits, folder, **options)
             weights = [np.asarray(array) for array in model.get_weights()]
             with atomic_write(file) as temporary:
                 np.savez(temporary, *weights, history=np.array(json.dumps(history)))
@@ -193,19 +181,13 @@ class Tuning:
             return plain, json.loads(str(stored["history"]))
 
 
-def _silent(line: str) -> None:
-    """Prints nothing: of a dozen short trainings, a line each is enough."""
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Fine-tuned weights beside the head that they started from, on the same unseen images.
 
     Attributes:
-        candidates: The rows of the head and of the fine-tuned weights.
         gain: Mean of the differences in log-loss, above 0 where fine-tuning is better.
         error: Standard error of that mean.
-        images: How many there were.
         temperature: That suits the fine-tuned weights.
     """
 
@@ -272,11 +254,8 @@ def compare_in_folds(
     Where the first folds already speak against fine-tuning, the others are left out.
 
     Args:
-        choice: How heads are fitted.
-        tuning: How weights are fine-tuned from them.
         features: Of the training images, `(n, dimension)`.
         splits: Their `train` is a split with fixed places.
-        seed: Of the folds.
     """
     train: Any = splits.train
     labels = train.labels()
@@ -306,11 +285,9 @@ def compare_held_out(
     """Compare on images that are held out, by a head and by weights fine-tuned from it.
 
     Args:
-        choice: See `compare_in_folds`.
         tuning: How `tuned` was made.
         head: Fitted without these images.
         tuned: The model that was fine-tuned from it.
-        held_out: The images.
         features: Theirs, `(n, dimension)`.
     """
     labels, scores = predict_split(tuned, held_out, tuning.recipe.batch_size)

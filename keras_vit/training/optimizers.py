@@ -191,14 +191,6 @@ class MomentumSGD(TableOptimizer):
         learning_rate: See `TableOptimizer`, also for the other arguments.
         momentum: Decay of the momentum, in [0, 1).
         state_dtype: `"bfloat16"` is the released setting.
-
-    Example:
-
-    >>> import keras_vit
-    >>> from keras_vit.training.optimizers import MomentumSGD
-    >>> optimizer = MomentumSGD(0.03, global_clipnorm=1.0)
-    >>> optimizer.momentum, optimizer.state_dtype
-    (0.9, 'bfloat16')
     """
 
     slots = ("momentum",)
@@ -229,9 +221,6 @@ class DecoupledAdam(TableOptimizer):
         epsilon: Added to the root of the corrected second moment.
         state_dtype: Dtype of the first moment; big_vision trains with `"bfloat16"`.
 
-    Example:
-
-    >>> from keras_vit.training.optimizers import DecoupledAdam
     >>> DecoupledAdam(1e-3, weight_decay=1e-4, schedule_peak=1e-3).weight_decay  # big_vision's
     0.0001
     """

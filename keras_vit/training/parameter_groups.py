@@ -66,9 +66,6 @@ def find_groups(paths: Iterable[str], table: Table) -> list[ParameterGroup]:
     Raises:
         ValueError: No row matches a path; the message names all such paths.
 
-    Example:
-
-    >>> from keras_vit.training.parameter_groups import KERNELS_DECAY, find_groups
     >>> [group.weight_decay for group in find_groups(["head/kernel", "head/bias"], KERNELS_DECAY)]
     [1.0, 0.0]
     """

@@ -7,8 +7,6 @@ With released weights the head learns alone at first, then together with the las
 blocks before them are not trained, so that no gradient is computed for them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -28,7 +28,6 @@ class ProbeChoice:
 
     Attributes:
         selected: `"linear probe"` or `"fine-tuned weights"`.
-        reason: Why, as a clause.
         images: Number of held-out training images that decided; 0 where there are none.
         linear_probe: Accuracy of the probe on them, among their classes; None where there are none.
         fine_tuned: Accuracy of the fine-tuned weights on them, likewise.
@@ -61,8 +60,6 @@ def choose_probe(
     """Return the better of a model and the one with the weights that its training started from.
 
     Args:
-        model: The trained model.
-        recipe: Both models are refined by it.
         start: The weights with the probe as the head.
         held_out: Images that neither was trained on; None keeps the trained weights.
         train: All training images, on which a probe that is kept is fitted again; None keeps it as

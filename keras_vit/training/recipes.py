@@ -262,19 +262,23 @@ class Recipe:
 # What both models that are trained from scratch here have in common.
 _SMALL_VIT = {"depth": 4, "num_heads": 4, "position_embedding": "sincos2d", "stochastic_depth": 0.1}
 
-# What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
-_FROZEN_PIXELS: dict[str, Any] = {
+# What recipes that tune a pretrained model, or train one on what it has learned, have in common.
+_PRETRAINED: dict[str, Any] = {
     "model": size_arguments("ViT-Ti/16"),
     "image_size": 224,
+    "label_smoothing": 0.0,
+    "scaling": "sqrt",
+}
+_FROZEN_PIXELS: dict[str, Any] = {
+    **_PRETRAINED,
     "epochs": 40,
     "batch_size": 16,
     "warmup": 0.04,
     "weight_decay": 1e-3,
-    "label_smoothing": 0.0,
-    "scaling": "sqrt",
     "augmentation": Augmentation(min_area=0.25),
     "frozen": True,
 }
+# What all recipes for pre-training at 224 pixels with batches of 4096 have in common.
 _PRETRAINING: dict[str, Any] = {
     "image_size": 224,
     "batch_size": 4096,
@@ -321,31 +325,23 @@ RECIPES = {
     "finetune_small": Recipe(
         source="Tuned here for pretrained models and a few thousand photographs.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 1,800 photographs.",
-        model=size_arguments("ViT-Ti/16"),
-        image_size=224,
+        **_PRETRAINED,
         epochs=6,
         batch_size=32,
         learning_rate=6e-4,
-        warmup=0.1,
         layer_decay=0.65,
-        label_smoothing=0.0,
         mixup=0.1,
-        scaling="sqrt",
         augmentation=Augmentation(min_area=0.3),
     ),
     "finetune_few": Recipe(
         source="A linear probe first, then all weights at a low learning rate (LP-FT, Kumar et al. "
         "2022) under RandAugment; tuned here for about ten photographs per class.",
         hardware="Two CPU cores: about four minutes with ViT-Ti/16 and 50 photographs.",
-        model=size_arguments("ViT-Ti/16"),
-        image_size=224,
+        **_PRETRAINED,
         epochs=60,
         batch_size=32,
         learning_rate=1.8e-4,
-        warmup=0.1,
         layer_decay=0.65,
-        label_smoothing=0.0,
-        scaling="sqrt",
         augmentation=Augmentation(min_area=0.3, rand_augment=(2, 12)),
         probe_first=True,
         views="flip",
@@ -368,18 +364,13 @@ RECIPES = {
         source="EoMT (Kerssies et al. 2025, section 4.1) and its released code: AdamW, layer "
         "decay, gradients clipped at 0.01; a higher learning rate for fewer steps.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 100 photographs.",
-        model=size_arguments("ViT-Ti/16"),
-        image_size=224,
+        **_PRETRAINED,
         epochs=40,
         batch_size=16,
         learning_rate=1e-3,
-        warmup=0.1,
-        weight_decay=0.05,
         clip_norm=0.01,
         decay="linear",
         layer_decay=0.8,
-        label_smoothing=0.0,
-        scaling="sqrt",
         augmentation=Augmentation(min_area=0.25),
     ),
     "finetune_measured": Recipe(
@@ -387,16 +378,12 @@ RECIPES = {
         "high for the head, and no choice between them; here from the best head on frozen "
         "features, as the mean of the weights.",
         hardware="Two CPU cores: about ten minutes with ViT-Ti/16 and 40 photographs.",
-        model=size_arguments("ViT-Ti/16"),
-        image_size=224,
+        **_PRETRAINED,
         epochs=30,
         batch_size=32,
         learning_rate=1e-5,
         learning_rates=(2e-6, 1e-5, 5e-5),
         head_rate=200.0,
-        warmup=0.1,
-        label_smoothing=0.0,
-        scaling="sqrt",
         augmentation=Augmentation(min_area=0.3, rand_augment=(2, 12)),
         views="flip",
     ),
@@ -436,7 +423,6 @@ RECIPES = {
         learning_rate=1e-3,
         warmup=5 * 1252,  # five epochs
         end=1e-5,
-        weight_decay=0.05,
         clip_norm=None,
         mixup=0.8,
         cutmix=1.0,
@@ -569,15 +555,12 @@ RECIPES["visreg"] = Recipe(
     "of colors are DeiT III's. For keras_vit.training.pretrain; a batch has 4 views per image.",
     hardware="A GPU; on two CPU cores days, but for images of few pixels. Released weights are far "
     "better wherever there are some.",
-    model=size_arguments("ViT-Ti/16"),
-    image_size=224,
+    **_PRETRAINED,
     batch_size=64,
     epochs=200,
     learning_rate=1e-3,
     end=1e-6,
     warmup=0.05,
-    label_smoothing=0.0,
-    scaling="sqrt",
     augmentation=Augmentation(min_area=0.3, three_augment=True),
 )
 RECIPES["visreg_cp"] = replace(

@@ -45,12 +45,10 @@ def refine(
     """Apply what follows training: the average with the start, final size, views, temperature.
 
     Args:
-        model: The trained model.
         recipe: Its `tuned_share`, `eval_size` and `views` are applied.
         start: The weights that training started from, for a `tuned_share` below 1.
         held_out: Images for the temperature, or None. Of a task without any, as of pixels or
             grades, they are not predicted.
-        batch_size: Images per batch of the prediction on them.
 
     Returns:
         The model, and facts for the report: `held_out`, the number of images that the `temperature`

@@ -46,14 +46,7 @@ _END_OF_EPOCH = "end of a resumed epoch"
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A damaged checkpoint was skipped for the one before it.
-
-    Example:
-
-    >>> from keras_vit.training.resume import DamagedCheckpointWarning
-    >>> issubclass(DamagedCheckpointWarning, UserWarning)
-    True
-    """
+    """A damaged checkpoint was skipped for the one before it."""
 
 
 @dataclass

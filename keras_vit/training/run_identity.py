@@ -11,27 +11,11 @@ from keras_vit.training.state_file import StateFile
 
 
 class RunMismatchError(ValueError):
-    """The checkpoints in a folder belong to another model, optimizer, recipe or backend.
-
-    Example:
-
-    >>> from keras_vit.training.run_identity import RunMismatchError
-    >>> issubclass(RunMismatchError, ValueError)
-    True
-    """
+    """The checkpoints in a folder belong to another model, optimizer, recipe or backend."""
 
 
 def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any) -> dict[str, Any]:
-    """Return what must agree for a checkpoint to belong to a run, as plain JSON.
-
-    Example:
-
-    >>> import keras
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse")
-    >>> identity(model, 2, 10, {"seed": 0})["loss"]
-    'mse'
-    """
+    """Return what must agree for a checkpoint to belong to a run, as plain JSON."""
 
     def config(part: Any) -> Any:
         try:

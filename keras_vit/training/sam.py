@@ -90,9 +90,6 @@ def gsam_rho(
     Raises:
         ValueError: The rates are not in order.
 
-    Example:
-
-    >>> from keras_vit.training.sam import gsam_rho
     >>> from keras_vit.training.schedules import make_schedule
     >>> rho = gsam_rho(make_schedule("linear", 0.01, total_steps=100), 0.6, 0.1, 0.01)
     >>> round(float(rho(0)), 3), round(float(rho(99)), 3)

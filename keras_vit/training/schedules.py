@@ -123,9 +123,6 @@ def make_schedule(
 
     Its arguments and errors are those of `WarmupDecay`.
 
-    Example:
-
-    >>> from keras_vit.training.schedules import make_schedule
     >>> schedule = make_schedule("cosine", 0.03, total_steps=100, warmup_steps=10)
     >>> round(float(schedule(10)), 6), round(float(schedule(55)), 6)
     (0.03, 0.015)

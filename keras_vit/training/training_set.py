@@ -66,12 +66,10 @@ class TrainingSet:
         """Keep from training what the recipe, a coverage and a choice need.
 
         Args:
-            splits: What `keras_vit.data.load` returned.
             recipe: Its `held_out` is the part for the temperature, thresholds or intervals.
             coverage: Of prediction sets or intervals, in (0, 1); None for none.
             held_out: The part where the user has named it, and nothing else is kept; else None.
             chooses: Whether images are needed to choose the probe or the fine-tuned weights.
-            seed: Decides which images.
 
         Raises:
             ValueError: The images are records, or too few, or one group has a whole class.
@@ -133,11 +131,6 @@ def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Sp
 
     Images of one group, by the column `group` of a table of labels, stay on one side.
 
-    Args:
-        splits: What `keras_vit.data.load` returned.
-        fraction: The part, from 0 (none) to below 1.
-        seed: Decides which images.
-
     Returns:
         The splits with the other training images, and the part; None for a fraction of 0.
 
@@ -176,11 +169,6 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
 
     Nothing else may be decided on them: thresholds of images that have already set the temperature
     or chosen the weights would promise more than they hold.
-
-    Args:
-        splits: What `keras_vit.data.load` returned.
-        coverage: Of the sets or intervals, in (0, 1).
-        seed: Decides which images.
 
     Returns:
         The splits with the other training images, and the part.
@@ -229,10 +217,6 @@ def hold_out_to_choose(splits: Splits, seed: int = 0) -> tuple[Splits, Split | N
 
     Every class gives about a fifth of its images and keeps at least one; two classes keep two,
     which a linear probe needs.
-
-    Args:
-        splits: What `keras_vit.data.load` returned.
-        seed: Decides which images.
 
     Returns:
         The splits with the other training images, and the part; None where the images are records,

@@ -118,7 +118,6 @@ class Option(NamedTuple):
     """An option that a model takes from the file of its weights.
 
     Attributes:
-        name: The argument of the model.
         shown_by: The tensor that is in a file only where the option is on; empty for none.
         types: Of the value that `save_weights` writes beside the tensors, which do not show it.
         keys: Layout -> the key of the value in the configuration of timm's or transformers' model.

@@ -33,11 +33,8 @@ def check_claims(
     """Refuses arguments of a model that would be larger than the file it comes from.
 
     Args:
-        path: The file, for the message.
-        model: The model's class.
         arguments: Of that class, as the file has them; others are left out.
         values: How many numbers the tensors of the file hold.
-        tensors: How many tensors it holds.
         max_parameters: The most parameters to allow; None for what the file holds.
     """
     most = PACKED * values if max_parameters is None else max_parameters

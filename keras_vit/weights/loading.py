@@ -141,21 +141,8 @@ INHERITED_ARGUMENTS = (
 def model_class(weights: str | Path) -> type[ImageModel]:
     """Return the class whose models have such weights.
 
-    Args:
-        weights: A file, or `MODEL:TAG` of released weights.
-
     Raises:
         CheckpointError: The file is damaged or of something else.
-
-    Example:
-
-    >>> import keras_vit, tempfile
-    >>> sizes = dict(patch_size=8, hidden_dim=8, depth=1, input_shape=(32, 32, 3))
-    >>> model = keras_vit.models.MLPMixer(**sizes)
-    >>> file = tempfile.mkdtemp() + "/model.npz"
-    >>> keras_vit.weights.save_weights(model, file, layout="google")
-    >>> keras_vit.weights.loading.model_class(file).__name__
-    'MLPMixer'
     """
     path, layout, _ = resolve(weights, None, find_named)
     with open_checkpoint(path, layout) as checkpoint:
@@ -164,10 +151,6 @@ def model_class(weights: str | Path) -> type[ImageModel]:
 
 def stored_map_head(weights: str | Path, task: Any) -> str | None:
     """Return the kind of head for every pixel that a model with such weights has for a task.
-
-    Args:
-        weights: A file, or `MODEL:TAG` of released weights.
-        task: What the model is to answer.
 
     Returns:
         The kind, such as `"dpt"`; None where weights do not have one, or the task needs another.

@@ -81,7 +81,6 @@ RULES: dict[str, Callable[[int, int], Array]] = {
 def resample_grid(grid: Array, size: tuple[int, int], rule: str) -> Array:
     """`(rows, columns, width)` brought to `size` by a rule of `RULES`, in float32.
 
-    >>> import numpy as np
     >>> resample_grid(np.arange(4.0).reshape(2, 2, 1), (2, 3), "zoom")[..., 0].tolist()
     [[0.0, 0.5, 1.0], [2.0, 2.5, 3.0]]
     """
@@ -110,7 +109,6 @@ def resample_channels(kernel: Array, channels: int) -> Array:
     have been copies are summed. So a gray image, whose channels are equal, keeps its embeddings
     either way, and from three to any more and back is the kernel again.
 
-    >>> import numpy as np
     >>> resample_channels(np.ones((1, 1, 3, 1)), 4).ravel().tolist()
     [0.5, 1.0, 1.0, 0.5]
     >>> resample_channels(np.ones((1, 1, 3, 1)), 1).ravel().tolist()

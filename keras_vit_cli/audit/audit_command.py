@@ -22,7 +22,7 @@ from keras_vit_cli.audit.decisions import (
 from keras_vit_cli.audit.findings import COLUMNS, Audit, audit_photos
 from keras_vit_cli.audit.mask_audit import audit_masks
 from keras_vit_cli.embed_command import index_from, is_index, print_made_with
-from keras_vit_cli.options.audit import AuditOptions
+from keras_vit_cli.options.photo_options import AuditOptions
 from keras_vit_cli.printing import print_next, print_table, print_text, progress_bar
 from keras_vit_cli.search.result_table import write_csv
 

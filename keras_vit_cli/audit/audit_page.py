@@ -1,37 +1,28 @@
 """The page of an audit: photographs with their problem, and a decision on each by key or button."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from html import escape
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.audit.decisions import COLUMNS, DIGEST
 from keras_vit_cli.audit.findings import Audit, Finding, Problem
 from keras_vit_cli.page_parts import breakable, file_list
-from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnail, write_parts
+from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnails, write_parts
 
 PAGE = "index.html"
 MOST_TOGETHER = 24  # photographs of one group on the page
-_AHEAD = 32  # groups whose thumbnails are in memory at once
 
 
 def write_audit_page(path: Path, place: Path, index: FeatureIndex, audit: Audit, most: int) -> None:
     """Writes the page from the template `audit.html` beside this file, a few groups at a time.
 
     Args:
-        path: Of the page.
         place: The folder that it will stand in, which links lead from.
-        index: Of the photographs.
-        audit: What to show.
-        most: Findings of each problem that are shown.
     """
     title, facts = f"Audit of {index.photos.name}", _facts(index, audit)
     page = deciding_page("audit", title, facts, _data(index, audit, most))
@@ -80,24 +71,20 @@ def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> I
         f"<section><h2>{escape(problem.title)}: {count:,}</h2>"
         f"<p class=note>{escape(problem.note + more)}</p><ul class=cards>\n"
     )
-    with ThreadPoolExecutor(min(4, available_processors())) as threads:
-        for start in range(0, min(count, most), _AHEAD):
-            part = problem.findings[start : min(start + _AHEAD, most)]
-            rows = list(chain.from_iterable(map(_shown, part)))
-            made = threads.map(lambda row: thumbnail(index.path(row), index.bands), rows)
-            sources = dict(zip(rows, made, strict=True))
-            for finding in part:
-                yield _item(finding, index, place, sources)
+    findings = problem.findings[:most]
+    rows = chain.from_iterable(map(_shown, findings))
+    made = thumbnails([index.path(row) for row in rows], index.bands)
+    for finding in findings:
+        yield _item(finding, index, place, made)
     yield "</ul></section>\n"
 
 
-def _item(
-    finding: Finding, index: FeatureIndex, place: Path, sources: dict[int, str | None]
-) -> str:
+def _item(finding: Finding, index: FeatureIndex, place: Path, made: Iterator[str | None]) -> str:
     shown = _shown(finding)
+    sources = list(islice(made, len(shown)))
     cards = "".join(
-        _card(row, facts, finding, index, place, sources[row])
-        for row, facts in zip(shown, finding.facts, strict=False)
+        _card(row, facts, finding, index, place, source)
+        for row, facts, source in zip(shown, finding.facts, sources, strict=False)
     )
     if len(finding.rows) == 1:
         return f"<li>{cards}</li>\n"

@@ -1,7 +1,5 @@
 """What a person decided on each photograph, and the lists that follow from it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter
@@ -93,7 +91,6 @@ class CleanedList:
 
     Attributes:
         rows: Of the index, with the class of each as decided, "" where none is known.
-        dropped: How many were dropped by a decision.
         relabeled: How many have another class.
         copies: How many were left out as another file has the same bytes and class.
         unused: How many were in no split, or lack a class, while others do.
@@ -108,13 +105,7 @@ class CleanedList:
 
 @dataclass(frozen=True)
 class Changes:
-    """What has become of the images of an index since it was made.
-
-    Attributes:
-        gone: Rows whose file is not there any more.
-        changed: Rows whose file has other bytes now.
-        new: Names of files that the index does not have.
-    """
+    """What has become of the images of an index since it was made."""
 
     gone: tuple[int, ...]
     changed: tuple[int, ...]

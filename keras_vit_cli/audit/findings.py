@@ -1,7 +1,5 @@
 """What an audit finds: groups of photographs under a problem each, for the page and the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -39,8 +37,6 @@ class Finding:
     """Photographs that one look decides on: one, or those that show the same.
 
     Attributes:
-        rows: Of the index.
-        facts: A line under each.
         suggestion: The class that is more probable than the label; "" where there is none.
     """
 
@@ -65,7 +61,6 @@ class Audit:
     """All that an audit found.
 
     Attributes:
-        problems: In the order of the page.
         skipped: Why wrong labels were not looked for; "" where they were.
         unreadable: The reason for each file that cannot be decoded, now or in the index.
     """

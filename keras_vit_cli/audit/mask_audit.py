@@ -1,7 +1,5 @@
 """`keras-vit audit PHOTOS --masks MASKS`: masks that disagree with their photographs, on a page."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +17,7 @@ from keras_vit.evaluation.shown_images import images_at
 from keras_vit.exporting import load_classifier
 from keras_vit.models import ImageModel
 from keras_vit.tasks.pixel_losses import IGNORED
-from keras_vit_cli.options.audit import AuditOptions
+from keras_vit_cli.options.photo_options import AuditOptions
 from keras_vit_cli.page_parts import jpeg_uri
 from keras_vit_cli.printing import print_text
 from keras_vit_cli.report.overlays import ClassPainter

@@ -30,14 +30,10 @@ class Choice:
     Attributes:
         weights: As the user gave them.
         name: Of these, as short as no other has it: see `short_names`.
-        image_size: Height and width.
         layer: Whose features these are.
         pooling: What became of its tokens; None for a layer with one vector per image.
-        scores: Of k-NN and the linear probe.
         images_per_second: Up to this layer, without decoding, on this machine.
-        parameters: Of the whole model.
         training_bytes: Estimate for fine-tuning all of it with Adam, per batch of the command's.
-        license: Of released weights; None where it is not known.
     """
 
     weights: str

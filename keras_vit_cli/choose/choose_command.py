@@ -36,7 +36,7 @@ from keras_vit_cli.choose.choice_files import (
     table_of,
     write_table,
 )
-from keras_vit_cli.options.choose import ChooseOptions
+from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
 from keras_vit_cli.report.run_plots import save_figure
@@ -49,7 +49,6 @@ class Labeled:
     """The images to compare on.
 
     Attributes:
-        files: Absolute paths.
         targets: One per file, as `task.check_targets` takes them.
         task: What they mean.
         source: What is embedded: the whole folder, whose index other calls can use and add to, or

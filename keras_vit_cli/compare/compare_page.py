@@ -33,12 +33,6 @@ def write_comparison(
 ) -> None:
     """Write `report.html`, `report.md` and `report.json`, and the plots that they show.
 
-    Args:
-        folder: Where to write.
-        compared: The answers.
-        paths: The files or folders of the models, in the same order.
-        images: What was answered.
-
     Raises:
         OSError: A file cannot be written.
     """

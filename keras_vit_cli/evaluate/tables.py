@@ -35,12 +35,6 @@ def transfer_rows(
 ) -> list[Row]:
     """Return accuracies of k-NN and linear classifiers on a model's features, one row per measure.
 
-    Args:
-        model: Its features are taken.
-        fitted: What the classifiers are fitted on.
-        scored: What they are scored on.
-        options: Which measures, and how.
-
     Returns:
         Rows of measure, accuracy in per cent, and details.
 

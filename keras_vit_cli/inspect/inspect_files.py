@@ -1,7 +1,5 @@
 """From image files to a folder: the plots as PNG files, and one page that shows them all."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings
@@ -94,7 +92,6 @@ def inspect_files(model: Any, options: InspectOptions, title: str | None = None)
         model: A model with one Vision Transformer of this package in it, at any depth, that accepts
             pixels 0..255.
         options: Of the command. Only a page and plots that this function wrote are replaced.
-        title: The model's name on the page; None for `model.name`.
 
     Returns:
         The files that cannot be read, with the reason; the page leaves them out.

@@ -1,7 +1,5 @@
 """Everything that the page shows of images, from one pass over them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

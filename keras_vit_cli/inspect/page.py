@@ -1,7 +1,5 @@
 """The page: one HTML file with images, attention and plots that needs no other file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,11 +12,11 @@ from keras_vit._base.files import write_text
 from keras_vit.inspection.plots import HEAT
 from keras_vit_cli.inspect.looks import Looks
 from keras_vit_cli.page_parts import (
-    base_style,
     breakable,
     file_list,
     in_base64,
     jpeg_uri,
+    page_head,
     script_data,
     template,
 )
@@ -74,9 +72,10 @@ def write_page(
     }
     (height, width), (patch_h, patch_w) = images[0].pixels.shape[:2], looks.patch_pixels
     covered_h, covered_w = looks.covered
+    title = escape(printable(title))
     page = template("inspect", "page.html").substitute(
-        base=base_style(),
-        title=escape(printable(title)),
+        head=page_head("inspect", f"Where {title} looks"),
+        title=title,
         facts=escape(
             f"{counted(depth, 'layer')} of {counted(heads, 'head')}, {grid_h} × {grid_w} patches "
             f"of {patch_h} × {patch_w} pixels"

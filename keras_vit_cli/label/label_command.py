@@ -17,7 +17,7 @@ from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.unseen_images import run_options
 from keras_vit_cli.embed_command import index_from, is_index
 from keras_vit_cli.label.label_page import PAGE, write_label_page
-from keras_vit_cli.options.label import LabelOptions
+from keras_vit_cli.options.photo_options import LabelOptions
 from keras_vit_cli.printing import print_next, print_text
 from keras_vit_cli.search.result_table import write_csv
 
@@ -29,7 +29,6 @@ class Labels(NamedTuple):
 
     Attributes:
         table: Its cells are of rows with a label alone.
-        classes: Names of the classes.
         known: int `(n,)`, the class of each image of the index, -1 without one. An image has the
             label of another file with the same bytes.
     """

@@ -1,20 +1,15 @@
 """The page of `keras-vit label`: images that get a class by key, and the table of labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
 
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.processors import available_processors
 from keras_vit.curation import FeatureIndex
 from keras_vit.data.sources.label_table import LabeledFiles
-from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnail, write_parts
+from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnails, write_parts
 
 PAGE = "label.html"
-_AHEAD = 64  # thumbnails that are in memory at once
 
 Chosen = Mapping[int, tuple[tuple[str, ...], str]]
 
@@ -31,13 +26,10 @@ def write_label_page(
     """Writes the page from the template `label.html` beside this file.
 
     Args:
-        path: Of the page.
         place: The folder that it will stand in, which links lead from.
-        index: Of the images.
         chosen: From the row of each image to label to its row of the table, with an empty label,
             and the class that is predicted, "" without one.
         table: The labels that there are, which the page's table begins with.
-        classes: Names to label with.
         reason: Why these images, as a clause.
     """
     data = {
@@ -64,17 +56,12 @@ def write_label_page(
 
 
 def _cards(index: FeatureIndex, place: Path, chosen: Chosen) -> Iterator[str]:
-    rows = list(chosen)
-    with ThreadPoolExecutor(min(4, available_processors())) as threads:
-        for start in range(0, len(rows), _AHEAD):
-            part = rows[start : start + _AHEAD]
-            made = threads.map(lambda row: thumbnail(index.path(row), index.bands), part)
-            for row, source in zip(part, made, strict=True):
-                guess = chosen[row][1]
-                facts = f"predicted: {guess}" if guess else ""
-                card = Card(index.files[row], index.path(row), facts)
-                yield (
-                    f"<li class=photo data-row={row} tabindex=-1 "
-                    f'aria-label="{escape(printable(card.name))}">'
-                    f"{photo(card, source, place, 'tabindex=-1 ')}<output></output></li>\n"
-                )
+    sources = thumbnails([index.path(row) for row in chosen], index.bands)
+    for (row, (_, guess)), source in zip(chosen.items(), sources, strict=True):
+        facts = f"predicted: {guess}" if guess else ""
+        card = Card(index.files[row], index.path(row), facts)
+        yield (
+            f"<li class=photo data-row={row} tabindex=-1 "
+            f'aria-label="{escape(printable(card.name))}">'
+            f"{photo(card, source, place, 'tabindex=-1 ')}<output></output></li>\n"
+        )

@@ -3,27 +3,17 @@
 An option is stated once, as a field: its type, default, help and range. Standard library alone.
 """
 
-from keras_vit_cli.options.audit import AUDIT
 from keras_vit_cli.options.augment import AUGMENT
-from keras_vit_cli.options.average import AVERAGE
 from keras_vit_cli.options.calibrate import CALIBRATE
-from keras_vit_cli.options.check import CHECK
-from keras_vit_cli.options.choose import CHOOSE
-from keras_vit_cli.options.cluster import CLUSTER
-from keras_vit_cli.options.combine import COMBINE
 from keras_vit_cli.options.compare import COMPARE
-from keras_vit_cli.options.convert import CONVERT
-from keras_vit_cli.options.embed import EMBED
 from keras_vit_cli.options.evaluate import EVALUATE
 from keras_vit_cli.options.export import EXPORT
 from keras_vit_cli.options.inspect import INSPECT
-from keras_vit_cli.options.label import LABEL
-from keras_vit_cli.options.list import LIST
+from keras_vit_cli.options.model_options import AVERAGE, CHECK, COMBINE, CONVERT, LIST, PLAN
 from keras_vit_cli.options.option import Command
-from keras_vit_cli.options.plan import PLAN
+from keras_vit_cli.options.photo_options import AUDIT, CHOOSE, CLUSTER, EMBED, LABEL, SEARCH
 from keras_vit_cli.options.predict import PREDICT
 from keras_vit_cli.options.pretrain import PRETRAIN
-from keras_vit_cli.options.search import SEARCH
 from keras_vit_cli.options.serve import SERVE
 from keras_vit_cli.options.train import TRAIN
 

@@ -160,12 +160,10 @@ class Option:
         help: What it does, as a phrase that stands alone.
         range: The accepted numbers.
         metavar: What stands for the value in the help, where that is not the range's.
-        choices: The accepted words.
         name: `--name`, where that is not the field's; `POSITIONAL` for an argument without dashes.
         exclusive: Options of a command with the same word here exclude each other.
         optional: The command finds a value where none is given; its field does not have a default.
         const: The value of the option alone, without one after it.
-        nargs: How many values; by default several for a tuple, and one for others.
         type: What makes the value from the text, where it is neither the range nor the field's.
     """
 
@@ -202,13 +200,7 @@ POSITIONAL = ""
 
 @dataclass(frozen=True)
 class Row:
-    """One argument as `argparse.add_argument` and the documentation take it.
-
-    Attributes:
-        name: `--name`, or the name of a positional argument.
-        option: What the field says about it.
-        settings: What `add_argument` takes.
-    """
+    """One argument as `argparse.add_argument` and the documentation take it."""
 
     name: str
     option: Option
@@ -220,9 +212,6 @@ class Command:
     """One command: its options, what it does, and a line to copy.
 
     Attributes:
-        options: A dataclass, each field of which is an `option`.
-        help: What the command does, as a phrase.
-        example: A line to copy.
         check: Refuses values that do not go together, and fills in what depends on others.
         has_config: Whether `--config` reads its options from a file.
     """

@@ -157,9 +157,6 @@ def line_writer(
     Each call is one write that appends to the file, so that a killed run leaves whole rows.
 
     Args:
-        path: The file; None for standard output.
-        format: A key of `LINES`.
-        schema: Of the rows.
         end: Where an earlier run's rows end, which stay; None for a new file.
 
     Raises:
@@ -197,10 +194,6 @@ def line_writer(
 @contextmanager
 def parquet_writer(path: Path, example: Row) -> Iterator[Write]:
     """Writes rows to a Parquet file, which takes its place when all are there.
-
-    Args:
-        path: The file.
-        example: A row with every key that rows have.
 
     Raises:
         FileExistsError: There is a file, if only since the rows were begun.

@@ -31,12 +31,9 @@ class Schema:
     one cell, separated by semicolons.
 
     Attributes:
-        task: What the answers mean.
         top: How many rows `predictions` has at most, where they are ranked.
         novelty: Whether answers have one more number, the novelty: rows have `novel`, whether it is
             above 1, and `novelty`.
-
-    Example:
 
     >>> from keras_vit.tasks import Classification
     >>> schema = Schema(Classification(("cat", "dog")), top=1)
@@ -140,10 +137,6 @@ class SchemaOfHeads:
     """How the answers of several heads stand in one row: `Schema`, with an entry for each head.
 
     Flattened, the columns of a head begin with its name: `photos_class_1`.
-
-    Attributes:
-        heads: The schema of each head by its name.
-        top: As of each of them.
     """
 
     heads: Mapping[str, Schema]

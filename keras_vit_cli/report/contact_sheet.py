@@ -24,7 +24,6 @@ def draw_contact_sheet(
     """Return images as a matplotlib Figure: above each the answer and the truth, below it the file.
 
     Args:
-        heading: What they are.
         images: uint8 `(height, width, 1 or 3)`; without any, the figure says so.
         lines: Answer, truth and file of each. A line that is wider than its image loses its middle,
             and of two long names the part in which they differ stays.

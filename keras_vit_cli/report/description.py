@@ -30,10 +30,7 @@ _PREFIXES = ("records:", "tfds:")
 def describe_model(model: ImageModel) -> str:
     """Return the name of a model's sizes, or its class, and its arguments that are not the default.
 
-    Example:
-
     >>> import keras_vit
-    >>> from keras_vit_cli.report.description import describe_model
     >>> describe_model(keras_vit.create("ViT-Ti/16", input_shape=(32, 32, 3), pooling="map"))
     'ViT-Ti/16 (pooling map; class_token no)'
     """

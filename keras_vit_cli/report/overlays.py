@@ -35,7 +35,6 @@ def draw_overlays(
     """Return a matplotlib Figure with a row per image, and a legend of what colors mean.
 
     Args:
-        task: One of pixels, whose row of `PAINTERS` paints them.
         images: uint8 `(height, width, 1 or 3)`.
         titles: Of each image the lines above its panels: the image, its labels, what is
             predicted.
@@ -164,12 +163,9 @@ def draw_worst(
     """Draw what a model predicts for some images of a split beside the labels.
 
     Args:
-        model: Its task is one of pixels.
-        split: The images and their maps.
         mistakes: Of each image `index`, its place in the split, `answer` and `truth`, as texts, and
             `file`.
         largest: The larger side in pixels to which larger images are reduced.
-        windows: As for `predict_outcomes`.
     """
     places = [row["index"] for row in mistakes]
     images = images_at(split, places, largest=largest)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from keras_vit_cli.page_parts import base_style, in_base64, sha256_source, template
+from keras_vit_cli.page_parts import in_base64, page_head, sha256_source, template
 
 
 def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
@@ -13,18 +13,10 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
 
     Args:
         page: What `report_page` wrote. HTML within it is text.
-        folder: Where the plots are.
         plots: Names of PNG files there; another image is left out.
 
     Raises:
         OSError: A plot cannot be read.
-
-    Example:
-
-    >>> from pathlib import Path
-    >>> from keras_vit_cli.report.report_html import report_html
-    >>> "<h1>cats &lt;b&gt;</h1>" in report_html("# cats &lt;b&gt;", Path("."), ())
-    True
     """
     # As GitHub reads `report.md`, without HTML; Keras brings the parser, by rich.
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -37,11 +29,9 @@ def report_html(page: str, folder: Path, plots: tuple[str, ...]) -> str:
         else:
             image.attrs["src"] = "data:,"
     html = template("report", "report.html")
+    # The text of the first heading, for the name of the window.
+    title = escape("".join(child.content for child in tokens[1].children or ()))
     return html.substitute(
-        # The text of the first heading, for the name of the window.
-        title=escape("".join(child.content for child in tokens[1].children or ())),
-        policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src {sha256_source(html.template, 'script')}",
-        style=base_style(),
+        head=page_head("report", title, sha256_source(html.template, "script")),
         body=reader.renderer.render(tokens, reader.options, {}),
     )

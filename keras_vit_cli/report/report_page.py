@@ -106,20 +106,6 @@ def report_page(
         Markdown. Names of files and classes are escaped, whatever they contain, and commands are
         quoted for a shell. Its length is bounded for any number of classes; paths outside of the
         working folder are shortened.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_vit.evaluation.outcomes import Outcomes
-    >>> from keras_vit.evaluation.report import report_of
-    >>> from keras_vit.tasks import Classification
-    >>> from keras_vit_cli.report.report_page import report_page
-    >>> from keras_vit_cli.report.results import results_of
-    >>> labels, answers = [0, 0, 1, 1], np.eye(2)[[0, 1, 1, 1]]
-    >>> outcomes = Outcomes.of(Classification(("cat", "dog")), labels, answers)
-    >>> page = report_page("pets", results_of(report_of(outcomes, labels), outcomes), {})
-    >>> "| accuracy | 0.75 | 0.3006 to 0.9544 | 0.5 |" in page
-    True
     """
     config = config or {}
     job = config.get("job", {})

@@ -28,11 +28,9 @@ class Results:
     """A report with its plots, its notes and its record.
 
     Attributes:
-        report: The scores.
         notes: Cautions for the reader in Markdown, a sentence or two each.
         plots: File names and the functions that draw their figures; `mistakes.png`, or of pixels
             `overlays.png`, shows the images of the worst mistakes.
-        record: The content of `report.json` besides the facts and the history.
     """
 
     report: Report
@@ -51,8 +49,6 @@ def results_of(
     """Build the report's plots, notes and record, with the worst mistakes.
 
     Args:
-        report: Of the outcomes.
-        outcomes: What `predict_outcomes` returned.
         split: The images in the same order, to show the worst mistakes; None: show no images.
         model: What answered, for what is not kept of an answer: of pixels, the maps of the worst
             images.

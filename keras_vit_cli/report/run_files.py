@@ -27,8 +27,6 @@ def write_report(
     """Writes `report.json`, `report.md`, their plots, and `report.html`, which has all in one.
 
     Args:
-        folder: Where to write; created if missing.
-        results: Scores, plots and notes, of any task.
         facts: Further results of the run, as JSON accepts them; they go to `report.json` as they
             are, and the keys that `report_page` knows to the page.
         history: `History.history` of `fit`, for the plot `curves.png`.
@@ -39,22 +37,6 @@ def write_report(
     Raises:
         ValueError: A score or a value of the history is NaN or infinite.
         OSError: A file cannot be written; the error names it.
-
-    Example:
-
-    >>> import numpy as np, tempfile
-    >>> from pathlib import Path
-    >>> from keras_vit.evaluation.outcomes import Outcomes
-    >>> from keras_vit.evaluation.report import report_of
-    >>> from keras_vit.tasks import Classification
-    >>> from keras_vit_cli.report.results import results_of
-    >>> from keras_vit_cli.report.run_files import write_report
-    >>> labels, answers = np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]]
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> outcomes = Outcomes.of(Classification(("cat", "dog")), labels, answers)
-    >>> write_report(folder, results_of(report_of(outcomes, labels), outcomes), {"seconds": 1.0})
-    >>> sorted(path.name for path in folder.iterdir())
-    ['calibration.png', 'confusion.png', 'report.html', 'report.json', 'report.md']
     """
     folder, run = Path(folder), Path(folder if run is None else run)
     history = dict(history or {})

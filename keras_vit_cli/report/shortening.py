@@ -22,9 +22,6 @@ def shorten(name: str, fits: Fits) -> str:
 
     The end of a file's name distinguishes it as often as its beginning does.
 
-    Example:
-
-    >>> from keras_vit_cli.report.shortening import shorten
     >>> shorten("IMG_2019_05_03_in_the_garden_0042.jpg", lambda text: len(text) <= 17)
     'IMG_2019…0042.jpg'
     """
@@ -34,9 +31,6 @@ def shorten(name: str, fits: Fits) -> str:
 def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
     """Shorten names as `shorten`, but show those that would look alike from where they differ.
 
-    Example:
-
-    >>> from keras_vit_cli.report.shortening import shorten_apart
     >>> names = [f"Canis_lupus_familiaris_{color}_from_above" for color in ("brown", "black")]
     >>> shorten_apart(names, 2 * [lambda text: len(text) <= 16])
     ['Can…s_brown_fro…', 'Can…s_black_fro…']

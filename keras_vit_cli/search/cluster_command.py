@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from keras_vit._base.errors import counted
 from keras_vit.curation import Clusters, FeatureIndex, find_clusters
-from keras_vit_cli.options.cluster import ClusterOptions
+from keras_vit_cli.options.photo_options import ClusterOptions
 from keras_vit_cli.printing import print_text
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
 from keras_vit_cli.search.result_table import CLUSTER_COLUMNS, label_of, write_csv

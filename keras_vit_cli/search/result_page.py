@@ -1,7 +1,5 @@
 """A page of photographs in groups: one HTML file with thumbnails that needs no other file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +17,10 @@ from keras_vit._base.processors import available_processors
 from keras_vit.data import BadImageError
 from keras_vit.data.decode.image_files import displayed_image, read_contents
 from keras_vit_cli.page_parts import (
-    base_style,
     breakable,
     file_list,
     jpeg_uri,
+    page_head,
     script_data,
     template,
 )
@@ -97,10 +95,10 @@ def write_result_page(
     Thumbnails of raster files are of these `bands`.
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
-    rows = file_list(failed)
+    rows, title = file_list(failed), escape(printable(title))
     page = template("search", "results.html").substitute(
-        style=_card_style(),
-        title=escape(printable(title)),
+        head=page_head("search", title, "'none'") + _shared("cards.css"),
+        title=title,
         facts=escape(printable(facts)),
         failed=f"<div class=failed>Not read:<ul>{rows}</ul></div>" if rows else "",
         sections="\0",
@@ -121,26 +119,18 @@ def deciding_page(command: str, title: str, facts: str, data: Any) -> str:
     From the template of the command, `COMMAND.html` in its folder, and what such pages share.
 
     Args:
-        command: "label" or "audit".
-        title: Any text, like `facts`: it is escaped.
-        facts: A line below the title.
         data: For the script: `key`, under which the browser keeps decisions, `columns` of the
             table to download, `photos` by their rows, with `name` and `digest`; and the page's own.
     """
     title = escape(printable(title))
-    head = template("search", "deciding.html")
     return template(command, f"{command}.html").substitute(
-        head=head.substitute(command=command, title=title, style=_card_style()),
+        head=page_head(command, title) + _shared("cards.css") + _shared("deciding.css"),
         title=title,
         facts=escape(printable(facts)),
         photos="\0",
         data=script_data(data),
         script=_shared("deciding.js"),
     )
-
-
-def _card_style() -> str:
-    return base_style() + _shared("cards.css")
 
 
 def _shared(name: str) -> str:
@@ -157,12 +147,10 @@ def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> I
     note = escape(printable(section.note))
     yield f"<div><h2>{breakable(printable(section.title))}</h2><p class=note>{note}</p></div></div>"
     yield '<ul class="cards">\n'
-    with ThreadPoolExecutor(min(4, available_processors())) as threads:
-        for start in range(0, len(section.cards), _AHEAD):
-            cards = section.cards[start : start + _AHEAD]
-            sources = threads.map(lambda card: card.source or thumbnail(card.path, bands), cards)
-            for card, source in zip(cards, sources, strict=True):
-                yield f"<li>{photo(card, source, folder)}</li>\n"
+    made = thumbnails([card.path for card in section.cards if card.source is None], bands)
+    for card in section.cards:
+        source = next(made) if card.source is None else card.source
+        yield f"<li>{photo(card, source, folder)}</li>\n"
     yield "</ul></section>\n"
 
 
@@ -183,6 +171,14 @@ def link_to(path: Path, folder: Path) -> str:
     """Return the address of a file on a page in `folder`."""
     # Bytes, as the file system has them: a name need not be UTF-8.
     return quote(os.fsencode(path_from(folder, path)))
+
+
+def thumbnails(paths: Sequence[Path], bands: tuple[int, ...] | None) -> Iterator[str | None]:
+    """Yield the `thumbnail` of each file, made by threads, some before they are asked for."""
+    with ThreadPoolExecutor(min(4, available_processors())) as threads:
+        for start in range(0, len(paths), _AHEAD):
+            some = paths[start : start + _AHEAD]
+            yield from threads.map(lambda path: thumbnail(path, bands), some)
 
 
 def thumbnail(path: Path, bands: tuple[int, ...] | None = None) -> str | None:

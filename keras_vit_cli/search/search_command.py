@@ -13,7 +13,7 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import cache_folder
 from keras_vit.curation import FeatureIndex, SearchResult, find_similar
 from keras_vit.weights.catalog import find_named
-from keras_vit_cli.options.search import SearchOptions
+from keras_vit_cli.options.photo_options import SearchOptions
 from keras_vit_cli.printing import print_table, print_text
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
 from keras_vit_cli.search.result_table import SEARCH_COLUMNS, label_of, write_csv

@@ -1,7 +1,5 @@
 """The HTTP interface: routes and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -62,10 +60,8 @@ def make_app(
     """Return the ASGI application of a service.
 
     Args:
-        service: What answers.
         hosts: Accepted names in the `Host` header, `["*"]` for all. Naming them keeps a web page
             that makes its own name point here (DNS rebinding) from reading answers.
-        log: Called with a line of JSON per request; see `RequestLog`.
     """
 
     def answering(name: str, answer: Answer) -> Callable[[Request], Awaitable[Response]]:

@@ -1,7 +1,5 @@
 """Dynamic batching: what has arrived while the model was busy is its next batch."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque
@@ -22,8 +20,6 @@ class FullError(RuntimeError):
 
 class Places:
     """How many of something may be in progress at once.
-
-    Example:
 
     >>> places = Places(1)
     >>> with places.taken():
@@ -61,7 +57,6 @@ class Batcher:
 
     Args:
         thread: An executor with one thread, which makes all calls of the models.
-        batch_size: The most images per batch.
         on_batch: Called with the number of images of each batch and the seconds it took.
     """
 

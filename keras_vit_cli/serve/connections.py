@@ -1,7 +1,5 @@
 """Connections that leave room for others: slow ones, and too many, are closed."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
@@ -77,9 +75,6 @@ class Server(uvicorn.Server):
     """uvicorn's server, which closes idle connections, and ends within a time of a signal.
 
     Args:
-        config: With `FairConnection` as its protocol.
-        on_start: Called when it accepts connections.
-        on_stop: Called at the first signal.
         seconds: After that, the system ends the process, whatever runs.
     """
 

@@ -33,9 +33,6 @@ class Decoders(WatchedThreads):
 
     Functions and what they return are pickled. Work raises a BadImageError after `DECODE_SECONDS`,
     and where the process ends by itself, as one that runs out of memory does.
-
-    Args:
-        count: Number of processes.
     """
 
     def __init__(self, count: int) -> None:

@@ -1,7 +1,5 @@
 """From the body of a request to pixels, within limits on bytes, time, images and pixels."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 from collections import Counter

@@ -4,8 +4,6 @@ https://github.com/kserve/open-inference-protocol/blob/main/specification/protoc
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
 """
 
-from __future__ import annotations
-
 import json
 import math
 from array import array
@@ -142,12 +140,6 @@ def read_infer(
     body: bytes, model: ServedModel, max_images: int, length: str | None = None
 ) -> InferRequest:
     """Return the images of a request to `infer`.
-
-    Args:
-        body: Of the request.
-        model: What is asked.
-        max_images: The most images of a request.
-        length: The header `BINARY`.
 
     Raises:
         RefusedError: It is not one that this model takes, or has too many images.

@@ -1,7 +1,5 @@
 """The JSON of TensorFlow Serving: a list of image files in base64, a list of rows."""
 
-from __future__ import annotations
-
 from keras_vit_cli.serve.images import RefusedError, Upload, check_count
 from keras_vit_cli.serve.json_body import check_keys, decoded, json_object, short
 

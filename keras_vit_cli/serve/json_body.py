@@ -1,7 +1,5 @@
 """Reads JSON from untrusted clients; each error shows what would be accepted."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Collection
@@ -20,10 +18,8 @@ def json_object(
     """Return the JSON object that a body is.
 
     Args:
-        body: Of the request.
         accepted: What the caller takes, as a sentence for the error.
         keys: That the object may have.
-        max_images: The most images of a request.
 
     Raises:
         RefusedError: It is not JSON, something else, or has more parts than so many images.

@@ -1,7 +1,5 @@
 """Answers to every pixel, as files in JSON."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from keras_vit.data.decode.pillow import displayed_size
@@ -16,8 +14,6 @@ def maps_of(task: Task, answer: np.ndarray, contents: bytes | np.ndarray) -> dic
     """Return the files of the answer to one image as data URLs, by their media type.
 
     Args:
-        task: What the answer means.
-        answer: To the image.
         contents: The image: the bytes of its file, or pixels `(height, width, channels)`.
     """
     size = displayed_size(contents, None) if isinstance(contents, bytes) else contents.shape[:2]

@@ -1,7 +1,5 @@
 """What Prometheus reads at `/metrics`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from prometheus_client import (
@@ -25,11 +23,7 @@ MOST_NAMES, OTHERS = 100, "(others)"
 
 
 class Metrics:
-    """Counters of one server.
-
-    Args:
-        in_progress: Returns the number of requests that are being answered.
-    """
+    """Counters of one server."""
 
     def __init__(self, in_progress: Callable[[], float]) -> None:
         self._registry = registry = CollectorRegistry()

@@ -1,7 +1,5 @@
 """A model as the server needs it: from pixels to probabilities, whatever kind of file it is in."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,11 +51,9 @@ class ServedModel:
 
     Attributes:
         task: What the answers mean, with printable names.
-        image_size: Height and width of the images.
         channels: 3, or 1 for gray.
         evaluation: How an image is brought to that size: see
             `keras_vit.data.evaluation_image`.
-        format: What was loaded, such as `"keras"` or `"onnx"`.
         sha256: Of the weights in Keras's order; of an exported file that of the file, and of an
             exported folder that of the lines that `sha256sum` prints for its sorted files.
         predict: From float32 pixels 0..255 `(batch, height, width, channels)` to answers

@@ -1,7 +1,5 @@
 """The id of a request, and a line of JSON per request for who runs the server."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -25,7 +23,6 @@ class RequestLog:
     `._:/+=-`; others are replaced by a new one.
 
     Args:
-        app: What answers.
         write: Called with a line of JSON in ASCII per request; None to log nothing.
     """
 

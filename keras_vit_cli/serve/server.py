@@ -1,7 +1,5 @@
 """`serve`: opens the port, loads the model and answers until a signal."""
 
-from __future__ import annotations
-
 import ipaddress
 import signal
 import socket
@@ -28,8 +26,6 @@ def serve(options: ServeOptions, report: Callable[[str], None] = print) -> None:
         options: Of the command. When the model is replaced, or a higher number appears in its
             folder, the new version takes over. Larger batches gain little on a processor; a GPU
             needs 32 and above.
-        report: Called with lines for the operator: the address, each reload, the end; where they
-            are logged, each request.
 
     Raises:
         OSError: The address cannot be opened.

@@ -1,7 +1,5 @@
 """What a server does with a request: its images, in batches, to answers."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

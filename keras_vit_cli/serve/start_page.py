@@ -1,7 +1,5 @@
 """The page at `/`, from the template `page.html` beside this file."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from html import escape

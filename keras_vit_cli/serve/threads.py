@@ -1,7 +1,5 @@
 """Threads that know for how long nothing has come to an end."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -11,8 +9,6 @@ from typing import Any
 
 class WatchedThreads(ThreadPoolExecutor):
     """An executor that notes when work last came to an end, whoever still waits for it.
-
-    Example:
 
     >>> with WatchedThreads(1, "model") as threads:
     ...     threads.submit(sum, [1, 2]).result()

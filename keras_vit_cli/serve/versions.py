@@ -1,7 +1,5 @@
 """Which version of a model is the newest, and the switch to it while requests are answered."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable
@@ -64,11 +62,6 @@ class Versions:
 
     A version that cannot be loaded leaves the old one in its place: `error` has the reason until a
     later version has been loaded.
-
-    Args:
-        path: A model, or a folder of numbered versions.
-        batch_size: The largest batch to prepare each version for.
-        report: Called with one line when a version has been loaded or refused.
 
     Raises:
         ValueError: The first version cannot be loaded.

@@ -1,7 +1,5 @@
 """The recipe of a training job: named or chosen, with the options that take its numbers' place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

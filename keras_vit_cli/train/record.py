@@ -28,11 +28,6 @@ def begin(job: Any, folder: Path, print_fn: Callable[[str], None]) -> None:
     """Records the options of a new run, or compares them with those of the run to resume.
 
     Checkpoints have them, too, but the first one comes after a while.
-
-    Args:
-        job: A dataclass of options with an `identity` and an `out`, such as a `Job`.
-        folder: Of the run, while it is not finished.
-        print_fn: Prints a line.
     """
     path = folder / "config.json"
     if not path.is_file():

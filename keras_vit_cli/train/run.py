@@ -116,10 +116,6 @@ class Run:
     `publish` takes them all; `train_on` those between the data and the trained model. Each step
     leaves what the next ones need.
 
-    Args:
-        job: The options.
-        print_fn: Prints a line.
-
     Attributes:
         recipe: The job's recipe; from `load` on the one that suits the images.
         folder: Where checkpoints and results are written until the run is complete.

@@ -18,7 +18,7 @@ from keras_vit.ops import process_count
 from keras_vit_cli.choose.choice_files import Choice, table_of
 from keras_vit_cli.choose.choose_command import Labeled, candidates_of, judge, labeled_files
 from keras_vit_cli.choose.local_weights import local_weights
-from keras_vit_cli.options.choose import ChooseOptions
+from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.printing import print_table
 from keras_vit_cli.train.job import CHOSEN, Job
 

@@ -20,7 +20,6 @@ from PIL import Image
 import keras_vit
 from keras_vit import data
 from keras_vit._base.manifest import read_manifest
-from keras_vit.curation import measure_photos
 from keras_vit.layers.novelty_score import unit_rows
 from keras_vit.tasks import Classification
 from keras_vit.tasks.scores import Score
@@ -30,8 +29,7 @@ from tests import bank
 from tests.backend import refused
 from tests.cli.helpers import rows_of as rows_of_file
 from tests.conftest import REPOSITORY, Command
-from tests.curation.photos import grainy, index_of, picture
-from tests.data.image_fixtures import plain, write
+from tests.data.image_fixtures import write
 from tests.examples import Run, load_example
 from tests.xla_flags import QUICK_XLA
 
@@ -93,20 +91,6 @@ def test_digits(tmp_path: Path, run_example: Run) -> None:
         assert f"    {line}\n" in readme
     expected = [(name, seed, True) for name in RESULTS for seed in range(5)]
     assert [(job.data, job.seed, job.overwrite) for job in jobs] == expected
-
-
-def test_finetune_flowers_has_a_run_per_seed(tmp_path: Path, run_example: Run) -> None:
-    script, jobs = load_example("finetune_flowers"), []
-    train = recorded_train(jobs, lambda job: (0.95 + 0.02 * job.seed, 0.02 + 0.01 * job.seed))
-    words = ["--data", "photos", "--image-size", 64, "--out", tmp_path / "runs"]
-    out = run_example(script, *words, "--seeds", 2, train=train)
-    assert "accuracy 96.00% ± 1.41, calibration error 2.50% ± 0.71; seeds 0 to 1\n" in out
-    runs = [(job.out.name, job.seed, job.image_size) for job in jobs]
-    assert runs == [("runs_0", 0, 64), ("runs_1", 1, 64)]
-    # A third seed: the first two are there, and the last is new.
-    run_example(script, *words, "--seeds", 3, "--resume")
-    assert [job.resume for job in jobs[2:]] == [True, True, False]
-    assert "accuracy 95.00%, calibration error 2.00%\n" in run_example(script, *words)
 
 
 def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
@@ -171,36 +155,6 @@ def test_imbalance(digits: data.Splits, tmp_path: Path, run_example: Run) -> Non
     assert "| frozen | none | 55.00% ± 5.00 |  |" in text
 
 
-def test_vit_beside_resnet(tmp_path: Path, run_example: Run) -> None:
-    script, calls = load_example("flowers_vit_vs_resnet"), []
-    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
-    resnet = keras.Sequential([keras.Input((32, 32, 3)), *layers], name="resnet")
-    # Each of the two seeds gets another number of the two validation images right.
-    levels = iter([[1, 1], [0, 0], [0, 1], [0, 1]])
-
-    def fit(model: Any, recipe: Any, splits: Any, folder: Path, seed: int) -> None:
-        folder.mkdir(parents=True)
-        calls.append((folder.name, seed, recipe.epochs))
-
-    evaluation = SimpleNamespace(
-        predict_split=lambda *_: (np.array([0, 1]), np.eye(2)[next(levels)]),
-        classification_report=script.evaluation.classification_report,
-    )
-    # A tiny ViT to start from, and two classes, dark and bright, of four images each.
-    bank.tiny(patch_size=16, num_classes=0, input_shape=(224, 224, 3)).save(tmp_path / "a.keras")
-    names = [f"{name}/{i}.png" for name in ("dark", "bright") for i in range(4)]
-    photos = write(tmp_path / "p", {name: plain(25 * i, (32, 32)) for i, name in enumerate(names)})
-    words = ["--epochs", 2, "--resnet-weights", "some", "--seeds", 2, "--image-size", 32]
-    words += ["--data", photos, "--weights", tmp_path / "a.keras", "--out", tmp_path / "out"]
-    words += ["--markdown", tmp_path / "page.md"]
-    run_example(script, *words, fit=fit, resnet=lambda *_: resnet, evaluation=evaluation)
-    assert calls == [("ViT-0", 0, 2), ("ViT-1", 1, 2), ("ResNet-0", 0, 2), ("ResNet-1", 1, 2)]
-    text = (tmp_path / "page.md").read_text("utf-8")
-    tuned = keras_vit.load(tmp_path / "a.keras", num_classes=2, input_shape=(32, 32, 3))
-    assert f"| ViT | {tuned.count_params():,} | 50.00% ± 0.00 | 0.333 | 1.0 |" in text
-    assert "| ResNet | 8 | 100.00% ± 0.00 | 1.000 |" in text
-
-
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
     script = load_example("what_it_sees")
     names = Classification(tuple("abcdef"))
@@ -225,33 +179,6 @@ def labeled(count: int = 120) -> tuple[np.ndarray, np.ndarray]:
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def test_wrong_labels_are_of_any_class_or_the_similar_one() -> None:
-    script, (features, labels) = load_example("wrong_labels"), labeled()
-    for kind in script.KINDS:
-        new = script.changed(features, labels, kind, 0.2, seed=1)
-        assert (new != labels).sum() == 24
-    rows = new != labels
-    assert {*zip(labels[rows], new[rows], strict=True)} == {(0, 1), (1, 0), (2, 0)}
-    with patch.multiple(script, KINDS=("symmetric",), RATES=(0.2,)):
-        lines = script.study(features, labels, seeds=2).splitlines()
-    assert lines[0] == "| score | symmetric 20% AP | symmetric 20% AUROC |"
-    assert len(lines) == 2 + 8
-
-
-def test_planted_photographs_are_what_their_kind_says(tmp_path: Path) -> None:
-    script, sizes = load_example("planted_duplicates"), []
-    grainy(picture(0, side=60)).save(tmp_path / "a.png")
-    for kind in script.KINDS:
-        contents = script.planted(tmp_path / "a.png", kind, np.random.default_rng(0))
-        (tmp_path / "copy.jpg").write_bytes(contents)
-        with Image.open(tmp_path / "copy.jpg") as copy:
-            sizes.append(copy.size)
-        if kind == "mirrored":
-            measures = measure_photos(index_of(tmp_path))
-            assert int(measures.hash[0] ^ measures.mirrored[1]).bit_count() <= 4
-    assert sizes == [(40, 30), (80, 60), (80, 60), (72, 54), (60, 45)]
 
 
 def test_coverage_and_novelty() -> None:
@@ -454,32 +381,3 @@ def test_a_study_plans_and_writes_its_page(name: str, tmp_path: Path, run_exampl
     page = (tmp_path / "table.md").read_text("utf-8")
     assert conclusion in page
     assert f"python examples/{name}.py --data digits" in page
-
-
-def test_trials_are_comparable(digits: data.Splits) -> None:
-    recipe = replace(RECIPE, image_size=32, dropout=0.1, stochastic_depth=0.2)
-    for name, sizes in (("ViT-Ti/16", VIT), ("BiT-R50x1", {"depths": (1, 1), "width": 32})):
-        one = Trial("one", name, sizes, recipe, {})
-        model = one.build(num_classes=5)
-        assert one.cost(num_classes=5).parameters == model.count_params(), name
-        assert model.eval_transform == data.EvalTransform("stretch"), name
-        assert name[0] == "B" or (model.dropout, model.stochastic_depth) == (0.1, 0.2)
-    script = load_example("small_data")
-    recipe = replace(recipes.get("small_data").scaled(steps=400), image_size=64)
-    work = [one.cost(5).macs * one.recipe.steps for one in script.trials_of(recipe, 5)]
-    assert max(work) < 1.01 * min(work)
-    image = np.random.default_rng(0).normal(size=(1, 8, 6, 2)).astype("float32")
-    seen = keras.ops.convert_to_numpy(script.ShiftedPatches(4)(image))
-    np.testing.assert_array_equal(seen[..., :2], image)  # and moved along its diagonals
-    np.testing.assert_array_equal(seen[:, 2:, 2:, 2:4], image[:, :-2, :-2])
-    # Table 8's 1-D positions and figure 9's class token are one model.
-    script = load_example("ablations")
-    assert len({one.identity(digits) for one in script.trials_of(script.RECIPE)}) == 10
-
-
-def test_augreg_cell(tmp_path: Path, run_example: Run) -> None:
-    words = ["--data", "digits", "--out", tmp_path, "--plan", "--model", "R+ViT-Ti/16"]
-    words += ["--augmentation", "none", "strong2", "--dropout", 0, 0.1]
-    printed = run_example(load_example("augreg_cell"), *words)
-    assert "| R_Ti_16-aug_strong2-wd_0.1-do_0.1-sd_0.1 |" in printed
-    assert printed.count("32,000") == 4

@@ -45,11 +45,9 @@ def resolve_augment(
         ValueError: an unknown name.
         TypeError: something that is neither a name nor callable.
 
-    Example:
-        >>> import keras
-        >>> settings, layers = resolve_augment(keras.layers.RandomFlip(), AUGMENTATIONS["tiny"])
-        >>> settings.crop, settings.shift, len(layers)
-        ('resize', 0, 1)
+    >>> settings, layers = resolve_augment(keras.layers.RandomFlip(), AUGMENTATIONS["tiny"])
+    >>> settings.crop, settings.shift, len(layers)
+    ('resize', 0, 1)
     """
     if augment is None:
         return suitable, ()
@@ -96,12 +94,10 @@ def _layers(part: Any) -> list[Any]:
 def describe_augment(settings: Augmentation, layers: Sequence[Any]) -> str:
     """Return what `resolve_augment` returned, as a line for a title or a log.
 
-    Example:
-        >>> import keras
-        >>> describe_augment(*resolve_augment(keras.layers.MixUp(), AUGMENTATIONS["tiny"]))
-        'resize, keras.layers.MixUp'
-        >>> describe_augment(AUGMENTATIONS["randaugment"], ())
-        'inception crop of at least 5 %, flip, RandAugment (2 operations, magnitude 10)'
+    >>> describe_augment(*resolve_augment(keras.layers.MixUp(), AUGMENTATIONS["tiny"]))
+    'resize, keras.layers.MixUp'
+    >>> describe_augment(AUGMENTATIONS["randaugment"], ())
+    'inception crop of at least 5 %, flip, RandAugment (2 operations, magnitude 10)'
     """
     changes = map(str, (settings.random_crop, *settings.changes.values()))
     mixtures = {"mixup": settings.mixup, "CutMix": settings.cutmix}

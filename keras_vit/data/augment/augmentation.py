@@ -1,7 +1,5 @@
 """How training images are changed: a small table of settings, and what they draw."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

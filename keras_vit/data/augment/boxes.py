@@ -1,7 +1,5 @@
 """Boxes within an image: cut out, or as a mask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

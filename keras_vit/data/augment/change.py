@@ -1,7 +1,5 @@
 """The base of random changes: numbers drawn in NumPy, then applied to images, masks or boxes."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import numpy as np

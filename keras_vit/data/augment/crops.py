@@ -1,7 +1,5 @@
 """Which part of a training image is cut, and whether it is mirrored: numbers, then a box."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,7 +93,6 @@ class RandomCrop:
         Args:
             shape: height and width of the whole image, int32 array or tensor.
             size: of the model's image.
-            draws: of this image.
 
         Returns:
             float32 `(6,)`.

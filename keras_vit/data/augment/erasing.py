@@ -1,7 +1,5 @@
 """Random erasing: a box of noise over a part of the image (Zhong et al. 2020)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

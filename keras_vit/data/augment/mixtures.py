@@ -4,8 +4,6 @@ Keras and keras-cv have layers for both, which `pipeline(augment=...)` takes, to
 mixed with the one before it, so that each of several processes decodes few images of the others.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from keras_vit.data.arrays import Array, array_namespace
@@ -31,19 +29,15 @@ def draw_mixture(
     Args:
         alphas: of mixup and of CutMix, one of them above 0. Where both are, a fair coin decides, as
             in DeiT.
-        size: height and width of the images.
-        seed: of the training.
         position: of the first image of the batch.
-        part: the probability that the batch is mixed.
 
     Returns:
         `weight`, that of the image and its label, which is 1 where nothing is mixed, and `box`
         `(top, left, bottom, right)`, empty where images are blended; float32.
 
-    Example:
-        >>> draws = draw_mixture((0.2, 0.0), (8, 8), seed=0, position=0)
-        >>> bool(0.5 <= draws["weight"] <= 1), draws["box"].tolist()
-        (True, [0.0, 0.0, 0.0, 0.0])
+    >>> draws = draw_mixture((0.2, 0.0), (8, 8), seed=0, position=0)
+    >>> bool(0.5 <= draws["weight"] <= 1), draws["box"].tolist()
+    (True, [0.0, 0.0, 0.0, 0.0])
     """
     draws = generator(seed, "mixture", position)
     coin, *center = draws.random(3)

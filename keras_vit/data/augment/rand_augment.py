@@ -6,8 +6,6 @@ layer of keras-cv has a random state, which breaks exact resume, and Keras's tak
 long; `pipeline(augment=...)` takes both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """3-Augment (Touvron et al. 2022, "DeiT III", section 3): few and simple changes of color."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -3,8 +3,6 @@
 With arrays of NumPy as with tensors, in TensorFlow's graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Nothing is lost of images that fill all 16 bits, but what has 12, such as X-rays
 black: 0..4095 is read as 0..15. So whoever reads such files is warned, once per call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from os import PathLike
 

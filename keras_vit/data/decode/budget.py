@@ -5,8 +5,6 @@ of them in a few bytes, and parsers written in Python take a step per segment, c
 of which a file can hold a million.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from typing import NamedTuple
@@ -31,10 +29,6 @@ _JPEG_2000 = b"\xff\x4f\xff\x51"
 
 class BudgetedFile(io.BytesIO):
     """The bytes of a file, for a parser in Python, which may not read without end.
-
-    Args:
-        contents: The bytes.
-        most_reads: How many calls of `read` there may be.
 
     Raises:
         BadImageError: From `read`: there were more calls, or they returned four times the file.

@@ -178,10 +178,6 @@ def prepare_contents(
 ) -> np.ndarray:
     """Decode and prepare an image as in evaluation; all callers share this preparation.
 
-    Args:
-        contents: the bytes of an image file.
-        image_size: as in `read_image`, like the others.
-
     Returns:
         float32 array `(height, width, channels)`, values 0..255, not rounded; with the transform's
         `bands`, in the file's own range.

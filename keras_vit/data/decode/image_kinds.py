@@ -1,7 +1,5 @@
 """Every kind of image file: its suffixes, its first bytes, and who reads it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +17,6 @@ class ImageKind(NamedTuple):
     """A kind of image file.
 
     Attributes:
-        name: What its users call it.
-        suffixes: Of its files, in lower case.
         begins: A regular expression for the first bytes of a file, or None.
         readers: Which of `TENSORFLOW`, `PILLOW` and `BANDS` read it.
         converter: The package that reads what TensorFlow does not, and how.

@@ -4,8 +4,6 @@ The same rules as in `decoder`, a TensorFlow graph: a test compares the two. Onl
 a little, see `read_image`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Formats that Pillow reads and TensorFlow does not: photographs of phones, and scans."""
 
-from __future__ import annotations
-
 from keras_vit._base.version import install_command
 from keras_vit.data.decode.image_kinds import (
     PILLOW,

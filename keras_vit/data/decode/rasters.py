@@ -4,8 +4,6 @@ Some pixels do not have a value, such as those beyond the edge of a satellite's 
 here, whatever says so in the file, and `fill_missing` writes what a model is to see instead.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -41,8 +39,6 @@ class RasterFormat(NamedTuple):
     """A format of bands.
 
     Attributes:
-        name: Of its `ImageKind`.
-        package: What reads it.
         read: From the bytes and a check of the shape to an array `(height, width, bands)`, upright,
             with a mask of `numpy.ma` where pixels do not have a value.
     """
@@ -70,7 +66,6 @@ def read_raster(
     An orientation, in TIFF's tag or PNG's EXIF, is undone.
 
     Args:
-        contents: The bytes of the file.
         bands: Numbers of the bands, from 1; None for all in the file's order.
         max_pixels: Height times width that is accepted, read before the pixels are.
 

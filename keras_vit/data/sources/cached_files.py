@@ -8,8 +8,6 @@ have a sum of the name and the content: what is cut off, damaged or of another p
 anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math
@@ -119,13 +117,7 @@ def cached_photographs(
 
 
 class Sample(NamedTuple):
-    """Means over some photographs.
-
-    Attributes:
-        seconds: That a processor takes to read one.
-        bytes: Of one, decoded.
-        reduced_bytes: Of one, decoded and reduced.
-    """
+    """Means over some photographs."""
 
     seconds: float
     bytes: float

@@ -1,7 +1,5 @@
 """Photographs with the depth of every pixel beside: NumPy's `.npy`, float TIFF, 16-bit PNG."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labels drawn as polygons, in files of labelme, COCO and YOLO: a class for every pixel."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict
@@ -48,13 +46,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawing:
-    """The labels of a photograph: shapes, of which later ones cover earlier ones.
-
-    Attributes:
-        size: Height and width of the photograph.
-        shapes: See above.
-        numbers: Of the classes, by their labels.
-    """
+    """The labels of a photograph: shapes, of which later ones cover earlier ones."""
 
     size: tuple[int, int]
     shapes: tuple[Shape, ...]
@@ -297,7 +289,6 @@ def drawings_in(folder: Path, labels: Path, names: Sequence[str]) -> Labelme | N
     """Return who reads the labels of a folder of photographs; None for masks in PNG files.
 
     Args:
-        folder: Of the photographs.
         labels: A folder, which may be the same one, or a file of COCO.
         names: Of the classes, in the order of YOLO's numbers.
     """

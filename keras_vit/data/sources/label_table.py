@@ -3,8 +3,6 @@
 columns ─► files, splits, labels ─► rows that can be used ─► train, val ─► files that decode
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
@@ -203,8 +201,6 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     Raises:
         ValueError: No column, or more than one, has files; or a file is not there.
 
-    Example:
-
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.jpg").write_bytes(b"...")
@@ -224,9 +220,6 @@ class LabeledFiles(NamedTuple):
     """A table of one label per image.
 
     Attributes:
-        columns: The names of all columns.
-        file: The one of files.
-        label: The one of labels.
         names: The image of each row, relative to the folder.
         labels: Its label; None where the cell is empty.
         cells: Those of each row, in the order of `columns`.

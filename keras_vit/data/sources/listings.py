@@ -1,7 +1,5 @@
 """train.txt and val.txt: which images of a folder belong to which split."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import posixpath

@@ -1,7 +1,5 @@
 """`load`: from the name of a source to its splits."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec

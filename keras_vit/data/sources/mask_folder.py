@@ -1,7 +1,5 @@
 """Photographs with the class of every pixel beside: masks in PNG files, or drawings."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

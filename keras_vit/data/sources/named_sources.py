@@ -3,8 +3,6 @@
 They are alike, so that a split at random, which has them on both sides, promises too much.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -52,7 +50,6 @@ def sources_of(paths: Sequence[Path], top: Path | None = None) -> np.ndarray | N
     """Return the number of the source of each image; None where names do not show any.
 
     Args:
-        paths: Of the images.
         top: The folder of all of them, where the name of an image's own folder belongs to its name,
             as of `patient12/003.png`; None where it is that of a class.
     """
@@ -77,10 +74,8 @@ def kept_apart(
     """Return the sources of images that are to be split, with a warning; None where none are shown.
 
     Args:
-        paths: Of the images.
         strata: The class of each image, of which those of one source alone cannot be on both sides;
             None without classes.
-        top: As for `sources_of`.
     """
     sources = sources_of(paths, top)
     if sources is None:

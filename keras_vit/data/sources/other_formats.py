@@ -1,7 +1,5 @@
 """Sources that cannot be read here, and advice on how to make a folder of images from them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

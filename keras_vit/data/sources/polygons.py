@@ -14,7 +14,6 @@ def polygon_pixels(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
     Args:
         points: `(corners, 2)`, x and y in pixels; the first pixel reaches from 0 to 1.
-        size: Height and width of the image.
 
     >>> polygon_pixels(np.array([[1, 0], [4, 0], [4, 2], [1, 2]]), (3, 5)).astype(int).tolist()
     [[0, 1, 1, 1, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]]

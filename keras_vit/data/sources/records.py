@@ -47,10 +47,7 @@ class Shard:
     """Consecutive records of a file; the fields are those of TFDS's `FileInstruction`.
 
     Attributes:
-        filename: path of the file.
         skip: records of the file that come before.
-        take: how many records.
-        examples_in_shard: how many records the whole file has.
     """
 
     filename: str
@@ -60,11 +57,7 @@ class Shard:
 
 
 class Records(ABC):
-    """Records of several files, numbered from the first record of the first file on.
-
-    Args:
-        shards: which records of which files.
-    """
+    """Records of several files, numbered from the first record of the first file on."""
 
     def __init__(self, shards: Sequence[Shard]):
         self.shards = tuple(shards)

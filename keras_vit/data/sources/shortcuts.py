@@ -1,7 +1,5 @@
 """What is wrong with labeled files as such: one with two labels, or sizes that show the class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The names of splits, as folders, lists, records and tables have them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Labels that lie in each split's folder, as Hugging Face, Roboflow and others write them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

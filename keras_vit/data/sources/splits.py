@@ -244,14 +244,6 @@ class IndexedSplit(Split):
 
         Raises:
             ValueError: labels are rows, or there is not a number of at least 0 per label.
-
-        Example:
-            >>> from keras_vit.data.sources.array_splits import ArraySplit
-            >>> split = ArraySplit("train", ("a", "b"), np.zeros((8, 8, 8, 1)).astype("uint8"),
-            ...                    [0, 0, 0, 0, 0, 0, 1, 1])
-            >>> images = split.resampled([1, 3]).dataset(shuffle_seed=0).as_numpy_iterator()
-            >>> sorted(int(label) for _, label in images)
-            [0, 0, 0, 0, 1, 1, 1, 1]
         """
         values = np.asarray(rates, np.float64)
         if self._labels.ndim != 1 or values.ndim != 1 or len(values) <= self._labels.max():

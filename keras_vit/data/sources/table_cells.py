@@ -1,7 +1,5 @@
 """What the cells of a table's label columns say: names, lists of names, flags, numbers."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -51,7 +51,6 @@ class Table:
     """The columns of a table, and where its rows stand.
 
     Attributes:
-        path: Of the file.
         columns: From the name of each column to its cells; empty texts where a cell is empty. Those
             without a name are left out.
         places: Of each row in the file, such as `"line 2"`.

@@ -1,7 +1,5 @@
 """What the labels of a table mean, and from their cells to targets."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,11 +66,9 @@ def read_labels(
     """Guesses the task, where it is not given, and reads the labels.
 
     Args:
-        columns: From the names of the label columns to their cells.
         task: A task, whose names are then the only ones; its kind; or None.
         separator: Between several labels in a cell; None for a guess.
         trained: Whether a row is one to train on: names are those of these rows.
-        places: Where the rows stand, for errors.
 
     Raises:
         ValueError: The columns do not suit the task, or do not show what it is.

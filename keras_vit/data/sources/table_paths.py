@@ -1,7 +1,5 @@
 """From the paths in a table to files of a folder, also where a path is written otherwise."""
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata
@@ -40,7 +38,6 @@ class ImageFolder:
     one alone.
 
     Args:
-        folder: Of the images.
         suffixes: Of the files that are meant by paths written otherwise, in lower case.
     """
 
@@ -69,8 +66,6 @@ class ImageFolder:
         """Return each cell's file, and a note, also a warning, if any paths had to be corrected.
 
         Args:
-            cells: Paths.
-            name: Of their column.
             bad: Takes the reasons of the rows that do not have a file.
         """
         files, matches = [], {}

@@ -84,8 +84,6 @@ def checked_rasters(
     """Reads every file of bands once, as `checked_files` does, and warns of mixed bit depths.
 
     Args:
-        files: Of a folder.
-        max_pixels: As in `decode_image`.
         bands: The numbers of those that are needed.
         exact: Whether no file may have more.
         nodata: As in `load`: whether pixels may lack a value.

@@ -23,11 +23,3 @@ from keras_vit.ops.torch_processes.connection import (
     step_in_processes,
 )
 from keras_vit.ops.torch_processes.process_parallel import ProcessParallel
-
-__all__ = [
-    "ProcessParallel",
-    "connect_torch_processes",
-    "keras_shares_steps",
-    "start_from_first_process",
-    "step_in_processes",
-]

@@ -1,7 +1,5 @@
 """Joins torch's processes, gives them equal starts, and hands their steps to `step_of_process`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

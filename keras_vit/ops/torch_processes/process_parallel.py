@@ -1,7 +1,5 @@
 """The distribution that torch's processes share a training by."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

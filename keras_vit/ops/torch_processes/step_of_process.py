@@ -1,7 +1,5 @@
 """A step of `fit`, `evaluate` or `predict` in several processes of torch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

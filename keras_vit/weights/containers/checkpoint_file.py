@@ -115,11 +115,9 @@ def open_checkpoint(
     """Yield a file's tensors under canonical names, readable while the context is open.
 
     Args:
-        path: The file.
         layout: Name of its layout; None recognizes it.
         model: A model like the one whose weights a `.weights.h5` file holds.
         check: Called before Keras reads a file: raises where its sum is wrong.
-        max_parameters: As for `load`, of a `.keras` file.
     """
     check_regular(path)
     with naming_file(path, CheckpointError):  # also what the caller finds wrong with its tensors

@@ -33,9 +33,7 @@ def named_tensors(
     """Return the arrays of a file by canonical name, read on demand.
 
     Args:
-        path: The file.
         shapes: Of its arrays, by their paths in it.
-        model: A model with layers of the same names.
 
     Returns:
         None where the file, of a former Keras, does not have the names of its layers.

@@ -1,7 +1,5 @@
 """The folder of a combined model: the file of each model whose head it has, whole."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,30 +29,12 @@ def save_combined(
     So every command takes each of them, `FOLDER/NAME.keras`, and all of them together are the
     combined model. (The encoder is in each file. In an exported one it is once.)
 
-    Args:
-        models: As for `keras_vit.models.combined.combine`, like `eval_transform`, with which they
-            are written.
-        path: The folder.
-        overwrite: Replace a combined model that was written there; never other files.
-
     Returns:
         The combined model.
 
     Raises:
         ValueError: They cannot be combined, or the path is not a place for a folder.
         FileExistsError: Something is there.
-
-    Example:
-
-    >>> import keras_vit, tempfile
-    >>> from keras_vit.weights.folders.combined_folder import load_combined, save_combined
-    >>> tree = keras_vit.VisionTransformer(
-    ...     patch_size=8, hidden_dim=16, depth=1, num_heads=2, num_classes=3,
-    ...     input_shape=(16, 16, 3))
-    >>> folder = tempfile.mkdtemp() + "/both"
-    >>> both = save_combined({"tree": tree, "leaf": tree.with_classifier(5)}, folder)
-    >>> [head.name for head in load_combined(folder).heads]
-    ['tree', 'leaf']
     """
     output = OutputFolder(Path(path), "combined model", results=("*.keras", COMBINED))
     output.check(overwrite=overwrite)

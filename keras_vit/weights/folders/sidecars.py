@@ -39,7 +39,6 @@ def read_sidecar_configs(
     """Return arguments of the model, and its class names, from the files beside `path`.
 
     Args:
-        path: The file of weights.
         kernel: Shape of the patch kernel, `(height, width, channels, hidden_dim)`. Files of a model
             with another `hidden_dim` are ignored.
 

@@ -59,12 +59,9 @@ class SourceConventions:
     """What the authors of a layout compute that no tensor shows.
 
     Attributes:
-        activation: Of the MLPs.
-        norm_epsilon: Of the layer norms.
         normalization: The mean and standard deviation of pixels, as of `ModelConfig`.
         resampling: The rule that resamples position embeddings, a key of
             `keras_vit.weights.resampling.RULES`.
-        eval_transform: How images are resized for evaluation: see `ImageModel.eval_transform`.
     """
 
     activation: str
@@ -80,7 +77,6 @@ class Checkpoint:
 
     Attributes:
         layout, family, conventions, has_class_position: See `Layout`.
-        tensors: By canonical name.
         arguments: Arguments of the model that the file states, such as `num_heads`.
         ignored: Tensors that are not weights of this model, such as an optimizer's state.
         class_names: Of the classifier, where the file has them.

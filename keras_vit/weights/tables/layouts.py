@@ -7,67 +7,50 @@ from keras_vit._base.errors import did_you_mean
 from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Container
-from keras_vit.weights.tables.big_vision import BIG_VISION, FLEXIVIT
-from keras_vit.weights.tables.google import GOOGLE
-from keras_vit.weights.tables.huggingface import (
-    HUGGINGFACE,
-    HUGGINGFACE_BEIT,
-    HUGGINGFACE_CLIP,
-    HUGGINGFACE_DINOV2,
-    HUGGINGFACE_DINOV2_REGISTERS,
-    HUGGINGFACE_DINOV3,
-    HUGGINGFACE_DISTILLED,
-    HUGGINGFACE_SIGLIP,
+from keras_vit.weights.tables import (
+    big_vision,
+    google,
+    huggingface,
+    huggingface_dpt,
+    huggingface_eomt,
+    mixer_names,
+    resnet_names,
+    timm,
 )
-from keras_vit.weights.tables.huggingface_dpt import HUGGINGFACE_DEPTH_ANYTHING, HUGGINGFACE_DPT
-from keras_vit.weights.tables.huggingface_eomt import HUGGINGFACE_EOMT, HUGGINGFACE_EOMT_DINOV3
 from keras_vit.weights.tables.layout import Layout
-from keras_vit.weights.tables.mixer_names import MIXER
-from keras_vit.weights.tables.resnet_names import BIT, BIT_PAPER, BIT_V1
-from keras_vit.weights.tables.timm import (
-    DINOV2,
-    TIMM,
-    TIMM_BEIT,
-    TIMM_CLIP,
-    TIMM_DINOV3,
-    TIMM_DISTILLED,
-    TIMM_EVA02,
-    TIMM_EVA02_NORM,
-    TIMM_IMAGENET,
-)
 
 # In the order in which a file is tried.
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
-        GOOGLE,
-        BIG_VISION,
-        TIMM_BEIT,
-        TIMM_DINOV3,
-        TIMM_EVA02,
-        TIMM_EVA02_NORM,
-        TIMM_CLIP,
-        TIMM_DISTILLED,
-        DINOV2,
-        TIMM_IMAGENET,
-        TIMM,
-        HUGGINGFACE_DEPTH_ANYTHING,
-        HUGGINGFACE_DPT,
-        HUGGINGFACE_EOMT_DINOV3,
-        HUGGINGFACE_EOMT,
-        HUGGINGFACE_DINOV3,
-        HUGGINGFACE_DINOV2_REGISTERS,
-        HUGGINGFACE_DINOV2,
-        HUGGINGFACE_DISTILLED,
-        HUGGINGFACE_BEIT,
-        HUGGINGFACE,
-        HUGGINGFACE_CLIP,
-        HUGGINGFACE_SIGLIP,
-        FLEXIVIT,
-        MIXER,
-        BIT,
-        BIT_PAPER,
-        BIT_V1,
+        google.GOOGLE,
+        big_vision.BIG_VISION,
+        timm.TIMM_BEIT,
+        timm.TIMM_DINOV3,
+        timm.TIMM_EVA02,
+        timm.TIMM_EVA02_NORM,
+        timm.TIMM_CLIP,
+        timm.TIMM_DISTILLED,
+        timm.DINOV2,
+        timm.TIMM_IMAGENET,
+        timm.TIMM,
+        huggingface_dpt.HUGGINGFACE_DEPTH_ANYTHING,
+        huggingface_dpt.HUGGINGFACE_DPT,
+        huggingface_eomt.HUGGINGFACE_EOMT_DINOV3,
+        huggingface_eomt.HUGGINGFACE_EOMT,
+        huggingface.HUGGINGFACE_DINOV3,
+        huggingface.HUGGINGFACE_DINOV2_REGISTERS,
+        huggingface.HUGGINGFACE_DINOV2,
+        huggingface.HUGGINGFACE_DISTILLED,
+        huggingface.HUGGINGFACE_BEIT,
+        huggingface.HUGGINGFACE,
+        huggingface.HUGGINGFACE_CLIP,
+        huggingface.HUGGINGFACE_SIGLIP,
+        big_vision.FLEXIVIT,
+        mixer_names.MIXER,
+        resnet_names.BIT,
+        resnet_names.BIT_PAPER,
+        resnet_names.BIT_V1,
     )
 }
 
