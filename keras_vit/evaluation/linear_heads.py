@@ -6,7 +6,9 @@
                        └── nearest neighbors      for comparison: they are not a head
                                 └──► left_out: the scores of each image, by heads of other folds
 
-All features are standardized first: of two flowers per class, heads are one to two points better.
+All features are standardized first, by variances that are drawn halfway to their mean: a few images
+know little of each one. On flowers and on CIFAR-10, from one to twenty images per class, class means
+are better so than by each feature's own variance, or than by the mean one alone on flowers.
 
 Folds hold the same part of every class. Leaving out one image at a time would not: of two images
 per class it leaves one, against two of every other class, and so speaks against strong penalties,
@@ -92,9 +94,13 @@ def _fit(
 
 
 def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the standard deviation of each feature; 1 for one that is constant."""
-    scale = x.std(axis=0)
-    return x.mean(axis=0), np.where(scale > 1e-9 * scale.max(initial=1e-9), scale, 1.0)
+    """Return the mean of each feature and what it is divided by; 1 where none varies.
+
+    A few images know little of each feature's variance: it is drawn halfway to the mean variance.
+    """
+    variance = x.var(axis=0)
+    scale = np.sqrt((variance + variance.mean()) / 2)
+    return x.mean(axis=0), np.where(scale > 0, scale, 1.0)
 
 
 def _class_means(x: np.ndarray, y: np.ndarray, classes: int, _: float, weights: Any) -> Head:

@@ -246,8 +246,9 @@ FEATURES = DRAWS.normal(size=(30, 8)) + 1.5 * np.eye(8)[KINDS] + 3
 ONE_HOT = np.eye(3)[KINDS]
 
 
-def standardized(x: np.ndarray) -> np.ndarray:
-    return (x - x.mean(axis=0)) / x.std(axis=0)
+def standardized(x: np.ndarray, by: np.ndarray | None = None) -> np.ndarray:
+    by = x if by is None else by
+    return (x - by.mean(axis=0)) / np.sqrt((by.var(axis=0) + by.var(axis=0).mean()) / 2)
 
 
 def alpha(x: np.ndarray, setting: float, weights: Any = None) -> float:
@@ -289,7 +290,7 @@ def test_heads_are_scikit_learns() -> None:
     x, new = standardized(FEATURES), DRAWS.normal(size=(50, 8)) + 3
     unit, others = (
         rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        for rows in (x, (new - FEATURES.mean(axis=0)) / FEATURES.std(axis=0))
+        for rows in (x, standardized(new, FEATURES))
     )
     theirs = neighbors.NearestCentroid().fit(unit, KINDS)
     theirs.centroids_ /= np.linalg.norm(theirs.centroids_, axis=1, keepdims=True)
