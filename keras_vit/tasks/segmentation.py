@@ -17,7 +17,14 @@ from keras_vit.tasks.answer import Columns, Tally, check_finite_answers
 from keras_vit.tasks.bilinear import resized_map
 from keras_vit.tasks.class_colors import Color, color_table
 from keras_vit.tasks.classification import softmax
-from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
+from keras_vit.tasks.pixel_losses import (
+    IGNORED,
+    CrossentropyDice,
+    CrossentropyLovasz,
+    MeanIoU,
+    PixelCrossentropy,
+    pixel_counts,
+)
 from keras_vit.tasks.query_losses import QueryLoss
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
@@ -61,7 +68,12 @@ class Segmentation(Task):
     per_pixel = True
     mixes = False
     keeps_in_mirror = True
-    losses: ClassVar = {"pixel_crossentropy": PixelCrossentropy, "queries": QueryLoss}
+    losses: ClassVar = {
+        "pixel_crossentropy": PixelCrossentropy,
+        "crossentropy_dice": CrossentropyDice,
+        "crossentropy_lovasz": CrossentropyLovasz,
+        "queries": QueryLoss,
+    }
     distillation: ClassVar = {}
     unbalanced = "an image has pixels of several"
     tensor_names = ("probabilities", "classes")

@@ -20,6 +20,7 @@ from keras_vit.training.auto_recipe import (
     WITH_WEIGHTS,
     choose_recipe,
 )
+from keras_vit.training.compilation import check_query_loss
 from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
 from keras_vit.weights.loading import stored_map_head
@@ -121,6 +122,8 @@ def suited_recipe(
     if head is None and job.weights is not None and splits.task.per_pixel:
         head = stored_map_head(job.weights, splits.task)
     pixels, what = PIXELS[head]
+    if head == "eomt" and job.loss is not None:
+        check_query_loss(job.loss)
     if head == "eomt" and job.freeze_backbone:
         raise ValueError(
             "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "

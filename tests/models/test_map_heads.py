@@ -374,6 +374,8 @@ def test_every_weight_learns(head: Any, changes: dict[str, Any], prepare: str) -
 def test_what_training_refuses(tmp_path: Path) -> None:
     frozen, model = keras_vit.recipes.get("linear_pixels"), vit(EOMT)
     model.compile("sgd", QueryLoss())
+    dice = replace(RECIPE, loss="crossentropy_dice")
+    refused("matching its queries with masks", compile_model, model, dice, 6)
     refused("one of 1 losses", vit("linear", task=TASK).compile, "sgd", QueryLoss())
     refused("points=0", QueryLoss, points=0)
     refused("steps=2.5", QueryLoss, steps=2.5)
