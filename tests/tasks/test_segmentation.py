@@ -15,6 +15,7 @@ import matplotlib.path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.ndimage import binary_erosion
 from sklearn.metrics import confusion_matrix
 
 import keras_vit
@@ -89,6 +90,36 @@ def test_scores_are_those_of_scikit_learns_confusion_matrix() -> None:
     assert float(metric.result()) == pytest.approx(iou.mean(), rel=1e-5)
     report = keras_vit.evaluation.report(TASK, labels, answers)
     assert "IoU" in str(report)
+
+
+def boundary_region(mask: np.ndarray) -> np.ndarray:
+    """The authors' code (bowenc0221/boundary-iou-api, `mask_to_boundary`), eroded by SciPy."""
+    reach = max(round(0.02 * np.sqrt(mask.shape[0] ** 2 + mask.shape[1] ** 2)), 1)
+    return mask & ~binary_erosion(np.pad(mask, 1), np.ones((3, 3)), reach)[1:-1, 1:-1]
+
+
+@pytest.mark.parametrize("size", [(90, 130), (3, 200), (61, 7), (1, 1)])
+def test_boundary_iou_is_that_of_its_authors(size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    labels, answers = rng.integers(0, 3, (2, 4, *(-(-n // 9) for n in size)))
+    labels, answers = (
+        np.kron(x, np.ones((9, 9), int))[:, : size[0], : size[1]] for x in (labels, answers)
+    )
+    labels[1:3, : size[0] // 2, -9:] = 255
+    counts = np.zeros((3, 4, 3), int)  # both, true, answered; images; classes
+    for i, c in np.ndindex(4, 3):
+        known = labels[i] != 255
+        pair = [boundary_region(x[i] == c) & known for x in (labels, answers)]
+        counts[:, i, c] = [x.sum() for x in (pair[0] & pair[1], *pair)]
+    tally = TASK.tally(labels, answers.astype(np.uint8))
+    for name, expected in zip(("right", "present", "answered"), counts, strict=True):
+        np.testing.assert_array_equal(tally[f"near_{name}"], expected)
+    both, true, answered = counts.sum(axis=1)
+    iou = both / np.maximum(true + answered - both, 1)
+    score = TASK.scores_of(tally, resamples=20)["boundary_iou"]
+    assert score.value == pytest.approx(iou[true + answered > 0].mean())
+    assert score.low <= score.value <= score.high
+    np.testing.assert_allclose(TASK.name_scores(tally)["boundary IoU"], iou)
 
 
 @pytest.mark.every_backend
