@@ -7,6 +7,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unicodedata import normalize
 
@@ -26,7 +27,9 @@ from keras_vit.data.decode import pillow
 from keras_vit.data.image_readers import READERS
 from keras_vit.data.sources.polygons import polygon_pixels
 from keras_vit.layers import MapResize
+from keras_vit.tasks.mask_scores import panoptic_quality
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
+from keras_vit.tasks.query_segments import panoptic_segments
 from tests import bank
 from tests.backend import refused, rows, warned
 from tests.data.image_fixtures import encode, write
@@ -120,6 +123,57 @@ def test_boundary_iou_is_that_of_its_authors(size: tuple[int, int]) -> None:
     assert score.value == pytest.approx(iou[true + answered > 0].mean())
     assert score.low <= score.value <= score.high
     np.testing.assert_allclose(TASK.name_scores(tally)["boundary IoU"], iou)
+
+
+def test_panoptic_quality_is_that_of_panopticapi_and_torchmetrics() -> None:
+    """`golden/panoptic.npz`: segments of mmdet 3.3.0's copy of panopticapi, 255 for void, and PQ,
+    SQ and RQ of torchmetrics 1.9.0 with 255 made the class 2."""
+    golden = dict(np.load(Path(__file__).parents[1] / "golden/panoptic.npz"))
+    true, predicted, theirs = (golden.pop(n) for n in ("true", "predicted", "torchmetrics"))
+    ours = panoptic_quality(true, predicted, 4, stuff=(2, 3))
+    np.testing.assert_allclose(ours["SQ"] * ours["matched"], golden.pop("iou"))
+    for name, expected in golden.items():
+        np.testing.assert_array_equal(ours[name], expected)
+    true, predicted = (np.where(x[..., :1] == 255, (2, 0), x) for x in (true, predicted))
+    ours = panoptic_quality(true, predicted, 5, stuff=(2, 3))
+    ours = np.stack([ours[name] for name in ("PQ", "SQ", "RQ")], axis=1)
+    np.testing.assert_allclose(ours, [*theirs, 3 * [np.nan]], rtol=1e-6)
+    refused(r"\(24, 32, 2\) of int64 and \(24, 32\)", panoptic_quality, true, true[..., 0], 4)
+
+
+@pytest.mark.parametrize("stuff", [(), (0, 2)])
+def test_segments_of_queries_are_those_of_transformers(stuff: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    name = "transformers.models.eomt.image_processing_pil_eomt"
+    module = pytest.importorskip(name, exc_type=ImportError)
+    size = {"shortest_edge": 24, "longest_edge": 24}
+    rng = np.random.default_rng(0)
+    masks = rng.normal(-3, 1, (6, 12, 8, 8)).astype("float32")
+    for mask in masks.reshape(-1, 8, 8):
+        top, left = rng.integers(0, 6, 2)
+        mask[top : top + 3, left : left + 2] += 6
+    classes = rng.normal(0, 5, (6, 12, 4)).astype("float32")
+    classes[5, :, :3] = -9  # no object
+    outputs = SimpleNamespace(
+        masks_queries_logits=torch.tensor(masks), class_queries_logits=torch.tensor(classes)
+    )
+    theirs = module.EomtImageProcessorPil(size=size).post_process_panoptic_segmentation(
+        outputs, [(24, 24)] * 6, stuff_classes=list(stuff)
+    )
+    segments = 0
+    for i, expected in enumerate(theirs):
+        ours = panoptic_segments(masks[i].transpose(1, 2, 0), classes[i], (24, 24), stuff=stuff)
+        ids = expected["segmentation"].numpy()
+        found = np.full((24, 24, 2), (255, 0))
+        number = 0
+        for one in expected["segments_info"]:
+            number += one["label_id"] not in stuff
+            found[ids == one["id"]] = one["label_id"], number * (one["label_id"] not in stuff)
+        np.testing.assert_array_equal(ours, found)
+        segments += len(expected["segments_info"])
+    assert segments > 12
+    assert (ours == (255, 0)).all()
+    refused("are not of one image", panoptic_segments, masks[0], classes[0], (24, 24))
 
 
 @pytest.mark.every_backend
