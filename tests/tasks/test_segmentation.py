@@ -160,19 +160,16 @@ def test_segments_of_queries_are_those_of_transformers(stuff: tuple[int, ...]) -
     theirs = module.EomtImageProcessorPil(size=size).post_process_panoptic_segmentation(
         outputs, [(24, 24)] * 6, stuff_classes=list(stuff)
     )
-    segments = 0
     for i, expected in enumerate(theirs):
         ours = panoptic_segments(masks[i].transpose(1, 2, 0), classes[i], (24, 24), stuff=stuff)
-        ids = expected["segmentation"].numpy()
-        found = np.full((24, 24, 2), (255, 0))
-        number = 0
+        found, number = np.full((24, 24, 2), (255, 0)), 0
         for one in expected["segments_info"]:
-            number += one["label_id"] not in stuff
-            found[ids == one["id"]] = one["label_id"], number * (one["label_id"] not in stuff)
+            is_thing = one["label_id"] not in stuff
+            number += is_thing
+            pixels = expected["segmentation"].numpy() == one["id"]
+            found[pixels] = one["label_id"], number * is_thing
         np.testing.assert_array_equal(ours, found)
-        segments += len(expected["segments_info"])
-    assert segments > 12
-    assert (ours == (255, 0)).all()
+        assert len(expected["segments_info"]) >= 2 * (i < 5)
     refused("are not of one image", panoptic_segments, masks[0], classes[0], (24, 24))
 
 

@@ -8,6 +8,7 @@ from keras_vit.models.image_model import ImageModel
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Container
 from keras_vit.weights.tables.big_vision import BIG_VISION, FLEXIVIT
+from keras_vit.weights.tables.dino_heads import DINO_LINEAR_HEAD
 from keras_vit.weights.tables.google import GOOGLE
 from keras_vit.weights.tables.huggingface import (
     HUGGINGFACE,
@@ -68,6 +69,7 @@ LAYOUTS: dict[str, Layout] = {
         BIT,
         BIT_PAPER,
         BIT_V1,
+        DINO_LINEAR_HEAD,
     )
 }
 
