@@ -74,8 +74,7 @@ class PixelCrossentropy(keras.losses.Loss):
         if self.dice:
             loss = loss + self.dice * ops.sum(has * _dice(truth, seen), axis=1) / number
         if self.lovasz:
-            of_class = _lovasz(truth, seen, counts)
-            loss = loss + self.lovasz * ops.sum(has * of_class, axis=1) / number
+            loss = loss + self.lovasz * ops.sum(has * _lovasz(truth, seen), axis=1) / number
         return loss
 
     def get_config(self) -> dict[str, Any]:
@@ -176,27 +175,24 @@ def _dice(truth: Any, seen: Any) -> Any:
     return 1 - (2 * overlap + 1) / (present + answered + 1)
 
 
-def _lovasz(truth: Any, seen: Any, counts: Any) -> Any:
+def _lovasz(truth: Any, seen: Any) -> Any:
     """Return the Lovász-softmax loss of each class, `(batch, classes)`, of the same maps.
 
-    A pixel that is ignored has an error of 0 and adds to no count: where it is sorted to does not
-    matter, so that shapes need not depend on how many there are.
+    A pixel that is ignored has an error of 0, and is sorted behind all that count: shapes need not
+    depend on how many there are.
     """
     number, classes = truth.shape[1] * truth.shape[2], truth.shape[3]
 
     def rows(maps: Any) -> Any:
         return ops.transpose(ops.reshape(maps, (-1, number, classes)), (0, 2, 1))
 
-    errors = rows(ops.abs(truth - seen))
+    errors, present = rows(ops.abs(truth - seen)), rows(truth)
     order = ops.argsort(-ops.stop_gradient(errors), axis=-1)
-    known = rows(counts[..., None] * ops.ones_like(truth))
-    errors, present, known = (
-        ops.take_along_axis(x, order, axis=-1) for x in (errors, rows(truth), known)
-    )
+    errors, present = (ops.take_along_axis(x, order, axis=-1) for x in (errors, present))
     total = ops.sum(present, axis=-1, keepdims=True)
     # Of the pixels before and this one as mistakes: what is left of the class, and the union.
     left = total - ops.cumsum(present, axis=-1)
-    union = ops.maximum(total + ops.cumsum(known - present, axis=-1), 1.0)
+    union = total + ops.cumsum(1 - present, axis=-1)
     # By how much 1 - IoU grows, without the difference of two quotients that are nearly equal.
     grows = ops.where(present > 0, 1 / union, left / (union * ops.maximum(union - 1, 1.0)))
     return ops.sum(grows * errors, axis=-1)
