@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.inspection import attention_maps, attention_rollout
-from keras_vit.layers import PixelUpsample, Reassemble
+from keras_vit.layers import Reassemble
 from keras_vit.models.dpt import DPTHead
 from keras_vit.models.eomt import EoMTHead
 from keras_vit.models.head import HEAD_LAYERS, OUTPUT_LAYERS
@@ -159,23 +159,6 @@ def test_answers_are_the_scores_of_the_paper(masked: bool, tmp_path: Path) -> No
     np.testing.assert_array_equal(outputs(twin), found)
     half = TASK.answers(outputs(model.copy(dtype="mixed_float16")))
     assert np.abs(half - answers).mean() < 0.02
-
-
-@pytest.mark.every_backend
-@pytest.mark.parametrize("factor", [4, 2])
-def test_the_transposed_convolution_is_torchs(factor: int) -> None:
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(0)
-    maps = rng.normal(size=(2, 3, 5, 4)).astype("float32")
-    layer = PixelUpsample(factor)
-    layer.build(maps.shape)
-    layer.set_weights([rng.normal(size=w.shape).astype("float32") for w in layer.weights])
-    kernel, bias = (torch.as_tensor(w.copy()) for w in layer.get_weights())
-    theirs = torch.nn.functional.conv_transpose2d(
-        torch.as_tensor(maps).permute(0, 3, 1, 2), kernel.permute(2, 3, 0, 1), bias, stride=factor
-    )
-    ours = keras.ops.convert_to_numpy(layer(maps))
-    np.testing.assert_allclose(ours, theirs.permute(0, 2, 3, 1).numpy(), atol=1e-5)
 
 
 def test_attention_is_between_tokens_of_the_image() -> None:

@@ -29,7 +29,7 @@ from keras_vit.tasks import (
     losses,
 )
 from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
-from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
+from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy
 from keras_vit.tasks.pixel_losses import IGNORED, PixelCrossentropy
 from keras_vit.tasks.query_losses import QueryLoss
 from tests.backend import refused, rows
@@ -410,23 +410,6 @@ def test_losses_are_those_of_torch() -> None:
         actual, slope = of_logits(one, present, NORMAL)
         np.testing.assert_allclose(actual, theirs.item(), rtol=1e-5)
         np.testing.assert_allclose(slope, tensor.grad.numpy(), atol=1e-6)
-
-
-def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
-    """Menon et al., theorem 1: the minimum of the adjusted loss ranks by p(y | x) / p(y)."""
-    joint = np.array([[0.60, 0.02], [0.20, 0.18]])  # of two kinds of images and two classes
-    prior = joint.sum(0)
-    optimum = np.log(joint / joint.sum(1, keepdims=True)) - np.log(prior)
-    loss = BalancedLoss(SoftmaxCrossentropy(reduction="sum"), log_priors=np.log(prior))
-
-    def risk(x: Any) -> Any:
-        cells = itertools.product(range(2), range(2))
-        return sum(joint[i, label] * loss(np.array([label]), x[i : i + 1]) for i, label in cells)
-
-    _, slope = value_and_gradient(risk, optimum.astype("float32"))
-    np.testing.assert_allclose(slope, 0, atol=1e-6)
-    assert optimum.argmax(1).tolist() == [0, 1]  # where the frequent class is always likelier
-    assert joint.argmax(1).tolist() == [0, 0]
 
 
 def test_positive_weights_and_counts() -> None:
