@@ -25,6 +25,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of the processor")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
+        "--loss", choices=Segmentation.losses, help="of the heads (default: the recipe's)"
+    )
+    parser.add_argument(
         "--contestants", nargs="+", default=CONTESTANTS, choices=CONTESTANTS, help="of these"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/dense"))
@@ -80,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
                 continue  # queries are masks with a class
             rows = []
             for seed in range(options.seeds):
-                words = f"{name}-{contestant}-{options.seconds:g}-{seed}".replace(" ", "_")
+                loss = f"-{options.loss}" if options.loss else ""
+                words = f"{name}-{contestant}{loss}-{options.seconds:g}-{seed}".replace(" ", "_")
                 file = options.out / f"{words}.json"
                 if not file.is_file():
                     file.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +119,7 @@ def head(
     """Train a head by its recipe for the time, and answer the test images."""
     splits = data.Splits("images", train.class_names, {"train": train, "val": test.take([0, 1])})
     recipe = keras_vit.recipes.get(HEADS[kind])
+    recipe = replace(recipe, loss=options.loss or recipe.loss)
 
     def trained(steps: int) -> tuple[Any, list[float]]:
         model, times = classifier(options, train, map_head=kind), []

@@ -205,7 +205,7 @@ def _augment(options: AugmentOptions) -> None:
         out,
         options.image_size or recipe.image_size,
         augment=options.augment or recipe.augment,
-        channels=1 if options.data.startswith("digits") else 3,
+        channels=splits.train.channels,
         images=options.images,
         versions=options.versions,
         seed=options.seed,

@@ -15,11 +15,22 @@ from keras_vit.tasks.answer import Columns, Tally, check_finite_answers
 from keras_vit.tasks.bilinear import resized_map
 from keras_vit.tasks.class_colors import Color, color_table
 from keras_vit.tasks.classification import softmax
-from keras_vit.tasks.pixel_losses import IGNORED, MeanIoU, PixelCrossentropy, pixel_counts
+from keras_vit.tasks.mask_scores import near_boundary
+from keras_vit.tasks.pixel_losses import (
+    IGNORED,
+    CrossentropyDice,
+    CrossentropyLovasz,
+    MeanIoU,
+    PixelCrossentropy,
+    pixel_counts,
+)
 from keras_vit.tasks.query_losses import QueryLoss
 from keras_vit.tasks.scores import NamedScores, shares
 from keras_vit.tasks.target import as_array
 from keras_vit.tasks.task import Task
+
+# What a tally counts, of all pixels and of those near a boundary.
+COUNTED = tuple(f"{of}{name}" for of in ("", "near_") for name in ("right", "present", "answered"))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -59,7 +70,12 @@ class Segmentation(Task):
     per_pixel = True
     mixes = False
     keeps_in_mirror = True
-    losses: ClassVar = {"pixel_crossentropy": PixelCrossentropy, "queries": QueryLoss}
+    losses: ClassVar = {
+        "pixel_crossentropy": PixelCrossentropy,
+        "crossentropy_dice": CrossentropyDice,
+        "crossentropy_lovasz": CrossentropyLovasz,
+        "queries": QueryLoss,
+    }
     distillation: ClassVar = {}
     unbalanced = "an image has pixels of several"
     tensor_names = ("probabilities", "classes")
@@ -183,7 +199,12 @@ class Segmentation(Task):
         return {".png": file.getvalue()}
 
     def tally(self, targets: Any, answers: Any) -> Tally:
-        """Return the right, present and answered pixels of each class, `(images, size)` each."""
+        """Return the right, present and answered pixels of each class, `(images, size)` each.
+
+        Of all pixels, and of those near a boundary: of the class that an image has, of the one that
+        is answered, or of both for what is right. Pixels of no known class are of another class
+        there, and are not counted.
+        """
         labels, predictions = self.check_targets(targets), np.asarray(answers)
         of_each = () if predictions.dtype.kind in "iu" else (self.size,)
         if predictions.shape != (*labels.shape, *of_each):
@@ -192,22 +213,31 @@ class Segmentation(Task):
                 f"one size, and {self.size} probabilities of each pixel, or its class."
             )
         check_finite_answers(predictions)
-        predicted = np.where(labels == IGNORED, IGNORED, self.decided(predictions))
+        labels, decided = labels.astype(np.uint8), self.decided(predictions)
+        predicted = np.where(labels == IGNORED, labels, decided)
         right = np.where(predicted == labels, labels, IGNORED)
-        maps = {"right": right, "present": labels, "answered": predicted}
+        present, answered = near_boundary(labels), near_boundary(decided)
+        near = (
+            np.where(where, values, IGNORED)
+            for where, values in (
+                (present & answered, right),
+                (present, labels),
+                (answered, predicted),
+            )
+        )
+        maps = dict(zip(COUNTED, (right, labels, predicted, *near), strict=True))
         return {name: pixel_counts(values, self.size) for name, values in maps.items()}
 
     def _scores(self, tally: Tally) -> NamedScores:
-        counts = [tally[name].astype(np.float64) for name in ("right", "present", "answered")]
+        counts = [tally[name].astype(np.float64) for name in COUNTED if name in tally]
 
         def score(weights: np.ndarray) -> list[float]:
-            right, present, answered = (weights @ rows for rows in counts)
-            union, total = present + answered - right, present.sum()
-            occurs = union > 0
-            iou = (right[occurs] / union[occurs]).mean() if occurs.any() else np.nan
-            return [iou, right.sum() / total if total else np.nan]
+            right, present, answered, *near = (weights @ rows for rows in counts)
+            total = present.sum()
+            accuracy = right.sum() / total if total else np.nan
+            return [_mean_iou(right, present, answered), _mean_iou(*near), accuracy]
 
-        return ("mean_iou", "pixel_accuracy"), score
+        return ("mean_iou", "boundary_iou", "pixel_accuracy"), score
 
     def main_score(self, targets: Any) -> str:
         return "mean_iou"
@@ -218,17 +248,19 @@ class Segmentation(Task):
         return dict.fromkeys(("mean_iou", "pixel_accuracy"), most)
 
     def constant_tally(self, targets: Any, answer: Any) -> Tally:
+        """Return the tally of one answer for all pixels, of which no boundaries are known."""
         present = self.summary(targets)
         answered = np.asarray(answer) * present.sum(axis=1, keepdims=True)
         return {"right": present * np.asarray(answer), "present": present, "answered": answered}
 
     def name_scores(self, tally: Tally) -> Columns:
         """Return IoU, precision and recall of each class, its part of all pixels, and images."""
-        right, present, answered = (tally[n].sum(axis=0) for n in ("right", "present", "answered"))
+        right, present, answered, *near = (tally[n].sum(axis=0) for n in COUNTED)
         return {
             "IoU": shares(right, present + answered - right),
             "precision": shares(right, answered),
             "recall": shares(right, present),
+            "boundary IoU": shares(near[0], near[1] + near[2] - near[0]),
             "part": present / max(present.sum(), 1),
             "images": (tally["present"] > 0).sum(axis=0),
         }
@@ -259,3 +291,13 @@ class Segmentation(Task):
 
     def evidence_text(self, which: int) -> str:
         return self.shown_names[which]
+
+
+def _mean_iou(*counts: np.ndarray) -> float:
+    """Return the mean IoU of the classes that occur, of right, present and answered pixels."""
+    if not counts:
+        return np.nan
+    right, present, answered = counts
+    union = present + answered - right
+    occurs = union > 0
+    return float((right[occurs] / union[occurs]).mean()) if occurs.any() else np.nan

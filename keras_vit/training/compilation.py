@@ -101,8 +101,8 @@ def compile_model(
     optimizer = optimizer_of(recipe, schedule, groups)
     task = _task(network)
     loss, metrics = recipe_loss(task, recipe, targets), task.metrics()
-    of_queries = (*Classification.losses, "queries")
-    if getattr(network, "head_kind", None) == "eomt" and recipe.loss in of_queries:
+    if getattr(network, "head_kind", None) == "eomt":
+        check_query_loss(recipe.loss)
         loss = QueryLoss(steps=total_steps * recipe.accumulation)
     model.compile(with_loss_scaling(model, optimizer), loss, metrics=metrics, **options)
     sharpness_aware(model, _rho(recipe, schedule), recipe.alpha)
@@ -193,6 +193,16 @@ def check_task(network: keras.Model, asked: Task) -> None:
     raise ValueError(
         f"{network.name} answers {in_words(task)}, and the data has {in_words(asked)}. {fix}."
     )
+
+
+def check_query_loss(loss: str) -> None:
+    """Raise a ValueError where a recipe's loss is not one by which an EoMT head learns."""
+    if loss not in (*Classification.losses, "queries"):
+        raise ValueError(
+            f"loss={loss!r} is of the classes of pixels, and an EoMT head learns by matching its "
+            "queries with masks, whose loss has a cross-entropy and Dice of its own: leave the "
+            'loss out, or give map_head="dpt" or map_head="linear".'
+        )
 
 
 def loss_name(task: Task, loss: str) -> str:

@@ -57,6 +57,11 @@ def adapt(
     for name, reason in _excluded_by_options(remaining, expected, model).items():
         ignore(remaining.pop(name), reason)
     new_head = _why_new_head(checkpoint.tensors, expected)
+    if checkpoint.is_head and (new_head or "head/kernel" not in expected):
+        raise CheckpointError(
+            f"The head of the file does not fit the model: {new_head or 'it has num_classes=0'}. "
+            'Give the model task=keras_vit.tasks.Segmentation(size=CLASSES) and map_head="linear".'
+        )
     zeros = _zeros(checkpoint, expected)
     for name, shape in expected.items():
         tensor = remaining.pop(name, None)
@@ -226,9 +231,12 @@ def _fit(
     elif alike and (name == PATCHES or (name == STEM and source[:2] == shape[:2])):
         tensor, status, detail = _fit_patches(tensor, shape)
     if tensor.shape != shape:
+        fix = "the model is of another size. keras_vit.load builds the one that the file is of."
+        if checkpoint.is_head:
+            fix = "the head was trained on another encoder, or on several of its blocks."
         raise CheckpointError(
             f"Tensor {tensor.name!r} is {name} of shape {source}, where the model has {shape}: "
-            "the model is of another size. keras_vit.load builds the one that the file is of."
+            + fix
         )
     return tensor, Entry(status, name, tensor.name, shape, detail)
 

@@ -10,7 +10,7 @@ from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.image_model import ImageModel
 from keras_vit.tasks import Task
 from keras_vit.tasks.task_words import in_words, scale_of
-from keras_vit.weights.adaptation import Grid, adapt
+from keras_vit.weights.adaptation import HEAD_PARTS, Grid, adapt
 from keras_vit.weights.architecture import NUM_HEADS
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.catalog import find_for_model
@@ -110,6 +110,8 @@ def load_checkpoint(
             "Leave its name out: keras_vit.load(file) builds the one that the file is of."
         )
     expected = {name: shape for b in bound for name, shape in b.shapes().items()}
+    if checkpoint.is_head:
+        expected = {n: s for n, s in expected.items() if n.split("/")[0] in HEAD_PARTS}
     tensors, entries = adapt(checkpoint, expected, model, fresh, file_grid)
     new_values = [
         (b.variable, values) for b in bound if (values := _new_value(b, tensors)) is not None
@@ -121,8 +123,10 @@ def load_checkpoint(
         variable, values = new_values.pop()
         variable.assign(values)
         del values  # one copy less at the peak
-    notes = tuple(_differences(model, checkpoint))
+    notes = () if checkpoint.is_head else tuple(_differences(model, checkpoint))
     report = LoadReport(str(path), checkpoint.layout, tuple(entries), notes, sha256)
+    if checkpoint.is_head:
+        return report
     if "head/kernel" in report.loaded:
         _take_task(model, checkpoint, path)
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)

@@ -133,7 +133,8 @@ class TrainOptions(shared.RunOptions, shared.MapOptions):
     )
     loss: str | None = in_recipe(
         "loss in place of the recipe's or the task's: softmax, sigmoid; binary_crossentropy, "
-        "asymmetric, zlpr; squared_error, huber, quantile; cumulative_crossentropy; silog",
+        "asymmetric, zlpr; squared_error, huber, quantile; cumulative_crossentropy; of masks "
+        "pixel_crossentropy, crossentropy_dice, crossentropy_lovasz; silog",
         None,
     )
     balance: str | None = in_recipe(

@@ -36,6 +36,7 @@ MEANINGS = {
     "macro_f1": "the mean F1 of the classes or labels",
     "mean_average_precision": "the mean over labels of the area under precision and recall",
     "mean_iou": "the mean over the classes of intersection over union of all their pixels",
+    "boundary_iou": "mean_iou of the pixels within 2 % of the diagonal of a class's boundary",
     "pixel_accuracy": "the share of the labeled pixels that are right",
     "delta1": "the share of an image's pixels within a factor of 1.25, the mean over images",
     "abs_rel": "the mean relative error of an image's pixels, the mean over images",

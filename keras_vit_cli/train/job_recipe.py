@@ -6,6 +6,7 @@ from dataclasses import replace
 from keras_vit import data
 from keras_vit._base.errors import counted
 from keras_vit.data.augment.augment_layers import resolve_augment
+from keras_vit.data.sources.digits import is_digits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
@@ -18,6 +19,7 @@ from keras_vit.training.auto_recipe import (
     WITH_WEIGHTS,
     choose_recipe,
 )
+from keras_vit.training.compilation import check_query_loss
 from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
 from keras_vit.weights.loading import stored_map_head
@@ -103,7 +105,7 @@ def recipe_name(
     """Return the name of the recipe, and why it was chosen where the job leaves that open."""
     if job.recipe not in (None, AUTO, MEASURED):
         return str(job.recipe), None
-    if job.data.startswith("digits"):
+    if is_digits(job.data, job.labels):
         return "digits", "it is made for these images"
     chosen = choose_recipe(images_per_class, job.weights is not None, job.image_size or side)
     return chosen.recipe, chosen.reason
@@ -119,6 +121,8 @@ def suited_recipe(
     if head is None and job.weights is not None and splits.task.per_pixel:
         head = stored_map_head(job.weights, splits.task)
     pixels, what = PIXELS[head]
+    if head == "eomt" and job.loss is not None:
+        check_query_loss(job.loss)
     if head == "eomt" and job.freeze_backbone:
         raise ValueError(
             "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "
@@ -136,7 +140,7 @@ def suited_recipe(
         return pixels, recipe_of(job, name=pixels)
     if reason is None:
         return name, recipe
-    if job.weights is not None and not name.startswith("digits"):
+    if job.weights is not None and name != "digits":
         if not (obstacle := obstacle_to_measuring(job, splits)):
             return _measured_recipe(job, splits, images_per_class, print_fn)
         if job.recipe == MEASURED:
@@ -157,7 +161,7 @@ def suited_recipe(
 def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
     """Return why `auto` takes a recipe by the number of images alone; "" where it measures."""
     is_asked = job.recipe in (None, AUTO, MEASURED)
-    if not is_asked or job.weights is None or job.data.startswith("digits"):
+    if not is_asked or job.weights is None or is_digits(job.data, job.labels):
         return "it is for --recipe auto or measured with --weights"
     for name in ("freeze_backbone", "lora", "teacher", "patience", "tensorboard"):
         if getattr(job, name):

@@ -101,7 +101,7 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
     command(f"train --data photos --labels masks {small} --out run")
     report = json.loads(Path("run/report.json").read_text())
     assert report["report"]["task"]["names"] == ["sky", "tree", "road"]
-    assert {"mean_iou", "pixel_accuracy"} == report["report"]["scores"].keys()
+    assert {"mean_iou", "boundary_iou", "pixel_accuracy"} == report["report"]["scores"].keys()
     for name in ("report.md", "iou.png", "overlays.png"):
         assert Path("run", name).exists()
     assert "mean_iou" in command("evaluate run --data photos --labels masks --split all")

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.inspection import attention_maps, attention_rollout
-from keras_vit.layers import PixelUpsample, Reassemble
+from keras_vit.layers import Reassemble
 from keras_vit.models.dpt import DPTHead
 from keras_vit.models.eomt import EoMTHead
 from keras_vit.models.head import HEAD_LAYERS, OUTPUT_LAYERS
@@ -159,23 +159,6 @@ def test_answers_are_the_scores_of_the_paper(masked: bool, tmp_path: Path) -> No
     np.testing.assert_array_equal(outputs(twin), found)
     half = TASK.answers(outputs(model.copy(dtype="mixed_float16")))
     assert np.abs(half - answers).mean() < 0.02
-
-
-@pytest.mark.every_backend
-@pytest.mark.parametrize("factor", [4, 2])
-def test_the_transposed_convolution_is_torchs(factor: int) -> None:
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(0)
-    maps = rng.normal(size=(2, 3, 5, 4)).astype("float32")
-    layer = PixelUpsample(factor)
-    layer.build(maps.shape)
-    layer.set_weights([rng.normal(size=w.shape).astype("float32") for w in layer.weights])
-    kernel, bias = (torch.as_tensor(w.copy()) for w in layer.get_weights())
-    theirs = torch.nn.functional.conv_transpose2d(
-        torch.as_tensor(maps).permute(0, 3, 1, 2), kernel.permute(2, 3, 0, 1), bias, stride=factor
-    )
-    ours = keras.ops.convert_to_numpy(layer(maps))
-    np.testing.assert_allclose(ours, theirs.permute(0, 2, 3, 1).numpy(), atol=1e-5)
 
 
 def test_attention_is_between_tokens_of_the_image() -> None:
@@ -371,9 +354,50 @@ def test_every_weight_learns(head: Any, changes: dict[str, Any], prepare: str) -
     assert model.predict(IMAGES[:2], verbose=0).shape == (2, 20, 12, 3)
 
 
+# Names of facebookresearch/dinov2's released heads and of those that dinov3's training writes.
+@pytest.mark.every_backend
+@pytest.mark.parametrize(
+    ("outer", "norm", "convolution"),
+    [
+        ("state_dict", "decode_head.bn", "decode_head.conv_seg"),
+        ("model", "segmentation_model.1.batchnorm_layer", "segmentation_model.1.conv"),
+    ],
+)
+def test_linear_heads_of_dino(outer: str, norm: str, convolution: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layers = {norm: torch.nn.BatchNorm2d(16), convolution: torch.nn.Conv2d(16, 3, 1)}
+    for tensor in (*layers[norm].parameters(), *layers[norm].buffers()):
+        tensor.data = torch.rand(tensor.shape).add(0.5).to(tensor.dtype)
+    state = {f"{n}.{k}": v for n, x in layers.items() for k, v in x.state_dict().items()}
+    torch.save({outer: state, "meta": {"iter": 1}}, tmp_path / "head.pth")
+    model = vit("linear", task=TASK)
+    features = model.feature_model("encoder_norm", format="grid")
+    grid = bank.outputs(features, IMAGES[:2])
+    assert len(keras_vit.load_weights(model, tmp_path / "head.pth").loaded) == 6
+    with torch.no_grad():
+        maps = layers[convolution](layers[norm].eval()(torch.tensor(grid).permute(0, 3, 1, 2)))
+        maps = torch.nn.functional.interpolate(maps, model.image_size, mode="bilinear")
+    expected = maps.permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(bank.outputs(model, IMAGES[:2]), expected, atol=1e-5)
+    np.testing.assert_array_equal(bank.outputs(features, IMAGES[:2]), grid)
+    keras_vit.save_weights(model, tmp_path / "h.safetensors", "dino_linear_head")
+    for name, values in load_file(tmp_path / "h.safetensors").items():
+        inner = name.replace("batchnorm_layer", norm).replace("conv.", f"{convolution}.")
+        np.testing.assert_array_equal(values, state[inner].numpy())
+    path, words = tmp_path / "head.pth", ("3 classes in the file, 2", "norm of every", "several of")
+    others = ({"task": NEW}, {"num_classes": 3, "map_head": None}, {"task": TASK, "hidden_dim": 32})
+    for message, changes in zip(words, others, strict=True):
+        other = vit("linear", **changes)
+        refused(message, keras_vit.load_weights, other, path, error=CheckpointError)
+    refused("has a head alone: load the encoder", keras_vit.load, path, error=CheckpointError)
+
+
 def test_what_training_refuses(tmp_path: Path) -> None:
     frozen, model = keras_vit.recipes.get("linear_pixels"), vit(EOMT)
     model.compile("sgd", QueryLoss())
+    dice = replace(RECIPE, loss="crossentropy_dice")
+    refused("matching its queries with masks", compile_model, model, dice, 6)
     refused("one of 1 losses", vit("linear", task=TASK).compile, "sgd", QueryLoss())
     refused("points=0", QueryLoss, points=0)
     refused("steps=2.5", QueryLoss, steps=2.5)

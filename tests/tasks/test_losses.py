@@ -12,18 +12,27 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from scipy.special import expit, softmax
-from sklearn.metrics import mean_pinball_loss
+from sklearn.metrics import jaccard_score, mean_pinball_loss
 from sklearn.utils.class_weight import compute_class_weight
 
 import keras_vit
 from keras_vit.models import eomt_training
 from keras_vit.ops import assigned_rows
-from keras_vit.tasks import TASKS, Classification, Multilabel, Ordinal, Regression, balance, losses
+from keras_vit.tasks import (
+    TASKS,
+    Classification,
+    Multilabel,
+    Ordinal,
+    Regression,
+    Segmentation,
+    balance,
+    losses,
+)
 from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
-from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy, SoftmaxCrossentropy
-from keras_vit.tasks.pixel_losses import IGNORED
+from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy
+from keras_vit.tasks.pixel_losses import IGNORED, PixelCrossentropy
 from keras_vit.tasks.query_losses import QueryLoss
-from tests.backend import rows
+from tests.backend import refused, rows
 
 # Except that of queries, which has a test of its own.
 NAMED = [(kind, name, {}) for kind in TASKS for name in TASKS[kind].losses if name != "queries"]
@@ -31,7 +40,6 @@ EVERY_LOSS = [
     *NAMED,
     ("multilabel", "asymmetric", {"gamma_positive": 0.5, "gamma_negative": 0.0, "clip": 0.1}),
     ("regression", "quantile", {"quantile": 0.9}),
-    ("segmentation", "pixel_crossentropy", {"dice": 1.0}),
     ("depth", "silog", {"balance": 1.0}),
     ("relative_depth", "affine_invariant", {"gradients": 0.1}),
     ("classification", "softmax", {"label_smoothing": 0.1}),
@@ -162,6 +170,59 @@ def test_gradients_are_those_of_finite_differences(kind: str) -> None:
             value, gradient = of_logits(loss, targets, scale * logits)
             assert np.isfinite([value, *gradient.reshape(-1)]).all(), name
         assert float(restore(loss)(targets, logits)) == float(loss(targets, logits))
+
+
+def dice_loss(truth: np.ndarray, answered: np.ndarray) -> float:
+    return 1 - (2 * answered[truth].sum() + 1) / (truth.sum() + answered.sum() + 1)
+
+
+def lovasz_loss(truth: np.ndarray, answered: np.ndarray) -> float:
+    """Berman et al. 2018, algorithm 1, in float64."""
+    errors = np.abs(truth - answered)
+    order = np.argsort(-errors)
+    of_class = truth[order].astype(float)
+    union = of_class.sum() + (1 - of_class).cumsum()
+    jaccard = 1 - (of_class.sum() - of_class.cumsum()) / union
+    return float(np.diff(jaccard, prepend=0) @ errors[order])
+
+
+# `golden/pixel_losses.npz` is of segmentation_models_pytorch 0.6.0: LovaszLoss("multiclass",
+# per_image=True), and DiceLoss("multiclass", smooth=0.5) times all classes by those of an image:
+# the loss of each image, and its gradient by the logits.
+@pytest.mark.every_backend
+@pytest.mark.parametrize("name", ["dice", "lovasz"])
+def test_dice_and_lovasz_are_recorded_ones_and_their_formulas(name: str) -> None:
+    recorded = np.load(Path(__file__).parents[1] / "golden/pixel_losses.npz")
+    labels, logits = recorded["labels"], recorded["logits"]
+    plain = PixelCrossentropy(reduction=None)
+    options = {name: 1e4}  # beside which the cross-entropy of wrong answers does not round
+    loss = Segmentation(size=4).loss(f"crossentropy_{name}", reduction=None, **options)
+
+    def alone(x: Any, labels: Any = labels) -> Any:
+        return (loss(labels, x) - plain(labels, x)) / 1e4
+
+    _, gradient = value_and_gradient(lambda x: keras.ops.sum(alone(x)), logits)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(alone(logits)), recorded[name], rtol=2e-6)
+    np.testing.assert_allclose(gradient, recorded[f"{name}_gradient"], rtol=1e-4, atol=2e-7)
+    sure = 300 * np.eye(4, dtype="float32")[(labels * 7 + 3) % 4]
+    expected, formula = [], {"dice": dice_loss, "lovasz": lovasz_loss}[name]
+    for y, p in ((labels, logits), (labels, sure)):
+        for i, known in enumerate(y != IGNORED):
+            truth, answered = y[i][known], softmax(p[i][known].astype(float), axis=-1)
+            each = [formula(truth == c, answered[:, c]) for c in np.unique(truth)]
+            expected.append(np.mean(each))
+            if p is sure and name == "lovasz":  # answers that are sure
+                iou = jaccard_score(truth, answered.argmax(-1), average=None)
+                np.testing.assert_allclose(each, 1 - iou[: len(each)], atol=1e-12)
+    both = keras.ops.concatenate([alone(logits), alone(sure)])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(both), expected, rtol=2e-6)
+    # No label at all, and half precision.
+    unknown = np.full_like(labels, IGNORED)
+    value, gradient = value_and_gradient(lambda x: keras.ops.sum(loss(unknown, x)), logits)
+    np.testing.assert_array_equal([value, *gradient.ravel()], 0)
+    low = keras.ops.cast(logits, "bfloat16")
+    assert keras.backend.standardize_dtype(alone(low).dtype) == "float32"
+    refused(f"{name}=-1 must be at least 0", PixelCrossentropy, **{name: -1})
 
 
 @pytest.mark.every_backend
@@ -349,23 +410,6 @@ def test_losses_are_those_of_torch() -> None:
         actual, slope = of_logits(one, present, NORMAL)
         np.testing.assert_allclose(actual, theirs.item(), rtol=1e-5)
         np.testing.assert_allclose(slope, tensor.grad.numpy(), atol=1e-6)
-
-
-def test_adjusted_logits_are_trained_to_those_of_equal_classes() -> None:
-    """Menon et al., theorem 1: the minimum of the adjusted loss ranks by p(y | x) / p(y)."""
-    joint = np.array([[0.60, 0.02], [0.20, 0.18]])  # of two kinds of images and two classes
-    prior = joint.sum(0)
-    optimum = np.log(joint / joint.sum(1, keepdims=True)) - np.log(prior)
-    loss = BalancedLoss(SoftmaxCrossentropy(reduction="sum"), log_priors=np.log(prior))
-
-    def risk(x: Any) -> Any:
-        cells = itertools.product(range(2), range(2))
-        return sum(joint[i, label] * loss(np.array([label]), x[i : i + 1]) for i, label in cells)
-
-    _, slope = value_and_gradient(risk, optimum.astype("float32"))
-    np.testing.assert_allclose(slope, 0, atol=1e-6)
-    assert optimum.argmax(1).tolist() == [0, 1]  # where the frequent class is always likelier
-    assert joint.argmax(1).tolist() == [0, 0]
 
 
 def test_positive_weights_and_counts() -> None:

@@ -1,10 +1,20 @@
 """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, which need not be downloaded."""
 
+from typing import Any
+
 import numpy as np
 
 from keras_vit.data._imports import require
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.splits import Splits
+
+
+HALVES = "digits/half"
+
+
+def is_digits(name: str, labels: Any = None) -> bool:
+    """Return whether a source is these digits, and not a folder that begins like their name."""
+    return labels is None and name in ("digits", HALVES)
 
 
 def load_digits(
@@ -17,12 +27,12 @@ def load_digits(
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)  # stored as 0..16
     options = (
         {"test_size": 0.5, "shuffle": False}
-        if source == "digits/half"
+        if source == HALVES
         else {"test_size": val_fraction, "stratify": labels, "random_state": seed}
     )
     everything = np.arange(len(labels))
     train, val = selection.train_test_split(everything, **options)
-    is_drawn = source != "digits/half"
+    is_drawn = source != HALVES
     places = {"all": everything} if whole and is_drawn else {"train": train, "val": val}
     names = tuple(str(digit) for digit in range(10))
     parts = {

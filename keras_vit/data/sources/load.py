@@ -12,7 +12,7 @@ from keras_vit.data.decode.headers import MAX_PIXELS
 from keras_vit.data.eval_transform import check_bands, check_nodata
 from keras_vit.data.image_readers import resolve_reader
 from keras_vit.data.sources.depth_folder import DepthSplit
-from keras_vit.data.sources.digits import load_digits
+from keras_vit.data.sources.digits import is_digits, load_digits
 from keras_vit.data.sources.folder import FOLDER_LAYOUTS, FileOptions, load_folder, near_folders
 from keras_vit.data.sources.label_table import TableOptions, load_table
 from keras_vit.data.sources.map_folder import MapSplit, maps_in
@@ -170,11 +170,11 @@ def load(
             "labels='labels.csv', or leave them out."
         )
     path, kind = Path(name).expanduser(), _kind(name)
-    if bands is not None and (kind != "folder" or name.startswith("digits")):
+    if bands is not None and (kind != "folder" or is_digits(name)):
         raise ValueError(
             f"bands={bands!r} is for a folder of raster files, which {printable(name)} is not."
         )
-    if name in ("digits", "digits/half"):
+    if is_digits(name):
         return load_digits(name, val_fraction, seed, reading.reader, whole)
     tfds_dir = None if data_dir is None else os.fspath(data_dir)
     options = {"on_bad_file": on_bad_file, "max_pixels": max_pixels}

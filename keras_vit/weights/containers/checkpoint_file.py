@@ -126,13 +126,22 @@ def open_checkpoint(
             yield read_keras_file(path, model, max_parameters)
             return
         with open_container(path) as container:
-            yield _checkpoint(path, container, layout)
+            checkpoint = _checkpoint(path, container, layout)
+            if checkpoint.is_head and model is None:
+                raise CheckpointError(
+                    f"{path} has a head alone: load the encoder's file with task=keras_vit.tasks."
+                    "Segmentation(size=CLASSES), and then this file by "
+                    "keras_vit.load_weights(model, file)."
+                )
+            yield checkpoint
 
 
 def _checkpoint(path: Path, container: Container, layout: str | None) -> Checkpoint:
     """Return the tensors of a container, with what is known beside them."""
     chosen = layout_named(layout) if layout else recognize(container)
     checkpoint = chosen.to_canonical(container.tensors)
+    if checkpoint.is_head:
+        return checkpoint
     root = STORED_FAMILIES[checkpoint.family].root
     if root not in checkpoint.tensors:
         raise CheckpointError(

@@ -32,7 +32,7 @@ TRANSPOSED = Codec(lambda x: x.transpose(2, 3, 0, 1), lambda x, _: x.transpose(2
 BLOCKS = {24: (4, 11, 17, 23), 40: (9, 19, 29, 39)}
 
 
-def _batch_norm(layer: str, canonical: str) -> tuple[Row, ...]:
+def batch_norm(layer: str, canonical: str) -> tuple[Row, ...]:
     return (
         *torch_norm(layer, canonical),
         (f"{layer}.running_mean", (f"{canonical}/mean",), SAME),
@@ -58,7 +58,7 @@ def _neck_rows() -> tuple[Row, ...]:
                 rows += weight_and_bias(
                     f"{layer}.convolution{j + 1}", f"{ours}/{unit}/conv_{j}", CONV
                 )
-                rows += _batch_norm(f"{layer}.batch_norm{j + 1}", f"{ours}/{unit}/norm_{j}")
+                rows += batch_norm(f"{layer}.batch_norm{j + 1}", f"{ours}/{unit}/norm_{j}")
     return tuple(rows)
 
 
@@ -72,7 +72,7 @@ DEPTH_ANYTHING_ROWS: tuple[Row, ...] = (
 DPT_ROWS: tuple[Row, ...] = (
     *NECK,
     *weight_and_bias("head.head.0", "head_conv_0", CONV),
-    *_batch_norm("head.head.1", "head_norm"),
+    *batch_norm("head.head.1", "head_norm"),
     *weight_and_bias("head.head.2", "head_conv_1", CONV),
     *weight_and_bias("head.head.4", "head", PIXEL),
 )

@@ -81,7 +81,7 @@ class Checkpoint:
         ignored: Tensors that are not weights of this model, such as an optimizer's state.
         class_names: Of the classifier, where the file has them.
         grid: Rows and columns of the position embeddings, where the file has them.
-        zeros: See `Layout`.
+        zeros, is_head: See `Layout`.
     """
 
     layout: str
@@ -94,6 +94,7 @@ class Checkpoint:
     class_names: tuple[str, ...] | None = None
     grid: tuple[int, int] | None = None
     zeros: tuple[str, ...] = ()
+    is_head: bool = False
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -134,6 +135,7 @@ class Layout:
             any case where keys do not have a bias.
         gated: Other spellings in a file whose MLPs are gated, as `renames`, but for writing.
         complete: Adds to the canonical values of a model what else is in written files.
+        is_head: Whether files have a head alone, beside which the encoder stays as it is.
     """
 
     name: str
@@ -160,6 +162,7 @@ class Layout:
     gated: tuple[tuple[str, str], ...] = ()
     absent: str = ""
     complete: Callable[[Mapping[str, Array], Any], Mapping[str, Array]] = lambda values, _: values
+    is_head: bool = False
 
     def recognizes(self, tensors: Tensors) -> bool:
         """Return whether the names are this layout's."""
@@ -187,12 +190,15 @@ class Layout:
             self.arguments(tensors),
             tuple(ignored.values()),
             zeros=self.zeros,
+            is_head=self.is_head,
         )
 
     def from_canonical(
         self, tensors: Mapping[str, Array], num_heads: int
     ) -> Iterator[tuple[str, Array]]:
         """Yield the layout's names and arrays; a CheckpointError for tensors it cannot hold."""
+        if self.is_head and "head_norm/scale" in tensors:
+            tensors = {n: x for n, x in tensors.items() if n.startswith("head")}
         is_gated = _is_gated(tensors, "block_0")
         if any("mlp/value/kernel" in parts for _, parts, _ in self.block_rows):
             tensors = _gates_split(tensors)

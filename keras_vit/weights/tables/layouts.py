@@ -9,6 +9,7 @@ from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.containers.tensors import Container
 from keras_vit.weights.tables import (
     big_vision,
+    dino_heads,
     google,
     huggingface,
     huggingface_dpt,
@@ -51,6 +52,7 @@ LAYOUTS: dict[str, Layout] = {
         resnet_names.BIT,
         resnet_names.BIT_PAPER,
         resnet_names.BIT_V1,
+        dino_heads.DINO_LINEAR_HEAD,
     )
 }
 
