@@ -6,9 +6,9 @@
                        └── nearest neighbors      for comparison: they are not a head
                                 └──► left_out: the scores of each image, by heads of other folds
 
-All features are standardized first, by variances that are drawn halfway to their mean: a few images
-know little of each one. On flowers and on CIFAR-10, from one to twenty images per class, class means
-are better so than by each feature's own variance, or than by the mean one alone on flowers.
+All features are standardized first, by variances that are drawn halfway to their mean: a few
+images know little of each one. On flowers and on CIFAR-10, from one to twenty images per class,
+class means are better so than by each feature's own variance.
 
 Folds hold the same part of every class. Leaving out one image at a time would not: of two images
 per class it leaves one, against two of every other class, and so speaks against strong penalties,

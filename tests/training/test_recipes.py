@@ -189,6 +189,8 @@ def test_auto_follows_the_images_and_rates_the_model() -> None:
         assert recipe_name(replace(plain, image_size=32), images)[0] == tiny
         assert recipe_name(replace(plain, recipe="deit"), images) == ("deit", None)
         assert recipe_name(replace(plain, data="digits/half"), images)[0] == "digits"
+        for folder in ({"data": "digits/photos"}, {"data": "digits", "labels": "masks"}):
+            assert recipe_name(replace(plain, **folder), images)[0] == name
     recipe = replace(get("finetune_small"), image_size=32, **RATES)
     for name, accepted in (("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})):
         model = build(job(model=name), recipe, Classification(size=5), 3)

@@ -8,7 +8,6 @@ from keras_vit.data._imports import require
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.splits import Splits
 
-
 HALVES = "digits/half"
 
 
