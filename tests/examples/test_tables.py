@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -119,7 +117,7 @@ def test_few_photographs(digits: data.Splits, tmp_path: Path, run_example: Run) 
         assert len(calls) == 4
 
 
-def test_imbalance(digits: data.Splits, tmp_path: Path, run_example: Run) -> None:
+def test_imbalance(digits: data.Splits, tmp_path: Path) -> None:
     script, stats = load_example("imbalance"), pytest.importorskip("scipy.stats")
     labels = np.random.default_rng(0).permutation(np.repeat(range(10), 400))
     tail = script.long_tail(labels, 100, seed=0)
@@ -139,20 +137,6 @@ def test_imbalance(digits: data.Splits, tmp_path: Path, run_example: Run) -> Non
             recall = train(options, digits, tail, way, 0)
             assert len(recall) == 10
             assert 0 < np.mean(recall) < 1
-    gains = {"none": 0.0, "weights": 0.2, "logits": 0.1, "sampling": 0.0}
-
-    def train(options: Any, splits: Any, tail: Any, way: str, seed: int) -> list[float]:
-        noise = 0.01 * seed * (way == "sampling")
-        return [0.5 + gains[way] + 0.05 * seed - noise] * 10
-
-    words = ["--data", "digits", "--seeds", 3, "--out", tmp_path, "--modes", "frozen"]
-    out = run_example(script, *words, frozen=train, fine_tuned=train)
-    text = (tmp_path / "table.md").read_text()
-    assert text in out
-    first = text.split("\n\n")[1]
-    assert first.startswith("On frozen features, `--balance` does not help as `sampling`.")
-    assert "raises balanced accuracy: `weights` +20.0% (+20.0% to +20.0%), `logits` +10" in first
-    assert "| frozen | none | 55.00% ± 5.00 |  |" in text
 
 
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
@@ -281,16 +265,6 @@ def test_slurm_and_a_tpu_pod(tmp_path: Path) -> None:
     run(tmp_path / "pod", "tpu_pod.sh", "--seed", "1", TPU="slice", ZONE="zone")
 
 
-@pytest.mark.slow
-def test_pretraining_goes_on_where_it_was(tmp_path: Path, capsys: Any) -> None:
-    """A whole run is there already: tests/training/test_resume.py stops some in the middle."""
-    words = ["--stand-in", "--steps", "4", "--batch-size", "32", "--out", str(tmp_path)]
-    for _ in range(2):
-        load_example("pretrain_imagenet21k").main(words)
-    assert keras.saving.load_model(tmp_path / "model.keras", compile=False).num_classes == 10
-    assert "finished already, at step 4" in capsys.readouterr().out
-
-
 # Studies: results survive an interruption, and scripts list the trials that they should.
 study = load_example("study")
 Trial = study.Trial
@@ -331,20 +305,6 @@ def test_a_diverged_trial_is_a_row(digits: data.Splits, tmp_path: Path) -> None:
     (row,) = study.run_study([one], digits, tmp_path, str)
     assert [path.name for path in folder.iterdir()] == ["step-000000001.txt"]
     assert study.curve_of(tmp_path, row["identity"])[-1] == pytest.approx(row["accuracy"], abs=1e-5)
-
-
-def test_identity_is_all_that_the_accuracy_depends_on(digits: data.Splits) -> None:
-    first = trial("first")
-    same = replace(first, name="other", about={}, recipe=replace(RECIPE, hardware="a phone"))
-    assert first.identity(digits) == same.identity(digits)
-    augmented = replace(RECIPE, augmentation=data.Augmentation(min_area=0.5))
-    others: list[dict[str, Any]] = [{}, {"seed": 1}, {"sizes": {**VIT, "mlp_dim": 9}}]
-    others += [{"recipe": one} for one in (replace(RECIPE, learning_rate=1.0), augmented)]
-    identities = [replace(first, **changes).identity(digits) for changes in others]
-    identities.append(first.identity(data.load("digits/half")))
-    plain, *_ = load_example("small_data").trials_of(recipes.get("small_data"), 10)
-    identities += [one.identity(digits) for one in (plain, replace(plain, shifted=True))]
-    assert len(identities) == len(set(identities)) == 8
 
 
 def rows_of(trials: Sequence[Any], *_: Any) -> list[dict[str, Any]]:

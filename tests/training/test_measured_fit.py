@@ -168,7 +168,9 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         assert fitted is model
         x, labels = features(model, splits.train)
         head = choose_head(x, labels, 3).fit(x, labels)
-        np.testing.assert_allclose(predict_split(fitted, splits.train)[1], head.scores(x), atol=1e-3)
+        np.testing.assert_allclose(
+            predict_split(fitted, splits.train)[1], head.scores(x), atol=1e-3
+        )
 
 
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
@@ -219,9 +221,9 @@ def test_auto_measures_where_it_was_shown_to_win(command: Command) -> None:
     def job(recipe: str | None) -> Job:
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
-    few, more = splits_of(12), splits_of(15)
+    few, more = splits_of(27), splits_of(30)
     assert obstacle_to_measuring(job(None), few) == ""
-    assert "5 images per class or more" in obstacle_to_measuring(job(None), more)
+    assert "10 images per class or more" in obstacle_to_measuring(job(None), more)
     assert obstacle_to_measuring(job("measured"), more) == ""
     lora, plain = replace(job("measured"), lora=4), replace(job("measured"), weights=None)
     refused(["recipe='measured'", "give weights="], recipe_of, plain)
