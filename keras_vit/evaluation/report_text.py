@@ -115,7 +115,8 @@ def _shown_names(report: Numbers) -> Sequence[int]:
 
 
 def _lowest(report: Numbers) -> str:
-    return "F1" if "F1" in report.names else list(report.names)[1]
+    main = [name for name in ("F1", "IoU") if name in report.names]
+    return main[0] if main else list(report.names)[1]
 
 
 def _selection(report: Numbers) -> str:
