@@ -18,8 +18,9 @@ WIDTH = 480  # pixels, twice that of a card
 # Which of the pictures of a guide, from 0; or a file.
 PICTURES: dict[str, int | str] = {
     **{"digits": 0, "finetune_folder": 0, "report": 2, "coverage": 2, "weights": 0},
-    **{"resolutions": 0, "dense": 0, "search": 2, "choose": 0, "audit": "audit_page.png"},
-    **{"inspection": 1, "distribution": 0, "serve": 0, "resume": 0, "own_parts": 0},
+    **{"resolutions": 0, "segmenter": 2, "dense": 0, "search": 2, "choose": 0},
+    **{"audit": "audit_page.png", "inspection": 1, "distribution": 0, "serve": 0, "resume": 0},
+    "own_parts": 0,
 }
 ROW = re.compile(r"^\| \[(?P<title>.+?)\]\((?P<name>\w+)\.ipynb\) \| (?P<result>.+) \|$", re.M)
 

@@ -17,7 +17,7 @@ import keras
 import pytest
 
 import keras_vit
-from docs.tools import guides, live_page, zoo
+from docs.tools import gallery, guides, live_page, zoo
 from docs.tools.links import dead_links, external_links
 from docs.tools.names import ROOMS, markdown
 from keras_vit.weights.released import RELEASED
@@ -64,7 +64,8 @@ print("\\n" + json.dumps(runpy.run_path(sys.argv[1])["result"]))
 
 
 def test_guides_make_promises_and_have_the_outputs_of_their_scripts() -> None:
-    assert {script.stem for script in guides.FOLDER.glob("*.py")} == {*RESULTS}
+    scripts = {script.stem for script in guides.FOLDER.glob("*.py")}
+    assert scripts == {*RESULTS} == {*gallery.PICTURES}
     for name in RESULTS:
         script = guides.FOLDER / f"{name}.py"
         assert guides.is_current(script), f"run `make guides GUIDES={name}`"
