@@ -131,7 +131,10 @@ def write(results: dict[str, list[Result]], folder: Path, options: dict[str, Any
     """Writes `compare.json`, and `compare.png` where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     record = {
-        "options": {key: str(v) if isinstance(v, Path) else v for key, v in options.items()},
+        # But for the folder, whose path says more of the machine than of the run.
+        "options": {
+            key: str(v) if isinstance(v, Path) else v for key, v in options.items() if key != "out"
+        },
         "machine": {"processor": _processor(), "python": platform.python_version()},
         "versions": versions_of(PACKAGES),
         "tasks": {task: [_as_json(r) for r in all_] for task, all_ in results.items()},
