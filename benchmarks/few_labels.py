@@ -1,19 +1,24 @@
 """A few images per class: `--recipe measured` beside a recipe by number and a logistic regression.
 
     python -m benchmarks few_labels --data FOLDER --weights FILE [--shots 2 8] [--seeds 3]
+    python -m benchmarks few_labels --data tissue --images NILEARN --weights FILE --image-size 96
 
 Draws so many training images per class, the same for all contestants of a seed, and evaluates on
-the validation images, which nothing is chosen by. "by number" is the recipe that `auto` takes where
-it does not measure (`finetune_few` below 25 images per class, else `finetune_small`), with its own
-choice between linear probe and fine-tuned weights; "logistic regression" is scikit-learn's, with
-its own settings, on the pooled features of the images. Prints the mean accuracy, and of the paired
-differences to "logistic regression" and "by number" the mean and its standard error. What is
-finished lies in --out, and is not computed again.
+the validation images, which nothing is chosen by. `--data` is a folder, or one of three sets unlike
+photographs: "textures", "tissue" and "nuclei" (`--images`: the folders of the benchmark `dense`).
+"by number" is the recipe that `auto` takes where it does not measure (`finetune_few` below 25
+images per class, else `finetune_small`), with its own choice between linear probe and fine-tuned
+weights; "logistic regression" is scikit-learn's, with its own settings, on the pooled features of
+the images. "timm" and "Keras guide" fine-tune the same weights by the ways of their users, for as
+many seconds of the processor as the longest of the others took, or `--seconds`. Prints the mean
+accuracy, and of the paired differences to "logistic regression" and "by number" the mean and its
+standard error. What is finished lies in --out, and is not computed again.
 """
 
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._few_label_peers import PEERS
+from benchmarks._few_label_sets import SETS
 from keras_vit import data
 from keras_vit._base.files import cache_folder, write_text
 from keras_vit.evaluation import features, predict_split
@@ -38,17 +45,19 @@ CONTESTANTS = (LOGISTIC, BY_NUMBER, MEASURE)
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks few_labels", description=__doc__)
-    parser.add_argument("--data", required=True, help="a folder, or a TFDS name")
+    parser.add_argument("--data", required=True, help=f"a folder, or {', '.join(SETS)}")
+    parser.add_argument("--images", help="the folder that tissue or nuclei are made from")
     parser.add_argument("--weights", required=True, help="a file, or MODEL:TAG")
     parser.add_argument("--shots", type=int, nargs="+", default=[2, 8], help="images per class")
     parser.add_argument("--seeds", type=int, default=3, help="how many draws of the images")
     parser.add_argument("--budget", type=float, help="seconds that measured may fine-tune")
-    parser.add_argument(
-        "--contestants", nargs="+", default=CONTESTANTS, choices=CONTESTANTS, help="of these"
-    )
+    parser.add_argument("--image-size", type=int, help="pixels (default: the recipe's)")
+    parser.add_argument("--seconds", type=float, help="of the processor, for others' ways")
+    names = (*CONTESTANTS, *PEERS)
+    parser.add_argument("--contestants", nargs="+", default=CONTESTANTS, choices=names)
     parser.add_argument("--out", type=Path, default=Path("runs/few_labels"))
     options = parser.parse_args(arguments)
-    splits = data.load(options.data)
+    splits = SETS[options.data](options) if options.data in SETS else data.load(options.data)
     lines = []
     for shots in options.shots:
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in options.contestants}
@@ -58,7 +67,9 @@ def main(arguments: Sequence[str]) -> int:
                 file = options.out / f"{shots}-{seed}-{name.replace(' ', '_')}.json"
                 if not file.is_file():
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    write_text(file, json.dumps(run(options, part, name, shots, seed)))
+                    longest = max([row[-1]["seconds"] for row in rows.values() if row], default=0)
+                    seconds = options.seconds or longest
+                    write_text(file, json.dumps(run(options, part, name, shots, seed, seconds)))
                 rows[name].append(json.loads(file.read_text("utf-8")))
                 print(f"{shots} per class, seed {seed}, {name}: {rows[name][-1]}", flush=True)
         lines += [(str(shots), *cells_of(name, rows)) for name in options.contestants]
@@ -77,9 +88,15 @@ def subset(splits: data.Splits, shots: int, seed: int) -> data.Splits:
 
 
 def run(
-    options: argparse.Namespace, splits: data.Splits, name: str, shots: int, seed: int
+    options: argparse.Namespace,
+    splits: data.Splits,
+    name: str,
+    shots: int,
+    seed: int,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Trains once; returns the accuracy and what was kept."""
+    """Trains once; returns the accuracy, what was kept, and the seconds of the processor."""
+    started = time.process_time()
     by_number = choose_recipe(shots, has_weights=True).recipe
     folder = options.out / f"{shots}-{seed}-{name.replace(' ', '_')}"
     job = Job(
@@ -89,8 +106,12 @@ def run(
         recipe=MEASURED if name == MEASURE else by_number,
         seed=seed,
         budget=options.budget if name == MEASURE else None,
+        image_size=options.image_size,
     )
-    if name == LOGISTIC:
+    if name in PEERS:
+        size = recipe_of(job).image_size
+        accuracy, kept = PEERS[name](options.weights, size, splits, seconds, seed), ""
+    elif name == LOGISTIC:
         accuracy, kept = logistic(job, splits), ""
     else:
         training = Run(job, print)
@@ -102,7 +123,7 @@ def run(
         labels, scores = predict_split(training.model, splits.val)
         accuracy = float((answers_of(training.model, scores).argmax(-1) == labels).mean())
         kept = training.facts.get("choice", {}).get("selected", "")
-    return {"accuracy": accuracy, "kept": kept}
+    return {"accuracy": accuracy, "kept": kept, "seconds": round(time.process_time() - started)}
 
 
 def logistic(job: Job, splits: data.Splits) -> float:

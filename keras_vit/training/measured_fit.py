@@ -21,6 +21,7 @@ from keras_vit.models.answers import task_of
 from keras_vit.training.fitting import History, prepare_network
 from keras_vit.training.head_choice import HeadChoice, choose_head
 from keras_vit.training.measured_tuning import (
+    EXPECTED_FROM,
     FINE_TUNED,
     Comparison,
     MeasuredChoice,
@@ -96,7 +97,8 @@ def prepare(
     if budget is not None:
         check_above_zero(budget=budget)
         most = passes_within(model, recipe, budget, Path(folder) / "plan.json")
-    plan = plan_tuning(len(train), recipe, most, can_fold=held_out is None)
+    is_expected = len(train) >= EXPECTED_FROM * splits.num_classes
+    plan = plan_tuning(len(train), recipe, most, held_out is None, is_expected)
     if plan is None or plan.folds or held_out is not None:
         return Prepared(plan, splits, held_out)
     if train.groups is not None and len(np.unique(train.groups)) < 2:
@@ -150,10 +152,10 @@ def measured_fit(
     """Fit what measurably suits the images: a head on frozen features, or all weights from it on.
 
     Class means, ridge and logistic regression are compared by their answers to training images
-    that they were not fitted to. From the best of them all weights are fine-tuned, at each of the
-    recipe's `learning_rates`, and averaged. Their answers to unseen training images are compared
-    with those of the head: they are kept where their log-loss is lower by more than a standard
-    error. The validation images take no part.
+    that they were not fitted to. From the best of them all weights are fine-tuned. Their answers to
+    unseen training images are compared with those of the head: they are kept where their log-loss
+    is lower by more than a standard error; from five images per class on, where it is not higher by
+    as much. The validation images take no part.
 
     Args:
         model: A classifier of this package with pretrained weights.
@@ -215,16 +217,16 @@ def measured_fit(
     history: History = {}
     unseen = None if held_out is None else _features(model, held_out, recipe.views, cache_dir)
     if plan is not None and choice.candidates and (held_out is None or len(held_out)):
-        tuning = Tuning(model, recipe, plan.rates, Path(folder), every, print_fn)
+        tuning = Tuning(model, recipe, plan, Path(folder), every, print_fn)
         if held_out is None:
             comparison = compare_in_folds(choice, tuning, x, splits, seed)
-            if comparison.is_better:
+            if comparison.is_kept:
                 tuned, history = tuning.run(head, splits, "all images")
         else:
             tuned, history = tuning.run(head, splits, "without those held out")
             comparison = compare_held_out(choice, tuning, head, tuned, held_out, unseen)
     result = _result(choice, comparison, plan)
-    if comparison is not None and comparison.is_better:
+    if comparison is not None and comparison.is_kept:
         divide_logits(tuned, comparison.temperature)
         return tuned, result, history
     if held_out is not None and refits:
@@ -253,7 +255,7 @@ def _result(
         )
     assert plan is not None
     return MeasuredChoice(
-        FINE_TUNED if comparison.is_better else choice.method,
+        FINE_TUNED if comparison.is_kept else choice.method,
         comparison.reason,
         choice.measure,
         (*choice.candidates, *comparison.candidates),

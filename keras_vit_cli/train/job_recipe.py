@@ -16,6 +16,7 @@ from keras_vit.training.auto_recipe import (
     AUTO,
     MEASURED,
     MEASURED_BELOW,
+    MEASURED_BELOW_OF_MANY,
     WITH_WEIGHTS,
     choose_recipe,
 )
@@ -174,8 +175,10 @@ def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
         return "records do not have fixed places"
     if process_count() > 1:
         return f"that takes one process, and there are {process_count()}"
-    if job.recipe != MEASURED and len(splits.train) >= MEASURED_BELOW * splits.num_classes:
-        return f"with {MEASURED_BELOW} images per class or more, --recipe measured does"
+    images = len(splits.train)
+    below = MEASURED_BELOW if images < FEW else MEASURED_BELOW_OF_MANY
+    if job.recipe != MEASURED and images >= below * splits.num_classes:
+        return f"with {below} images per class or more, --recipe measured does"
     return ""
 
 
@@ -192,8 +195,6 @@ def _measured_recipe(
         f"{counted(images, 'training image')} of {counted(splits.task.size, *splits.task.nouns)}"
     )
     recipe = recipe_of(job, name=name)
-    if job.learning_rate is not None:
-        recipe = replace(recipe, learning_rates=())
     if name == TUNING and job.epochs is None and job.steps is None:
         recipe = replace(recipe, epochs=min(recipe.epochs, max(SEEN // images, LEAST_EPOCHS)))
     return name, recipe

@@ -17,11 +17,12 @@ from keras_vit.evaluation import features, predict_split
 from keras_vit.training import measured_tuning
 from keras_vit.training.head_choice import choose_head, mean_and_error
 from keras_vit.training.measured_fit import measured_fit, prepare
-from keras_vit.training.measured_tuning import Tuning, compare, plan_tuning
+from keras_vit.training.measured_tuning import Tuning, TuningPlan, compare, plan_tuning
 from keras_vit.training.probe_choice import accuracy, choose_probe
 from keras_vit.training.recipes import Recipe, get
 from keras_vit.training.refinement import set_head
 from keras_vit.training.training_set import hold_out_to_choose
+from keras_vit_cli.train import job_recipe
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from keras_vit_cli.train.record import note_of_probe
@@ -35,7 +36,6 @@ pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("here")
 RECIPE = Recipe(
     source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,
-    learning_rates=(1e-5, 1e-4),
 )  # fmt: skip
 LABELS = np.arange(40) % 4
 
@@ -67,23 +67,28 @@ def noise_of(count: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(count, 16))
 
 
-def outcomes(gain: float, spread: float, count: int = 40) -> Any:
+def outcomes(gain: float, spread: float, count: int = 40, expected: bool = False) -> Any:
     rng = np.random.default_rng(1)
     labels = np.arange(count) % 4
     frozen = rng.normal(size=(count, 4)) + 1.5 * np.eye(4)[labels]
     better = gain + spread * rng.normal(size=count)
     tuned = frozen + better[:, None] * np.eye(4)[labels]
-    tuning = Tuning(None, RECIPE, (1e-5, 1e-4), Path(), {})
+    plan = TuningPlan(3, 0, is_expected=expected)
+    tuning = Tuning(None, RECIPE, plan, Path(), {})
     choice = choose_head(frozen, labels, 4)
     return compare(choice, tuning, labels, frozen, tuned)
 
 
 def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
     better, equal, worse = (outcomes(gain, 0.5) for gain in (1.0, 0.0, -1.0))
-    assert [one.is_better for one in (better, equal, worse)] == [True, False, False]
+    assert [one.is_kept for one in (better, equal, worse)] == [True, False, False]
     assert "does not win by more than a standard error on 40 unseen" in equal.reason
+    better, equal, worse = (outcomes(gain, 0.5, expected=True) for gain in (1.0, 0.0, -1.0))
+    assert [one.is_kept for one in (better, equal, worse)] == [True, True, False]
+    assert "does not lose by more than" in equal.reason
+    assert "loses by" in worse.reason
     of_one = outcomes(9.0, 0.0, count=1)
-    assert (of_one.is_better, of_one.candidates[1].error) == (False, None)
+    assert (of_one.is_kept, of_one.candidates[1].error) == (False, None)
     # Copies of an image are one witness.
     values, ones = np.array([0.3, -0.1, 0.2, 0.4]), np.ones(8)
     once = mean_and_error(values, ones[:4], np.arange(4))
@@ -95,11 +100,12 @@ def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
 def test_a_plan_fits_its_limit() -> None:
     recipe = replace(get("finetune_measured"), epochs=10)
     whole = plan_tuning(100, recipe)
-    assert (whole.rates, whole.folds, whole.left_out) == ((2e-6, 1e-5, 5e-5), 3, "")
+    assert (whole.folds, whole.left_out) == (3, "")
     limited = [plan_tuning(100, recipe, most) for most in (4000, 1500)]
-    assert [(len(p.rates), p.folds) for p in limited if p] == [(1, 3), (1, 0)]
-    assert plan_tuning(50_000, recipe).rates == (5e-5,)  # one fine-tuning there always is
+    assert [plan.folds for plan in limited if plan] == [3, 0]
+    assert plan_tuning(50_000, recipe).folds == 0  # one fine-tuning there always is
     assert plan_tuning(100, recipe, 10) is None
+    assert plan_tuning(100, recipe, is_expected=True).folds == 2
     assert plan_tuning(1000, recipe).folds == 0
     assert plan_tuning(100, recipe, can_fold=False).folds == 0
     refused("most_passes=0", plan_tuning, 100, recipe, 0)
@@ -140,11 +146,11 @@ def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wins", [False, True])
 def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> None:
-    seen: list[tuple[int, float]] = []
+    seen: list[int] = []
 
     def train(model: Any, recipe: Recipe, splits: Any, folder: Path, **_: Any) -> dict[str, Any]:
         """Moves the last bias by its learning rate, away from or toward every answer."""
-        seen.append((len(splits.train), recipe.learning_rate))
+        seen.append(len(splits.train))
         (folder / "checkpoints").mkdir(parents=True)
         head = model.get_layer("head")
         kernel, bias = head.get_weights()
@@ -152,7 +158,7 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         return {"loss": [0.5]}
 
     monkeypatch.setattr(measured_tuning, "fit", train)
-    monkeypatch.setattr(measured_tuning.Comparison, "is_better", wins)
+    monkeypatch.setattr(measured_tuning.Comparison, "is_kept", wins)
     monkeypatch.setattr(measured_tuning.Comparison, "is_worse", not wins)
     splits, model = splits_of(), small_model()
     fitted, choice, history = measured_fit(model, RECIPE, splits, tmp_path, print_fn=str)
@@ -160,11 +166,10 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
     if wins:
         assert choice.selected == "fine-tuned"
         assert history == {"loss": [0.5]}
-        assert [count for count, _ in seen] == [16] * 6 + [24] * 2
-        assert [rate for _, rate in seen[:2]] == [1e-5, 1e-4]
+        assert seen == [12, 12, 24]
     else:
         assert choice.selected in ("class means", "ridge", "logistic regression")
-        assert [count for count, _ in seen] == [16] * 2  # the first fold was enough
+        assert seen == [12]  # the first fold was enough
         assert fitted is model
         x, labels = features(model, splits.train)
         head = choose_head(x, labels, 3).fit(x, labels)
@@ -191,6 +196,7 @@ TRAIN += " --batch-size 16 --epochs 1 --out"
 @pytest.mark.thorough
 def test_a_killed_run_ends_with_the_same_table_and_weights(command, monkeypatch) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
+    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", False)  # both folds, and all
     color_photos(Path("photos"), 10)
     save_tiny("start.keras", hidden_dim=24, input_shape=(32, 32, 3))
     fit, calls = measured_tuning.fit, []
@@ -217,14 +223,16 @@ def test_a_killed_run_ends_with_the_same_table_and_weights(command, monkeypatch)
     assert_equal(*(keras.saving.load_model(f"{out}/model.keras") for out in ("whole", "cut")))
 
 
-def test_auto_measures_where_it_was_shown_to_win(command: Command) -> None:
+def test_auto_measures_where_it_was_shown_to_win(command: Command, monkeypatch: Any) -> None:
     def job(recipe: str | None) -> Job:
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
-    few, more = splits_of(27), splits_of(30)
+    few, more = splits_of(72), splits_of(75)
     assert obstacle_to_measuring(job(None), few) == ""
-    assert "10 images per class or more" in obstacle_to_measuring(job(None), more)
+    assert "25 images per class or more" in obstacle_to_measuring(job(None), more)
     assert obstacle_to_measuring(job("measured"), more) == ""
+    monkeypatch.setattr(job_recipe, "FEW", 60)
+    assert "10 images per class or more" in obstacle_to_measuring(job(None), few)
     lora, plain = replace(job("measured"), lora=4), replace(job("measured"), weights=None)
     refused(["recipe='measured'", "give weights="], recipe_of, plain)
     words = ["recipe='measured' compares ways of training", "--lora is one way"]

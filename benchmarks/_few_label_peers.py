@@ -1,0 +1,120 @@
+"""What others would do with a few images and the same weights, for as long: for `few_labels`."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from PIL import Image
+
+import keras_vit
+from keras_vit import data
+
+BATCH = 32
+
+
+def timm_recipe(weights: str, size: int, splits: data.Splits, seconds: float, seed: int) -> float:
+    """Fine-tune timm's own model by timm's parts, as its users fine-tune; return the accuracy.
+
+    AdamW with layer decay 0.75 and weight decay 0.05, drop path 0.1, RandAugment, random erasing,
+    Mixup and CutMix, one cycle of a cosine after a warm-up.
+    """
+    import timm
+    import torch
+    from timm.data import Mixup, create_transform, resolve_model_data_config
+    from timm.loss import SoftTargetCrossEntropy
+    from timm.optim import create_optimizer_v2
+
+    torch.manual_seed(seed)
+    model = timm.create_model(
+        "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+        pretrained=True,
+        pretrained_cfg_overlay={"file": weights},
+        img_size=size,
+        num_classes=splits.num_classes,
+        drop_path_rate=0.1,
+    )
+    prepared = {name: resolve_model_data_config(model)[name] for name in ("mean", "std")}
+    prepared |= {"input_size": size, "interpolation": "bicubic"}
+    augment = create_transform(
+        **prepared, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25
+    )
+    mix = Mixup(0.8, 1.0, label_smoothing=0.1, num_classes=splits.num_classes)
+    loss_of = SoftTargetCrossEntropy()
+    optimizer = create_optimizer_v2(model, "adamw", 5e-4, 0.05, layer_decay=0.75)
+    peaks = [group["lr_scale"] * 5e-4 for group in optimizer.param_groups]
+    labels = splits.train.labels()
+    random, started = np.random.default_rng(seed), time.process_time()
+    model.train()
+    while (part := (time.process_time() - started) / seconds) < 1:
+        places = random.permutation(len(labels))[:BATCH]
+        places = places[: len(places) // 2 * 2]  # Mixup takes pairs
+        images = torch.stack([augment(picture(splits.train, place)) for place in places])
+        images, targets = mix(images, torch.tensor(labels[places]).long())
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * rate(part)
+        optimizer.zero_grad()
+        loss_of(model(images), targets).backward()
+        optimizer.step()
+    plain, right = create_transform(**prepared, crop_pct=0.9), []
+    model.eval()
+    with torch.inference_mode():
+        for places in batches(len(splits.val)):
+            images = torch.stack([plain(picture(splits.val, place)) for place in places])
+            right += (model(images).argmax(-1).numpy() == splits.val.labels()[places]).tolist()
+    return float(np.mean(right))
+
+
+def keras_guide(weights: str, size: int, splits: data.Splits, seconds: float, seed: int) -> float:
+    """Fine-tune as Keras's guide "Transfer learning & fine-tuning" does; return the accuracy.
+
+    Half the time a new head behind the frozen network, with Adam's defaults, then all weights at
+    1e-5; images are mirrored and turned by up to a tenth of a turn.
+    """
+    keras.utils.set_random_seed(seed)
+    base = keras_vit.load(weights, num_classes=0, input_shape=(size, size, 3))
+    base.trainable = False
+    inputs = keras.Input((size, size, 3))
+    x = keras.layers.RandomFlip("horizontal")(inputs)
+    x = keras.layers.RandomRotation(0.1)(x)
+    x = keras.layers.Rescaling(1 / 127.5, offset=-1)(x)
+    x = keras.layers.Dropout(0.2)(base(x, training=False))
+    model = keras.Model(inputs, keras.layers.Dense(splits.num_classes)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    images, labels = pixels(splits.train, size), splits.train.labels()
+    random = np.random.default_rng(seed)
+    for learning_rate, is_trainable in ((1e-3, False), (1e-5, True)):
+        base.trainable = is_trainable
+        model.compile(keras.optimizers.Adam(learning_rate), loss)
+        started = time.process_time()
+        while time.process_time() - started < seconds / 2:
+            places = random.permutation(len(labels))[:BATCH]
+            model.train_on_batch(images[places], labels[places])
+    answers = model.predict(pixels(splits.val, size), batch_size=BATCH, verbose=0)
+    return float((answers.argmax(-1) == splits.val.labels()).mean())
+
+
+PEERS = {"timm": timm_recipe, "Keras guide": keras_guide}
+
+
+def rate(part: float) -> float:
+    """Return the share of the learning rate after a part of the time."""
+    return min(part / 0.05, 1) * (1 + np.cos(np.pi * part)) / 2
+
+
+def batches(number: int) -> Iterator[range]:
+    return (range(i, min(i + BATCH, number)) for i in range(0, number, BATCH))
+
+
+def picture(split: Any, place: int) -> Image.Image:
+    return Image.fromarray(split.pixels(place))
+
+
+def pixels(split: Any, size: int) -> np.ndarray:
+    """Return all images resized, as `keras.utils.image_dataset_from_directory` does."""
+    resized = [
+        keras.ops.convert_to_numpy(keras.ops.image.resize(split.pixels(i), (size, size)))
+        for i in range(len(split))
+    ]
+    return np.stack(resized).astype("float32")
