@@ -21,7 +21,7 @@ from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
-from keras_vit.training.fitting import suited_augmentation
+from keras_vit.training.fitting import augmentation_of
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit_cli.audit.audit_command import audit
 from keras_vit_cli.calibrate_command import calibrate
@@ -205,7 +205,7 @@ def _augment(options: AugmentOptions) -> None:
         reader=options.reader,
     )
     train = splits.train
-    settings, layers = suited_augmentation(options.augment, recipe, train.task, print_text)
+    settings, layers = augmentation_of(options.augment, recipe, train.task, print_text)
     out.parent.mkdir(parents=True, exist_ok=True)
     data.plot_augmentations(
         train,

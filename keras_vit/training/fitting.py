@@ -104,7 +104,7 @@ def fit(
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
-    settings, layers = suited_augmentation(augment, recipe, splits.task, print_fn, splits.train.bands)
+    settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     prepare_network(network, recipe, splits)
@@ -261,7 +261,7 @@ def _cached(
     return train, {"identity": identity, "cache": cache}
 
 
-def suited_augmentation(
+def augmentation_of(
     augment: Any,
     recipe: Recipe,
     task: Task,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,15 @@ def choose(options: ChooseOptions) -> int:
     best = choices[0]
     height, width = best.image_size
     size = ("--image-size", height) if height == width else ()  # train takes squares
-    print_next("train", "--data", options.photos, *words_of(options, "labels", *OF_TABLE), "--weights", best.weights, *size)
+    print_next(
+        "train",
+        "--data",
+        options.photos,
+        *words_of(options, "labels", *OF_TABLE),
+        "--weights",
+        best.weights,
+        *size,
+    )
     return 1 if unreadable else 0
 
 

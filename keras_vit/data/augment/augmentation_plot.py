@@ -85,7 +85,7 @@ def plot_augmentations(
     mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
     classes = task.size if task.sums_to_one else None
     options: dict[str, Any] = {"channels": channels, "num_classes": classes}
-    whole = {"eval_transform": "stretch"} if split.per_pixel else {}
+    whole: dict[str, Any] = {"eval_transform": "stretch"} if split.per_pixel else {}
     originals = list(pipeline(chosen, image_size, count, **options, **whole).as_numpy_iterator())
     if not originals:
         raise ValueError(f"None of {count} images of {split!r} can be decoded. Check its files.")
