@@ -57,7 +57,7 @@ train --data photos --weights m.keras --coverage 0.9 -> at least 9 training imag
 train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras
 train --data photos --model ViT-Ti/16 --weights mixer.npz -> than ViT-Ti/16 | tokens_mlp_dim | Leave
 plan ViT-B/16 --image-size 15 -> 15 x 15 pixels is smaller | one patch | 16
-plan ViT-B -> ViT-B
+train --data photos --depth 3 -> Did you mean --depth-scale
 list --weights dinov9 -> No released weights match 'dinov9'
 train --data digits --cache 8 -> --cache 8 | of a folder or table | leave --cache out
 train --data photos --out photos -> lies in photos | which is read | --out runs/run1
