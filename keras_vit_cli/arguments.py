@@ -103,12 +103,18 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     bare = {name.lstrip("-"): name for name in names}
     word = word.lstrip("-").replace("_", "-").lower()
     near = difflib.get_close_matches(word, bare, n=1, cutoff=SIMILAR)
-    near += [name for name in bare if name == word.split("-")[0]]
+    near += [name for name in bare if name == word.split("-")[0] or name.startswith(f"{word}-")]
     return [bare[name] for name in near[:1]]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a usage error in one line, without the usage of all options before it."""
+    """Reports a usage error in one line, without the usage of all options before it.
+
+    A part of an option's name is not that option: `--depth 3` would be `--depth-scale 3`.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)

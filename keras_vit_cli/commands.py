@@ -13,6 +13,7 @@ from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
 from keras_vit._base.errors import printable
+from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.exporting import check, export, export_smallest, load_exported, prove_folder
 from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import FOLDERS, check_format
@@ -20,6 +21,7 @@ from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
 from keras_vit.training import recipes
+from keras_vit.training.fitting import augmentation_of
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit_cli.audit.audit_command import audit
 from keras_vit_cli.calibrate_command import calibrate
@@ -37,6 +39,7 @@ from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
 from keras_vit_cli.options.model_options import CheckOptions, ConvertOptions, ListOptions
+from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.predict.predict_command import predict
 from keras_vit_cli.pretrain.pretrain_command import pretrain
@@ -47,6 +50,7 @@ from keras_vit_cli.printing import (
     print_table,
     print_text,
     short_warnings,
+    words_of,
 )
 from keras_vit_cli.report.page_card import card_of_run
 from keras_vit_cli.scored_images import scored_images
@@ -194,27 +198,29 @@ def _augment(options: AugmentOptions) -> None:
     recipe, out = recipes.get(options.recipe), options.out
     splits = data.load(
         options.data,
+        **table_arguments(vars(options)),
         data_dir=options.data_dir,
         verify=False,
         max_pixels=options.max_pixels,
         reader=options.reader,
     )
+    train = splits.train
+    settings, layers = augmentation_of(options.augment, recipe, train.task, print_text)
     out.parent.mkdir(parents=True, exist_ok=True)
     data.plot_augmentations(
-        splits.train,
+        train,
         out,
         options.image_size or recipe.image_size,
-        augment=options.augment or recipe.augment,
-        channels=splits.train.channels,
+        augment=[settings, *layers],
+        channels=train.channels,
         images=options.images,
         versions=options.versions,
         seed=options.seed,
         overwrite=options.overwrite,
     )
     print_text(f"written to {out}")
-    same = [] if options.data_dir is None else ["--data-dir", options.data_dir]
-    same += [] if options.augment is None else ["--augment", *options.augment]
-    print_next("train", "--data", options.data, "--recipe", options.recipe, *same)
+    same = words_of(options, "labels", *OF_TABLE, "recipe", "data_dir", "augment")
+    print_next("train", "--data", options.data, *same)
 
 
 def _list(options: ListOptions) -> None:

@@ -14,6 +14,8 @@ CALLS = {
     r"keras_vit\.curation\.embed\(.*?\)": "keras-vit embed PHOTOS --model MODEL --out INDEX",
     r"keras_vit\.export\b(?!\()": "keras-vit export",
     r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
+    r"instead: linear probe, k-NN or few-shot": "by keras-vit evaluate --probe, --knn or --fewshot",
+    r"load\(bands='all'\)": "keras-vit train --bands all",
     r"keras_vit\.load\(file\)": "--weights without --model",
     r"model\.trainable = False before model\.with_classifier": "keras-vit train --freeze-backbone",
     r"recipe\.scaled\((.*?)\)": r"\1",

@@ -61,6 +61,17 @@ def print_next(*words: object) -> None:
     print_text(f"next: {shlex.join(['keras-vit', *map(str, words)])}")
 
 
+def words_of(options: Any, *names: str) -> list[Any]:
+    """Return the options of these names that are given, as words of a command."""
+    values = {name: getattr(options, name, None) for name in names}
+    return [
+        word
+        for name, value in values.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", *(value if name == "augment" else [value]))
+    ]
+
+
 def print_next_of_model(model: Any, path: Path) -> None:
     """Prints the command for a model that was written."""
     if model.num_classes:

@@ -20,9 +20,7 @@ from keras_vit.data.eval_transform import (
     EvalTransform,
     PillowRule,
 )
-from keras_vit.data.resizing import PixelSize, small_side_size, stretch
-
-MOST_SIDES = 16  # short sides of an image, of which a part as long is resized
+from keras_vit.data.resizing import PixelSize, part_to_resize, small_side_size, stretch
 
 
 def scaled_sides(size: PixelSize, crop_fraction: float) -> PixelSize:
@@ -109,14 +107,10 @@ def evaluation_mask(mask: Array, image_size: int | tuple[int, int]) -> Array:
 
 
 def _without_far_ends(image: Array, size: PixelSize) -> Array:
-    """Cut what lies far beside the center of a strip, of which a crop shows nothing.
-
-    Resized whole, one of 30,000 x 2 pixels for a model of 224 would take 12 GB.
-    """
+    """Cut what lies far beside the center of a strip, of which a crop shows nothing."""
     xp = array_namespace(image)
     sides = xp.shape(image)[:2]
-    most = MOST_SIDES * -(-max(size) // min(size)) * xp.reduce_min(sides)
-    ends = xp.maximum(sides - most, 0) // 2
+    ends = (sides - part_to_resize(sides, size)) // 2
     top, left, bottom, right = xp.unstack(xp.concat([ends, sides - ends], 0))
     return image[top:bottom, left:right]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import check_choice, check_non_negative, check_positive, counted
+from keras_vit._base.errors import check_choice, check_non_negative, check_positive
 from keras_vit.evaluation.checks import check_features
 from keras_vit.tasks.balance import BALANCES, class_weights, log_priors, sampling_rates
 from keras_vit.tasks.classification import most_probable
@@ -97,12 +97,12 @@ def linear_probe(
 ) -> LinearProbe:
     """Multinomial logistic regression on standardized features.
 
-    The L2 penalty is the one with the smallest cross-validated log-loss on the training features;
-    the test features are used once, at the end.
+    The L2 penalty is the one with the smallest cross-validated log-loss on the training features,
+    or, of one example per class, scikit-learn's; the test features are used once, at the end.
 
     Args:
         train_x: As for `knn_accuracy`, also for `test_x` and `test_y`.
-        train_y: Integer labels `(n,)`; two classes or more have two examples or more.
+        train_y: Integer labels `(n,)`, of two classes or more.
         folds: Number of folds of the cross-validation; fewer where a class has fewer examples.
         seed: Seed of the folds.
         balance: What makes up for classes with few examples, of `keras_vit.tasks.balance.BALANCES`:
@@ -143,20 +143,23 @@ def linear_probe(
         probabilities = classifier.predict_proba(x)
         return -log_loss(y, probabilities, sample_weight=weights[y], labels=classifier.classes_)
 
-    folds = min(folds, check_classes(train_y))
+    folds = min(folds, smallest_class(train_y))
     of_classes = dict(enumerate(weights)) if balance in ways else None
     regression = LogisticRegression(max_iter=2000, class_weight=of_classes)
     classifier = make_pipeline(StandardScaler(), regression)
-    # A class of one example is in one fold alone: it is trained on, and does not choose.
-    several = np.bincount(train_y)[train_y] > 1
-    search = GridSearchCV(
-        classifier,
-        {"logisticregression__C": STRENGTHS},
-        scoring=score,
-        cv=StratifiedKFold(folds, shuffle=True, random_state=seed),
-        refit=False,
-    ).fit(train_x[several], train_y[several])
-    classifier.set_params(**search.best_params_).fit(train_x, train_y)
+    best = {"logisticregression__C": 1.0}  # scikit-learn's own
+    if folds > 1:
+        # A class of one example is in one fold alone: it is trained on, and does not choose.
+        several = np.bincount(train_y)[train_y] > 1
+        search = GridSearchCV(
+            classifier,
+            {"logisticregression__C": STRENGTHS},
+            scoring=score,
+            cv=StratifiedKFold(folds, shuffle=True, random_state=seed),
+            refit=False,
+        )
+        best = search.fit(train_x[several], train_y[several]).best_params_
+    classifier.set_params(**best).fit(train_x, train_y)
     scaler, regression = (step for _, step in classifier.steps)
     kernel, bias = as_head(regression, int(max(train_y.max(), test_y.max())) + 1)
     kernel /= scaler.scale_[:, None]
@@ -165,27 +168,28 @@ def linear_probe(
         bias[: len(counts)] -= log_priors(counts)
     return LinearProbe(
         accuracy=float((most_probable(test_x @ kernel + bias) == test_y).mean()),
-        strength=search.best_params_["logisticregression__C"],
+        strength=best["logisticregression__C"],
         kernel=kernel.astype(np.float32),
         bias=bias.astype(np.float32),
     )
 
 
-def check_classes(labels: np.ndarray) -> int:
+def smallest_class(labels: np.ndarray) -> int:
     """Return the number of examples of the smallest class that has two or more.
 
+    Where fewer than two classes have two, none can be left out of a fit to choose by: 1.
+
     Raises:
-        ValueError: There are too few classes or examples for a linear probe.
+        ValueError: There is one class.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    several = counts[counts > 1]
-    if len(several) < 2:
+    if len(classes) < 2:
         raise ValueError(
-            "A linear probe needs two classes with two training examples each; "
-            f"class {classes[counts.argmin()]} has {counts.min()}, of "
-            f"{counted(len(classes), 'class', 'classes')}."
+            f"A linear probe needs training examples of two classes; all {len(labels)} are of "
+            f"class {classes[0]}."
         )
-    return int(several.min())
+    several = counts[counts > 1]
+    return int(several.min()) if len(several) > 1 else 1
 
 
 def as_head(regression: Any, num_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -104,7 +104,7 @@ def fit(
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
-    settings, layers = _augmentation(augment, recipe, splits.task, print_fn, splits.train.bands)
+    settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
     prepare_network(network, recipe, splits)
@@ -261,14 +261,14 @@ def _cached(
     return train, {"identity": identity, "cache": cache}
 
 
-def _augmentation(
+def augmentation_of(
     augment: Any,
     recipe: Recipe,
     task: Task,
     print_fn: Callable[[str], None],
     bands: tuple[int, ...] | None = None,
 ) -> tuple[data.Augmentation, tuple[Any, ...]]:
-    """Settings and layers, without the changes that targets of the task cannot follow."""
+    """Return settings and layers, without the changes that targets of the task cannot follow."""
     settings, layers = resolve_augment(augment, recipe.augment)
     if augment is None and not task.keeps_in_crop and settings.crop != "resize":
         settings = replace(settings, crop="resize")

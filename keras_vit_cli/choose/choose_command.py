@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from keras_vit_cli.choose.choice_files import (
 )
 from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
-from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable
+from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable, words_of
 from keras_vit_cli.report.run_plots import save_figure
 
 _ROUNDS = 5  # batches that are timed
@@ -103,7 +103,15 @@ def choose(options: ChooseOptions) -> int:
     best = choices[0]
     height, width = best.image_size
     size = ("--image-size", height) if height == width else ()  # train takes squares
-    print_next("train", "--data", options.photos, *_same(options), "--weights", best.weights, *size)
+    print_next(
+        "train",
+        "--data",
+        options.photos,
+        *words_of(options, "labels", *OF_TABLE),
+        "--weights",
+        best.weights,
+        *size,
+    )
     return 1 if unreadable else 0
 
 
@@ -259,14 +267,3 @@ def _images_per_second(encoder: Encoder, index: FeatureIndex) -> float:
         encoder(batch)
         seconds.append(time.perf_counter() - began)
     return encoder.batch_size / min(seconds)
-
-
-def _same(options: ChooseOptions) -> list[Any]:
-    """Return the options of the table that `keras-vit train` has as well."""
-    values = {name: getattr(options, name, None) for name in ("labels", *OF_TABLE)}
-    return [
-        word
-        for name, value in values.items()
-        if value is not None
-        for word in (f"--{name.replace('_', '-')}", value)
-    ]

@@ -11,6 +11,8 @@ from keras_vit.tasks.scores import Score
 
 LETTERS = "ABCDEFGH"
 MOST_SHOWN = 24
+# Of fewer images, one model is better on all by chance with a probability above 5 %: 2 / 2**5.
+LEAST_IMAGES = 6
 
 
 class Compared:
@@ -44,7 +46,13 @@ class Compared:
 
     def _verdict(self, which: int, changes: dict[str, Score]) -> str:
         value, low, high = changes[self.main]
-        name, letter = self.main.replace("_", " "), LETTERS[which]
+        name, letter = self.main, LETTERS[which]
+        if (images := len(self.outcomes[0])) < LEAST_IMAGES:
+            return (
+                f"The {name} of {letter} differs from that of A by {value:+.3g} on "
+                f"{counted(images, 'image')}, too few to know which one is better: take "
+                f"{LEAST_IMAGES} or more."
+            )
         interval = f"paired 95 % interval of the difference {low:+.3g} to {high:+.3g}"
         if low > 0 or high < 0:
             side = "above" if low > 0 else "below"

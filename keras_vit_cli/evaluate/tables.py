@@ -8,7 +8,7 @@ from keras_vit._base.files import cache_folder
 from keras_vit.evaluation.features import features
 from keras_vit.evaluation.fewshot import SHOTS, check_shots, fewshot_table
 from keras_vit.evaluation.prediction import predict_outcomes
-from keras_vit.evaluation.probes import check_classes, check_neighbors, knn_accuracy, linear_probe
+from keras_vit.evaluation.probes import check_neighbors, knn_accuracy, linear_probe, smallest_class
 from keras_vit.evaluation.report import report_of
 from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit_cli.options.evaluate import EvaluateOptions
@@ -49,7 +49,7 @@ def transfer_rows(
             f"{listed(fitted.task.shown_names)}: give images with a class each."
         )
     if options.probe:
-        check_classes(labels)
+        smallest_class(labels)
     if options.knn is not None:
         check_neighbors(len(labels), options.knn)
     if shots is not None and not shots:

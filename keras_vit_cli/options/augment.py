@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from keras_vit_cli.options import shared
@@ -22,7 +23,7 @@ def image_file(text: str) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentOptions:
+class AugmentOptions(shared.MapOptions):
     """The options of `keras-vit augment`."""
 
     data: str = in_data(DATA_HELP)
@@ -47,4 +48,5 @@ AUGMENT = Command(
     AugmentOptions,
     "plot augmented images, as the network sees them in training",
     "keras-vit augment --data photos/ --recipe augreg/medium1 --out sheet.png",
+    partial(shared.check_table, "augment"),
 )

@@ -151,6 +151,25 @@ def nodata_rule(text: str) -> str:
     return text
 
 
+# Of files that commands write under a name, which a folder would be taken for.
+FILES = (".html", ".htm", ".pdf", ".png", ".jpg", ".json", ".csv", ".md", ".zip", ".keras", ".onnx")
+
+
+def folder_to_write(text: str) -> Path:
+    """Return the path of a folder to write, as the type of an option: not the name of a file.
+
+    >>> folder_to_write("runs/v1.0").name
+    'v1.0'
+    """
+    path = Path(text)
+    if path.suffix.lower() in FILES and not path.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is the name of a file, and a folder is written: give its name, such "
+            f"as {str(path.with_suffix(''))!r}."
+        )
+    return path
+
+
 @dataclass(frozen=True)
 class Option:
     """What a parser has to know of a field besides its name, type and default.
@@ -244,11 +263,13 @@ def _row(field: dataclasses.Field[Any], hint: Any) -> Row:
     kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint  # T of `T | None`
     several = get_origin(kind) is tuple
     kind = get_args(kind)[0] if several else kind
+    is_written = option.group == LAST_GROUP and option.metavar == "FOLDER"
+    to_path = folder_to_write if is_written else Path
     if kind is bool:
         settings: dict[str, Any] = {"action": "store_true"}
     else:
         settings = {
-            "type": option.type or option.range or (Path if kind is Path else None),
+            "type": option.type or option.range or (to_path if kind is Path else None),
             "metavar": option.metavar or (option.range.metavar if option.range else None),
             "choices": option.choices,
             "const": option.const,

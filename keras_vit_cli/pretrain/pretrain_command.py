@@ -117,8 +117,10 @@ def pretrain(options: PretrainOptions) -> None:
                 output.finish()
             output.publish(print_text)
     facts = json.loads((output.place / "report.json").read_text("utf-8"))
-    for row in rows_of(facts):
-        print_text("  ".join(row))
+    rows = rows_of(facts)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print_text("  ".join(map(str.ljust, row, widths)).rstrip())
     print_text(conclusion(facts))
     print_text(f"{facts['seconds']:.0f} s; written to {job.out}: model.keras, report.md")
     print_next("embed", job.photos, "--model", job.out, "--out", "index")

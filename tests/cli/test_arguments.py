@@ -298,7 +298,7 @@ def test_options_come_from_a_file_or_errors_name_it(tmp_path: Path, monkeypatch:
     words += " --checkpoint-every 0 --distill hard --teacher runs/teacher"
     assert options == parse(["train", *words.split()])
     # Also over an option that they exclude.
-    for words in (["--steps", "50"], ["--ste", "50"], ["--steps=50"]):
+    for words in (["--steps", "50"], ["--steps=50"]):
         options = parse(["train", f"--config={written(tmp_path, TOML)}", *words])
         assert (options["steps"], options["epochs"]) == (50, None)
     for text, reason in (

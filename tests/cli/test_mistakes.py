@@ -57,11 +57,9 @@ train --data photos --weights m.keras --coverage 0.9 -> at least 9 training imag
 train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras
 train --data photos --model ViT-Ti/16 --weights mixer.npz -> than ViT-Ti/16 | tokens_mlp_dim | Leave
 plan ViT-B/16 --image-size 15 -> 15 x 15 pixels is smaller | one patch | 16
-plan ViT-B -> ViT-B
-list ResNet* -> No model matches
+train --data photos --depth 3 -> Did you mean --depth-scale
 list --weights dinov9 -> No released weights match 'dinov9'
 train --data digits --cache 8 -> --cache 8 | of a folder or table | leave --cache out
-train --data digits --recipe digit -> 'digits'
 train --data photos --out photos -> lies in photos | which is read | --out runs/run1
 train --data photos --out mine -> mine holds files | not of an earlier run | give another --out
 predict runs/nowhere photos/red/0.jpg -> at runs/nowhere | .keras or weights | list --weights
@@ -86,25 +84,21 @@ calibrate m.keras --data photos --out a.h5 -> must end in .keras
 calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
 calibrate m.keras --data digits -> predicts 2 classes
 calibrate masks.keras --data photos --labels two.csv -> answers segmentation | has classification
-evaluate masks.keras --data photos --labels two.csv -> answers segmentation | has classification
 calibrate m.keras --data photos --labels masks -> answers classification | has segmentation
-evaluate m.keras --data photos --labels masks -> answers classification | has segmentation
 evaluate masks.keras --data photos --labels masks --probe -> score classes | has segmentation of
 compare m.keras --data photos --out page -> 1 model given: give two to 8
+compare m.keras n.keras --out page.html -> is the name of a file | give its name, such as 'page'
 compare m.keras m.keras --data photos --out page -> m.keras is given twice
 compare m.keras n.keras --data photos --out page -> n.keras answers regression of 1 and m.keras
 average m.keras --out one.keras -> two or more
-average m.keras m.keras --out soup.h5 -> .keras
 choose photos --among m.keras --out failed --layers block_9 -> No feature 'block_9'
 choose photos --among m.keras --out failed --poolings token -> --poolings has no effect
 choose photos --among m.keras --out mine --overwrite -> files that are not of an earlier choice
-choose photos --among m.keras --out photos/choice -> is, holds or lies in photos
 pretrain photos --weights m.keras --labels photos/few.csv --out out -> There is no table at
 pretrain photos --weights m.keras --out out -> 2 labeled images to compare the weights by | takes 20
 pretrain photos --weights m.keras --labels none --out out -> --labels none has none
 pretrain photos --weights none --blocks 1 --out out -> --blocks has no effect
 pretrain photos --weights m.keras --blocks 9 --keep after --out out -> has 1 block
-pretrain photos --weights m.keras --out mine --overwrite -> not of an earlier pretraining
 pretrain photos --weights m.keras --out photos/out -> is, holds or lies in photos
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
@@ -121,8 +115,6 @@ audit photos --out audit -> photos is not an index | sees the images | give the 
 audit photos --model m.keras --out photos/audit -> which is read
 audit photos --masks photos --out audit -> --masks needs the --model
 audit photos --masks photos --model m.keras --index i --out audit -> --index is for labels of images
-audit photos --masks nowhere --model m.keras --out audit -> nowhere
-label photos --model m.keras --index index --out photos/label -> which is read
 """
 ROWS = [line.split(" -> ") for line in MISTAKES.strip().splitlines()]
 
@@ -211,6 +203,7 @@ train | give one as label_columns=. | give one as --label-columns.
 train | no pixels (nodata='mean') | no pixels (--nodata mean)
 train | give depth_scale, such as depth_scale=0.1 | give --depth-scale, such as --depth-scale 0.1
 train | load it with bands=(4, 3, 2). | load it with --bands 4,3,2.
+predict | read all bits by load(bands='all') | read all bits by keras-vit train --bands all
 train | give balance="weights" or balance="logits" | give --balance weights or --balance logits
 train | separator=' ', separator=',' or | --separator ' ', --separator , or
 train | separator='|'. | --separator '|'.

@@ -21,6 +21,8 @@ from keras_vit.data.augment.mixtures import draw_mixture, mix_images, mix_rows
 from keras_vit.data.augment.rand_augment import MOVES, RandAugment, _gray
 from keras_vit.data.augment.three_augment import ThreeAugment
 from keras_vit.data.random_numbers import uniform
+from keras_vit.tasks import Segmentation
+from keras_vit.tasks.class_colors import color_table
 from keras_vit_cli import commands as cli
 from keras_vit_cli.train.job_recipe import note_of_mirroring, recipe_of
 from tests.backend import refused
@@ -501,7 +503,7 @@ def test_a_sheet_has_a_row_per_image_a_column_per_pass_and_a_bound(tmp_path, mon
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
     images = np.full((60, 8, 8, 3), 40, np.uint8)
-    images[:, :, :4] = np.arange(60)[:, None, None, None] * 4
+    images[:, :, :4] = np.arange(60)[:, None, None, None] * 4 + 1
     split = ArraySplit("train", ("a", "b"), images, np.arange(60) % 2)
     plain = Augmentation(crop="resize", flip=False)
     plot = partial(plot_augmentations, split, image_size=8)
@@ -513,6 +515,10 @@ def test_a_sheet_has_a_row_per_image_a_column_per_pass_and_a_bound(tmp_path, mon
     assert place == 8
     plot(tmp_path / "mixed.png", augment=replace(plain, mixup=1.0), images=3, versions=2)
     assert any("%" in cell.get_title() for cell in figures[1].axes)
+    masks = ArraySplit("train", Segmentation(("a", "b")), images[:3], images[:3, ..., 0] % 2)
+    plot_augmentations(masks, tmp_path / "masks.png", 8, augment=plain, images=3, versions=2)
+    below, colors = figures.pop().axes[3:6], color_table()[masks.as_arrays()[1][0]]
+    assert all((cell.images[0].get_array() == colors).all() for cell in below)
     layers = [Augmentation(min_area=0.3, erasing=0.25), keras.layers.MixUp()]
     plot(tmp_path / "many.png", augment=layers, images=60, versions=1)
     words = "inception crop of at least 30 %, flip, random erasing of 25 %, keras.layers.MixUp"

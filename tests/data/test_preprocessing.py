@@ -171,8 +171,11 @@ def test_strips_are_prepared_in_little_memory(mode: str) -> None:
     whole = data.preprocessing.EVAL_TRANSFORMS[mode](strip, (16, 16), 0.875, None)
     assert_alike(evaluation_image(strip, 16, mode), tf.constant(whole, tf.float32), 1.0)
     tracemalloc.start()
+    transfer, size = data.AUGMENTATIONS["transfer"], (16, 16)
     for pixels in (strip, strip.swapaxes(0, 1)):
-        evaluation_image(np.repeat(pixels, 10, axis=pixels.shape.index(3000)), 16, mode)
+        long = np.repeat(pixels, 10, axis=pixels.shape.index(3000))
+        evaluation_image(long, 16, mode)
+        training_image(long, size, transfer.draw(size, seed=0, position=0), transfer)
     assert tracemalloc.get_traced_memory()[1] < 1e6  # 9 pixels of 135,000: 65 MB
     tracemalloc.stop()
 

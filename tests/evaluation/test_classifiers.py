@@ -80,6 +80,8 @@ def test_probe_equals_scikit_learn_and_folds_into_a_head() -> None:
     random = np.random.default_rng(0)
     nothing_to_learn = random.normal(size=(200, 12)), random.integers(0, 4, 200)
     assert linear_probe(*nothing_to_learn, *TEST).strength < weak
+    one_each = np.unique(TRAIN[1], return_index=True)[1]  # none can be left out to choose by
+    assert linear_probe(TRAIN[0][one_each], TRAIN[1][one_each], *TEST).accuracy > 0.6
     x, y = clusters(200, classes=2)
     test_x, test_y = clusters(100, classes=2, seed=1)
     unknown = linear_probe(x, y, test_x, np.where(np.arange(100) < 10, 2, test_y))

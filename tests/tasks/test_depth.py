@@ -19,7 +19,7 @@ from keras_vit import data
 from keras_vit.tasks import Depth, RelativeDepth
 from keras_vit.tasks.depth_colors import depth_colors
 from keras_vit.tasks.depth_losses import AffineInvariant, AlignedCloseShare, CloseShare, SiLog
-from keras_vit.training.fitting import _augmentation
+from keras_vit.training.fitting import augmentation_of
 from tests import bank
 from tests.backend import refused
 from tests.tasks.test_losses import value_and_gradient
@@ -194,6 +194,11 @@ def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
         r"integers, whose unit is not known: give depth_scale.*5.npy: 2 bands",
         load,
     )
+    np.save(place / "1.npy", np.linspace(-1, 1, 600).reshape(20, 30))
+    refused(
+        "1.npy: inverse depths below 0, down to -1, wh", load, task=Depth(depth_scale="inverse")
+    )
+    refused("0.npy is not there, and .*maps.0.TIFF is", load, labels=folder, task="depth")
     (folder / "coco.json").write_text("{}")
     refused("is a file, not a folder of maps", load, labels=folder / "coco.json", task="depth")
 
@@ -221,7 +226,7 @@ def test_what_it_refuses_and_how_it_is_shown() -> None:
     answer = task.answers(np.log(np.full((1, 4, 4, 1), 2.0)))[0]
     assert task.answer_files(answer, (7, 9)).keys() == {".tiff", ".color.png"}
     recipe, lines = keras_vit.recipes.get("linear_pixels"), []
-    settings, _ = _augmentation(None, recipe, task, lines.append)
+    settings, _ = augmentation_of(None, recipe, task, lines.append)
     assert (settings.crop, settings.flip) == ("resize", True)
     assert "without random crops: what is enlarged has another depth" in lines
     model = bank.fresh(task=task)

@@ -218,12 +218,6 @@ def test_what_they_do_not_compute(layout: str, changes: Any, message: str, tmp_p
     assert not (tmp_path / "vit").exists()
 
 
-def test_another_family_and_an_unknown_layout_are_refused(tmp_path: Path) -> None:
-    refused("layout='google' is not known", folder_transform, small(), "google", error=ValueError)
-    model = BiTResNet(depths=(1,), width=32, num_classes=2, input_shape=(32, 32, 3))
-    refused("is a BiTResNet that is not", save_weights, model, tmp_path / "bit", "timm")
-
-
 @pytest.mark.parametrize(("layout", "transform", "changes", "message"), [
     ("timm", {"mode": "stretch"}, {}, "'stretch' cannot be expressed"),
     ("huggingface", {"mode": "big_vision"}, {}, "'big_vision' cannot be expressed"),
@@ -253,6 +247,10 @@ def test_files_of_others_stay(layout: str, tmp_path: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "vit"}')
     refused(r"config\.json exists", save_weights, model, folder, layout, error=FileExistsError)
     assert (folder / "config.json").read_text() == '{"model_type": "vit"}'
+    # Nor is there a folder of another family, or layout.
+    refused("layout='google' is not known", folder_transform, model, "google", error=ValueError)
+    other = BiTResNet(depths=(1,), width=32, num_classes=2, input_shape=(32, 32, 3))
+    refused("is a BiTResNet that is not", save_weights, other, tmp_path / "bit", layout)
 
 
 def test_the_model_card(tmp_path: Path) -> None:

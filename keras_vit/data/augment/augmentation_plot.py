@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from keras_vit.data.augment.augment_layers import Augment, describe_augment, mix
 from keras_vit.data.augment.augmentation import get_augmentation
 from keras_vit.data.input_pipeline import pipeline
 from keras_vit.data.sources.array_splits import DecodedSplit
-from keras_vit.data.sources.splits import Split
-from keras_vit.tasks import Regression, Task
+from keras_vit.data.sources.splits import IndexedSplit, Split
+from keras_vit.tasks import Regression, Segmentation, Task
+from keras_vit.tasks.class_colors import color_table
+from keras_vit.tasks.depth_colors import depth_colors, depth_range
 
 MOST_PIXELS = 8000  # of a side: a hundred images in a hundred versions would be 300 megapixels
 _SOFTWARE = "keras_vit augment"  # marks what this module wrote, in PNG's metadata
@@ -41,7 +44,7 @@ def plot_augmentations(
 
     Every row is one image: as evaluation prepares it, then as `pipeline` augments it in one pass
     after the other. Mixup and CutMix mix it with the row above, layers that mix with any row; the
-    soft labels are the titles.
+    soft labels are the titles. Of a split of masks or maps, a row of these in colors is below.
 
     Args:
         split: one of `load(...)`; images are taken evenly from all of it.
@@ -71,13 +74,19 @@ def plot_augmentations(
     path = Path(path)
     _check_path(path, overwrite)
     count = min(images, len(split))
-    chosen = _OrderedSplit(split, channels, np.linspace(0, len(split) - 1, count).astype(int))
-    task = split.task
+    places, task = np.linspace(0, len(split) - 1, count).astype(int), split.task
+    chosen: Any
+    if split.per_pixel and isinstance(split, IndexedSplit):  # whose maps are read, and moved, too
+        chosen = split.take(places)
+        chosen.order = partial(_without_shuffling, chosen.order)
+    else:
+        chosen = _OrderedSplit(split, channels, places)
     augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
     mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
     classes = task.size if task.sums_to_one else None
     options: dict[str, Any] = {"channels": channels, "num_classes": classes}
-    originals = list(pipeline(chosen, image_size, count, **options).as_numpy_iterator())
+    whole: dict[str, Any] = {"eval_transform": "stretch"} if split.per_pixel else {}
+    originals = list(pipeline(chosen, image_size, count, **options, **whole).as_numpy_iterator())
     if not originals:
         raise ValueError(f"None of {count} images of {split!r} can be decoded. Check its files.")
     count = len(originals[0][0])  # files that cannot be decoded are skipped in every column
@@ -85,16 +94,21 @@ def plot_augmentations(
     options["repeat"] = True
     augmented = pipeline(chosen, image_size, count, **options).as_numpy_iterator()
     columns = [*originals, *islice(augmented, versions)]
-    size = (1.6 * len(columns), 1.8 * count)
+    rows_per_image = 1 + split.per_pixel
+    size = (1.6 * len(columns), 1.8 * count * rows_per_image)
     dpi = min(100, MOST_PIXELS / max(size))
     figure = figure_class(figsize=size, layout="constrained", dpi=dpi)
-    axes = figure.subplots(count, len(columns), squeeze=False)
+    axes = figure.subplots(count * rows_per_image, len(columns), squeeze=False)
     for column, (pixels, labels) in enumerate(columns):
         for row in range(count):
-            cell = axes[row, column]
+            cell = axes[row * rows_per_image, column]
             shown = np.clip(pixels[row] / 255, 0, 1)
             cell.imshow(shown[..., 0] if channels == 1 else shown, cmap="gray", vmin=0, vmax=1)
             cell.set_axis_off()
+            if split.per_pixel:
+                below = axes[row * rows_per_image + 1, column]
+                below.imshow(_in_colors(np.asarray(labels[row]), columns[0][1][row], task))
+                below.set_axis_off()
             if column == 0 or mixed:
                 title = printable(_title(labels[row], task))
                 cell.set_title(title, fontsize=6, parse_math=False)
@@ -110,6 +124,17 @@ class _OrderedSplit(DecodedSplit):
 
     def order(self, shuffle_seed: int | None, epoch: int) -> np.ndarray:
         return super().order(None, epoch)
+
+
+def _without_shuffling(order: Any, shuffle_seed: int | None, epoch: int) -> np.ndarray:
+    return order(None, epoch)
+
+
+def _in_colors(label_map: np.ndarray, original: np.ndarray, task: Task) -> np.ndarray:
+    """Return a mask or a map of depth in colors, which are those of the original's range."""
+    if isinstance(task, Segmentation):
+        return color_table(task.colors)[label_map]
+    return depth_colors(label_map, *depth_range(np.asarray(original)))
 
 
 def _check_path(path: Path, overwrite: bool) -> None:

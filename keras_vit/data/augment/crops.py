@@ -10,7 +10,7 @@ from keras_vit.data.arrays import Array, array_namespace
 from keras_vit.data.augment.change import Draws
 from keras_vit.data.decode.decoder import Crop
 from keras_vit.data.eval_transform import CROP_FRACTION
-from keras_vit.data.resizing import PixelSize, small_side_size, stretch
+from keras_vit.data.resizing import PixelSize, part_to_resize, small_side_size, stretch
 
 CROPS = ("inception", "random", "resize")
 
@@ -79,6 +79,9 @@ class RandomCrop:
     def apply(self, image: Array, size: PixelSize, draws: Draws) -> Array:
         """Bring what was decoded to the model's size, float32."""
         xp = array_namespace(image)
+        if self.crop == "random":
+            begin, part = _part(xp.shape(image)[:2], size, draws["place"])
+            image = xp.slice(image, xp.concat([begin, [0]], 0), xp.concat([part, [-1]], 0))
         if self.flip:  # before the resize, while the image is bytes and mostly smaller
             image = xp.reverse(image, xp.range(1, 1 + draws["mirrored"]))  # the axis 1, or none
         if self.crop != "random":
@@ -105,6 +108,8 @@ class RandomCrop:
             top, left, sides = box[0], box[1], box[2:]
         scale = sides / target
         if self.crop == "random":
+            begin, shape = _part(shape, size, draws["place"])
+            (top, left), sides = xp.unstack(xp.cast(begin, xp.float32)), xp.cast(shape, xp.float32)
             resized = small_side_size(shape, size, CROP_FRACTION)
             scale = sides / xp.cast(resized, xp.float32)
             begin = xp.cast(_window(resized, size, draws["place"]), xp.float32) * scale
@@ -124,6 +129,13 @@ class RandomCrop:
         else:
             words = "random crop" if self.crop == "random" else "resize"
         return f"{words}, flip" if self.flip else words
+
+
+def _part(shape: Array, size: PixelSize, place: Array) -> tuple[Array, Array]:
+    """Return where the part of an image that is resized begins, and its sides; int32 `(2,)`."""
+    xp, part = array_namespace(shape), part_to_resize(shape, size)
+    room = xp.cast(shape - part + 1, xp.float32)
+    return xp.cast(xp.floor(place[2:] * room), xp.int32), part
 
 
 def _window(resized: Array, size: PixelSize, place: Array) -> Array:

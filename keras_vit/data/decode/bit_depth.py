@@ -34,7 +34,7 @@ def warn_of_sixteen_bits(names: Iterable[str | PathLike[str]], total: int) -> No
 
 
 EIGHT_BITS_FIRST = (
-    "read all bits by bands='all', or write 8 bits first: PIL.Image.fromarray(np.uint8("
+    "read all bits by load(bands='all'), or write 8 bits first: PIL.Image.fromarray(np.uint8("
     "np.clip(pixels / white, 0, 1) * 255)), where white is the value of white, such as 4095."
 )
 DEEP = (

@@ -199,6 +199,8 @@ def _decode_png(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the image as it is stored, and its orientation."""
     image = _png_pixels(contents, max_pixels)
+    with tf.control_dependencies([image]):  # its loop is not beside what may fail: `map_or_else`
+        contents = tf.identity(contents)
     orientation = tf.constant(1, tf.uint8) if upright else png_orientation(contents)
     if crop is not None and not upright:
         crop = partial(_stored_box, crop, orientation)
@@ -208,10 +210,11 @@ def _decode_png(
 @traced_once
 def _png_pixels(contents: tf.Tensor, max_pixels: int | None) -> tf.Tensor:
     """Return all pixels of a PNG file, with the channels that it has; an error for other files."""
-    checks = [tf.debugging.Assert(starts_with(contents, PNG), ["not a JPEG or PNG file"])]
+    check = tf.debugging.Assert(starts_with(contents, PNG), ["not a JPEG or PNG file"])
     if max_pixels is not None:
-        checks.append(check_pixel_count(png_shape(contents), max_pixels))
-    with tf.control_dependencies(checks):
+        with tf.control_dependencies([check]):  # one after the other: see `map_or_else`
+            check = check_pixel_count(png_shape(tf.identity(contents)), max_pixels)
+    with tf.control_dependencies([check]):
         return tf.io.decode_png(tf.identity(contents), channels=0)
 
 

@@ -16,8 +16,12 @@ def map_or_else(
     A graph cannot catch an error, but a data set can drop an element that fails: the arguments
     become a data set of one element, followed by what `otherwise` makes of it. Costs about 0.1 ms.
 
+    What runs beside an operation that fails is cancelled. A branch, a loop or a function may report
+    that before the error itself is known, and a data set does not drop a cancellation.
+
     Args:
-        function: of tensors, to a tensor or a structure of them.
+        function: of tensors, to a tensor or a structure of them; what may fail inside a branch or
+            another function of it, such as `tf.debugging.Assert`, does not run beside another one.
         otherwise: to the same structure and dtypes; only the sizes may differ.
         *arguments: tensors that both are called with.
 

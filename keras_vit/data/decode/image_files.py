@@ -29,7 +29,6 @@ from keras_vit.data.preprocessing import evaluation_image
 MOST_HEADERS = 1000
 DEFAULT = EvalTransform()
 _KINDS = {
-    stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a named pipe",
     stat.S_ISSOCK: "a socket",
     stat.S_ISCHR: "a device",
@@ -45,6 +44,8 @@ def irregular(path: Path) -> str | None:
         return None  # reading it raises the reason
     if stat.S_ISREG(mode):
         return None
+    if stat.S_ISDIR(mode):
+        return "a folder, not an image: give the files in it"
     kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "a special file")
     return f"{kind}, not a regular file"
 

@@ -57,5 +57,10 @@ class DepthSplit(MapSplit):
         with np.errstate(all="ignore"):  # of what is not a measurement
             depths = np.ma.filled(values.astype(np.float64), 0)
             scale = task.depth_scale
+            if scale == INVERSE and len(np.unique(values[values < 0])) > 1:  # no sign for a hole
+                raise BadImageError(
+                    f"inverse depths below 0, down to {values.min():.3g}, whose zero is not that "
+                    "of a distance: add a constant to each map, so that the farthest is above 0"
+                )
             depths = 1 / depths if scale == INVERSE else depths * float(scale or 1)
         return Depth().check_targets(depths[None])[0]

@@ -85,7 +85,8 @@ FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
     "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
     "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg. Images in any folders, and several "
-    "labels, numbers or grades of each, take a table: labels='labels.csv'."
+    "labels, numbers or grades of each, take a table, labels='labels.csv'; with a class or depth "
+    "for every pixel, a folder of masks or maps, labels='masks'."
 )
 
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)

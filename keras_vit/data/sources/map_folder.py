@@ -276,9 +276,11 @@ def check_complete(
     if missing:
         names = printable(listed(list(map(str, missing)), 3))
         first = (maps / missing[0]).with_suffix(suffix)
-        near = sorted(first.parent.glob(f"{escape(first.stem)}*")) if maps.is_dir() else []
+        name = f"{escape(first.stem)}*"
+        beneath = [*first.parent.glob(name)] or maps.rglob(name) if maps.is_dir() else []
+        near = [path for path in sorted(beneath) if path not in paths]
         where = f"; {printable(first)} is not there" if maps.is_dir() else ""
-        where += f", and {printable(near[0].name)} is" if near else ""
+        where += f", and {printable(min(near, key=lambda path: len(path.name)))} is" if near else ""
         have = "has" if len(missing) == 1 else "have"
         raise ValueError(
             f"{counted(len(missing), 'photograph')} of {len(paths):,} in {printable(folder)} "
@@ -319,17 +321,22 @@ def each_map(
         try:
             return look(path)
         except (OSError, TypeError, ValueError) as error:  # and BadImageError
-            reason = unreadable_reason(error) if isinstance(error, OSError) else str(error)
-            return f"{sources[path] if isinstance(sources[path], Path) else path}: {reason}"
+            return unreadable_reason(error) if isinstance(error, OSError) else str(error)
 
     with ThreadPoolExecutor(available_processors()) as pool:
         looked = list(pool.map(attempt, paths))
-    if wrong := [*problems, *(one for one in looked if isinstance(one, str))]:
+    reasons: dict[str, list[str]] = {}
+    for path, reason in zip(paths, looked, strict=True):
+        if isinstance(reason, str):
+            source = sources[path] if isinstance(sources[path], Path) else path
+            reasons.setdefault(reason, []).append(str(source))
+    if problems or reasons:
+        wrong = [*problems, *(f"{listed(f, 3)}: {reason}" for reason, f in reasons.items())]
         lines = "".join(f"\n    {printable(one)}" for one in wrong[:MOST_LINES])
         more = f"\n    and {len(wrong) - MOST_LINES:,} more" if len(wrong) > MOST_LINES else ""
-        total = len(looked) + len(problems)
+        count, total = sum(map(len, reasons.values())) + len(problems), len(looked) + len(problems)
         raise ValueError(
-            f"{counted(len(wrong), noun)} of {total:,} cannot be used:{lines}{more}\n{layout}"
+            f"{counted(count, noun)} of {total:,} cannot be used:{lines}{more}\n{layout}"
         )
     return [one for one in looked if not isinstance(one, str)]
 

@@ -66,7 +66,7 @@ def how_to_convert(paths: Iterable[Path]) -> str:
     if by_grain := " and ".join(kind.name for kind in kinds if PILLOW in kind.readers):
         hints.append(f"Or let Grain read {by_grain} as it is: reader='grain'.")
     if any(BANDS in kind.readers for kind in kinds):
-        hints.append("Bands, and more than 8 bits, are read with bands='all'.")
+        hints.append("Bands, and more than 8 bits, are read by load(bands='all').")
     return " ".join(hints)
 
 
