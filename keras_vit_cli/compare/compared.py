@@ -46,7 +46,7 @@ class Compared:
 
     def _verdict(self, which: int, changes: dict[str, Score]) -> str:
         value, low, high = changes[self.main]
-        name, letter = self.main, LETTERS[which]
+        name, letter = self.main.replace("_", " "), LETTERS[which]
         if (images := len(self.outcomes[0])) < LEAST_IMAGES:
             return (
                 f"The {name} of {letter} differs from that of A by {value:+.3g} on "

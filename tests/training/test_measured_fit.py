@@ -73,8 +73,7 @@ def outcomes(gain: float, spread: float, count: int = 40, expected: bool = False
     frozen = rng.normal(size=(count, 4)) + 1.5 * np.eye(4)[labels]
     better = gain + spread * rng.normal(size=count)
     tuned = frozen + better[:, None] * np.eye(4)[labels]
-    plan = TuningPlan(3, 0, is_expected=expected)
-    tuning = Tuning(None, RECIPE, plan, Path(), {})
+    tuning = Tuning(None, RECIPE, TuningPlan(3, 0, is_expected=expected), Path(), {})
     choice = choose_head(frozen, labels, 4)
     return compare(choice, tuning, labels, frozen, tuned)
 
@@ -85,8 +84,7 @@ def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
     assert "does not win by more than a standard error on 40 unseen" in equal.reason
     better, equal, worse = (outcomes(gain, 0.5, expected=True) for gain in (1.0, 0.0, -1.0))
     assert [one.is_kept for one in (better, equal, worse)] == [True, True, False]
-    assert "does not lose by more than" in equal.reason
-    assert "loses by" in worse.reason
+    assert ["not lose by" in equal.reason, "loses by" in worse.reason] == [True, True]
     of_one = outcomes(9.0, 0.0, count=1)
     assert (of_one.is_kept, of_one.candidates[1].error) == (False, None)
     # Copies of an image are one witness.
@@ -99,15 +97,11 @@ def test_fine_tuned_weights_win_by_a_standard_error_or_not_at_all() -> None:
 
 def test_a_plan_fits_its_limit() -> None:
     recipe = replace(get("finetune_measured"), epochs=10)
-    whole = plan_tuning(100, recipe)
-    assert (whole.folds, whole.left_out) == (3, "")
-    limited = [plan_tuning(100, recipe, most) for most in (4000, 1500)]
-    assert [plan.folds for plan in limited if plan] == [3, 0]
+    limits = [plan_tuning(100, recipe, most) for most in (None, 4000, 1500, 10)]
+    assert [plan and plan.folds for plan in limits] == [3, 3, 0, None]
     assert plan_tuning(50_000, recipe).folds == 0  # one fine-tuning there always is
-    assert plan_tuning(100, recipe, 10) is None
-    assert plan_tuning(100, recipe, is_expected=True).folds == 2
-    assert plan_tuning(1000, recipe).folds == 0
-    assert plan_tuning(100, recipe, can_fold=False).folds == 0
+    folds = [plan_tuning(100, recipe, **{way: False}).folds for way in ("is_expected", "can_fold")]
+    assert [*folds, plan_tuning(100, recipe, is_expected=True).folds] == [3, 0, 2]
     refused("most_passes=0", plan_tuning, 100, recipe, 0)
 
 
@@ -173,9 +167,8 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         assert fitted is model
         x, labels = features(model, splits.train)
         head = choose_head(x, labels, 3).fit(x, labels)
-        np.testing.assert_allclose(
-            predict_split(fitted, splits.train)[1], head.scores(x), atol=1e-3
-        )
+        scores = predict_split(fitted, splits.train)[1]
+        np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
 
 
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
@@ -185,8 +178,7 @@ def test_many_images_hold_some_out(tmp_path: Path) -> None:
     assert prepared.refits
     timed = prepare(model, RECIPE, splits, tmp_path, budget=3600)
     assert timed.plan == prepare(model, RECIPE, splits, tmp_path, budget=3600).plan
-    words = ["budget=-1", "above 0"]
-    refused(words, prepare, model, RECIPE, splits, tmp_path / "other", budget=-1)
+    refused("budget=-1", prepare, model, RECIPE, splits, tmp_path / "other", budget=-1)
 
 
 TRAIN = "train --data photos --weights start.keras --recipe measured --image-size 32"
