@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -10,7 +9,7 @@ import numpy as np
 
 from keras_vit._base.errors import accepted_arguments, check_positive
 from keras_vit.models.answers import task_of
-from keras_vit.models.head import DENSE_HEADS, HEAD_LAYERS
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.query_losses import QueryLoss
 from keras_vit.tasks.task_words import in_words, scale_of
@@ -80,19 +79,6 @@ def compile_model(
         # Not `model.depth`: any Keras model may have blocks of that name.
         depth = sum(bool(re.fullmatch(r"block_\d+", layer.name)) for layer in network.layers)
         groups = layerwise_decay(depth, recipe.layer_decay, groups)
-    if recipe.head_rate != 1:
-        heads = rf"(?=({'|'.join(HEAD_LAYERS)})/)"
-        groups = (
-            *(
-                replace(
-                    row,
-                    pattern=f"{heads}(?:{row.pattern})",
-                    learning_rate=recipe.head_rate * row.learning_rate,
-                )
-                for row in groups
-            ),
-            *groups,
-        )
     groups = frozen_rows(frozen, groups)
     freeze(network, groups)
     if recipe.head_bias:

@@ -67,7 +67,6 @@ class Recipe:
         decay_follows: `"learning_rate"`: weight decay as in AdamW and the papers;
             `"schedule"`: as in big_vision's configurations, whatever the learning rate.
         layer_decay: Factor of the learning rate from layer to layer; 1 for none.
-        head_rate: Factor of the head's learning rate.
         loss: `"softmax"` or `"sigmoid"`, or a loss of another task: see `Task.losses`.
         head_bias: Initial bias of a new head, which keeps the first sigmoid loss small.
         cutmix: Parameter of CutMix's Beta distribution; 0 for none.
@@ -123,7 +122,6 @@ class Recipe:
     boundaries: tuple[float, ...] = ()
     decay_follows: str = "learning_rate"
     layer_decay: float = 1.0
-    head_rate: float = 1.0
     loss: str = "softmax"
     head_bias: float = 0.0
     cutmix: float = 0.0
@@ -169,7 +167,7 @@ class Recipe:
             raise ValueError(
                 f"eval_size={self.eval_size!r} must be 0, or at least image_size={self.image_size}."
             )
-        check_above_zero(**self._present("learning_rate", "clip_norm", "layer_decay", "head_rate"))
+        check_above_zero(**self._present("learning_rate", "clip_norm", "layer_decay"))
         if self.layer_decay > 1:
             raise ValueError(f"layer_decay={self.layer_decay!r} must be at most 1, such as 0.65.")
         for name, value in self._present(*_NON_NEGATIVE).items():

@@ -35,7 +35,7 @@ from tests.training.common import assert_equal
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.usefixtures("here")
 RECIPE = Recipe(
-    source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4, head_rate=10.0,
+    source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=1e-4,
 )  # fmt: skip
 LABELS = np.arange(40) % 4
 
