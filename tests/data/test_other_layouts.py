@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "CamVid": (in_both("train", "train_labels/{i}_L.png"), ".", "train and train_labels"),
     "masks in JPEG files": (
         in_both("images", "masks/{i}.jpg"),
-        *("images masks", r"0\.png is not there, and 0\.jpg is"),
+        *("images masks", r"0\.png is not there, and .*0\.jpg is"),
     ),
     "tables in splits that are not given": (
         *(OF_FACE, ".", r"There is train/metadata\.csv.*labels='metadata\.csv'"),
