@@ -154,8 +154,8 @@ def measured_fit(
     Class means, ridge and logistic regression are compared by their answers to training images
     that they were not fitted to. From the best of them all weights are fine-tuned. Their answers to
     unseen training images are compared with those of the head: they are kept where their log-loss
-    is lower by more than a standard error; from five images per class on, where it is not higher by
-    as much. The validation images take no part.
+    is lower by more than a standard error; from ten images per class on, where it is lower. The
+    validation images take no part.
 
     Args:
         model: A classifier of this package with pretrained weights.
