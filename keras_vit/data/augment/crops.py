@@ -78,7 +78,7 @@ class RandomCrop:
 
     def apply(self, image: Array, size: PixelSize, draws: Draws) -> Array:
         """Bring what was decoded to the model's size, float32."""
-        xp = array_namespace(image)
+        xp, channels = array_namespace(image), image.shape[-1]
         if self.crop == "random":
             begin, part = _part(xp.shape(image)[:2], size, draws["place"])
             image = xp.slice(image, xp.concat([begin, [0]], 0), xp.concat([part, [-1]], 0))
@@ -88,7 +88,7 @@ class RandomCrop:
             return stretch(image, size)
         resized = small_side_size(xp.shape(image)[:2], size, CROP_FRACTION)
         begin = xp.concat([_window(resized, size, draws["place"]), [0]], 0)
-        return xp.slice(stretch(image, resized), begin, (*size, image.shape[-1]))
+        return xp.slice(stretch(image, resized), begin, (*size, channels))
 
     def matrix(self, shape: Array, size: PixelSize, draws: Draws) -> Array:
         """Return where in the whole image each pixel comes from; see `affine.transform`.
