@@ -78,8 +78,7 @@ def keras_guide(weights: str, size: int, splits: data.Splits, seconds: float, se
     inputs = keras.Input((size, size, 3))
     x = keras.layers.RandomFlip("horizontal")(inputs)
     x = keras.layers.RandomRotation(0.1)(x)
-    x = keras.layers.Rescaling(1 / 127.5, offset=-1)(x)
-    x = keras.layers.Dropout(0.2)(base(x, training=False))
+    x = keras.layers.Dropout(0.2)(base(x, training=False))  # which takes pixels from 0 to 255
     model = keras.Model(inputs, keras.layers.Dense(splits.num_classes)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     images, labels = pixels(splits.train, size), splits.train.labels()
