@@ -188,7 +188,7 @@ TRAIN += " --batch-size 16 --epochs 1 --out"
 @pytest.mark.thorough
 def test_a_killed_run_ends_with_the_same_table_and_weights(command, monkeypatch) -> None:
     monkeypatch.setattr(keras_vit, "export", lambda *_, **__: None)
-    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", False)  # both folds, and all
+    monkeypatch.setattr(measured_tuning.Comparison, "is_worse", False)  # every fold is tried
     color_photos(Path("photos"), 10)
     save_tiny("start.keras", hidden_dim=24, input_shape=(32, 32, 3))
     fit, calls = measured_tuning.fit, []
