@@ -11,7 +11,7 @@ from keras_vit.tasks import Task
 from keras_vit.tasks.answer import Columns
 from keras_vit.tasks.balance import differs_much, imbalance
 from keras_vit.tasks.conformal import calibration_text
-from keras_vit.tasks.scores import Score, wilson_interval
+from keras_vit.tasks.scores import LEAST_EXAMPLES, Score, wilson_interval
 
 HEADING = ("score", "value", "95 % interval", "best constant")
 Row = tuple[str, ...]
@@ -79,7 +79,7 @@ def score_rows(scores: Mapping[str, Score], constant: Mapping[str, Score]) -> li
         (
             name,
             _shown(score.value),
-            f"{_shown(score.low)} to {_shown(score.high)}",
+            f"{_shown(score.low)} to {_shown(score.high)}" if np.isfinite(score.low) else "unknown",
             _shown(constant[name].value),
         )
         for name, score in scores.items()
@@ -157,6 +157,8 @@ def _shown(value: float) -> str:
 def notes(report: Numbers) -> tuple[str, ...]:
     """Return sentences on what the scores do not say; none where there is nothing to say."""
     of_names = [] if report.pairs is None else [*_of_untested(report), *_of_majority(report)]
+    if report.examples < LEAST_EXAMPLES:
+        of_names += [f"Intervals by resampling take {LEAST_EXAMPLES} images or more."]
     return (*of_names, *_of_unlabeled(report), *_of_thresholds(report), *_of_intervals(report))
 
 

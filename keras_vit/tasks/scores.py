@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Score(NamedTuple):
-    """A score and its 95 % interval, not a number where it is not defined."""
+    """A score and its 95 % interval: not a number where not defined, infinite of too few images."""
 
     value: float
     low: float
@@ -25,6 +25,8 @@ class Score(NamedTuple):
 # From weights of the examples `(examples,)` to the values of some scores.
 WeightedScores = Callable[[np.ndarray], Sequence[float]]
 NamedScores = tuple[Sequence[str], WeightedScores]
+# Fewer lie all on one side of the truth with a probability above 5 %, 2 / 2**5, as resamples do.
+LEAST_EXAMPLES = 6
 _IN_CACHE = 2**17  # numbers of 8 bytes that a processor has at hand
 
 
@@ -35,7 +37,9 @@ def bootstrap(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Score]:
-    """Scores with percentile intervals: Efron 1979, "Bootstrap Methods".
+    """Scores with percentile intervals, infinite of fewer than six examples.
+
+    Efron 1979, "Bootstrap Methods".
 
     Args:
         score: Values of the scores for weights `(examples,)`, one per name.
@@ -53,15 +57,12 @@ def bootstrap(
     {'accuracy': Score(value=0.75, low=0.66, high=0.83)}
     """
     rng = np.random.default_rng(seed)
-    values = [float(value) for value in score(np.ones(examples))]
     resampled = np.full((max(resamples, 1), len(names)), np.nan)
     for row in resampled[:resamples]:
         counts = np.bincount(rng.integers(0, examples, examples), minlength=examples)
         row[:] = score(counts.astype(np.float64))
-    limits = [_interval(column) for column in resampled.T]
-    return {
-        name: Score(value, *limit) for name, value, limit in zip(names, values, limits, strict=True)
-    }
+    rows = zip(names, score(np.ones(examples)), resampled.T, strict=True)
+    return {name: Score(float(one), *_interval(many, examples)) for name, one, many in rows}
 
 
 def scores_with_intervals(
@@ -76,10 +77,12 @@ def scores_with_intervals(
     return scores
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
+def _interval(values: np.ndarray, examples: int) -> tuple[float, float]:
     defined = values[np.isfinite(values)]
     if not defined.size:
         return np.nan, np.nan
+    if examples < LEAST_EXAMPLES:
+        return -np.inf, np.inf
     low, high = np.quantile(defined, [0.025, 0.975])
     return float(low), float(high)
 

@@ -7,12 +7,10 @@ import numpy as np
 
 from keras_vit._base.errors import counted
 from keras_vit.evaluation.outcomes import Outcomes
-from keras_vit.tasks.scores import Score
+from keras_vit.tasks.scores import LEAST_EXAMPLES, Score
 
 LETTERS = "ABCDEFGH"
 MOST_SHOWN = 24
-# Of fewer images, one model is better on all by chance with a probability above 5 %: 2 / 2**5.
-LEAST_IMAGES = 6
 
 
 class Compared:
@@ -47,11 +45,11 @@ class Compared:
     def _verdict(self, which: int, changes: dict[str, Score]) -> str:
         value, low, high = changes[self.main]
         name, letter = self.main.replace("_", " "), LETTERS[which]
-        if (images := len(self.outcomes[0])) < LEAST_IMAGES:
+        if (images := len(self.outcomes[0])) < LEAST_EXAMPLES:
             return (
                 f"The {name} of {letter} differs from that of A by {value:+.3g} on "
                 f"{counted(images, 'image')}, too few to know which one is better: take "
-                f"{LEAST_IMAGES} or more."
+                f"{LEAST_EXAMPLES} or more."
             )
         interval = f"paired 95 % interval of the difference {low:+.3g} to {high:+.3g}"
         if low > 0 or high < 0:

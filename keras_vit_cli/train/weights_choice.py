@@ -91,7 +91,7 @@ def choose_weights(
             {
                 **{"weights": each.weights, "parameters": each.parameters},
                 **{"knn": each.knn.value, "images_per_second": round(each.images_per_second, 1)},
-                **{"probe": each.probe.value, "low": each.probe.low, "high": each.probe.high},
+                **dict(zip(("probe", "low", "high"), each.probe.to_list(), strict=True)),
             }
             for each in choices
         ],
