@@ -209,7 +209,7 @@ class Regression(RowTask):
         """
         if len(np.asarray(answers)) < MIN_EXAMPLES:
             warn_at_caller(
-                f"{len(np.asarray(answers))} held-out images are too few for prediction intervals "
+                f"{counted(len(np.asarray(answers)), "held-out image is", "held-out images are")} too few "
                 f"of {INTERVAL_COVERAGE:.0%}: hold out at least {MIN_EXAMPLES}."
             )
             return self
