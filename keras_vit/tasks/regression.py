@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._base.errors import check_non_negative, listed, printable, warn_at_caller
+from keras_vit._base.errors import check_non_negative, counted, listed, printable, warn_at_caller
 from keras_vit.tasks.answer import Columns, Tally
 from keras_vit.tasks.conformal import check_coverage, conformal_rank, fewest_examples
 from keras_vit.tasks.distillation_losses import number_distillation
@@ -207,10 +207,11 @@ class Regression(RowTask):
 
         Warns, and leaves them out, where there are too few examples.
         """
-        if len(np.asarray(answers)) < MIN_EXAMPLES:
+        if (count := len(np.asarray(answers))) < MIN_EXAMPLES:
+            images = counted(count, "held-out image is", "held-out images are")
             warn_at_caller(
-                f"{counted(len(np.asarray(answers)), "held-out image is", "held-out images are")} too few "
-                f"of {INTERVAL_COVERAGE:.0%}: hold out at least {MIN_EXAMPLES}."
+                f"{images} too few for prediction intervals of {INTERVAL_COVERAGE:.0%}: hold out "
+                f"at least {MIN_EXAMPLES}."
             )
             return self
         return self.with_intervals(targets, answers)
