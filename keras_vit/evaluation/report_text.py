@@ -11,7 +11,7 @@ from keras_vit.tasks import Task
 from keras_vit.tasks.answer import Columns
 from keras_vit.tasks.balance import differs_much, imbalance
 from keras_vit.tasks.conformal import calibration_text
-from keras_vit.tasks.scores import LEAST_EXAMPLES, Score, wilson_interval
+from keras_vit.tasks.scores import Score, wilson_interval
 
 HEADING = ("score", "value", "95 % interval", "best constant")
 Row = tuple[str, ...]
@@ -157,9 +157,18 @@ def _shown(value: float) -> str:
 def notes(report: Numbers) -> tuple[str, ...]:
     """Return sentences on what the scores do not say; none where there is nothing to say."""
     of_names = [] if report.pairs is None else [*_of_untested(report), *_of_majority(report)]
-    if report.examples < LEAST_EXAMPLES:
-        of_names += [f"Intervals by resampling take {LEAST_EXAMPLES} images or more."]
-    return (*of_names, *_of_unlabeled(report), *_of_thresholds(report), *_of_intervals(report))
+    others = (_of_unknown, _of_unlabeled, _of_thresholds, _of_intervals)
+    return (*of_names, *(note for about in others for note in about(report)))
+
+
+def _of_unknown(report: Numbers) -> Iterator[str]:
+    scores = report.scores.items()
+    unknown = [name for name, s in scores if np.isfinite(s.value) and not np.isfinite(s.low)]
+    if unknown:
+        yield (
+            f"How sure {listed(unknown)} are is unknown: of so few images, or of so few mistakes, "
+            "resamples are alike."
+        )
 
 
 def _of_unlabeled(report: Numbers) -> Iterator[str]:

@@ -68,9 +68,14 @@ def bootstrap(
 def scores_with_intervals(
     named: NamedScores, examples: int, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Score]:
-    """`bootstrap`, but Wilson's interval for an accuracy: resamples of no mistakes are equal."""
+    """`bootstrap`, but Wilson's interval for an accuracy; infinite ones where resamples are equal.
+
+    They are where nothing is a mistake, which does not show that nothing ever will be.
+    """
     names, score = named
     scores = bootstrap(score, names, examples, resamples, seed)
+    equal = {name: s.value for name, s in scores.items() if s.low == s.high}
+    scores |= {name: Score(value, -np.inf, np.inf) for name, value in equal.items()}
     if "accuracy" in scores:
         rate = scores["accuracy"].value
         scores["accuracy"] = Score(rate, *wilson_interval(rate, examples))

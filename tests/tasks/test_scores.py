@@ -150,10 +150,10 @@ def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
     assert bootstrap(lambda w: [w @ sample[:5]], ["sum"], 5)["sum"][1:] == (-np.inf, np.inf)
     np.testing.assert_allclose(mean[1:], theirs.confidence_interval, rtol=0.02)
     # That of an accuracy is Wilson's: the bootstrap's would be 1 to 1 where every answer is right.
-    answers = np.tile([0.9, 0.1], (30, 1))
-    score = Classification(size=2).scores(np.zeros(30, int), answers)["accuracy"]
+    scores = Classification(size=2).scores(np.zeros(30, int), np.tile([0.9, 0.1], (30, 1)))
     expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
-    np.testing.assert_allclose(score, (1, *expected), rtol=1e-4)
+    np.testing.assert_allclose(scores["accuracy"], (1, *expected), rtol=1e-4)
+    assert scores["balanced_accuracy"] == (1, -np.inf, np.inf)  # where resamples are equal
 
 
 def test_scores_and_calibrations_that_are_not_defined() -> None:
