@@ -21,8 +21,17 @@ from keras_vit.weights.canonical_names import OPTIONS
 from keras_vit.weights.catalog import find_for_model, find_named
 from keras_vit.weights.checkpoint_error import CheckpointError
 from keras_vit.weights.claims import check_claims
-from keras_vit.weights.containers.checkpoint_file import file_in_folder, open_checkpoint
-from keras_vit.weights.containers.keras_file import SUFFIXES, is_whole_model, load_keras_model
+from keras_vit.weights.containers.checkpoint_file import (
+    file_in_folder,
+    holds_weights,
+    open_checkpoint,
+)
+from keras_vit.weights.containers.keras_file import (
+    SUFFIXES,
+    is_whole_model,
+    load_keras_model,
+    side_of_images,
+)
 from keras_vit.weights.containers.sums import check_file, check_file_in_thread, check_regular
 from keras_vit.weights.reader import load_checkpoint
 from keras_vit.weights.released import RELEASED
@@ -138,30 +147,23 @@ INHERITED_ARGUMENTS = (
 )
 
 
-def model_class(weights: str | Path) -> type[ImageModel]:
-    """Return the class whose models have such weights.
+def stored_model(weights: str | Path) -> tuple[type[ImageModel], dict[str, Any]]:
+    """Return the class whose models have such weights, and the arguments that the file determines.
 
     Raises:
         CheckpointError: The file is damaged or of something else.
     """
     path, layout, _ = resolve(weights, None, find_named)
     with open_checkpoint(path, layout) as checkpoint:
-        return STORED_FAMILIES[checkpoint.family].model
+        return STORED_FAMILIES[checkpoint.family].model, _of_file(checkpoint)
 
 
-def stored_map_head(weights: str | Path, task: Any) -> str | None:
-    """Return the kind of head for every pixel that a model with such weights has for a task.
-
-    Returns:
-        The kind, such as `"dpt"`; None where weights do not have one, or the task needs another.
-
-    Raises:
-        CheckpointError: The file is damaged or of something else.
-    """
-    path, layout, _ = resolve(weights, None, find_named)
-    with open_checkpoint(path, layout) as checkpoint:
-        head = head_of_other_outputs(_of_file(checkpoint).get("map_head"), task)
-    return str(kind_of(head)) if isinstance(head, Mapping) else head
+def stored_side(weights: str | Path) -> int | None:
+    """Return the larger side of the images that the model in a `.keras` file or a run's folder
+    takes, of which the configuration alone is read; None for any size, and of other weights."""
+    path = Path(weights).expanduser()
+    path = file_in_folder(path) if path.is_dir() and holds_weights(path) else path
+    return side_of_images(path) if path.suffix == ".keras" and path.is_file() else None
 
 
 def arguments_for(

@@ -82,8 +82,8 @@ class TrainOptions(shared.RunOptions, shared.MapOptions):
         name="--head",
     )
     image_size: int | None = in_model(
-        "resize images to this height and width (default: those in the model's name, the "
-        "recipe's, or 224)",
+        "resize images to this height and width (default: those in the model's name, those of "
+        "the run that --weights is from, the recipe's, or 224)",
         None,
         PIXELS,
     )

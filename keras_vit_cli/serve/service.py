@@ -21,6 +21,7 @@ from keras_vit.data.decode.bit_depth import DEEP, has_sixteen_bits
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.evaluation.answer_row import Row
 from keras_vit_cli.inspect.looks import METHODS
+from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve.batching import Batcher, Places
@@ -293,8 +294,8 @@ class Service:
             return {}
         if not self._has_warned:
             self._has_warned = True
-            logging.getLogger(__name__).warning("the image of a request is a %s", DEEP)
-        return {"warning": f"The image is a {DEEP}"}
+            logging.getLogger(__name__).warning("the image of a request is a %s", _in_http(DEEP))
+        return {"warning": f"The image is a {_in_http(DEEP)}"}
 
     async def _read_images(self, request: Request, max_images: int) -> list[Upload]:
         with self.uploads.taken(request):
@@ -306,8 +307,16 @@ class Service:
 
     async def _prepare(self, model: ServedModel, contents: bytes) -> np.ndarray:
         arguments = preparation(model, contents, self.limits.max_pixels)
-        pixels: np.ndarray = await self._decoders.call(prepare_contents, *arguments)
+        try:
+            pixels: np.ndarray = await self._decoders.call(prepare_contents, *arguments)
+        except BadImageError as error:
+            raise BadImageError(_in_http(str(error))) from error
         return pixels
+
+
+def _in_http(text: str) -> str:
+    """Return a message of the library in the words of a client, with the options of the server."""
+    return in_options(text.replace("read all bits by load(bands='all'), or ", ""), "serve")
 
 
 async def _unless_gone(request: Request, work: Awaitable[_Result]) -> _Result:

@@ -10,7 +10,7 @@ from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.tasks import Task
 from keras_vit.training.recipes import Recipe
-from keras_vit.weights.loading import model_class
+from keras_vit.weights.loading import stored_model, stored_side
 from keras_vit_cli.train.job import Job
 
 
@@ -24,7 +24,7 @@ def build(
     bands = None if rasters is None else rasters.bands
     size = recipe.image_size
     if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
-        size = DEFAULT_SIZE  # its weights mix the patches of one size
+        size = stored_side(job.weights) or DEFAULT_SIZE  # its weights mix the patches of one size
     arguments: dict[str, Any] = {
         "task": task,
         "num_classes": task.outputs,
@@ -64,4 +64,4 @@ def _is_mixer(job: Job) -> bool:
     if job.model is not None:
         return family_of(job.model).model is MLPMixer
     assert job.weights is not None
-    return model_class(job.weights) is MLPMixer
+    return stored_model(job.weights)[0] is MLPMixer

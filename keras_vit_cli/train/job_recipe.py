@@ -1,6 +1,6 @@
 """The recipe of a training job: named or chosen, with the options that take its numbers' place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from keras_vit import data
@@ -10,6 +10,7 @@ from keras_vit.data.sources.digits import is_digits
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
+from keras_vit.models.map_heads import head_of_other_outputs, kind_of
 from keras_vit.ops import process_count
 from keras_vit.training import recipes
 from keras_vit.training.auto_recipe import (
@@ -23,7 +24,7 @@ from keras_vit.training.auto_recipe import (
 from keras_vit.training.compilation import check_query_loss
 from keras_vit.training.measured_tuning import FEW
 from keras_vit.training.recipes import SAM_RHO, Recipe
-from keras_vit.weights.loading import stored_map_head
+from keras_vit.weights.loading import stored_model, stored_side
 from keras_vit_cli.train.job import Job
 
 DEFAULT_RHO = 0.05  # from the SAM paper (Foret et al. 2021), for models that are not in SAM_RHO
@@ -62,6 +63,8 @@ def recipe_of(
     }
     if named is not None and named.image_size is not None:
         changes.setdefault("image_size", named.image_size)
+    elif side_of_weights := _side_of_weights(job):
+        changes.setdefault("image_size", side_of_weights)
     elif (job.model or job.weights) and recipe.model and recipe.image_size < DEFAULT_SIZE:
         # The size that named models are made for; the recipe's is that of its own small model.
         changes.setdefault("image_size", DEFAULT_SIZE)
@@ -120,7 +123,9 @@ def suited_recipe(
     name, reason = recipe_name(job, images_per_class)
     head = job.map_head
     if head is None and job.weights is not None and splits.task.per_pixel:
-        head = stored_map_head(job.weights, splits.task)
+        stored = stored_model(job.weights)[1].get("map_head")
+        head = head_of_other_outputs(stored, splits.task)
+        head = kind_of(head) if isinstance(head, Mapping) else head
     pixels, what = PIXELS[head]
     if head == "eomt" and job.loss is not None:
         check_query_loss(job.loss)
@@ -208,6 +213,22 @@ def check_processes(job: Job, recipe: Recipe) -> None:
             f"process, and there are {process_count()}: leave them out (--recipe finetune_small), "
             "or start one process."
         )
+
+
+def _side_of_weights(job: Job) -> int | None:
+    """Return the size of the images of the model whose training goes on, where there is one."""
+    return None if job.weights in (None, AUTO) else stored_side(str(job.weights))
+
+
+def note_of_size(job: Job, recipe: Recipe, name: str) -> str:
+    """Return a line where the size of images is neither asked for nor the recipe's; or ""."""
+    size, of_recipe = recipe.image_size, recipes.get(name).image_size
+    if job.image_size is not None or size == of_recipe or size != _side_of_weights(job):
+        return ""
+    return (
+        f"image size {size}: that of the weights, where recipe {name} has {of_recipe}; "
+        "--image-size takes another"
+    )
 
 
 def note_of_mirroring(job: Job, recipe: Recipe) -> str:

@@ -59,6 +59,7 @@ from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
     note_of_mirroring,
+    note_of_size,
     obstacle_to_measuring,
     recipe_of,
     suited_recipe,
@@ -228,7 +229,10 @@ class Run:
                 self.job, self.loaded, self.recipe.image_size, self.folder, self.print
             )
             self.job = replace(self.job, weights=weights)
+            self.recipe = recipe_of(self.job)
         name, self.recipe = suited_recipe(self.job, self.recipe, self.loaded, self.print)
+        if note := note_of_size(self.job, self.recipe, name):
+            self.print(note)
         changes = bool(self.loaded.task.changes_in_mirror)
         if changes and self.job.views is None:
             self.recipe = replace(self.recipe, views="one")

@@ -7,6 +7,7 @@ training images ──► for each of the local weights: index ──► k-NN an
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import write_text
 from keras_vit.evaluation.unseen_images import seen_images_of, without_used
 from keras_vit.ops import process_count
+from keras_vit.weights.loading import stored_side
 from keras_vit_cli.choose.choice_files import Choice, table_of
 from keras_vit_cli.choose.choose_command import Labeled, candidates_of, judge, labeled_files
 from keras_vit_cli.choose.local_weights import local_weights
@@ -52,7 +54,6 @@ def choose_weights(
     options = ChooseOptions(
         photos=Path(job.data),
         among=among,
-        sizes=(image_size,),
         images=MOST_IMAGES,
         max_pixels=job.max_pixels,
         out=job.out,
@@ -66,7 +67,10 @@ def choose_weights(
         try:
             if time.monotonic() - began > MOST_SECONDS:
                 raise ValueError(f"not compared, as {MOST_SECONDS:.0f} seconds were over")
-            choices.append(_compare(weights, labeled, splits.train, options))
+            side = job.image_size or stored_side(weights) or image_size
+            choices.append(
+                _compare(weights, labeled, splits.train, replace(options, sizes=(side,)))
+            )
             line = str(choices[-1])
         except (OSError, ValueError) as error:  # of something else, or of images it has seen
             left_out[weights] = " ".join(str(error).split())

@@ -84,7 +84,7 @@ def test_drawn_images_and_names(command: Command) -> None:
         assert f"\n{name}, 8 pixels" in f"\n{printed}"
 
 
-TRAIN = "train --data photos --out run --image-size 8 --freeze-backbone --weights"
+TRAIN = "train --data photos --out run --freeze-backbone --weights"
 
 
 @pytest.mark.thorough
@@ -99,8 +99,8 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
     assert "zoo/broken.safetensors left out: " in printed
     facts = json.loads(Path("run/report.json").read_text("utf-8"))["weights"]
     assert facts["chosen"] in ("zoo/1", "zoo/2")
-    job = json.loads(Path("run/config.json").read_text("utf-8"))["job"]
-    assert job["weights"] == facts["chosen"]
+    config = json.loads(Path("run/config.json").read_text("utf-8"))
+    assert (config["job"]["weights"], config["recipe"]["image_size"]) == (facts["chosen"], 8)
     assert "## Weights compared" in Path("run/report.md").read_text("utf-8")
     Path("runs").mkdir()
     Path("run").rename("runs/first")

@@ -146,6 +146,18 @@ def _check_archive(path: Path, max_parameters: int | None) -> None:
     check_claims(path, model, config, sum(map(math.prod, weights)), len(weights), max_parameters)
 
 
+def side_of_images(path: Path) -> int | None:
+    """Return the larger side of the images of a `.keras` file's model; None for any size."""
+    check_zip(path)
+    with zipfile.ZipFile(path) as archive:
+        if CONFIG not in archive.namelist():
+            return None  # `_check_archive` says what is wrong
+        _, config = _config(path, _read_entry(path, archive, CONFIG))
+    shape = [*(config.get("input_shape") or ())]
+    sides = shape[1:] if config.get("data_format") == "channels_first" else shape[:2]
+    return max(sides) if len(shape) == 3 and all(type(side) is int for side in sides) else None
+
+
 def _load_legacy(path: Path, max_parameters: int | None) -> ImageModel:
     """Return the model in a legacy `.h5` file, of which Keras itself reads the arrays alone."""
     shapes = h5_shapes(path)

@@ -270,7 +270,7 @@ def test_what_is_refused(port: int) -> None:
     body, headers = form({"a": bomb, "b": jpeg()})
     of_form = request(port, "/predict", body, **headers)[1]["rows"]
     for first, second in (of_form, post(port, PREDICT, instances(bomb, jpeg()))[1]["predictions"]):
-        assert "more than max_pixels=100000" in first["error"]
+        assert "more than --max-pixels 100000" in first["error"]
         assert second["error"] is None
     for count, expected in ((MAX_IMAGES, 200), (MAX_IMAGES + 1, 413), (10_000, 413)):
         body, headers = form({str(i): b"x" for i in range(count)})

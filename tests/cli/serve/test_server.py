@@ -51,7 +51,7 @@ def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
         (b"", {}, 400, "The body is empty"),
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
         (jpeg()[:-200], {}, 422, "damaged or incomplete"),
-        (load.bomb(), {}, 422, "more than max_pixels=100000"),
+        (load.bomb(), {}, 422, "more than --max-pixels 100000"),
         (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
         (NO_FILE, FORM, 400, "not have a file"),
         (b"no form", FORM, 400, "cannot be read"),
@@ -114,7 +114,7 @@ def test_attention(port: int) -> None:
     for path in ("/predict", "/attention"):
         status, content, _ = request(port, path, png_of_twelve_bits())
         assert status == 200
-        assert "the high 8 bits alone are read" in content["warning"]
+        assert "all 16 bits are filled, write 8 bits first: PIL" in content["warning"]
         assert "warning" not in request(port, path, jpeg())[1]
 
 
