@@ -257,7 +257,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"Unnamed: 0": FLAGS["x"], "age": NUMBERS}, Regression, "numbers the rows: 'Unnamed: 0'"),
         ({"n": range(1, COUNT + 1), "age": NUMBERS}, Regression, "it numbers the rows: 'n'"),
         ({"label": cycled("caf\u00e9", "cafe\u0301 ", "tea")}, Classification, "2 distinct texts"),
-        ({"label": cycled("a", "nan", "N/A")}, Classification, "'N/A', 'nan' is a label here"),
+        ({"label": cycled("a", "nan", "#REF!")}, Classification, "'#REF!', 'nan' is a label here"),
         ({"a": cycled(1, 0, 0), "b": cycled(0, 1, 1)}, Multilabel, "give task='classification'"),
         ({"label": cycled("A", "a")}, Classification, "letter differ in case: 'A' and 'a'"),
     ):
@@ -268,7 +268,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
     warned("'N/A' is a label here", table, base(label=cycled("a", "b", "N/A")))
     for columns, options, message in (
         ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
-        ({"age": NUMBERS, "fold": cycled(1, 2, 3)}, {}, "'fold' does not .*label_columns='age'"),
+        ({"age": NUMBERS, "person": cycled(1, 2, 3)}, {}, "'person' does not .*columns='age'"),
         ({"ill": FLAGS["x"], "is_valid": FLAGS["y"]}, {}, "'is_valid' does not have labels"),
         ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
         ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),

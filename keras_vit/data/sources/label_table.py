@@ -162,7 +162,11 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     if bad and not any(trained):
         _report_bad(table, bad, "error")  # without a name, labels would raise another
     cells = {name: table.columns[name] for name in columns.labels}
-    labels = read_labels(cells, options.task, options.separator, trained, table.places)
+    try:
+        labels = read_labels(cells, options.task, options.separator, trained, table.places)
+    except ValueError:
+        _report_bad(table, bad, options.on_bad_row)  # rows without a file may be why
+        raise
     bad = labels.bad | bad
     repeated = _find_repeated(table, files, splits, labels, bad)
     _report_bad(table, bad, options.on_bad_row)
@@ -303,13 +307,15 @@ def _choose_columns(table: Table, images: ImageFolder, options: TableOptions) ->
     indices: list[str] = []
     if not labels:
         labels, indices = _label_columns(table, [name for name in others if name != file])
-        odd = [name for name in labels if _NOT_LABELS.fullmatch(name.lower())]
+        # A flag, such as `person` of 0 and 1, is a label.
+        shared = [n for n in labels if _is_shared(table, n) and len(set(table.columns[n])) > 2]
+        odd = [name for name in labels if _NOT_LABELS.fullmatch(name.lower()) or name in shared]
         if odd and len(odd) < len(labels):
             rest = ",".join(name for name in labels if name not in odd)
             raise ValueError(
                 f"{printable(listed(list(map(repr, odd))))} does not have labels, by its name: "
                 f"give label_columns={rest!r}. To split by it, write train, val or test of each "
-                "row in a column 'split'."
+                "row in a column 'split'; to keep its images on one side, call it 'group'."
             )
     if not labels:
         hint = ": give label_columns= where what numbers the rows is meant"

@@ -34,7 +34,8 @@ _OF_CLASSES = re.compile(
     r"(.*[\W_])?(labels?|class(es)?|categor(y|ies)|species|target|y)([\W_]?(id|idx|index|no))?"
 )
 
-_MISSING = ("nan", "<na>", "na", "n/a", "#n/a", "null", "nil", "none", "-", "?")  # as tools write
+# What tools write where there is no label, and spreadsheets where a formula failed.
+_MISSING = "nan <na> na n/a n.a. #n/a null nil none - ? #ref! #value! #name? #div/0! #num! #null!"
 
 Columns = Mapping[str, Sequence[Cell]]
 
@@ -108,7 +109,7 @@ def read_labels(
             reason += _check_lookalikes(name, sets, bad)
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
             names = _in_order({label for row in rows for label in sets[row]}, kind)
-            if missing := [name for name in names if name.lower() in _MISSING]:
+            if missing := [name for name in names if name.lower() in _MISSING.split()]:
                 note = f"{_quoted(missing)} is a label here: leave a cell without one empty"
                 reason += f"; {note}"
                 warn_of_data(f"{name!r}: {note}.")
