@@ -57,7 +57,7 @@ def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, A
     return {
         "command": started["command"],  # of the first process, if it was resumed
         "job": asdict(replace(job, resume=False)),
-        "identity": job.identity,
+        "identity": started["identity"],  # with `--weights auto` as it was given
         "recipe": asdict(recipe),
         "model": keras.saving.serialize_keras_object(model)["config"],
         "versions": {
