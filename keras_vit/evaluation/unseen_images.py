@@ -21,6 +21,7 @@ from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
 from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.splits import IndexedSplit, joined
+from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
 from keras_vit.models.answers import task_of
 from keras_vit.models.views import eval_transform_of
@@ -262,10 +263,12 @@ def check_same_task(model: Any, split: Split) -> None:
         names, classes = model.class_names, split.class_names
         if model.num_classes != len(classes) or (names is not None and tuple(names) != classes):
             shown = "" if names is None else f" ({_shorten(names)})"
+            spelled = sorted(map(lookalike, names or ())) == sorted(map(lookalike, classes))
+            hint = " Write their names as it does: only case or blanks differ." if spelled else ""
             raise ValueError(
                 f"{model.name} predicts {model.num_classes} classes{shown}, and the data has "
                 f"{len(classes)} ({_shorten(classes)}). Give images of its classes, or evaluate "
-                "its features instead: linear probe, k-NN or few-shot."
+                f"its features instead: linear probe, k-NN or few-shot.{hint}"
             )
         return
     task = task_of(model)

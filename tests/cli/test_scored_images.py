@@ -142,8 +142,7 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path, monkeypatc
             keras_vit.evaluate(run.model, place)
         assert contents(raised.value.args[0]) == rest
         for words in PARTS:
-            scored = scored_by(f"{words} {place.name}", run.model, monkeypatch)
-            assert scored <= rest, words
+            assert scored_by(f"{words} {place.name}", run.model, monkeypatch) <= rest, words
     words = "evaluate model.keras --split train --data others"
     assert scored_by(words, run.model, monkeypatch) == used
     asked = SimpleNamespace(model="model.keras", data="others", data_dir=None)

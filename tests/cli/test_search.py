@@ -53,8 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) -> None:
-    printed = command(EMBED, status=1)
-    assert "17 images of 16 numbers, 0 read now, 1 cannot be read" in printed
+    assert "17 images of 16 numbers, 0 read now, 1 cannot be read" in command(EMBED, status=1)
     assert "red/broken.jpg cannot be read" in command.error
     error = command(f"{EMBED} --layer pooled --dtype float32", status=2)
     assert "made with another layer: 'pre_logits', and this is 'pooled'" in error
@@ -123,8 +122,7 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     rows = rows_of("pages/similar.csv")
     assert [row["label"] for row in rows] == ["red"] * 5 + ["green"] * 5
     assert (rows[5]["file"], rows[5]["rank"]) == ("green/0.png", "1")
-    elements = elements_of("pages/similar.html")
-    assert len(elements.all("img")) == 2 + 10
+    assert len(elements_of("pages/similar.html").all("img")) == 2 + 10
     printed = command("cluster index --clusters 2 --examples 4 --out groups.html")
     assert "2 clusters of 17 images: 9, 8" in printed
     rows = rows_of("groups.csv")

@@ -60,8 +60,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, command: Command) -> None:
     data, out = table(name), tmp_path / "run"
     kind, score, plot = SCORES[name]
-    printed = command(f"train --batch-size 16 {SHORT}", *data, "--out", out)
-    assert f"task {kind}: " in printed
+    assert f"task {kind}: " in command(f"train --batch-size 16 {SHORT}", *data, "--out", out)
     record = json.loads((out / "report.json").read_text("utf-8"))
     assert (record["report"]["task"]["kind"], record["report"]["examples"]) == (kind, 30)
     assert {plot, "curves.png", "mistakes.png", "report.md"} <= {p.name for p in out.iterdir()}
@@ -133,8 +132,7 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
     assert "0.png would be that of another image" in told
     Path("photos/a/0.jpg").unlink()
     again = "train --data photos --labels masks --weights run --image-size 32 --epochs 1"
-    printed = command(f"{again} --out again")
-    assert f"recipe {head}_pixels: " in printed
+    assert f"recipe {head}_pixels: " in command(f"{again} --out again")
     frozen = "by the recipe linear_pixels" if head == "linear" else "pass the encoder's own blocks"
     for words, message in (
         ("--coverage 0.9", "segmentation has neither"),
@@ -142,8 +140,7 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
         ("--weights run --freeze-backbone --recipe finetune_small", frozen),
         ("--weights run --recipe measured", "that is for one class per image"),
     ):
-        wrong = f"train --data photos --labels masks --out b {words}"
-        assert message in command(wrong, status=2)
+        assert message in command(f"train --data photos --labels masks --out b {words}", status=2)
 
 
 @pytest.mark.slow  # as from masks, but for the files
@@ -258,8 +255,7 @@ def test_train_writes_everything(run: Path, photographs: Path, command: Command)
     assert facts["report"]["scores"]["accuracy"][0] >= 0.9
     assert facts["data"] == {"train": 32, "val": 8}
     assert [Path(path).name for path, _ in facts["bad_files"]] == ["broken.jpg"]
-    page = (run / "report.md").read_text()
-    assert str(photographs.parent) not in page
+    assert str(photographs.parent) not in (run / "report.md").read_text()
     model = keras.saving.load_model(run / "model.keras")
     assert model.class_names == ("green", "red")
     assert not model.compiled  # the optimizer would triple the file

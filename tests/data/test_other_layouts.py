@@ -209,6 +209,7 @@ NAMES = {
     "TCGA_CS_4941_19960909_1": "tcga_cs_4941",
     "person1000_virus_1681": "person1000",
     "GOPR0012_frame_34": "gopr0012",
+    "IMG_20240101_BURST003": "img_20240101",
     "daisy-7_jpg.rf.0a9f": "daisy-7",
     "rose_aug_2": "rose",
 }

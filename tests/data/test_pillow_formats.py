@@ -100,6 +100,7 @@ def test_files_of_another_format_and_what_is_no_folder(tmp_path: Path, command) 
     for name, files, message in (
         ("split", heic, r"train does not hold an image.*2 HEIC files"),
         ("flat", [f"{i}.tif" for i in range(5)], r"5 TIFF files.*a folder per class"),
+        ("archives", ("a/1.zip", "b/1.tar"), r"1\.zip is an archive. Unpack it"),
         ("scanner", ("a/IM0", "a/IM1", "b/IM0", "b/IM1"), "4 DICOM files"),
     ):
         folder = write(tmp_path / name, dict.fromkeys(files, bytes(128) + b"DICM"))

@@ -290,6 +290,10 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"tags": cycled("1 0 1", "0 1 0")}, {}, "line 2: '1 0 1' in 'tags' is 0 or 1 for each"),
         ({"tags": cycled("[1, 0]", "[0, 1]")}, {"task": "multilabel"}, "does not have the names"),
         ({"tags": cycled("sea", "sun", "sea sun")}, {}, "separator=' '.*task='classification'"),
+        ({"tags": cycled("sea", "sun", "air", "sea / sun")}, {}, "separator='/'"),
+        ({"label": cycled(0, 1, 2), "sure": NUMBERS}, {}, "label_columns='label'; or task="),
+        ({"a": FLAGS["x"], "age": NUMBERS}, {}, "'a' may be classes: then give label_columns="),
+        ({"a": [0, *cycled(1, 0)[1:]], "b": cycled(0, 1)}, {"task": "classification"}, "2: one"),
         ({"tags": cycled("[sea, sun]", "[sea]")}, {}, r"line 2: '\[sea, sun\]' .* in quotes"),
         ({"price": cycled("980", "1,010")}, {"task": "regression"}, "'1,010' in 'price' is 1010"),
         ({**FLAGS, "x": [*FLAGS["x"][:-1], "?"]}, {}, r"line 31: '\?' in 'x' is not 0 or 1"),
@@ -393,6 +397,7 @@ WAYS += ("/home/other/photos/{0}/{1}", "photos/{0}/{1}.jpg")
 REFUSED = {
     "/home/{0}/{0}/{1}.jpg": "where there is cat/0.jpg\n",  # two roots
     "val/{1}.jpg": "where there is cat/0.jpg\n",
+    "0a1b2c3d-%3{1}.png": "where there is cat/0.jpg\n",  # of Label Studio, in an address
     "x": "where there is cat/x.jpg and dog/x.jpg\n",
 }
 

@@ -388,10 +388,10 @@ def near_folders(name: str) -> list[str]:
 def _is_one_class(folder: Path) -> str:
     """Return a hint for a user who gave one class folder, not the folder around it; or ""."""
     parent, files = folder.absolute().parent, [path for path in folder.iterdir() if path.is_file()]
-    if not any(map(kind_of, files)):
-        return ""
     if hint := how_to_convert(files):
         return f"{hint} They have to lie in a folder per class. "
+    if not any(map(kind_of, files)):
+        return ""
     if len(folders_in(parent)) < 2:
         return "Its images have to lie in a folder per class, or be listed in a table with labels. "
     return f"Is {folder.name} one of the classes? Then give the folder around it, {parent}. "
@@ -560,7 +560,8 @@ def _unused_class(
     where = f", only {count} elsewhere" if count else ""
     reason = f"a class without an image{purpose}{where}"
     if same := [c for c in trained if _folded(c) == _folded(name)]:
-        return path, f"{reason}: {printable(same[0])} has some, is it the same class?"
+        names = f"{same[0]!a} has some: is {name!a} the same class? Then rename it"
+        return path, f"{reason}: {names}"
     inner = [part.name for part in folders_in(path)] if path.is_dir() else []
     if inner and not count:
         holds = f"{reason}: it holds folders, {printable(listed(inner, 3))}"

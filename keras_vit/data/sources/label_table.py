@@ -367,7 +367,8 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
                 candidates.append(name)
     if len(candidates) != 1:
         what = "More than one column has" if candidates else "No column has"
-        near = ((cells[0], images.near(cells[0])) for cells in table.columns.values())
+        columns = sorted(table.columns.values(), key=lambda cells: -len(set(cells)))
+        near = ((cells[0], images.near(cells[0])) for cells in columns[:1])
         hints = [f" For {shown(c)} there is {printable(files[0])}." for c, files in near if files]
         raise ValueError(
             f"{what} files in {printable(images.folder)}, to which the paths in "

@@ -5,6 +5,7 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 
 from keras_vit._base.errors import printable
@@ -41,9 +42,12 @@ def read_listing(listing: Path, class_names: Sequence[str]) -> list[tuple[Path, 
             )
         file = listing.parent.joinpath(*parts)
         if not file.exists():
-            raise FileNotFoundError(
-                f"{place}: {file} does not exist. Put it there or remove the line."
-            )
+            hint = "Put it there or remove the line."
+            near = [file.with_name(re.split(r"[\s,;]", file.name)[0])]
+            near += sorted(file.parent.glob(f"{escape(file.name)}.*"))
+            if meant := [path.name for path in near if path.is_file()]:
+                hint = f"For {parts[0]}/{meant[0]}, write that alone: the folder is the class."
+            raise FileNotFoundError(f"{place}: {printable(file)} does not exist. {hint}")
         if kind := irregular(file):
             raise ValueError(f"{place}: {file} is {kind}. Remove the line.")
         examples.append((file, parts[0]))

@@ -20,7 +20,7 @@ _SOURCE = re.compile(
     r"[\W_]*[a-z]?\d+|tcga[-_]\w\w[-_]\w{4})(?=[\W_].*\d|[a-z]+[\W_]*\d)"
 )
 # A part of something whose name is before it: GOPR0012_frame_34.
-_PART = re.compile(r"(.*?\w)[\W_]*(frame|slice|tile|patch|crop)[\W_]*\d[\W_\d]*")
+_PART = re.compile(r"(.*?\w)[\W_]*(frame|slice|tile|patch|crop|burst)[\W_]*\d[\W_\d]*")
 _FRAME = re.compile(r"(video|clip)?[\W_]*(frame|slice)[\W_]*\d+")
 # A version of an image, by Roboflow and by others.
 _VERSION = re.compile(

@@ -49,13 +49,15 @@ def shown_left_out(counts: Mapping[str, int]) -> str:
 def how_to_convert(paths: Iterable[Path]) -> str:
     """Return how many files there are of each format that is not read, and how to convert them.
 
-    Empty where there are none.
+    Without one, how to unpack the first archive; empty where there is none either.
     """
+    paths = list(paths)
     counts: Counter[ImageKind] = Counter(
         kind for path in paths if (kind := kind_of(path)) and TENSORFLOW not in kind.readers
     )
     if not counts:
-        return ""
+        archives = (path for path in paths if path.name.lower().endswith(tuple(ARCHIVES)))
+        return next((advice for path in archives if (advice := advice_for(str(path)))), "")
     kinds = [kind for kind, _ in counts.most_common()]
     files = " and ".join(f"{counts[k]:,} {k.name} file{'s'[: counts[k] > 1]}" for k in kinds)
     converters = "; ".join(f"{kind.name} by {kind.converter}" for kind in kinds)

@@ -33,6 +33,8 @@ FEW = 20  # distinct integers that are taken as classes
 _OF_CLASSES = re.compile(
     r"(.*[\W_])?(labels?|class(es)?|categor(y|ies)|species|target|y)([\W_]?(id|idx|index|no))?"
 )
+_LABEL = re.compile(r"(labels?|class(es)?|category|species)([\W_]?(id|idx|index|no))?")  # no amount
+_PARTS = " /+&"  # may separate labels, and may be in their names
 
 # What tools write where there is no label, and spreadsheets where a formula failed.
 _MISSING = "nan <na> na n/a n.a. #n/a null nil none - ? #ref! #value! #name? #div/0! #num! #null!"
@@ -80,7 +82,7 @@ def read_labels(
     if len(columns) > 1:
         columns = {name: plain_numbers(name, cells) for name, cells in columns.items()}
     if len(columns) > 1 and (task.kind if isinstance(task, Task) else task) == "classification":
-        columns = _one_of(columns) or columns
+        columns = _one_of(columns, bad) or columns
     kind, reason = _kind(columns, task, separator)
     numbers: Columns | None = None
     if kind == "regression":
@@ -105,7 +107,7 @@ def read_labels(
         sets = _sets(name, cells, kind, separator, bad)
         if not names:
             if kind == "multilabel" and not (separator or _separator(cells)):
-                _check_blanks(name, cells)
+                _check_parts(name, cells)
             reason += _check_lookalikes(name, sets, bad)
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
             names = _in_order({label for row in rows for label in sets[row]}, kind)
@@ -199,7 +201,7 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
             f"{several:,} of {counted(len(texts), 'cell')} of {name!r} hold several labels, "
             f"separated by {between!r}"
         )
-    _check_blanks(name, texts)
+    _check_parts(name, texts)
     distinct = set(texts)
     if len(texts) > 1 and len(distinct) == len(texts):
         raise ValueError(
@@ -220,6 +222,13 @@ def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
         raise ValueError(
             f"The columns {quoted} are neither all numbers nor all of 0 and 1: {settle}."
         )
+    classes = [n for n in columns if _are_flags(columns[n]) or _LABEL.fullmatch(n.lower())]
+    if 0 < len(classes) < len(columns):
+        raise ValueError(
+            f"Of {quoted}, {_quoted(classes)} may be classes: then give "
+            f"label_columns={printable(','.join(classes))!r}; or task='regression' if all are "
+            "amounts."
+        )
     if _values(columns) <= {-1, 0, 1}:
         raise ValueError(
             f"The columns {quoted} hold -1 and 1: give task='multilabel', for which 1 is yes and "
@@ -228,13 +237,21 @@ def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
     return "regression", f"the columns {quoted} hold numbers"
 
 
-def _one_of(columns: Columns) -> Columns | None:
-    """Return columns of flags as one of their names; None where a row does not have one 1."""
+def _one_of(columns: Columns, bad: dict[int, str] | None = None) -> Columns | None:
+    """Return columns of flags as one of their names; None where a row does not have one 1.
+
+    With `bad`, which takes the reasons of such rows, None where most do not.
+    """
     names, cells = tuple(columns), zip(*columns.values(), strict=True)
     rows = [list(map(flag, row)) for row in cells]
-    if not all(row.count(1) == 1 and row.count(0) == len(row) - 1 for row in rows):
+    right = [row.count(1) == 1 and row.count(0) == len(row) - 1 for row in rows]
+    if not all(right) and (bad is None or 2 * sum(right) <= len(rows)):
         return None
-    return {", ".join(names): [names[row.index(1)] for row in rows]}
+    of_rows = [names[row.index(1)] if ok else "" for row, ok in zip(rows, right, strict=True)]
+    reason = f"one column of {_quoted(names)} has to be 1, and all others 0"
+    if bad is not None:
+        bad |= {row: reason for row, ok in enumerate(right) if not ok and row not in bad}
+    return {", ".join(names): of_rows}
 
 
 def _guess_of_numbers(name: str, numbers: list[float]) -> tuple[str, str]:
@@ -267,18 +284,19 @@ def _separator(cells: Iterable[Cell]) -> str | None:
     return None
 
 
-def _check_blanks(name: str, cells: Iterable[Cell]) -> None:
+def _check_parts(name: str, cells: Iterable[Cell]) -> None:
     """Refuses a column that can have labels of several words, or several labels of one word."""
     texts = {cell for cell in cells if isinstance(cell, str)}
-    words = {word for text in texts for word in text.split()}
-    # "hot dog" and "dog" are two classes; with "hot" as well, and both, words stand for themselves.
-    if len(words) < len(texts - {""}) and len(words & texts) > 1:
-        several = next(text for text in sorted(texts) if " " in text)
-        raise ValueError(
-            f"{name!r} holds texts such as {shown(several)}, whose words occur again by "
-            "themselves: if each word is a label, give separator=' '; if not, give separator='|', "
-            "or task='classification'."
-        )
+    for mark in _PARTS:
+        words = {word for text in texts for word in split_cell(text, mark)}
+        # "hot dog" and "dog" are two classes; with "hot", too, and both, words are by themselves.
+        if len(words) < len(texts - {""}) and len(words & texts) > 1:
+            several = next(text for text in sorted(texts) if mark in text)
+            raise ValueError(
+                f"{name!r} holds texts such as {shown(several)}, whose words occur again by "
+                f"themselves: if each word is a label, give separator={mark!r}; if not, give "
+                "separator='|', or task='classification'."
+            )
 
 
 def _are(cells: Sequence[Cell], parse: Callable[[Cell], float | None]) -> bool:

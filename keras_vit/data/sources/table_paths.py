@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from keras_vit._base.errors import ReportedWarning, counted, printable, warn_at_caller
 from keras_vit.data.decode.image_files import irregular
@@ -117,9 +118,16 @@ class ImageFolder:
         return Match()
 
     def near(self, cell: Cell) -> Sequence[str]:
-        """Return files of the same name, where they are few."""
-        path = _fold(cell) if isinstance(cell, str) else ""
-        files = self._images[0].get(re.split(r"[\\/]+", path)[-1], ())
+        """Return files of the same name, where they are few; else of one that a tool may change.
+
+        It has another suffix, zeros that a spreadsheet dropped, or `%20`, or Label Studio's digits.
+        """
+        path = _fold(unquote(cell)) if isinstance(cell, str) else ""
+        name = re.sub(r"^[\da-f]{8}-", "", re.split(r"[\\/]+", path)[-1])
+        stem = os.path.splitext(name)[0]
+        zeros = ["0" * n + stem for n in range(1, 10)] if stem.isdigit() else []
+        ends = self._images[0]
+        files = next((ends[each] for each in (name, stem, *zeros) if each in ends), [])
         return files if len(files) <= _MOST else ()
 
     @cached_property
