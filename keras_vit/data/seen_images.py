@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What an image was used for, the strongest first: one that had two uses counts for the first.
 TRAINED, TUNED, CALIBRATED, VALIDATED = "trained on", "tuned by", "calibrated on", "validated on"
-SAVED_ANEW = "made with, saved anew or resized"
+SAVED_ANEW = "made with, saved anew, resized or turned"
 USED = (TRAINED, TUNED, CALIBRATED, SAVED_ANEW)  # a score of these images promises too much
 USES = (*USED, VALIDATED)
 NEW = "new"
