@@ -1,4 +1,4 @@
-"""A page in Chromium, which the fixture `browser` of conftest.py starts."""
+"""A page in Chromium or Firefox, which the fixture `browser` of conftest.py starts."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +24,13 @@ def opened(
     page.close()
     assert [text for text in problems if expected is None or expected not in text] == []
     assert all(url.startswith(tuple(sources)) for url in requests)
+
+
+def downloaded(page: Any, button: str) -> bytes:
+    """What this button of the page downloads."""
+    with page.expect_download() as download:
+        page.click(button)
+    return Path(download.value.path()).read_bytes()
 
 
 def assert_fits_and_can_be_read(page: Any, *widths: int) -> None:

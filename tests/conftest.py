@@ -38,7 +38,10 @@ def shared() -> Path:
     return SHARED
 
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSERS = {  # engine: the variable that names one, and commands
+    "chromium": "KERAS_VIT_BROWSER chromium-headless-shell chromium chromium-browser google-chrome",
+    "firefox": "KERAS_VIT_FIREFOX firefox-esr firefox",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,21 +95,27 @@ def _little_garbage_to_look_through() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium: that of KERAS_VIT_BROWSER, one on the PATH, or Playwright's; or skips."""
+@pytest.fixture(scope="module", params=BROWSERS)
+def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """One of each engine: that of its variable, one on the PATH, or Playwright's; or skips."""
     playwright = pytest.importorskip("playwright.sync_api")
-    named = os.environ.get("KERAS_VIT_BROWSER")
-    path = named or next(filter(None, map(shutil.which, BROWSERS)), None)
-    with playwright.sync_playwright() as engine:
-        try:
-            chromium = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        except playwright.Error as error:
-            if path is not None:
-                raise
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield chromium
-        chromium.close()
+    named, *commands = BROWSERS[request.param].split()
+    path = os.environ.get(named) or next(filter(None, map(shutil.which, commands)), None)
+    options: dict[str, Any] = {"args": ["--no-sandbox"]}
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "firefox":  # as it comes, which closes a page that was left, too
+            patch.setenv("NODE_OPTIONS", f"--require={REPOSITORY / 'tests/firefox.js'}")
+            forgets = {"browser.sessionhistory.max_total_viewers": 0}
+            options = {"channel": path and "moz-firefox", "firefox_user_prefs": forgets}
+        with playwright.sync_playwright() as engines:
+            try:
+                started = getattr(engines, request.param).launch(executable_path=path, **options)
+            except playwright.Error as error:
+                if path is not None:
+                    raise
+                pytest.skip(f"no browser: {error.message.splitlines()[0]}")
+            yield started
+            started.close()
 
 
 @pytest.fixture

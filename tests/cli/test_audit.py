@@ -19,7 +19,7 @@ from keras_vit_cli.audit.audit_page import write_audit_page
 from keras_vit_cli.audit.findings import COLUMNS, audit_photos
 from keras_vit_cli.search.result_table import write_csv
 from tests.backend import refused
-from tests.browser import assert_fits_and_can_be_read, opened
+from tests.browser import assert_fits_and_can_be_read, downloaded, opened
 from tests.cli.helpers import elements_of, page_data, rows_of, sums, write_rows
 from tests.conftest import Command
 from tests.curation.photos import blurred, grainy, in_memory, index_of, picture, tiny_model
@@ -242,9 +242,7 @@ def test_decisions_are_downloaded(browser: Any, tmp_path: Path) -> None:
             decided(name).first.focus()
             page.keyboard.press(key)
         assert page.text_content("#count").startswith("1 kept, 2 relabeled, 1 dropped, of ")
-        with page.expect_download() as waiting:
-            page.click("#download")
-        waiting.value.save_as(tmp_path / "decisions.csv")
+        (tmp_path / "decisions.csv").write_bytes(downloaded(page, "#download"))
         assert [*rows_of(tmp_path / "decisions.csv")[0]] == [*lists.COLUMNS, lists.DIGEST]
         decisions = lists.read_decisions(tmp_path / "decisions.csv", index)
         assert {index.files[row]: decision for row, decision in decisions.items()} == {

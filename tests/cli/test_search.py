@@ -18,7 +18,7 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.search.result_page import write_result_page
 from keras_vit_cli.search.search_command import sections_of
 from tests import bank
-from tests.browser import assert_fits_and_can_be_read, opened
+from tests.browser import assert_fits_and_can_be_read, downloaded, opened
 from tests.cli import helpers
 from tests.cli.helpers import COLORS, color_photos, elements_of, page_data, rows_of
 from tests.conftest import Command
@@ -255,9 +255,7 @@ def test_labels_are_downloaded_and_trained_on(browser: Any, tmp_path: Path) -> N
         assert labels.all_text_contents()[2:] == ['=new "one"', "", "", ""]
         page.reload()  # the browser has kept them
         assert page.text_content("#count") == "3 of 6 labeled"
-        with page.expect_download() as waiting:
-            page.click("#download")
-        waiting.value.save_as(tmp_path / "labels.csv")
+        (tmp_path / "labels.csv").write_bytes(downloaded(page, "#download"))
     splits = data.load("photos", labels=tmp_path / "labels.csv", verify=False)
     assert sum(map(len, splits.splits.values())) == 7
     assert set(splits.class_names) == {*COLORS, '=new "one"'}

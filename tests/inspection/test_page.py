@@ -176,12 +176,10 @@ def overlay(page: Any, index: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_fits_and_can_be_read(width: int, page: Any, tmp_path: Path) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
-    assert page.evaluate("innerWidth") == width
     assert_fits_and_can_be_read(page, width)
+    assert page.evaluate("innerWidth") == width
     assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
-    photo = page.locator(".photo img").first.bounding_box()
-    canvas = page.locator(".photo canvas").first.bounding_box()
+    photo, canvas = (page.locator(f".photo {n}").first.bounding_box() for n in ("img", "canvas"))
     assert canvas == pytest.approx(photo, abs=1)  # the overlay lies on the photograph
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     with image.open(tmp_path / "page.png") as shot:

@@ -448,8 +448,7 @@ def test_a_dropped_photograph(width: int, page: Any) -> None:
     shown = [float(text.split()[0]) for text in rows.locator(".probability").all_text_contents()]
     assert (len(shown), shown) == (3, sorted(shown, reverse=True))
     # Bars are as long as the probabilities, and the overlay lies on the image.
-    track = rows.first.locator(".track").bounding_box()["width"]
-    bar = rows.first.locator(".bar").bounding_box()["width"]
+    bar, track = (rows.first.locator(n).bounding_box()["width"] for n in (".bar", ".track"))
     assert bar == pytest.approx(track * shown[0] / 100, abs=1)
     assert '<b>"rose"</b>\\x1b[31m' in rows.locator(".class").all_text_contents()
     photo, canvas = (page.locator(name).bounding_box() for name in ("#image", "#overlay"))
