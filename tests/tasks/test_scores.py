@@ -146,9 +146,9 @@ def test_bootstrap_intervals_are_those_of_scipy_and_cover() -> None:
     assert quadratic_kappa(a, b, weights) == pytest.approx(expected)
     sample = rng().exponential(size=60)
     mean = bootstrap(lambda w: [w @ sample / w.sum()], ["mean"], 60, 4000)["mean"]
-    theirs = stats.bootstrap((sample,), np.mean, n_resamples=4000, method="percentile", rng=1)
+    ci = stats.bootstrap((sample,), np.mean, n_resamples=4000, method="percentile", random_state=1)
     assert bootstrap(lambda w: [w @ sample[:5]], ["sum"], 5)["sum"][1:] == (-np.inf, np.inf)
-    np.testing.assert_allclose(mean[1:], theirs.confidence_interval, rtol=0.02)
+    np.testing.assert_allclose(mean[1:], ci.confidence_interval, rtol=0.02)
     # That of an accuracy is Wilson's: the bootstrap's would be 1 to 1 where every answer is right.
     scores = Classification(size=2).scores(np.zeros(30, int), np.tile([0.9, 0.1], (30, 1)))
     expected = stats.binomtest(30, 30).proportion_ci(method="wilson")
