@@ -109,7 +109,7 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
     assert "none of 1 file or folder of weights can be used" in error
     assert "give images that it has not seen" in error
     assert "there are none in photos: give --weights" in command(f"{TRAIN} auto:photos", status=2)
-    assert "leave --model out" in command(f"{TRAIN} auto:zoo --model x --overwrite", status=2)
+    assert "leave --model out" in command(f"{TRAIN} auto:zoo --model ViT-B/8", status=2)
 
 
 def test_downloads_and_the_hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
