@@ -13,6 +13,7 @@ from keras_vit.evaluation.answer_row import Row, answer_row, row_of_heads
 from keras_vit.models.answers import task_of
 from keras_vit.models.scoring import has_novelty
 from keras_vit.tasks import Task
+from keras_vit_cli.library_words import in_options
 
 # Between several labels in one cell of a CSV file.
 SEPARATOR = ";"
@@ -49,7 +50,7 @@ class Schema:
 
     def row(self, file: Path | str, answer: np.ndarray | str) -> Row:
         """Return the row of a file, from its answer or the reason why there is none."""
-        return answer_row(self.task, file, answer, self.top, self.novelty)
+        return answer_row(self.task, file, _in_options(answer), self.top, self.novelty)
 
     @cached_property
     def example_answer(self) -> np.ndarray:
@@ -145,7 +146,7 @@ class SchemaOfHeads:
     def row(self, file: Path | str, answer: Any) -> Row:
         """Return the row of a file, from the answers or the reason why there are none."""
         tasks = {name: schema.task for name, schema in self.heads.items()}
-        return row_of_heads(tasks, file, answer, self.top)
+        return row_of_heads(tasks, file, _in_options(answer), self.top)
 
     @cached_property
     def example(self) -> Row:
@@ -203,6 +204,11 @@ def schema_of(model: Any, top: int) -> AnySchema:
     if heads := getattr(model, "heads", ()):
         return SchemaOfHeads({head.name: Schema(head.task, top) for head in heads}, top)
     return Schema(task_of(model), top, has_novelty(model))
+
+
+def _in_options(answer: Any) -> Any:
+    """Return a reason why there is no answer in the words of the command; other answers as is."""
+    return in_options(answer, "predict") if isinstance(answer, str) else answer
 
 
 def _cell(value: Any) -> Any:

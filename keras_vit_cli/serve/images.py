@@ -201,6 +201,16 @@ async def _files_in_form(request: Request, body: bytes, max_images: int) -> list
     return [Upload(file.filename or str(i), await file.read()) for i, file in enumerate(files)]
 
 
+def unreadable(request: Request, upload: Upload, reason: str) -> RefusedError:
+    """Return the error of a request whose one image cannot be read."""
+    of_curl = request.headers.get("content-type") == "application/x-www-form-urlencoded"
+    has_no_lines = isinstance(upload.contents, bytes) and b"\n" not in upload.contents
+    hint = " (curl -d drops bytes of a file: --data-binary sends all)"
+    return RefusedError(
+        422, f"The image cannot be read: {reason}{hint if of_curl and has_no_lines else ''}"
+    )
+
+
 def preparation(model: ServedModel, contents: bytes, max_pixels: int) -> tuple[Any, ...]:
     """Return the arguments of `prepare_contents`, which may be sent to another process."""
     if not contents:

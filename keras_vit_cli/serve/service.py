@@ -26,7 +26,14 @@ from keras_vit_cli.options.serve import ServeOptions
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve.batching import Batcher, Places
 from keras_vit_cli.serve.decoders import Decoders
-from keras_vit_cli.serve.images import RefusedError, Upload, Uploads, images_in, preparation
+from keras_vit_cli.serve.images import (
+    RefusedError,
+    Upload,
+    Uploads,
+    images_in,
+    preparation,
+    unreadable,
+)
 from keras_vit_cli.serve.infer import BINARY, describe_tensors, infer_answer, read_infer
 from keras_vit_cli.serve.instances import read_instances
 from keras_vit_cli.serve.maps import maps_of
@@ -101,7 +108,7 @@ class Service:
         if len(uploads) > 1:
             return {"rows": rows, "version": version}
         if isinstance(answers[0], str):
-            raise RefusedError(422, f"The image cannot be read: {answers[0]}")
+            raise unreadable(request, uploads[0], answers[0])
         if rows[0]["error"] is not None:
             raise ValueError(f"version {version}: {rows[0]['error']}")
         return {**rows[0], "version": version}
@@ -231,7 +238,7 @@ class Service:
             try:
                 pixels = await self._prepare(model, contents)
             except BadImageError as error:
-                raise RefusedError(422, f"The image cannot be read: {error}") from error
+                raise unreadable(request, upload, str(error)) from error
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(self._attention_thread, explain, pixels[None])
             explanation = await _unless_gone(request, work)

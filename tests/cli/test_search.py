@@ -125,8 +125,7 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     assert len(elements_of("pages/similar.html").all("img")) == 2 + 10
     printed = command("cluster index --clusters 2 --examples 4 --out groups.html")
     assert "2 clusters of 17 images: 9, 8" in printed
-    rows = rows_of("groups.csv")
-    assert len({(row["label"], row["cluster"]) for row in rows}) == 2
+    assert len({(row["label"], row["cluster"]) for row in rows_of("groups.csv")}) == 2
     page = Path("groups.html").read_text("utf-8")
     assert len(Elements(page).all("img")) == 2 * 4
     assert "labeled 100% red" in Elements(page).text

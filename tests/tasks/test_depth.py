@@ -156,8 +156,7 @@ def test_scores_are_those_of_scikit_learn() -> None:
 def test_files_of_three_formats_are_one_map(tmp_path: Path) -> None:
     folder = depth_folders(tmp_path)
     load = partial(data.load, folder / "photos", labels="../maps", reader="grain")
-    splits = load()
-    assert splits.task == Depth()
+    assert load().task == Depth()
     split = load(val_fraction=None)["all"]
     expected = [split.label_map(i) for i in range(len(split))]
     assert (expected[0] == 0).sum() == 9

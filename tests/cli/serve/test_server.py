@@ -43,6 +43,7 @@ def expected(body: bytes, seed: int = 0) -> dict[str, float]:
 
 
 NO_FILE = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--x--\r\n'
+CURL = {"Content_Type": "application/x-www-form-urlencoded"}
 ESCAPED = {"Content_Type": f"{FORM['Content_Type']}; charset=unicode_escape"}
 
 
@@ -51,6 +52,7 @@ def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
         (b"", {}, 400, "The body is empty"),
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
         (jpeg()[:-200], {}, 422, "damaged or incomplete"),
+        (jpeg().translate(None, b"\r\n\0"), CURL, 422, "--data-binary sends all"),
         (load.bomb(), {}, 422, "more than --max-pixels 100000"),
         (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
         (NO_FILE, FORM, 400, "not have a file"),
