@@ -3,7 +3,7 @@
 import asyncio
 import codecs
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +157,13 @@ def check_count(images: int, max_images: int) -> None:
             f"The request has more than {max_images} images. Send several requests, or raise "
             "--max-images.",
         )
+
+
+def check_query(request: Request, known: Collection[str], fix: str) -> None:
+    """Refuses what a query asks for and nobody would look at."""
+    if unknown := [name for name in request.query_params if name not in known]:
+        shown = printable(unknown[0][:60])
+        raise RefusedError(400, f"The query has {shown}=, which {request.url.path} ignores: {fix}.")
 
 
 async def discard_body(request: Request) -> None:

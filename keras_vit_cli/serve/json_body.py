@@ -35,9 +35,8 @@ def json_object(
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(
-            400, f"The body is not JSON: {printable(str(error))}. {accepted}"
-        ) from error
+        reason = "not UTF-8" if isinstance(error, UnicodeError) else f"not JSON: {error}"
+        raise RefusedError(400, f"The body is {printable(reason)}. {accepted}") from error
     check_keys(value, "The body", accepted, keys)
     return dict(value)
 

@@ -30,6 +30,7 @@ from keras_vit_cli.serve.images import (
     RefusedError,
     Upload,
     Uploads,
+    check_query,
     images_in,
     preparation,
     unreadable,
@@ -102,6 +103,7 @@ class Service:
 
     async def predict(self, request: Request) -> dict[str, Any]:
         """Return the row of the image in a request, or the `rows` of several in a form."""
+        check_query(request, {}, "give options such as --top where the server is started")
         uploads = await self._read_images(request, self.limits.max_images)
         model, version = self.versions.model, self.versions.version.name
         answers, rows = await self._answer(request, model, version, uploads)
@@ -255,6 +257,7 @@ class Service:
     def _explaining(self, request: Request) -> Callable[[np.ndarray], Explanation]:
         """Return what explains an image as the query of a request asks for, or a RefusedError."""
         model, query = self.versions.model, request.query_params
+        check_query(request, {"method", "class"}, "ask for method= and class= alone")
         explain = model.explain
         if explain is None:
             raise RefusedError(404, "This model does not have attention to show.")

@@ -339,6 +339,7 @@ def test_targets_and_the_task_that_is_given(table: Table) -> None:
         (("0,5", "1.234,5"), (0.5, 1234.5)),
         (("1,234.5", "1,010"), (1234.5, 1010)),
         (("1 234,5", "7"), (1234.5, 7)),
+        (("0,125", "1,250"), (0.125, 1.25)),  # no thousands begin with 0
     ):
         splits = table(base(price=cycled(*cells)), task="regression")
         units = splits.task.answers(splits.train.labels())

@@ -17,7 +17,7 @@ _ITEM = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[+-]?(?:\d+(?:\.\d*)?|\.\d+)|Tru
 # As Python prints lists, tuples and sets, and NumPy arrays, which do not have commas.
 _PRINTED = re.compile(rf"[\[({{]\s*(?:(?:{_ITEM})(?:\s*,\s*|\s+|(?=\s*[\])}}]$)))*[\])}}]")
 _POINTS, _COMMAS = (
-    re.compile(rf"[+-]?(?:\d+|\d{{1,3}}(?:[{groups}]\d{{3}})+)(?:{point}\d+)?")
+    re.compile(rf"[+-]?(?:\d+|[1-9]\d{{0,2}}(?:[{groups}]\d{{3}})+)(?:{point}\d+)?")
     for groups, point in ((r",'\s", r"\."), (r".'\s", ","))
 )
 

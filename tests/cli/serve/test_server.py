@@ -75,6 +75,7 @@ def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
     status, content, headers = request(port, "/predict")
     assert (status, headers["allow"], "POST /predict" in content["error"]) == (405, "POST", True)
     assert request(port, "/", Host="rebound.example")[0] == 400
+    assert "options such as --top" in request(port, "/predict?top=1", jpeg())[1]["error"]
     # Names are escaped, and the page has a policy.
     status, content, headers = request(port, "/")
     assert status == 200
@@ -110,13 +111,13 @@ def test_attention(port: int) -> None:
         "?class=daisies": "Did you mean 'daisy'",
         "?method=occlusion": "attribution or rollout",
         "?method=rollout&class=daisy": "same for every class",
+        "?top=1": "has top=, which /attention ignores",
     }.items():
         status, content, _ = request(port, f"/attention{query}", jpeg())
         assert (status, reason in content["error"]) == (400, True), content
     for path in ("/predict", "/attention"):
         status, content, _ = request(port, path, png_of_twelve_bits())
-        assert status == 200
-        assert "all 16 bits are filled, write 8 bits first: PIL" in content["warning"]
+        assert (status, "filled, write 8 bits first: PIL" in content["warning"]) == (200, True)
         assert "warning" not in request(port, path, jpeg())[1]
 
 
