@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -384,22 +383,23 @@ def _sets(
 
 
 def _check_lookalikes(name: str, sets: Sequence[tuple[str, ...]], bad: dict[int, str]) -> str:
-    """Refuses labels that differ in case or in what cannot be seen; but "A" and "a" are letters."""
+    """Refuses labels that say the same, as 1 and 1.0; but "A" and "a" are letters."""
     counts = Counter(x for row, labels in enumerate(sets) if row not in bad for x in labels)
-    first: dict[str, str] = {}
-    letters = ""
+    first: dict[Any, str] = {}
+    letters, value = "", flag if all(flag(x) is not None for x in counts) else number
     for label in counts:
-        other = first.setdefault(lookalike(label), label)
+        same = value(label)
+        other = first.setdefault(lookalike(label) if same is None else same, label)
         if other == label:
             continue
         if len(other) == len(label) == 1:
             letters = letters or f"; labels of one letter differ in case: {other!r} and {label!r}"
             continue
         pair = " and ".join(f"{x!r} ({counted(counts[x], 'row')})" for x in (other, label))
+        how = "say the same" if same is not None else "differ in case, or in what cannot be seen"
         raise ValueError(
-            f"Labels of {name!r} differ in case, or in what cannot be seen: {pair}. Write one of "
-            "them in all rows; if both are meant, give a task with all names, such as "
-            "task=keras_vit.tasks.Classification(names)."
+            f"Labels of {name!r} {how}: {pair}. Write one of them in all rows; if both are meant, "
+            "give a task with all names, such as task=keras_vit.tasks.Classification(names)."
         )
     return letters
 
@@ -412,11 +412,7 @@ def _in_order(names: Iterable[str], kind: str) -> tuple[str, ...]:
     numbers = {text: n for text in texts if (n := number(text)) is not None}
     if len(numbers) < len(texts):
         return grade_order(texts) if kind == "ordinal" else tuple(texts)
-    texts.sort(key=lambda text: numbers[text])
-    for one, other in pairwise(texts):
-        if numbers[one] == numbers[other]:
-            raise ValueError(f"{one!r} and {other!r} are the same number: write it in one way.")
-    return tuple(texts)
+    return tuple(sorted(texts, key=lambda text: numbers[text]))
 
 
 def _members(
