@@ -79,7 +79,7 @@ from keras_vit.data.sources.splits import (
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
 from keras_vit.tasks.classification import as_task
-from keras_vit.tasks.splitting import held_out
+from keras_vit.tasks.splitting import held_out, of_every_class
 
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
@@ -432,33 +432,15 @@ def _split_at_random(
     files = [file for file, _ in examples]
     sources = kept_apart(files, strata)
     if sources is None:
-        return _stratified(examples, class_names, val_fraction, seed), {}
-    is_held_out = held_out(strata, val_fraction, seed, sources)
+        is_held_out = of_every_class(strata, val_fraction, seed)
+    else:
+        is_held_out = held_out(strata, val_fraction, seed, sources)
     parts: Examples = {"train": [], "val": []}
     for example, is_val in zip(examples, is_held_out, strict=True):
         parts["val" if is_val else "train"].append(example)
+    if sources is None:
+        return parts, {}
     return parts, dict(zip(files, sources.tolist(), strict=True))
-
-
-def _stratified(
-    examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
-) -> Examples:
-    """Return the same fraction of every class for validation, but at least one image.
-
-    The only image of a class is one to train on.
-    """
-    by_class: dict[str, list[Path]] = defaultdict(list)
-    for file, name in examples:
-        by_class[name].append(file)
-    parts: Examples = {"train": [], "val": []}
-    for index, name in enumerate(class_names):
-        files = by_class[name]
-        count = min(max(round(len(files) * val_fraction), 1), max(len(files) - 1, 0))
-        # A generator per class: one more image of roses leaves the tulips where they are.
-        order = np.random.default_rng([seed, index]).permutation(len(files))
-        for part, indices in (("val", order[:count]), ("train", order[count:])):
-            parts[part] += [(files[i], name) for i in sorted(indices)]
-    return parts
 
 
 def check_images(
