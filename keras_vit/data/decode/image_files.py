@@ -19,8 +19,8 @@ from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn
 from keras_vit.data.decode.budget import check_scans
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.decode.image_kinds import pillow_format
 from keras_vit.data.decode.pillow import array_to_channels, decode_with_pillow
-from keras_vit.data.decode.pillow_formats import pillow_format
 from keras_vit.data.decode.rasters import fill_missing, read_raster, shown
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
