@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +75,7 @@ from keras_vit.data.sources.splits import (
     Splits,
     reasons,
 )
+from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
 from keras_vit.tasks.classification import as_task
@@ -541,7 +541,7 @@ def _unused_class(
     count = sum(c == name for part in examples.values() for _, c in part)
     where = f", only {count} elsewhere" if count else ""
     reason = f"a class without an image{purpose}{where}"
-    if same := [c for c in trained if _folded(c) == _folded(name)]:
+    if same := [c for c in trained if lookalike(c) == lookalike(name)]:
         names = f"{same[0]!a} has some: is {name!a} the same class? Then rename it"
         return path, f"{reason}: {names}"
     inner = [part.name for part in folders_in(path)] if path.is_dir() else []
@@ -555,18 +555,13 @@ def _warn_of_spellings(names: set[str]) -> None:
     """Warns of class folders whose names differ only in case, blanks or Unicode form."""
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
-        spellings[_folded(name)].append(name)
+        spellings[lookalike(name)].append(name)
     same = [" and ".join(map(repr, each)) for each in spellings.values() if len(each) > 1]
     if same:
         warn_at_caller(
             f"{printable(listed(same))} are different classes that differ only in case, blanks or "
             "Unicode form. Where they are one class, move the images into one folder."
         )
-
-
-def _folded(name: str) -> str:
-    """Return a name by which those that differ in case, blanks or Unicode form are equal."""
-    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
 def _report_classes(
