@@ -143,15 +143,6 @@ class NoveltyReport:
         )
 
 
-def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
-    """Report on the novelty of images `(images,)`; None in, None out.
-
-    >>> print(novelty_report_of(np.array([0.2, 0.9, 1.4, 0.3])))
-    Novel, unlike the training images: 25.00% of 4 images.
-    """
-    return None if scores is None else NoveltyReport(len(scores), int((scores > 1).sum()))
-
-
 def shrunk_covariance(rows: np.ndarray) -> np.ndarray:
     """Return the covariance of rows `(examples, dimension)`, shrunk to a multiple of the identity.
 
