@@ -84,11 +84,11 @@ def measure_millions(indices: int = 300_000) -> None:
     """Prints what the order of as many records as ImageNet-21k's takes."""
     import tensorflow as tf
 
-    from keras_vit.data.sources.records import MemoryRecords, RecordSplit, Shard
+    from keras_vit.data.sources.records import Records, RecordSplit, Shard
 
     list(tf.data.Dataset.range(2).batch(2))  # what TensorFlow itself takes is not counted
     before = _memory()
-    records = MemoryRecords([Shard("none", 0, IMAGENET_21K, IMAGENET_21K)], [[]])  # not read
+    records = Records([Shard("none", 0, IMAGENET_21K, IMAGENET_21K)], [])  # not read
     split = RecordSplit("train", ("a", "b"), records, lambda record: (record, 0))
     began = time.perf_counter()
     examples = split.dataset(shuffle_seed=0, epoch=3, start=IMAGENET_21K // 2)

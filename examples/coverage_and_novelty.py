@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from scipy.special import softmax
+from sklearn.neighbors import NearestNeighbors
 from study import command_line, to_markdown
 
 from keras_vit import data, load
 from keras_vit.curation import embed, index_of
 from keras_vit.evaluation import LinearProbe, fit_novelty, linear_probe
-from keras_vit.evaluation.novelty import FALSE_ALARMS, energy_scores, knn_scores
+from keras_vit.evaluation.novelty import FALSE_ALARMS, energy_scores
+from keras_vit.layers.novelty_score import unit_rows
 from keras_vit.models import ImageModel
 from keras_vit.tasks import PredictionSets
 from keras_vit.tasks.conformal import conformal_rank
@@ -147,7 +149,7 @@ def scores(
     for name, score in (
         ("energy (pytorch-ood's)", lambda rows: energy_scores(logits(probe, rows))),
         ("Mahalanobis per class (pytorch-ood's)", mahalanobis_per_class(features, labels)),
-        ("10th nearest neighbor (pytorch-ood's)", lambda rows: knn_scores(features, rows, k=10)),
+        ("10th nearest neighbor (pytorch-ood's)", tenth_neighbor(features)),
         ("largest probability", lambda rows: -softmax(logits(probe, rows), axis=1).max(axis=1)),
     ):
         rank = conformal_rank(len(held_out), 1 - FALSE_ALARMS)
@@ -166,6 +168,12 @@ def mahalanobis_per_class(features: np.ndarray, labels: np.ndarray) -> Score:
         return np.einsum("ncd,de,nce->nc", apart, precision, apart).min(axis=1)
 
     return score
+
+
+def tenth_neighbor(features: np.ndarray) -> Score:
+    """The distance of unit features to the tenth nearest one (Sun et al. 2022)."""
+    index = NearestNeighbors(n_neighbors=10).fit(unit_rows(features))
+    return lambda others: index.kneighbors(unit_rows(others))[0][:, -1]
 
 
 def novelty_facts(

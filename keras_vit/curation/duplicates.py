@@ -181,15 +181,9 @@ def _compare(
 
 def _components(pairs: np.ndarray, count: int) -> np.ndarray:
     """Return the smallest row that each row is joined to."""
-    parent = np.arange(count)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(row: int) -> int:
-        while parent[row] != row:
-            parent[row] = parent[parent[row]]
-            row = int(parent[row])
-        return row
-
-    for a, b in pairs.tolist():
-        one, other = sorted((root(a), root(b)))
-        parent[other] = one
-    return np.array([root(row) for row in range(count)], np.int64)
+    joined = coo_array((np.ones(len(pairs), bool), pairs.T), (count, count))
+    _, part = connected_components(joined, directed=False)
+    return np.unique(part, return_index=True)[1][part]

@@ -282,19 +282,13 @@ def _check_photos(former: FeatureIndex, listed: PhotoList) -> None:
 
 def _is_current(former: FeatureIndex, listed: PhotoList) -> bool:
     """Return whether nothing has changed since an index was written."""
-    items = _items(listed, former)
+    pairs = zip_longest(_items(listed, former), read_entries(former.folder))
     return all(
-        item is not None and entry is not None and _is_same(item, entry)
-        for item, entry in zip_longest(items, read_entries(former.folder))
-    )
-
-
-def _is_same(item: _Item, entry: Entry) -> bool:
-    photo = item.photo
-    return item.is_unchanged and (photo.name, photo.label, photo.split) == (
-        entry["file"],
-        entry["label"],
-        entry["split"],
+        item is not None
+        and entry is not None
+        and item.is_unchanged
+        and item.photo == (entry["file"], entry["label"], entry["split"])
+        for item, entry in pairs
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -59,12 +58,7 @@ class KeptMeasures:
     def __enter__(self) -> KeptMeasures:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def find(self, digest: bytes) -> tuple[Any, ...] | None:

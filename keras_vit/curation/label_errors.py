@@ -27,6 +27,7 @@ from keras_vit.curation.nearest import (
     BLOCK,
     TEMPERATURE,
     VOTERS,
+    label_rows,
     nearest_neighbors,
     rows_of,
     weighted_votes,
@@ -348,12 +349,7 @@ def neighbor_probabilities(
 
 
 def _check_labels(features: FeatureIndex | np.ndarray, labels: Any) -> np.ndarray:
-    labels = np.asarray(labels)
-    if labels.shape != (len(features),) or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(
-            f"Labels of shape {labels.shape} and type {labels.dtype} do not fit "
-            f"{counted(len(features), 'row')} of features: give an integer per row."
-        )
+    labels = label_rows(features, labels)
     counts = np.bincount(labels[labels >= 0])
     if (counts > 1).sum() < 2:
         raise ValueError(

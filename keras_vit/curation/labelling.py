@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit._base.errors import check_non_negative, check_positive, check_rate, counted
 from keras_vit.curation.clusters import MOST_FITTED, find_clusters
 from keras_vit.curation.feature_index import FeatureIndex
-from keras_vit.curation.nearest import BLOCK, rows_of, unit_rows
+from keras_vit.curation.nearest import BLOCK, label_rows, rows_of, unit_rows
 from keras_vit.evaluation.linear_heads import RIDGE, Head, fit_head, left_out, stratified_folds
 
 # The constants of the paper: dropouts per image, and the part of the features that each drops.
@@ -94,7 +94,7 @@ def next_to_label(
         raise ValueError(
             f"dropouts={dropouts} must be odd, such as 3: of an even number, half may differ."
         )
-    known = _check_labels(features, labels)
+    known = label_rows(features, np.full(len(features), -1) if labels is None else labels)
     unlabeled = np.flatnonzero(known < 0)
     if not len(unlabeled):
         raise ValueError(
@@ -118,19 +118,6 @@ def next_to_label(
         chosen = np.concatenate([chosen, _spread(rows, rest, count - len(chosen), seed)])
     flipped = int(flips.sum()) if has_probe else None
     return ToLabel(unlabeled[chosen], predicted[chosen], flipped, len(rows))
-
-
-def _check_labels(features: FeatureIndex | np.ndarray, labels: Any) -> np.ndarray:
-    if labels is None:
-        return np.full(len(features), -1)
-    known = np.asarray(labels)
-    if known.shape != (len(features),) or not np.issubdtype(known.dtype, np.integer):
-        raise ValueError(
-            f"Labels of shape {known.shape} and type {known.dtype} do not fit "
-            f"{counted(len(features), 'row')} of features: give an integer per row, -1 where the "
-            "class is not known."
-        )
-    return known
 
 
 def fit_probe(x: np.ndarray, labels: np.ndarray) -> Head:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._base.errors import check_choice, check_positive
+from keras_vit._base.errors import check_choice, check_positive, counted
 from keras_vit._base.version import install_command
 from keras_vit.curation.feature_index import FeatureIndex
 from keras_vit.data._imports import require
@@ -136,6 +136,18 @@ def rows_of(features: FeatureIndex | np.ndarray, rows: np.ndarray) -> np.ndarray
     """Return some rows, float32."""
     array = features.features if isinstance(features, FeatureIndex) else np.asarray(features)
     return np.asarray(array[rows], np.float32)
+
+
+def label_rows(features: FeatureIndex | np.ndarray, labels: Any) -> np.ndarray:
+    """Return an integer for each row, -1 where its class is not known; a ValueError for others."""
+    array = np.asarray(labels)
+    if array.shape != (len(features),) or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"Labels of shape {array.shape} and type {array.dtype} do not fit "
+            f"{counted(len(features), 'row')} of features: give an integer per row, -1 where the "
+            "class is not known."
+        )
+    return array
 
 
 def feature_blocks(features: FeatureIndex | np.ndarray, size: int) -> Iterator[np.ndarray]:

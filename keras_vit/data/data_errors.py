@@ -3,11 +3,9 @@
 import re
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.image_kinds import PILLOW, kind_of_contents
+from keras_vit.data.decode.image_kinds import PILLOW, TENSORFLOW, kind_of_contents
 
-# How files of each format begin.
-JPEG, PNG, BMP, GIF, WEBP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8", b"RIFF"
-_FORMATS = {JPEG: "JPEG", PNG: "PNG", BMP: "BMP", GIF: "GIF", WEBP: "WebP"}
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how files of these begin
 
 
 class BadImageError(ValueError):
@@ -58,11 +56,10 @@ def undecodable_reason(contents: bytes, error: Exception) -> str:
     asserted = re.search(r"(?:assertion failed: \[|Summarized data: b')(.*?)[\]']", str(error))
     if asserted:
         return asserted[1]
-    for magic, name in _FORMATS.items():
-        if contents.startswith(magic):
-            return f"the {name} file is damaged or incomplete"
     read = "JPEG, PNG, BMP, GIF or WebP file"
     if (kind := kind_of_contents(contents)) is None:
         return f"not a {read}"
+    if TENSORFLOW in kind.readers:
+        return f"the {kind.name} file is damaged or incomplete"
     advice = "; Grain reads it (reader='grain')" if PILLOW in kind.readers else ""
     return f"a {kind.name} file, not a {read}{advice}"

@@ -12,10 +12,10 @@ import numpy as np
 _BLOCK = 8  # numbers of 32 bits that Philox makes at once
 
 
-def generator(seed: int, name: str, position: int, view: int = 0) -> np.random.Generator:
+def generator(seed: int, name: str, position: int) -> np.random.Generator:
     """Return a generator for one position of a stream, from which any number may be drawn."""
     # A counter of 256 bits, of which each position has 2 ** 128 steps for itself.
-    return _generator(seed, name, view, int(position) << 128)
+    return _generator(seed, name, 0, int(position) << 128)
 
 
 def uniform(seed: int, name: str, first: int, count: int, width: int, view: int = 0) -> np.ndarray:

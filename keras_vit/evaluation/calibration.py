@@ -7,12 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from keras_vit._base.errors import check_positive
-from keras_vit.evaluation.checks import (
-    check_label_shape,
-    check_labels,
-    check_probability_rows,
-    check_scores,
-)
+from keras_vit.evaluation.checks import check_labels, check_scores
 from keras_vit.tasks.answer import Tally
 from keras_vit.tasks.classification import most_probable
 
@@ -82,10 +77,20 @@ def calibration(labels: Any, probabilities: Any, bins: int = 15) -> Calibration:
     (0.5, 0.5)
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities)
-    check_label_shape(labels, probabilities)
+    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or not labels.size:
+        raise ValueError(
+            f"{labels.shape} labels do not match {probabilities.shape} probabilities. "
+            "Give (examples,) and (examples, classes)."
+        )
     check_labels(labels, probabilities.shape[1])
     check_scores(probabilities)
-    check_probability_rows(probabilities)
+    sums = probabilities.sum(axis=1)
+    if probabilities.min() < 0 or not np.allclose(sums, 1, atol=1e-3):
+        raise ValueError(
+            f"Rows sum to {sums.min():.3g} ... {sums.max():.3g}, with values down to "
+            f"{probabilities.min():.3g}: not probabilities. Apply keras.ops.softmax to logits "
+            "first."
+        )
     best = most_probable(probabilities)
     confidence = probabilities[np.arange(len(labels)), best].astype(np.float64)
     return calibration_of({"labels": labels, "predictions": best, "probability": confidence}, bins)

@@ -70,24 +70,3 @@ def check_scores(scores: np.ndarray) -> None:
             f"of example {finite.argmin()}: the model's weights are damaged, or its training "
             "diverged. Train it again with a lower learning rate, or use another file."
         )
-
-
-def check_label_shape(labels: np.ndarray, scores: np.ndarray) -> None:
-    """Raises a ValueError unless there are examples, with one label and one row of scores each."""
-    if scores.ndim != 2 or labels.shape != scores.shape[:1] or not labels.size:
-        raise ValueError(
-            f"{labels.shape} labels do not match {scores.shape} probabilities. "
-            "Give (examples,) and (examples, classes)."
-        )
-
-
-def check_probability_rows(probabilities: np.ndarray) -> np.ndarray:
-    """Returns rows that are probabilities; raises a ValueError for others."""
-    sums = probabilities.sum(axis=1)
-    if probabilities.min() < 0 or not np.allclose(sums, 1, atol=1e-3):
-        raise ValueError(
-            f"Rows sum to {sums.min():.3g} ... {sums.max():.3g}, with values down to "
-            f"{probabilities.min():.3g}: not probabilities. Apply keras.ops.softmax "
-            "to logits first."
-        )
-    return probabilities

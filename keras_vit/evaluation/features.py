@@ -67,12 +67,7 @@ def features(
     ((360, 16), (360,))
     """
     check_positive(batch_size=batch_size)
-    backbone = model.feature_model("pre_logits")
-    if len(backbone.output_shape) != 2:
-        raise ValueError(
-            f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
-            'vector. Build it with pooling="token", "gap" or "map".'
-        )
+    backbone = pooled_backbone(model)
     if cache_dir is None:
         return _compute(model, split, batch_size, mirrored)
     path = Path(cache_dir) / f"{_cache_key(model, split, mirrored)}.npz"
@@ -83,6 +78,17 @@ def features(
         with atomic_write(path) as temporary:
             np.savez(temporary, features=cached[0], labels=cached[1])
     return cached
+
+
+def pooled_backbone(model: ImageModel) -> keras.Model:
+    """Return the model from images to one vector each; a ValueError where tokens are not pooled."""
+    backbone = model.feature_model("pre_logits")
+    if len(backbone.output_shape) != 2:
+        raise ValueError(
+            f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
+            'vector. Build it with pooling="token", "gap" or "map".'
+        )
+    return backbone
 
 
 def _compute(

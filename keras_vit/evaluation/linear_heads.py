@@ -23,6 +23,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice
 from keras_vit.evaluation.checks import check_features
 from keras_vit.evaluation.probes import ABSENT, STRENGTHS, as_head
+from keras_vit.layers.novelty_score import unit_rows
 
 MEANS, RIDGE, LOGISTIC = "class means", "ridge", "logistic regression"
 NEIGHBORS = "nearest neighbors"
@@ -105,8 +106,8 @@ def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _class_means(x: np.ndarray, y: np.ndarray, classes: int, _: float, weights: Any) -> Head:
     """Nearest mean by cosine; an image's own length does not change which one is nearest."""
-    sums = np.eye(classes)[y].T @ _unit(x)
-    return Head(_unit(sums).T, np.zeros(classes))
+    sums = np.eye(classes)[y].T @ unit_rows(x)
+    return Head(unit_rows(sums).T, np.zeros(classes))
 
 
 def _ridge(x: np.ndarray, y: np.ndarray, classes: int, setting: float, weights: np.ndarray) -> Head:
@@ -164,7 +165,7 @@ def left_out(
     center, scale = _moments(x)
     x, weights = (x - center) / scale, np.ones(len(y)) if weights is None else weights
     if method == NEIGHBORS:
-        unit = _unit(x)
+        unit = unit_rows(x)
         votes = np.exp((unit @ unit.T - 1) / TEMPERATURE)
         votes[folds[:, None] == folds] = 0
         yield TEMPERATURE, np.log(votes @ np.eye(classes)[y] + 1e-30)
@@ -250,7 +251,3 @@ def stratified_folds(
         numbers[rows] = (start + np.arange(len(rows))) % count
         start += len(rows)  # where a class ends, so that folds are as large as each other
     return numbers
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)

@@ -1,8 +1,4 @@
-"""Novelty: how far an image is from the training images, by its features.
-
-`fit_novelty` is what models use. `knn_scores` is what it was compared with (docs/coverage.md): it
-needs all training features.
-"""
+"""Novelty: how far an image is from the training images, by its features."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +7,7 @@ import numpy as np
 from keras import ops
 from scipy.special import logsumexp
 
-from keras_vit._base.errors import check_positive, counted
+from keras_vit._base.errors import counted
 from keras_vit.layers.novelty_score import NoveltyScore, unit_rows
 from keras_vit.models.head import DENSE_HEADS
 from keras_vit.tasks.conformal import conformal_rank, fewest_examples
@@ -19,8 +15,6 @@ from keras_vit.tasks.conformal import conformal_rank, fewest_examples
 FALSE_ALARMS = 0.05
 SLACK = 1e-4  # of a threshold
 MOST_CLASSES = 2048  # whose head is stored once more: 6 MB for ViT-B
-# Rows whose distances to all training features are held at once.
-BLOCK = 1024
 
 
 def fit_novelty(
@@ -149,15 +143,6 @@ class NoveltyReport:
         )
 
 
-def novelty_report_of(scores: np.ndarray | None) -> NoveltyReport | None:
-    """Report on the novelty of images `(images,)`; None in, None out.
-
-    >>> print(novelty_report_of(np.array([0.2, 0.9, 1.4, 0.3])))
-    Novel, unlike the training images: 25.00% of 4 images.
-    """
-    return None if scores is None else NoveltyReport(len(scores), int((scores > 1).sum()))
-
-
 def shrunk_covariance(rows: np.ndarray) -> np.ndarray:
     """Return the covariance of rows `(examples, dimension)`, shrunk to a multiple of the identity.
 
@@ -167,47 +152,18 @@ def shrunk_covariance(rows: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: All rows are the same.
     """
-    count, dimension = rows.shape
-    centered = rows - rows.mean(axis=0)
-    covariance = centered.T @ centered / count
-    scale = np.trace(covariance) / dimension
-    if not scale > np.finfo(np.float64).eps * np.square(rows).mean():  # what rounding leaves
+    from sklearn.covariance import ledoit_wolf
+
+    covariance, _ = ledoit_wolf(rows)
+    if not np.trace(covariance) > np.finfo(np.float64).eps * np.square(rows).sum(axis=1).mean():
         raise ValueError("The features of all training images are the same: the model is damaged.")
-    distance = np.square(covariance).sum() - dimension * scale**2
-    error = (np.square(np.square(centered).sum(axis=1)).sum() / count) / count
-    error -= np.square(covariance).sum() / count
-    part = 1.0 if distance <= 0 else float(np.clip(error / distance, 0, 1))
-    return (1 - part) * covariance + part * scale * np.eye(dimension)
+    return covariance
 
 
 def _inverse_factor(covariance: np.ndarray) -> np.ndarray:
     """Return a matrix whose product with its transpose is the inverse of a covariance."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors / np.sqrt(np.maximum(values, 1e-12 * values.max()))
-
-
-def knn_scores(features: Any, others: Any, k: int = 10) -> np.ndarray:
-    """Return the distance of unit features to the `k`-th nearest training one, float64 `(images,)`.
-
-    Sun et al. 2022, "Out-of-Distribution Detection with Deep Nearest Neighbors".
-
-    Args:
-        features: Of training images `(images, dimension)`.
-        others: Of the images to score.
-        k: From 1 to the number of training images.
-
-    Raises:
-        ValueError: `k` is out of range, or shapes do not match.
-    """
-    check_positive(k=k)
-    train, rows = unit_rows(features), unit_rows(others)
-    if k > len(train):
-        raise ValueError(f"k={k} is more than the {len(train)} training images.")
-    parts = [
-        np.partition(2 - 2 * rows[i : i + BLOCK] @ train.T, k - 1, axis=1)[:, k - 1]
-        for i in range(0, len(rows), BLOCK)
-    ]
-    return np.sqrt(np.maximum(np.concatenate(parts or [np.zeros(0)]), 0))
 
 
 def energy_scores(logits: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from keras_vit import tasks
 from keras_vit.evaluation import report_text
 from keras_vit.evaluation.calibration import Calibration, calibration_of
 from keras_vit.evaluation.checks import check_labels, check_scores
-from keras_vit.evaluation.novelty import NoveltyReport, novelty_report_of
+from keras_vit.evaluation.novelty import NoveltyReport
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.set_report import SetReport, set_report
 from keras_vit.tasks import Classification, Task
@@ -170,7 +170,7 @@ def report(task: Task, targets: Any, answers: Any, training_targets: Any = None)
 
 def report_of(outcomes: Outcomes, targets: Any, training_targets: Any = None) -> Report:
     """Return `report` of what predictions left behind, and of the targets."""
-    task, tally = outcomes.task, outcomes.tally
+    task, tally, novelty = outcomes.task, outcomes.tally, outcomes.novelty
     scores, names = task.scores_of(tally), task.name_scores(tally)
     if "accuracy" in scores and differs_much(names["images"]):
         scores["accuracy"] = scores.pop("accuracy")  # mostly that of the largest classes: last
@@ -189,7 +189,7 @@ def report_of(outcomes: Outcomes, targets: Any, training_targets: Any = None) ->
         _pairs(tally["labels"], tally["predictions"]) if is_named else None,
         calibration_of(tally) if "probability" in tally else None,
         set_report(sets, tally["set_sizes"], tally["in_set"]) if has_sets else None,
-        novelty_report_of(outcomes.novelty),
+        None if novelty is None else NoveltyReport(len(novelty), int((novelty > 1).sum())),
     )
 
 

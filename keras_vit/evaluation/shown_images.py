@@ -6,33 +6,28 @@ from itertools import islice
 import numpy as np
 
 from keras_vit import data
-from keras_vit._base.errors import check_choice
 from keras_vit.data.decode.rasters import shown
 
 
 def images_at(
-    split: data.Split, indices: Sequence[int], channels: int = 3, largest: int | None = None
+    split: data.Split, indices: Sequence[int], largest: int | None = None
 ) -> list[np.ndarray]:
-    """Return some images of a split with 3 or 1 `channels`, decoded and not cropped.
+    """Return some images of a split, decoded and not cropped.
 
     Args:
-        channels: 3, or 1 for gray; bands are shown as `keras_vit.data.decode.rasters.shown` does.
         largest: The larger side in pixels to which larger images are reduced as soon as they are
             decoded, so that a few photographs do not fill the memory; None keeps their size.
 
     Returns:
-        uint8 arrays `(height, width, channels)`, in the order of `indices`.
+        uint8 arrays `(height, width, 3)`, in the order of `indices`; bands as
+        `keras_vit.data.decode.rasters.shown` makes them.
 
     Raises:
-        ValueError: An index is outside the split, or `channels` is neither 1 nor 3.
+        ValueError: An index is outside the split.
 
-    >>> [image.shape for image in images_at(data.load("digits").val, [5, 3], channels=1)]
-    [(8, 8, 1), (8, 8, 1)]
+    >>> [image.shape for image in images_at(data.load("digits").val, [5, 3])]
+    [(8, 8, 3), (8, 8, 3)]
     """
-    if split.bands is not None:
-        channels = split.channels
-    else:
-        check_choice(channels, "channels", (1, 3))
     if not indices:
         return []
     if min(indices) < 0 or max(indices) >= len(split):
@@ -40,7 +35,7 @@ def images_at(
             f"indices from {min(indices)} to {max(indices)} are not all examples of {split!r}. "
             f"Give integers from 0 to {len(split) - 1}."
         )
-    ascending = sorted(set(indices))
+    ascending, channels = sorted(set(indices)), 3 if split.bands is None else split.channels
     if split.skips:  # where only those that decode are counted
         places = set(ascending)
         decoded = enumerate(islice(split.decoded(channels), ascending[-1] + 1))

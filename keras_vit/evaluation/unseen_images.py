@@ -136,8 +136,9 @@ def unseen_images(
         is_told_apart = isinstance(pool, IndexedSplit)
         is_split = (is_own and seen is None) if is_told_apart else (is_own or not run)
         if is_used.any() and isinstance(pool, IndexedSplit):
-            both = {"train": _those(pool, is_used), "val": _those(pool, ~is_used)}
-            parts = replace(parts, splits={name: part for name, part in both.items() if len(part)})
+            both = {"train": is_used, "val": ~is_used}
+            splits = {n: pool.take(np.flatnonzero(mask)) for n, mask in both.items() if mask.any()}
+            parts = replace(parts, splits=splits)
         elif not is_loaded and (fits or split in ("val", "train") or is_split):
             of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
             parts, pool = load(source, **arguments, **of_run), None
@@ -243,17 +244,14 @@ def without_used(
     text = f"{counted(int(is_kept.sum()), 'image')}: {described(uses[is_kept])}"
     if is_kept.all():
         return split, text
-    return _those(split, is_kept), f"{text}; left out: {described(uses[~is_kept])}"
+    chosen = split.take(np.flatnonzero(is_kept))
+    return chosen, f"{text}; left out: {described(uses[~is_kept])}"
 
 
 def _uses(split: Split, seen: SeenImages | None) -> np.ndarray:
     if seen is None or not isinstance(split, IndexedSplit):
         return np.full(len(split), NEW)
     return seen.uses_of(split)
-
-
-def _those(split: IndexedSplit, mask: np.ndarray) -> IndexedSplit:
-    return split.take(np.flatnonzero(mask))
 
 
 def check_same_task(model: Any, split: Split) -> None:
@@ -348,5 +346,5 @@ def _loading(model: Any, loading: Mapping[str, Any], run: Mapping[str, Any]) -> 
     }
 
 
-def _shorten(names: Sequence[str], shown: int = 5) -> str:
-    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

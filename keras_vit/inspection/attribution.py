@@ -33,7 +33,7 @@ from keras_vit.layers import (
     UnmergeTokens,
 )
 from keras_vit.layers.merging import token_sizes
-from keras_vit.layers.observation import Observer, observed_by
+from keras_vit.layers.observation import observed_by
 from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
 from keras_vit.ops import gradients
@@ -107,7 +107,7 @@ def run_gradients(
     if classes is not None:
         numbers = class_numbers(model, classes, count)
     for batch in batches(model, images, batch_size):
-        layout = _Layout()
+        layout = _Steps({})
         forward = run_batch(model, batch, layout)
         scores = class_scores(model, forward.outputs)
         batch_classes, numbers = numbers[: len(scores)], numbers[len(scores) :]
@@ -185,68 +185,60 @@ def _query_sizes(block: Call, queries: int) -> Any:
     return as_numpy(token_sizes(index, sequence(block).shape[1]))[:, :queries, None]
 
 
-class _Steps(Observer):
-    """Counts the steps to differentiate by: attention, and outputs of blocks and poolings.
+class _Steps(Recorder):
+    """Keeps the calls, and counts the steps to differentiate by.
+
+    These are the attention, and the outputs of blocks and of poolings that do not attend.
 
     Args:
-        added: Arrays to add to some of them, by their number.
+        added: Arrays to add to some of the steps, by their number.
     """
 
     def __init__(self, added: dict[int, Any]) -> None:
+        super().__init__()
         self.added = added
-        self.values: list[Any] = []  # before the addition
+        self.values: dict[int, Any] = {}  # of these steps, before the addition
+        self.shapes: list[keras.KerasTensor] = []  # of all steps
+        self.of_blocks: list[int] = []  # the attention of each block
+        self.of_poolings: list[int] = []  # what each pooling read
 
     def attended(self, probabilities: Any) -> Any:
         return self._step(probabilities)
 
     def called(self, layer: Any, arguments: dict[str, Any], outputs: Any) -> Any:
-        if not isinstance(layer, EncoderBlock | TokenPooling | MeanPooling):
+        super().called(layer, arguments, outputs)
+        last = len(self.shapes) - 1
+        if isinstance(layer, EncoderBlock):
+            self.of_blocks.append(last)
+        elif isinstance(layer, AttentionPooling):
+            self.of_poolings.append(last)
+            return outputs
+        elif isinstance(layer, TokenPooling | MeanPooling):
+            self.of_poolings.append(last + 1)
+        else:
             return outputs
         if isinstance(outputs, tuple):
             return self._step(outputs[0]), *outputs[1:]
         return self._step(outputs)
 
     def _step(self, value: Any) -> Any:
-        added = self.added.get(len(self.values))
-        self.values.append(value)
-        return value if added is None else value + added
-
-
-class _Layout(_Steps, Recorder):
-    """Keeps the calls, and which steps were the attention of a block and what a pooling read."""
-
-    def __init__(self) -> None:
-        _Steps.__init__(self, {})
-        Recorder.__init__(self)
-        self.of_blocks: list[int] = []
-        self.of_poolings: list[int] = []
-
-    def called(self, layer: Any, arguments: dict[str, Any], outputs: Any) -> Any:
-        Recorder.called(self, layer, arguments, outputs)
-        last = len(self.values) - 1
-        if isinstance(layer, EncoderBlock):
-            self.of_blocks.append(last)
-        elif isinstance(layer, AttentionPooling):
-            self.of_poolings.append(last)
-        elif isinstance(layer, TokenPooling | MeanPooling):
-            self.of_poolings.append(last + 1)
-        return _Steps.called(self, layer, arguments, outputs)
-
-    def _step(self, value: Any) -> Any:
-        shape = keras.KerasTensor(value.shape, keras.backend.standardize_dtype(value.dtype))
-        self.values.append(shape)
-        return value
+        number, dtype = len(self.shapes), keras.backend.standardize_dtype(value.dtype)
+        self.shapes.append(keras.KerasTensor(value.shape, dtype))
+        if number not in self.added:
+            return value
+        self.values[number] = value
+        return value + self.added[number]
 
 
 def _differentiate(
-    forward: ForwardPass, layout: _Layout, batch: Any, classes: np.ndarray
+    forward: ForwardPass, layout: _Steps, batch: Any, classes: np.ndarray
 ) -> ForwardGradient:
     model, depth = forward.model, len(layout.of_blocks)
     scores = as_numpy(class_scores(model, forward.outputs))
     task = _task(model, scores)
     is_probability = task.sums_to_one and sums_to_one(scores)
     # Without a pooling of ours: which of the last block's tokens matter at all.
-    numbers = [*layout.of_blocks, *(layout.of_poolings or [len(layout.values) - 1])]
+    numbers = [*layout.of_blocks, *(layout.of_poolings or [len(layout.shapes) - 1])]
 
     def score(added: list[Any]) -> tuple[Any, list[Any]]:
         steps = _Steps(dict(zip(numbers, added, strict=True)))
@@ -259,7 +251,7 @@ def _differentiate(
             scores = (scores * number - ops.sum(scores, axis=1, keepdims=True)) / (number - 1)
         return ops.sum(task.evidence(scores, classes)), [steps.values[i] for i in numbers]
 
-    zeros = [ops.zeros(layout.values[i].shape, layout.values[i].dtype) for i in numbers]
+    zeros = [ops.zeros(layout.shapes[i].shape, layout.shapes[i].dtype) for i in numbers]
     values, slopes = (list(map(as_numpy, each)) for each in gradients(score, zeros))
     readout = _readout(forward, values[depth:], slopes[depth:])
     return ForwardGradient(forward, classes, values[:depth], slopes[:depth], readout)

@@ -36,7 +36,7 @@ def held_out(strata: np.ndarray, fraction: float, seed: int = 0, groups: Any = N
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction!r} must lie in (0, 1), such as 0.1.")
     if groups is None and strata.ndim == 1:
-        mask = _of_every_class(strata, fraction, seed)
+        mask = of_every_class(strata, fraction, seed)
     else:
         names, unit = np.arange(len(strata)), np.arange(len(strata))
         if groups is not None:
@@ -47,19 +47,19 @@ def held_out(strata: np.ndarray, fraction: float, seed: int = 0, groups: Any = N
             )
         mask = iterative_stratification(_counts(strata, unit, len(names)), fraction, seed)[unit]
     if mask.all() or not mask.any():
-        what = "examples" if groups is None else "groups"
         raise ValueError(
             f"fraction={fraction} of {len(strata):,} examples leaves one side empty: there are not "
-            f"enough {what}. Give more, or another fraction."
+            f"enough {'examples' if groups is None else 'groups'}. Give more, or another fraction."
         )
     return mask
 
 
-def _of_every_class(classes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+def of_every_class(classes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Return the same fraction of every class, at least one example, but never its only one."""
     mask = np.zeros(len(classes), bool)
     order = np.argsort(classes, kind="stable")
     present, starts = np.unique(classes[order], return_index=True)
-    for name, rows in zip(present, np.split(order, starts[1:]), strict=True):
+    for name, rows in zip(present, np.split(order, starts[1:]), strict=False):  # or no class
         count = min(max(round(len(rows) * fraction), 1), len(rows) - 1)
         # A generator per class: one more image of roses leaves the tulips where they are.
         mask[rows[np.random.default_rng([seed, name]).permutation(len(rows))[:count]]] = True

@@ -22,6 +22,7 @@ from keras_vit._base.errors import check_choice, check_positive
 from keras_vit.data import Splits
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.data.sources.splits import IndexedSplit
+from keras_vit.evaluation.features import pooled_backbone
 from keras_vit.models import ImageModel
 from keras_vit.models.shared_model import SharedModel
 from keras_vit.tasks import Classification
@@ -111,7 +112,7 @@ def pretrain(
     if recipe is None:
         recipe = recipes.get(method if blocks is None else f"{method}_cp")
     split = _instances(images)
-    backbone = _backbone(model)
+    backbone = pooled_backbone(model)
     network: SharedModel
     if method == VISREG:
         network = ViewsModel.on(model, backbone, views, seed)
@@ -160,17 +161,6 @@ def _instances(images: Any) -> IndexedSplit:
             "give at least 2, better hundreds."
         )
     return images.as_instances()
-
-
-def _backbone(model: ImageModel) -> keras.Model:
-    """Return the model from images to one vector each."""
-    backbone = model.feature_model("pre_logits")
-    if len(backbone.output_shape) != 2:
-        raise ValueError(
-            f"{model.name} has features of shape {backbone.output_shape[1:]} per image, not one "
-            'vector. Build it with pooling="token", "gap" or "map".'
-        )
-    return backbone
 
 
 def _classifier(model: ImageModel, backbone: keras.Model, count: int, seed: int) -> SharedModel:

@@ -13,8 +13,8 @@ from PIL import Image, ImageOps, features
 from keras_vit.data import BadImageError, DataRangeWarning, load, pipeline, read_image
 from keras_vit.data.decode.bit_depth import has_sixteen_bits
 from keras_vit.data.decode.image_files import sixteen_bit_files
-from keras_vit.data.decode.pillow import decode_with_pillow
-from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
+from keras_vit.data.decode.image_kinds import PILLOW_FORMATS
+from keras_vit.data.decode.pillow import decode_with_pillow, missing_plugin
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import load_splits

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import scipy
 from sklearn import linear_model, neighbors
-from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
@@ -22,7 +21,7 @@ from keras_vit.evaluation import fewshot_table, knn_accuracy, linear_heads, line
 from keras_vit.evaluation.calibration import calibration
 from keras_vit.evaluation.fewshot import fewshot_accuracy, least_squares_scores, sample_shots
 from keras_vit.evaluation.linear_heads import LOGISTIC, MEANS, NEIGHBORS, RIDGE, fit_head, left_out
-from keras_vit.evaluation.novelty import classifier_head, energy_scores, fit_novelty, knn_scores
+from keras_vit.evaluation.novelty import classifier_head, energy_scores, fit_novelty
 from keras_vit.evaluation.probes import ABSENT, STRENGTHS
 from keras_vit.evaluation.task_probe import task_probe
 from keras_vit.evaluation.temperature import divide_logits, fit_temperature
@@ -330,7 +329,7 @@ GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "novelty.npz"))
 KNOWN, NEW = GOLDEN["train"], GOLDEN["new"]
 
 
-def test_the_scores_of_pytorch_ood_and_the_covariance_of_ledoit_and_wolf() -> None:
+def test_the_scores_of_pytorch_ood() -> None:
     rows = unit_rows(KNOWN)
     centered = rows - rows.mean(axis=0)
     precision = np.linalg.inv(centered.T @ centered + 1e-6 * np.eye(8))  # theirs, not over N
@@ -339,12 +338,7 @@ def test_the_scores_of_pytorch_ood_and_the_covariance_of_ledoit_and_wolf() -> No
     layer.set_weights([rows.mean(axis=0), np.linalg.cholesky(precision)])
     # Theirs is half of the squared distance.
     np.testing.assert_allclose(layer.scores(NEW) / 2, GOLDEN["mahalanobis"], rtol=1e-5)
-    np.testing.assert_allclose(knn_scores(KNOWN, NEW), GOLDEN["knn_10"], rtol=1e-5)
     np.testing.assert_allclose(energy_scores(NEW), GOLDEN["energy"], rtol=1e-5)
-    shrunk = keras_vit.evaluation.novelty.shrunk_covariance
-    for count in (5, 20, 200):
-        rows = KNOWN[:count].astype("float64")
-        np.testing.assert_allclose(shrunk(rows), ledoit_wolf(rows)[0])
 
 
 def test_images_between_the_classes_are_found_by_their_energy() -> None:

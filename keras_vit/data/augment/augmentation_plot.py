@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -78,9 +77,9 @@ def plot_augmentations(
     chosen: Any
     if split.per_pixel and isinstance(split, IndexedSplit):  # whose maps are read, and moved, too
         chosen = split.take(places)
-        chosen.order = partial(_without_shuffling, chosen.order)
     else:
-        chosen = _OrderedSplit(split, channels, places)
+        chosen = DecodedSplit(split, channels, places)
+    chosen.order = lambda *_: np.arange(len(chosen))  # so that a row shows one image
     augmentation, layers = resolve_augment(augment, get_augmentation(split.augment))
     mixed = augmentation.mixup or augmentation.cutmix or any(map(mixes, layers))
     classes = task.size if task.sums_to_one else None
@@ -117,17 +116,6 @@ def plot_augmentations(
     with atomic_write(path) as temporary, without_glyph_warnings():
         png = path.suffix.lower() == ".png"
         figure.savefig(temporary, metadata={"Software": _SOFTWARE} if png else None)
-
-
-class _OrderedSplit(DecodedSplit):
-    """Keeps its order in training, too, so that a row shows one image."""
-
-    def order(self, shuffle_seed: int | None, epoch: int) -> np.ndarray:
-        return super().order(None, epoch)
-
-
-def _without_shuffling(order: Any, shuffle_seed: int | None, epoch: int) -> np.ndarray:
-    return order(None, epoch)
 
 
 def _in_colors(label_map: np.ndarray, original: np.ndarray, task: Task) -> np.ndarray:

@@ -66,23 +66,11 @@ class JpegSize(NamedTuple):
 def jpeg_size(jpeg: bytes) -> JpegSize:
     """Return the size in the frame header of a JPEG or JPEG-LS stream; zeros where there is none.
 
+    Goes from marker to marker, as decoders do, up to the end of the image.
+
     Raises:
         BadImageError: There are more scans than `check_scans` lets pass.
     """
-    return _walk(jpeg)
-
-
-def check_scans(contents: bytes) -> None:
-    """Raises a BadImageError for a JPEG file of too many scans; others pass.
-
-    Up to 16 scans pass, and up to 100 where these go over 2**30 pixels at most. Linear time.
-    """
-    if contents.startswith(JPEG):
-        _walk(contents)
-
-
-def _walk(jpeg: bytes) -> JpegSize:
-    """Goes from marker to marker, as decoders do, up to the end of the image."""
     size, scans, place, progressive = JpegSize(0, 0, 0), 0, 2, False
     for _ in range(_MOST_SEGMENTS):
         match = _MARKER.search(jpeg, place)
@@ -108,6 +96,15 @@ def _walk(jpeg: bytes) -> JpegSize:
             f"{size.width} x {size.height} pixels: save it again, without progressive=True"
         )
     return size
+
+
+def check_scans(contents: bytes) -> None:
+    """Raises a BadImageError for a JPEG file of too many scans; others pass.
+
+    Up to 16 scans pass, and up to 100 where these go over 2**30 pixels at most. Linear time.
+    """
+    if contents.startswith(JPEG):
+        jpeg_size(contents)
 
 
 def jpeg_2000_size(codestream: bytes) -> JpegSize:

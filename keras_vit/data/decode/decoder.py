@@ -32,8 +32,8 @@ from keras_vit.data.decode.headers import (
     png_shape,
     starts_with,
 )
+from keras_vit.data.decode.image_kinds import pillow_format
 from keras_vit.data.decode.pillow import decode_with_pillow
-from keras_vit.data.decode.pillow_formats import pillow_format
 from keras_vit.data.decode.tracing import traced_once
 
 # From the (height, width) of an upright image to the box (top, left, height, width) to decode.

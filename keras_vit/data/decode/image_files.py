@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,14 +11,15 @@ import numpy as np
 
 from keras_vit import ops as backend
 from keras_vit._base.errors import as_pair, check_positive
+from keras_vit._base.files import irregular_type
 from keras_vit.data._imports import tf
 from keras_vit.data.data_errors import BadImageError, undecodable_reason
 from keras_vit.data.decode.bit_depth import HEADER_BYTES, has_sixteen_bits, warn_of_sixteen_bits
 from keras_vit.data.decode.budget import check_scans
 from keras_vit.data.decode.decoder import decode_image
 from keras_vit.data.decode.headers import MAX_PIXELS
+from keras_vit.data.decode.image_kinds import pillow_format
 from keras_vit.data.decode.pillow import array_to_channels, decode_with_pillow
-from keras_vit.data.decode.pillow_formats import pillow_format
 from keras_vit.data.decode.rasters import fill_missing, read_raster, shown
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.data.preprocessing import evaluation_image
@@ -28,26 +27,17 @@ from keras_vit.data.preprocessing import evaluation_image
 # The most files that are opened for their header alone.
 MOST_HEADERS = 1000
 DEFAULT = EvalTransform()
-_KINDS = {
-    stat.S_ISFIFO: "a named pipe",
-    stat.S_ISSOCK: "a socket",
-    stat.S_ISCHR: "a device",
-    stat.S_ISBLK: "a device",
-}
 
 
 def irregular(path: Path) -> str | None:
     """Return what kind of special file a path leads to, whose reading may never end, or None."""
     try:
-        mode = os.stat(path).st_mode
+        kind = irregular_type(path)
     except OSError:
         return None  # reading it raises the reason
-    if stat.S_ISREG(mode):
-        return None
-    if stat.S_ISDIR(mode):
+    if kind == "a folder":
         return "a folder, not an image: give the files in it"
-    kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "a special file")
-    return f"{kind}, not a regular file"
+    return kind and f"{kind}, not a regular file"
 
 
 def read_contents(path: Path) -> bytes:

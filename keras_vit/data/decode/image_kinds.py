@@ -135,6 +135,10 @@ def kinds_of(reader: str) -> tuple[ImageKind, ...]:
     return tuple(kind for kind in KINDS if reader in kind.readers)
 
 
+# Photographs of phones, and scans.
+PILLOW_FORMATS = tuple(kind for kind in kinds_of(PILLOW) if TENSORFLOW not in kind.readers)
+
+
 def suffixes_of(reader: str) -> tuple[str, ...]:
     """Return the suffixes of `kinds_of` a reader, sorted."""
     return tuple(sorted(suffix for kind in kinds_of(reader) for suffix in kind.suffixes))
@@ -177,3 +181,13 @@ def kind_of_contents(contents: bytes) -> ImageKind | None:
     begin = contents[:_BYTES]
     known = (k for k in KINDS if k.begins and re.match(k.begins, begin, re.DOTALL))
     return next(known, None)
+
+
+def pillow_format(contents: bytes) -> ImageKind | None:
+    """Return the kind of a file with these first bytes, if Pillow reads it and TensorFlow does not.
+
+    >>> pillow_format(b"II*\\0...").name, pillow_format(b"GIF89a")
+    ('TIFF', None)
+    """
+    kind = kind_of_contents(contents)
+    return kind if kind in PILLOW_FORMATS else None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from keras_vit._base.version import install_command
 from keras_vit.data.data_errors import (
     BadImageError,
     check_channels,
@@ -20,8 +21,7 @@ from keras_vit.data.data_errors import (
 from keras_vit.data.decode.bit_depth import EIGHT_BITS_FIRST
 from keras_vit.data.decode.budget import MOST_READS, BudgetedFile, check_scans
 from keras_vit.data.decode.headers import MAX_PIXELS, MIRRORED, ORIENTATION_TAG, UPSIDE_DOWN
-from keras_vit.data.decode.image_kinds import kind_of_contents
-from keras_vit.data.decode.pillow_formats import PILLOW_FORMATS, missing_plugin
+from keras_vit.data.decode.image_kinds import PILLOW_FORMATS, ImageKind, kind_of_contents
 from keras_vit.data.decode.quiet_decoders import QUIET
 
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
@@ -118,6 +118,22 @@ def _read(contents: bytes, max_pixels: int | None, reader: Callable[[Any], _Valu
             said = None if isinstance(error, UnidentifiedImageError) else error
             raise BadImageError(damaged_reason(kind.name, "Pillow", said)) from error
         raise BadImageError(undecodable_reason(contents, error)) from error
+
+
+def missing_plugin(kind: ImageKind) -> str | None:
+    """Registers what Pillow reads a format with; what to install where it is missing."""
+    from PIL import Image
+
+    if kind.name == "HEIC":
+        try:
+            from pillow_heif import register_heif_opener
+        except ImportError:
+            return f"a HEIC file, which pillow-heif reads: {install_command('heic')}"
+        register_heif_opener()
+    Image.init()
+    if kind.pillow in Image.OPEN:
+        return None
+    return f"a file of {kind.name}, which this Pillow does not read: pip install --upgrade pillow"
 
 
 def _check(image: Any, max_pixels: int | None) -> None:

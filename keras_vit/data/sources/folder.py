@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,10 +75,11 @@ from keras_vit.data.sources.splits import (
     Splits,
     reasons,
 )
+from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.data.sources.verification import Checked, checked_files, checked_rasters
 from keras_vit.tasks import Task
 from keras_vit.tasks.classification import as_task
-from keras_vit.tasks.splitting import held_out
+from keras_vit.tasks.splitting import held_out, of_every_class
 
 FOLDER_LAYOUTS = (
     "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
@@ -432,33 +432,15 @@ def _split_at_random(
     files = [file for file, _ in examples]
     sources = kept_apart(files, strata)
     if sources is None:
-        return _stratified(examples, class_names, val_fraction, seed), {}
-    is_held_out = held_out(strata, val_fraction, seed, sources)
+        is_held_out = of_every_class(strata, val_fraction, seed)
+    else:
+        is_held_out = held_out(strata, val_fraction, seed, sources)
     parts: Examples = {"train": [], "val": []}
     for example, is_val in zip(examples, is_held_out, strict=True):
         parts["val" if is_val else "train"].append(example)
+    if sources is None:
+        return parts, {}
     return parts, dict(zip(files, sources.tolist(), strict=True))
-
-
-def _stratified(
-    examples: Files, class_names: Sequence[str], val_fraction: float, seed: int
-) -> Examples:
-    """Return the same fraction of every class for validation, but at least one image.
-
-    The only image of a class is one to train on.
-    """
-    by_class: dict[str, list[Path]] = defaultdict(list)
-    for file, name in examples:
-        by_class[name].append(file)
-    parts: Examples = {"train": [], "val": []}
-    for index, name in enumerate(class_names):
-        files = by_class[name]
-        count = min(max(round(len(files) * val_fraction), 1), max(len(files) - 1, 0))
-        # A generator per class: one more image of roses leaves the tulips where they are.
-        order = np.random.default_rng([seed, index]).permutation(len(files))
-        for part, indices in (("val", order[:count]), ("train", order[count:])):
-            parts[part] += [(files[i], name) for i in sorted(indices)]
-    return parts
 
 
 def check_images(
@@ -559,7 +541,7 @@ def _unused_class(
     count = sum(c == name for part in examples.values() for _, c in part)
     where = f", only {count} elsewhere" if count else ""
     reason = f"a class without an image{purpose}{where}"
-    if same := [c for c in trained if _folded(c) == _folded(name)]:
+    if same := [c for c in trained if lookalike(c) == lookalike(name)]:
         names = f"{same[0]!a} has some: is {name!a} the same class? Then rename it"
         return path, f"{reason}: {names}"
     inner = [part.name for part in folders_in(path)] if path.is_dir() else []
@@ -573,18 +555,13 @@ def _warn_of_spellings(names: set[str]) -> None:
     """Warns of class folders whose names differ only in case, blanks or Unicode form."""
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
-        spellings[_folded(name)].append(name)
+        spellings[lookalike(name)].append(name)
     same = [" and ".join(map(repr, each)) for each in spellings.values() if len(each) > 1]
     if same:
         warn_at_caller(
             f"{printable(listed(same))} are different classes that differ only in case, blanks or "
             "Unicode form. Where they are one class, move the images into one folder."
         )
-
-
-def _folded(name: str) -> str:
-    """Return a name by which those that differ in case, blanks or Unicode form are equal."""
-    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
 
 
 def _report_classes(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,16 @@ class Shard:
     examples_in_shard: int
 
 
-class Records(ABC):
-    """Records of several files, numbered from the first record of the first file on."""
+class Records:
+    """Records of several files, numbered from the first record of the first file on.
 
-    def __init__(self, shards: Sequence[Shard]):
-        self.shards = tuple(shards)
+    Args:
+        shards: The files, in order.
+        source: What has each of these records by its number: a list, or a reader of files.
+    """
+
+    def __init__(self, shards: Sequence[Shard], source: Any):
+        self._shards, self._source = tuple(shards), source
         self._ends = np.cumsum([shard.take for shard in shards], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -69,7 +74,7 @@ class Records(ABC):
     def place(self, index: int) -> str:
         """Where a record is, for messages."""
         number = int(np.searchsorted(self._ends, index, side="right"))
-        shard = self.shards[number]
+        shard = self._shards[number]
         record = index - int(self._ends[number]) + shard.take + shard.skip
         return f"{printable(shard.filename)}, record {record}"
 
@@ -79,34 +84,11 @@ class Records(ABC):
         record.set_shape(())
         return record
 
-    @abstractmethod
     def fetch(self, index: int) -> bytes:
         """Return a record outside a graph; a DamagedShardError that names it if it is damaged."""
-
-
-class MemoryRecords(Records):
-    """Records of TFRecord files, in memory."""
-
-    def __init__(self, shards: Sequence[Shard], contents: Sequence[Sequence[bytes]]):
-        super().__init__(shards)
-        parts = zip(shards, contents, strict=True)
-        self._contents = [record for s, c in parts for record in c[s.skip : s.skip + s.take]]
-
-    def fetch(self, index: int) -> bytes:
-        return self._contents[index]
-
-
-class ArrayRecords(Records):
-    """Records of ArrayRecord files, read by `array_record`."""
-
-    def __init__(self, shards: Sequence[Shard]):
-        super().__init__(shards)
-        self._source = _array_record("array_record_data_source").ArrayRecordDataSource(list(shards))
-
-    def fetch(self, index: int) -> bytes:
         try:
             return self._source[index]
-        except Exception as error:  # the reader raises Python's general errors
+        except Exception as error:  # readers raise Python's general errors
             raise _damaged(self.place(index), str(error)) from error
 
 
@@ -129,10 +111,13 @@ def open_records(parts: Sequence[str | Shard]) -> Records:
     if formats[0]:
         with ThreadPoolExecutor(_THREADS) as pool:
             shards = _shards(parts, list(pool.map(_count, files)))
-        return ArrayRecords(shards)
+        reader = _array_record("array_record_data_source").ArrayRecordDataSource
+        return Records(shards, reader(list(shards)))
     _check_memory(files)
     contents = [list(tfrecords(file)) for file in files]
-    return MemoryRecords(_shards(parts, [len(part) for part in contents]), contents)
+    shards = _shards(parts, [len(part) for part in contents])
+    taken = (c[s.skip : s.skip + s.take] for s, c in zip(shards, contents, strict=True))
+    return Records(shards, list(chain.from_iterable(taken)))
 
 
 def _check_memory(files: Sequence[str]) -> None:
