@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 from keras_vit._base.errors import did_you_mean, similar_names
 from keras_vit.models.image_model import ImageModel
+from keras_vit.weights.containers.checkpoint_file import OPENERS
+from keras_vit.weights.containers.keras_file import SUFFIXES
 from keras_vit.weights.containers.sums import INDEX_SUFFIX
 from keras_vit.weights.released import RELEASED, Weights
 
@@ -13,17 +15,6 @@ from keras_vit.weights.released import RELEASED, Weights
 ARCHITECTURE_KEYS = (
     *("patch_size", "hidden_dim", "depth"),
     *("tokens_mlp_dim", "resnet", "depths", "width"),
-)
-FILE_SUFFIXES = (
-    ".npz",
-    ".safetensors",
-    ".pth",
-    ".pt",
-    ".bin",
-    ".keras",
-    ".h5",
-    ".hdf5",
-    INDEX_SUFFIX,
 )
 
 
@@ -117,7 +108,7 @@ def license_of(name: str) -> str | None:
 
 
 def _looks_like_file(name: str) -> bool:
-    return name.lower().endswith(FILE_SUFFIXES) or Path(name).is_absolute()
+    return name.lower().endswith((*OPENERS, *SUFFIXES, INDEX_SUFFIX)) or Path(name).is_absolute()
 
 
 def _fits(row: Weights, model: ImageModel | SimpleNamespace) -> bool:

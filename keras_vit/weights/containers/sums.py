@@ -10,7 +10,7 @@ carries no sum: it leaves one of the two whole.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BufferedReader
@@ -85,16 +85,13 @@ def check_file(path: Path, sha256: str | None = None) -> str:
             )
         verify_sums(path)
         return ""
-    seal = _find_seal(path)
-    listed = _listed_sums(path)
-    blob = _sum_of_blob(path)
-    digest = "" if seal and not (sha256 or listed or blob) else sha256_of(path)
+    seal, known = _find_seal(path), [*_known_sums(path)]
+    digest = "" if seal and not (sha256 or known) else sha256_of(path)
     if sha256 is not None and digest != sha256.lower():
         raise CheckpointError(
             f"{path} has SHA-256 {digest}, not sha256={sha256!r}: it is damaged, or another file."
         )
-    _compare(listed, digest)
-    _compare_blob(path, blob, digest)
+    _compare(known, digest)
     if seal and not digest and _sum_without(path, seal[0]) != seal[1]:
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes) is damaged: the SHA-256 of its content is not "
@@ -125,11 +122,8 @@ def verify_sums(file: str | Path) -> None:
     """
     path = Path(file)
     check_regular(path)
-    listed, blob = _listed_sums(path), _sum_of_blob(path)
-    if listed or blob:
-        digest = sha256_of(path)
-        _compare(listed, digest)
-        _compare_blob(path, blob, digest)
+    if known := [*_known_sums(path)]:
+        _compare(known, sha256_of(path))
 
 
 def write_seal(path: Path) -> None:
@@ -190,10 +184,14 @@ def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None
             count -= len(block)
 
 
-def _listed_sums(path: Path) -> dict[Path, str]:
-    """Return a file's checksums in `SHA256SUMS`, both beside it and beside the target of a link."""
-    listed = {}
-    for file in {path, Path(os.path.realpath(path))}:
+def _known_sums(path: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yield the sums that are known of a file: its name, the sum, and what another one means.
+
+    They are in the `SHA256SUMS` beside it and beside the target of a link, and a large file in the
+    hub's cache is called by its own, `blobs/SHA256`.
+    """
+    target = Path(os.path.realpath(path))
+    for file in {path, target}:
         sums = file.with_name(MANIFEST)
         if not sums.is_file() or file == sums:
             continue
@@ -204,7 +202,10 @@ def _listed_sums(path: Path) -> dict[Path, str]:
                 f"{error} The file is damaged: restore it, or delete it to go on unchecked."
             ) from error
         if file.name in names:
-            listed[file] = names[file.name]
+            yield file, names[file.name], (
+                f"{MANIFEST} beside it lists {names[file.name]}: it is damaged or was replaced. "
+                f"Restore it, or delete {MANIFEST} if you replaced it."
+            )
             continue
         # The name was damaged, unless all that is listed is there: then the file was added later.
         if missing := [name for name in names if not (sums.parent / name).exists()]:
@@ -212,28 +213,14 @@ def _listed_sums(path: Path) -> dict[Path, str]:
                 f"{sums} does not list {file.name}, but {missing[0]}, which is not there: one of "
                 f"them is damaged. Delete {MANIFEST} if you renamed the file."
             )
-    return listed
-
-
-def _compare(listed: dict[Path, str], digest: str) -> None:
-    for file, expected in listed.items():
-        if digest != expected:
-            raise CheckpointError(
-                f"{file} has SHA-256 {digest}, and {MANIFEST} beside it lists {expected}: it is "
-                f"damaged or was replaced. Restore it, or delete {MANIFEST} if you replaced it."
-            )
-
-
-def _sum_of_blob(path: Path) -> str | None:
-    """Return the sum of a large file in the hub's cache: its name, `blobs/SHA256`."""
-    blob = Path(os.path.realpath(path))
-    is_sum = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
-    return blob.name if is_sum else None
-
-
-def _compare_blob(path: Path, blob: str | None, digest: str) -> None:
-    if blob is not None and digest != blob:
-        raise CheckpointError(
-            f"{path} has SHA-256 {digest}, and its name in the cache is {blob}: it is damaged, or "
-            f"was not downloaded to its end. Delete {os.path.realpath(path)} and download it again."
+    if target.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", target.name):
+        yield path, target.name, (
+            f"its name in the cache is {target.name}: it is damaged, or was not downloaded to its "
+            f"end. Delete {target} and download it again."
         )
+
+
+def _compare(known: Iterable[tuple[Path, str, str]], digest: str) -> None:
+    for file, expected, otherwise in known:
+        if digest != expected:
+            raise CheckpointError(f"{file} has SHA-256 {digest}, and {otherwise}")
