@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from keras_vit._base.files import write_bytes
 from keras_vit._base.version import __version__
 
 MANIFEST = "SHA256SUMS"
 _MARK = "# keras_vit "
+_BLOCK = 2**18
 _LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)")
 _ESCAPES = {"\\n": "\n", "\\r": "\r", "\\\\": "\\"}
 
@@ -153,10 +154,20 @@ def all_files(folder: Path) -> list[str]:
     return sorted(paths)
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
+def sha256(path: Path, length: int | None = None) -> str:
+    """Return the SHA-256 of a file, or of its first bytes, in hexadecimal."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        feed(digest, file, length)
+    return digest.hexdigest()
+
+
+def feed(digest: Any, file: BinaryIO, count: int | None = None) -> None:
+    """Feeds the next `count` bytes of a file to a digest; None for all that follow."""
+    while block := file.read(_BLOCK if count is None else min(count, _BLOCK)):
+        digest.update(block)
+        if count is not None:
+            count -= len(block)
 
 
 def _inside(name: Any) -> str:

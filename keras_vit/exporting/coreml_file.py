@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.manifest import sha256
 from keras_vit.exporting.contract import IMAGES, KEY, Contract, Run
 from keras_vit.exporting.executorch_file import answers_module, quietly
-from keras_vit.exporting.proof import PROOF, sum_of
+from keras_vit.exporting.proof import PROOF
 from keras_vit.models import ImageModel
 
 _DATA = Path("Data/com.apple.CoreML")
@@ -106,7 +107,7 @@ def read_proof(path: Path) -> tuple[str | None, str]:
     text = dict(spec.description.metadata.userDefined).get(PROOF)
     length = (path / MODEL).stat().st_size
     length -= len(_metadata(spec, text)) if text is not None else 0
-    sums = [sum_of(path / MODEL, length), sum_of(path / WEIGHTS), sum_of(path / "Manifest.json")]
+    sums = [sha256(path / MODEL, length), sha256(path / WEIGHTS), sha256(path / "Manifest.json")]
     return text, hashlib.sha256(" ".join(sums).encode()).hexdigest()
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.manifest import sha256
 from keras_vit._base.processors import available_processors
 from keras_vit.exporting.contract import IMAGES, KEY, Contract, Run
 from keras_vit.exporting.graph import pixels_to_answers
-from keras_vit.exporting.proof import PROOF, sum_of
+from keras_vit.exporting.proof import PROOF
 from keras_vit.models import ImageModel
 
 # The newest that tf2onnx writes.
@@ -185,7 +186,7 @@ def read_proof(path: Path) -> tuple[str | None, str]:
     proto = onnx.load(str(path), load_external_data=False)
     text = {prop.key: prop.value for prop in proto.metadata_props}.get(PROOF)
     length = path.stat().st_size - (len(_metadata(text)) if text is not None else 0)
-    return text, sum_of(path, length)
+    return text, sha256(path, length)
 
 
 def _metadata(text: str) -> bytes:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.manifest import sha256
 from keras_vit.exporting import onnx_file
 from keras_vit.exporting.contract import IMAGES, KEY, Contract, Run
-from keras_vit.exporting.proof import PROOF, sum_of
+from keras_vit.exporting.proof import PROOF
 from keras_vit.models import ImageModel
 
 MODEL_FILES = ("model.xml", "model.bin")
@@ -95,7 +96,7 @@ def read_proof(path: Path) -> tuple[str | None, str]:
     element = _PROOF.search(xml)
     rest = hashlib.sha256(_PROOF.sub(b"", xml)).hexdigest()
     text = html.unescape(element[1].decode()) if element else None
-    return text, f"{rest} {sum_of(path / MODEL_FILES[1])}"
+    return text, f"{rest} {sha256(path / MODEL_FILES[1])}"
 
 
 def runner(path: Path, outputs: Sequence[str], dtype: str = "uint8", precision: str = "f32") -> Run:

@@ -1,11 +1,11 @@
 """Folders for transformers and timm, run by these on the images that the folder carries."""
 
+import hashlib
 import io
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from PIL import Image
 
 from keras_vit._base.errors import printable
 from keras_vit._base.files import atomic_write
+from keras_vit._base.manifest import sha256
 from keras_vit.data import MAX_PIXELS
 from keras_vit.exporting.contract import DESCRIPTION, Contract, Run
 from keras_vit.exporting.executorch_file import quietly
 from keras_vit.exporting.format_table import FOLDERS
-from keras_vit.exporting.proof import MOST_BYTES, PROOF_FILE, Proof, run_proof, sum_of
+from keras_vit.exporting.proof import MOST_BYTES, PROOF_FILE, Proof, run_proof
 from keras_vit.models import VisionTransformer
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression
@@ -108,10 +109,10 @@ def read_contract(path: Path) -> Contract:
 
 def read_proof(path: Path) -> tuple[str | None, str]:
     """Return the proof in a file of the folder, or None, and the sum of the others."""
-    file, sums = path / PROOF_FILE, sha256()
+    file, sums = path / PROOF_FILE, hashlib.sha256()
     for name in _SUMMED:
         if (path / name).exists():
-            sums.update(f"{name} {sum_of(path / name)}\n".encode())
+            sums.update(f"{name} {sha256(path / name)}\n".encode())
     text = None
     if file.exists():
         if file.stat().st_size > MOST_BYTES:

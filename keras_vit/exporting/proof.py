@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._base.manifest import sha256
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.exporting.agreement import check_files, check_images, decisions_agree, scale_of
 from keras_vit.exporting.contract import KEY, Contract, Run
@@ -218,16 +219,6 @@ def as_stored(name: str, outputs: np.ndarray, contract: Contract) -> np.ndarray:
     return rows[:, np.linspace(0, rows.shape[1] - 1, places).astype(int)]
 
 
-def sum_of(file: Path, length: int | None = None) -> str:
-    """Return the SHA-256 sum of a file, or of its first bytes."""
-    digest, left = hashlib.sha256(), file.stat().st_size if length is None else length
-    with file.open("rb") as stream:
-        while left > 0 and (block := stream.read(min(left, 2**20))):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest()
-
-
 def add_to_zip(path: Path, text: str, folder: str = "") -> None:
     """Adds a proof as the last file of a zip archive."""
     with zipfile.ZipFile(path, "a") as archive:
@@ -239,10 +230,10 @@ def read_from_zip(path: Path) -> tuple[bytes | None, str]:
     with zipfile.ZipFile(path) as archive:
         info = next((i for i in archive.infolist() if i.filename.endswith(PROOF_FILE)), None)
         if info is None:
-            return None, sum_of(path, archive.start_dir)
+            return None, sha256(path, archive.start_dir)
         if info.file_size > MOST_BYTES:
             raise ValueError(f"its proof is damaged: {info.file_size:,} bytes are too many")
-        return archive.read(info), sum_of(path, info.header_offset)
+        return archive.read(info), sha256(path, info.header_offset)
 
 
 def _seal(values: Mapping[str, Any], rest: str) -> str:

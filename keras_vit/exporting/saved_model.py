@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.files import write_text
+from keras_vit._base.manifest import sha256
 from keras_vit.data import decode_image, evaluation_image, map_or_else
 from keras_vit.exporting.contract import IMAGES, KEY, PIXELS, Contract, Run
 from keras_vit.exporting.graph import save_signatures
-from keras_vit.exporting.proof import PROOF_FILE, sum_of
+from keras_vit.exporting.proof import PROOF_FILE
 from keras_vit.models import ImageModel
 from keras_vit.models.answers import named_answers
 from keras_vit.tasks import Task
@@ -125,7 +126,7 @@ def read_proof(path: Path) -> tuple[str | None, str]:
     """
     patterns = ("saved_model.pb", "fingerprint.pb", "variables/*", "assets/*", DESCRIPTION)
     files = sorted(file for pattern in patterns for file in path.glob(pattern))
-    sums = " ".join(f"{file.relative_to(path).as_posix()} {sum_of(file)}" for file in files)
+    sums = " ".join(f"{file.relative_to(path).as_posix()} {sha256(file)}" for file in files)
     proof = path / PROOF_PATH
     return proof.read_text("utf-8") if proof.exists() else None, sums
 

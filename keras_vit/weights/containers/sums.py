@@ -13,13 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 from keras_vit._base.errors import similar_paths
 from keras_vit._base.files import irregular_type
-from keras_vit._base.manifest import MANIFEST, read_sums
+from keras_vit._base.manifest import MANIFEST, feed, read_sums
 from keras_vit._base.manifest import sha256 as sha256_of
 from keras_vit.weights.checkpoint_error import CheckpointError
 
@@ -32,7 +30,6 @@ TRAILER = f'{{"{SEAL_KEY}": "{UNSET_SEAL}"}}'.encode()
 _SEAL = re.compile(rf"{SEAL_KEY}:([0-9a-f]{{64}})".encode())
 # A header begins with the sum, and a zip's comment ends with it.
 _SEARCHED = 512
-_BLOCK = 2**18
 # Ends the name of a list of files that hold one model: see `shards.py`.
 INDEX_SUFFIX = ".index.json"
 
@@ -169,19 +166,11 @@ def _sum_without(path: Path, seal: int) -> str:
     """Return the SHA-256 of a file as it was before its sum was put at byte `seal`."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        _update(digest, file, seal)
+        feed(digest, file, seal)
         file.seek(len(_UNSET), os.SEEK_CUR)
         digest.update(_UNSET.encode())
-        _update(digest, file)
+        feed(digest, file)
     return digest.hexdigest()
-
-
-def _update(digest: Any, file: BufferedReader, count: int | None = None) -> None:
-    """Feeds the next `count` bytes of a file to a digest; None for all that follow."""
-    while block := file.read(_BLOCK if count is None else min(count, _BLOCK)):
-        digest.update(block)
-        if count is not None:
-            count -= len(block)
 
 
 def _known_sums(path: Path) -> Iterator[tuple[Path, str, str]]:
@@ -202,10 +191,11 @@ def _known_sums(path: Path) -> Iterator[tuple[Path, str, str]]:
                 f"{error} The file is damaged: restore it, or delete it to go on unchecked."
             ) from error
         if file.name in names:
-            yield file, names[file.name], (
+            otherwise = (
                 f"{MANIFEST} beside it lists {names[file.name]}: it is damaged or was replaced. "
                 f"Restore it, or delete {MANIFEST} if you replaced it."
             )
+            yield file, names[file.name], otherwise
             continue
         # The name was damaged, unless all that is listed is there: then the file was added later.
         if missing := [name for name in names if not (sums.parent / name).exists()]:
@@ -214,10 +204,11 @@ def _known_sums(path: Path) -> Iterator[tuple[Path, str, str]]:
                 f"them is damaged. Delete {MANIFEST} if you renamed the file."
             )
     if target.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", target.name):
-        yield path, target.name, (
+        otherwise = (
             f"its name in the cache is {target.name}: it is damaged, or was not downloaded to its "
             f"end. Delete {target} and download it again."
         )
+        yield path, target.name, otherwise
 
 
 def _compare(known: Iterable[tuple[Path, str, str]], digest: str) -> None:
