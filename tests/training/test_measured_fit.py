@@ -250,11 +250,11 @@ def test_classes_that_gave_no_image_take_no_part(parts: dict[str, Any]) -> None:
     model, part, labels = parts["model"], parts["part"], parts["part"].labels()
     absent = labels[0]
     others = part.take(np.flatnonzero(labels != absent))
-    before = accuracy(model, others, 16)
+    before = accuracy(model, others, RECIPE)
     kernel, bias = model.get_layer("head").get_weights()
     bias[absent] += 1e4
     model.get_layer("head").set_weights([kernel, bias])
-    assert accuracy(model, others, 16) == before > 0
+    assert accuracy(model, others, RECIPE) == before > 0
 
 
 def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
@@ -275,7 +275,7 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     assert_equal(kept, start)
     assert kept.eval_transform.views == "flip"
     assert (choice.selected, choice.images) == ("linear probe", len(part))
-    assert choice.linear_probe == accuracy(kept, part, 16) > choice.fine_tuned
+    assert choice.linear_probe == accuracy(kept, part, RECIPE) > choice.fine_tuned
     assert str(choice).endswith("the linear probe is kept: fine-tuning made it worse")
     model.set_weights([np.zeros_like(values) for values in start])
     again, choice = choose_probe(model, RECIPE, start, part, parts["rest"].train)

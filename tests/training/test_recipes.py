@@ -20,7 +20,7 @@ from keras_vit.training import average_weights, model_stock
 from keras_vit.training.compilation import compile_model, optimizer_of, schedule_of
 from keras_vit.training.fitting import fit
 from keras_vit.training.optimizers import DecoupledAdam, MomentumSGD
-from keras_vit.training.probe_choice import balanced_accuracy
+from keras_vit.training.probe_choice import accuracy
 from keras_vit.training.recipes import RECIPES, Recipe, bit_hyperrule, get
 from keras_vit.training.refinement import refine
 from keras_vit.training.resume import ResumableRun, RunMismatchError
@@ -403,7 +403,7 @@ def test_a_probe_and_its_choice_are_balanced() -> None:
     labels, scores = evaluation.predict_split(model, split)
     metrics = pytest.importorskip("sklearn.metrics")
     expected = metrics.balanced_accuracy_score(labels, scores.argmax(1))
-    assert balanced_accuracy(model, split, 8) == pytest.approx(expected)
+    assert accuracy(model, split, replace(BALANCED, balance="weights")) == pytest.approx(expected)
     linear_model = pytest.importorskip("sklearn.linear_model")
     random, ways = np.random.default_rng(0), ("weights", "logits", "sampling")
     y, test_y = np.repeat([0, 1], [200, 20]), np.repeat([0, 1], 500)
