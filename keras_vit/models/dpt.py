@@ -163,10 +163,7 @@ def last_layers(maps: Any, config: Any, head: DPTHead, linear: Any) -> Any:
         linear: The function that applies the layer named `head`.
     """
     assert head.width is not None
-    height, width = config.image_size
-    assert height is not None  # the configuration has seen to it
-    assert width is not None
-    resize = MapResize((height, width), align_corners=True, dtype="float32", name="head_resize")
+    resize = MapResize(config.image_size, align_corners=True, dtype="float32", name="head_resize")
     if head.for_classes:
         maps = _convolution(config, head.width, "head_conv_0", use_bias=False)(maps)
         norm = keras.layers.BatchNormalization(dtype="float32", name="head_norm", **BATCH_NORM)

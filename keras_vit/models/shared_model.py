@@ -1,15 +1,12 @@
 """Models on the layers of another model: its features, or the mean of several views."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import keras
 
 from keras_vit.layers import StandardizedConv2D
 from keras_vit.models.layer_state import policy_config
 from keras_vit.trainer.compiled_model import CompiledModel
-
-if TYPE_CHECKING:
-    from typing import Self  # Python 3.11
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,7 +18,7 @@ class SharedModel(CompiledModel):
     """
 
     @classmethod
-    def of(cls, model: keras.Model, inputs: Any, outputs: Any, name: str) -> "Self":
+    def of(cls, model: keras.Model, inputs: Any, outputs: Any, name: str) -> Self:
         """Return the model from `inputs` to `outputs`, which are computed by layers of `model`."""
         shared = cls(inputs, outputs, name=name)
         shared._dtype_policy = model.dtype_policy
@@ -35,7 +32,7 @@ class SharedModel(CompiledModel):
         return {**super().get_config(), "dtype": policy_config(self.dtype_policy)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Self":
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         config = dict(config)
         policy = keras.dtype_policies.get(config.pop("dtype"))
         model = super().from_config(config, custom_objects)

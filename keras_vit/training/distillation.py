@@ -28,7 +28,6 @@ from keras_vit.trainer.compiled_model import CompiledModel
 from keras_vit.trainer.spec import Spec
 from keras_vit.weights.resampling import RULES
 
-DISTILLATION_KINDS = ("soft", "hard")
 _LAST, _FIRST = "channels_last", "channels_first"
 
 
