@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.library_words import in_options
-from keras_vit_cli.options.early_checks import check_needs
+from keras_vit_cli.options.early_checks import UNFINISHED, check_needs
 from keras_vit_cli.options.option import escaped
 
 # Errors whose message is written for a reader; others are bugs, or damaged files that no check saw.
@@ -32,7 +32,7 @@ def exit_status(run: Callable[[Any], int], arguments: Sequence[str] | None = Non
 
     Where what reads the output has closed it, such as `head`, nothing is printed.
     """
-    command = None
+    command, options = None, {}
     try:
         options = parse(arguments)
         command = options["command"]
@@ -43,7 +43,11 @@ def exit_status(run: Callable[[Any], int], arguments: Sequence[str] | None = Non
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        print("keras-vit: stopped", file=sys.stderr)
+        is_kept = "resume" in options and os.path.isdir(f"{options['out']}{UNFINISHED}")
+        print(
+            "keras-vit: stopped" + "; the same command with --resume goes on" * is_kept,
+            file=sys.stderr,
+        )
         return 130
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_output_closed():

@@ -15,6 +15,8 @@ CALLS = {
     r"keras_vit\.export\b(?!\()": "keras-vit export",
     r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
     r"instead: linear probe, k-NN or few-shot": "by keras-vit evaluate --probe, --knn or --fewshot",
+    r"or another folder, or delete its checkpoints": "or --overwrite to start again",
+    r"; if both are meant, give a task .*\.Classification\(names\)": "",
     r"load\(bands='all'\)": "keras-vit train --bands all",
     r"keras_vit\.load\(file\)": "--weights without --model",
     r"model\.trainable = False before model\.with_classifier": "keras-vit train --freeze-backbone",

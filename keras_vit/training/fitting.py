@@ -202,7 +202,7 @@ def prepare_network(network: Any, recipe: Recipe, splits: data.Splits) -> None:
         set_head_bias(network, bias)
 
 
-def _digest(splits: data.Splits) -> str | None:
+def images_digest(splits: data.Splits) -> str | None:
     """Return a digest of images and labels: a run goes on with those that it began with.
 
     With others, images that it has trained on would be validated on. None of records; of more
@@ -224,7 +224,7 @@ def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data
     And the identity of the run with that, which the loss of other balances shows, with the images,
     and with the reader, whose pixels are its own.
     """
-    identity = {"identity": identity, "images_sha256": _digest(splits)}
+    identity = {"identity": identity, "images_sha256": images_digest(splits)}
     if splits.train.reader != "tensorflow":
         identity = {"identity": identity, "reader": splits.train.reader}
     if recipe.balance != "sampling":

@@ -10,6 +10,7 @@ that a run that was killed goes on from there.
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from keras_vit._base.files import atomic_write
 from keras_vit.data import Split, Splits
 from keras_vit.evaluation.linear_heads import Head, stratified_folds
 from keras_vit.evaluation.prediction import predict_split
-from keras_vit.training.fitting import History, fit
+from keras_vit.training.callbacks import Progress
+from keras_vit.training.fitting import History, fit, images_digest
 from keras_vit.training.head_choice import (
     Candidate,
     HeadChoice,
@@ -32,12 +34,14 @@ from keras_vit.training.head_choice import (
 )
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
+from keras_vit.training.run_identity import check_identity, to_json
 from keras_vit.training.training_set import without
 
 FINE_TUNED = "fine-tuned"
 EXPECTED_FROM = 10  # images per class; docs/accuracy.md has what was measured
 FOLDS, FEWER_FOLDS = 3, 2  # two where fine-tuning is expected to win: half the time
 FEW = 1000  # training images below which folds answer all of them
+SECONDS_BETWEEN_LINES = 60
 MOST_PASSES = 20_000  # of images through training, for folds and several rates without a budget
 
 
@@ -150,22 +154,45 @@ class Tuning:
 
     def run(self, head: Head, splits: Splits, name: str) -> tuple[Any, History]:
         """Return a model that is fine-tuned from a head, and the history."""
-        self.print_fn(f"fine-tuning, {name}: {counted(len(splits.train), 'image')}")
         folder, model = self.folder / name, self.model.copy()
         file = folder / "tuned.npz"
+        begun = ", goes on from its checkpoint" if any(folder.glob("checkpoints/*")) else ""
+        begun = ", finished before" if file.is_file() else begun
+        self.print_fn(f"fine-tuning, {name}: {counted(len(splits.train), 'image')}{begun}")
+        same = {key: self.options.get(key) for key in ("seed", "identity", "augment")}
+        same |= {"recipe": self.recipe, "images_sha256": images_digest(splits)}
+        made_by = json.loads(to_json(same))
         if not file.is_file():
             set_head(model, head)
-            # Of several short trainings, a line each is enough.
+            # Of several short trainings, a line each is enough, and of long ones one per minute.
+            progress = Progress(self.recipe.batch_size, _each_minute(self.print_fn))
             options = {"print_fn": lambda _: None, "monitor": None, **self.options}
+            options["callbacks"] = [*options.get("callbacks", ()), progress]
             history = fit(model, self.recipe, splits, folder, **options)
             weights = [np.asarray(array) for array in model.get_weights()]
             with atomic_write(file) as temporary:
-                np.savez(temporary, *weights, history=np.array(json.dumps(history)))
+                texts = [np.array(json.dumps(value)) for value in (history, made_by)]
+                np.savez(temporary, *weights, history=texts[0], made_by=texts[1])
             shutil.rmtree(folder / "checkpoints")  # three times the weights
         with np.load(file, allow_pickle=False) as stored:
+            # With other images, folds would be answered by weights that were trained on them.
+            check_identity(file, json.loads(str(stored.get("made_by", "{}"))), made_by)
             plain = self.model.copy()
-            plain.set_weights([stored[f"arr_{i}"] for i in range(len(stored.files) - 1)])
+            plain.set_weights([stored[f"arr_{i}"] for i in range(len(plain.get_weights()))])
             return plain, json.loads(str(stored["history"]))
+
+
+def _each_minute(print_fn: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a `print_fn` that leaves lines out where the last one is less than a minute ago."""
+    shown = time.monotonic()
+
+    def show(line: str) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= SECONDS_BETWEEN_LINES:
+            shown = time.monotonic()
+            print_fn(line)
+
+    return show
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class ResumableRun:
         checkpoint = next(_undamaged(folder), None)
         step, finished = 0, False
         if checkpoint is not None:
-            check_identity(checkpoint, run_identity)
+            check_identity(checkpoint.path, checkpoint.state["identity"], run_identity)
             step, finished = checkpoint.state["step"], checkpoint.state["finished"]
         if not backend.same_in_all_processes(2 * step + finished):
             raise ValueError(

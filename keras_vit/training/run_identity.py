@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -27,23 +28,23 @@ def identity(model: keras.Model, epochs: int, steps_per_epoch: int, recipe: Any)
             return getattr(part, "__name__", part if isinstance(part, str) else None)
 
     parts = {"model": model, "optimizer": model.optimizer, "loss": model.loss}
-    configs = _to_json({name: config(part) for name, part in parts.items()})
+    configs = to_json({name: config(part) for name, part in parts.items()})
     return {
         "checkpoint_version": 2,
         "backend": keras.backend.backend(),
         "epochs": epochs,
         "steps_per_epoch": steps_per_epoch,
-        "recipe": json.loads(_to_json(recipe)),
+        "recipe": json.loads(to_json(recipe)),
         **json.loads(_without_counters(configs)),
     }
 
 
-def check_identity(checkpoint: StateFile, current: dict[str, Any]) -> None:
-    """Raises a RunMismatchError where the checkpoint is of another run."""
-    mismatches = list(differences(checkpoint.state["identity"], current))
-    if mismatches:
+def check_identity(path: Path, stored: Any, current: dict[str, Any]) -> None:
+    """Raises a RunMismatchError where what was stored at a path is of another run."""
+    if mismatches := "; ".join(list(differences(stored, current))[:3]):
+        also = "images or labels have changed since, " if "images_sha256" in mismatches else ""
         raise RunMismatchError(
-            f"{checkpoint.path} belongs to another run: {'; '.join(mismatches[:3])}. "
+            f"{path} belongs to another run: {also}{mismatches}. "
             "Give the same values, or another folder, or delete its checkpoints."
         )
 
@@ -79,7 +80,8 @@ def variable_key(name: str) -> str:
     return "/".join(name.split("/")[:2])
 
 
-def _to_json(value: Any) -> str:
+def to_json(value: Any) -> str:
+    """Return a value as JSON, of other objects the text that `repr` makes, without addresses."""
     return json.dumps(value, default=lambda other: re.sub(" at 0x.*", "", repr(other)))
 
 

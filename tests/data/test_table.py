@@ -52,8 +52,8 @@ def table(photos: Path, tmp_path: Path) -> Table:
     """Loads the images with a table of these columns, in a file of this name."""
 
     def load_table(columns: Columns, name: str = "t.csv", **options: Any) -> Splits:
-        cells = zip(*columns.values(), strict=True)
-        FORMATS[name](tmp_path / name, [dict(zip(columns, row, strict=True)) for row in cells])
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        FORMATS.get(name, FORMATS["t.csv"])(tmp_path / name, rows)
         return load(photos, labels=tmp_path / name, verify=False, **options)
 
     return load_table
@@ -229,7 +229,9 @@ def test_a_patient_on_both_sides_is_told(name: str, table: Table) -> None:
 
 
 def test_a_split_is_known_by_its_cells_and_classes_by_their_one_1(table: Table) -> None:
-    expected = table(base(label=ANIMALS))
+    expected = table(base(label=ANIMALS), "val.csv")
+    alone = table({"file": FILES, "label": ANIMALS}, "train.csv")
+    assert "not read, beside it: val.csv; put all rows into one" in alone.task_reason
     splits = table({"file": FILES, "label": ANIMALS, "subset": SPLITS})
     assert "'subset' has the splits" in splits.task_reason
     assert splits.val.files == expected.val.files

@@ -122,8 +122,7 @@ def small_model(**changes: Any) -> Any:
 
 def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     splits, model = splits_of(), small_model(distilled=True)
-    x = features(model, splits.train)[0]
-    mirrored = features(model, splits.train, mirrored=True)[0]
+    x, mirrored = (features(model, splits.train, mirrored=m)[0] for m in (False, True))
     pixels = np.flip(splits.train.as_arrays()[0], 2)
     flipped = ArraySplit("train", ("a", "b", "c"), pixels.copy(), splits.train.labels())
     np.testing.assert_allclose(mirrored, features(model, flipped)[0], atol=1e-5)
@@ -158,24 +157,22 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
     fitted, choice, history = measured_fit(model, RECIPE, splits, tmp_path, print_fn=str)
     assert choice.candidates[-1].name == "fine-tuned"
     if wins:
-        assert choice.selected == "fine-tuned"
-        assert history == {"loss": [0.5]}
-        assert seen == [16, 16, 16, 24]
+        assert (choice.selected, history, *seen) == ("fine-tuned", {"loss": [0.5]}, 16, 16, 16, 24)
     else:
         assert choice.selected in ("class means", "ridge", "logistic regression")
         assert seen == [16]  # the first fold was enough
         assert fitted is model
         x, labels = features(model, splits.train)
         head = choose_head(x, labels, 3).fit(x, labels)
-        scores = predict_split(fitted, splits.train)[1]
-        np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
+        np.testing.assert_allclose(
+            predict_split(fitted, splits.train)[1], head.scores(x), atol=1e-3
+        )
 
 
 def test_many_images_hold_some_out(tmp_path: Path) -> None:
     splits, model = splits_of(1200), small_model()
     prepared = prepare(model, RECIPE, splits, tmp_path)
-    assert (len(prepared.held_out), len(prepared.splits.train)) == (201, 999)
-    assert prepared.refits
+    assert (len(prepared.held_out), len(prepared.splits.train), prepared.refits) == (201, 999, True)
     timed = prepare(model, RECIPE, splits, tmp_path, budget=3600)
     assert timed.plan == prepare(model, RECIPE, splits, tmp_path, budget=3600).plan
     refused("budget=-1", prepare, model, RECIPE, splits, tmp_path / "other", budget=-1)
@@ -207,9 +204,11 @@ def test_a_killed_run_ends_with_the_same_table_and_weights(command, monkeypatch)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measured_tuning, "fit", interrupted)
-        command(f"{TRAIN} cut", status=130)
-        assert len(calls) == 3
-        command(f"{TRAIN} cut --resume")
+        assert "--resume goes on" in command(f"{TRAIN} cut", status=130) + command.error
+        photo = Path("photos/red/0.jpg").rename("photos/red/x.jpg")
+        assert "images or labels have changed since" in command(f"{TRAIN} cut --resume", status=2)
+        photo.rename("photos/red/0.jpg")
+        assert "images, finished before" in command(f"{TRAIN} cut --resume")
     resumed = json.loads(Path("cut/report.json").read_text("utf-8"))
     assert (resumed["choice"], resumed["report"]) == (choice, facts["report"])
     assert_equal(*(keras.saving.load_model(f"{out}/model.keras") for out in ("whole", "cut")))
@@ -229,10 +228,9 @@ def test_auto_measures_where_it_was_shown_to_win(command: Command, monkeypatch: 
     refused(["recipe='measured'", "give weights="], recipe_of, plain)
     words = ["recipe='measured' compares ways of training", "--lora is one way"]
     refused(words, suited_recipe, lora, recipe_of(lora), more, print)
-    for words, message in (
-        ("0.5s", "Give a time from 1s to 30d"),
-        ("10m --recipe deit", "--budget has no effect with --recipe deit"),
-    ):
+    budgets = {"0.5s": "Give a time from 1s to 30d"}
+    budgets |= {"10m --recipe deit": "--budget has no effect with --recipe deit"}
+    for words, message in budgets.items():
         assert message in command(f"train --data x --weights y --out z --budget {words}", status=2)
 
 

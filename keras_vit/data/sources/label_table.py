@@ -186,6 +186,12 @@ def _notes(table: Table, columns: _Columns, labels: Labels, rows: list[int]) -> 
         yield f"{counted(int(none.sum()), 'image')} without any of the labels"
     if columns.split and columns.split.lower() != "split":
         yield f"{columns.split!r} has the splits"
+    if columns.split is None and split_of(table.path.stem) == "train":
+        tables = sorted(table.path.parent.glob(f"*{table.path.suffix}"))
+        beside = [path.name for path in tables if split_of(path.stem) in ("val", "test")]
+        if beside:
+            shown = printable(listed(beside))
+            yield f"not read, beside it: {shown}; put all rows into one, with a column 'split'"
     shared = [name for name in columns.unused if _is_shared(table, name)]
     others = [*shared, *(name for name in columns.unused if name not in columns.indices)]
     counting = [name for name in columns.indices if name not in shared]
