@@ -28,8 +28,7 @@ TINY: dict[str, Any] = {
     "num_classes": 2,
     "input_shape": (16, 16, 3),
 }
-# Every kind of model, as changes of `SIZES`. Options that do not meet share a kind: compiling takes
-# all the time.
+# Every kind of model, as changes of `SIZES`. Options that do not meet share one: compiling is slow.
 KINDS: dict[str, dict[str, Any]] = {
     "token": {},
     "gap": {"pooling": "gap", "position_embedding": "sincos2d"},

@@ -5,10 +5,7 @@ import pytest
 
 
 def skip_graph_optimization() -> None:
-    """To optimize a small graph takes longer than to run it.
-
-    What compares bits with another process needs it in both.
-    """
+    """It takes longer than a small graph. Bits of two processes are compared with it in both."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

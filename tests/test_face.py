@@ -40,9 +40,10 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     model.save(file := tmp_path / "model.keras")
     given: list[tuple[Any, Any]] = [(model, splits), (model, splits.val)]
     given += [(model, splits.val.as_arrays()), (str(file), splits)]
+    given += [(bank.fresh(**SIZES), splits.val.as_arrays())]  # without names
     scores = [keras_vit.evaluate(m, d, print_fn=lines.append).scores["accuracy"] for m, d in given]
     scores.append(keras_vit.evaluate(file, "digits", split="valid").scores["accuracy"])
-    assert scores == scores[:1] * 5
+    assert scores == scores[:1] * 6
     assert "360 images; " in lines[0]
     model.seen_images = data.seen_images.SeenImages.of({"trained on": splits.train.digests()})
     report = keras_vit.evaluate(model, "digits", print_fn=lines.append)

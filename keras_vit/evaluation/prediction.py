@@ -174,7 +174,12 @@ def check_takes_pixels_to_answers(model: keras.Model) -> None:
 
 
 def check_takes_pixels(model: keras.Model) -> None:
-    """Raises a ValueError for a model of normalized pixels."""
+    """Raises a ValueError for a model of normalized pixels, or of others than this package."""
+    if not hasattr(model, "include_preprocessing"):
+        raise ValueError(
+            f"model={type(model).__name__} is not a model of keras_vit, and what its inputs and "
+            "outputs mean is not known. Give the one inside it, or use Keras's model.export."
+        )
     if not model.include_preprocessing:
         raise ValueError(
             f"{model.name} takes normalized pixels, so it could be given the wrong range. "

@@ -258,7 +258,7 @@ def check_same_task(model: Any, split: Split) -> None:
     """Raise a ValueError where the labels of a split mean something else than a model answers."""
     task, asked = getattr(model, "task", None), split.task
     if asked.sums_to_one and (task is None or task.sums_to_one):
-        names, classes = model.class_names, split.class_names
+        names, classes = model.class_names, asked.shown_names
         if model.num_classes != len(classes) or (names is not None and tuple(names) != classes):
             shown = "" if names is None else f" ({_shorten(names)})"
             spelled = sorted(map(lookalike, names or ())) == sorted(map(lookalike, classes))

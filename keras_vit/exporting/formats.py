@@ -166,8 +166,8 @@ def export(
     format = format_of_path(path, format)
     row = check_format(format, quantize).at(path)
     check_positive(top_k=top_k, max_pixels=max_pixels)
-    _check_quantization(model)
     check_takes_pixels(model)
+    _check_quantization(model)
     if not row.sorts and getattr(model, "token_merging", False):
         raise ValueError(
             f"{row.name} does not have the stable sort of token merging: give "

@@ -88,12 +88,19 @@ class DataCheck:
             return x.map_with_index(self._batch_by_index)
         if _is_a(x, "grain", "IterDataset"):
             return x.map(self.batch)
+        images = _leaf(x)
+        if images is not None and len(images.shape) and images.shape[0] == 0:
+            self._fail(f"There are no images: their shape is {tuple(images.shape)}.")
+        self._check_kind_of_labels(y)
         self.arrays(x, y)
         return x
 
     def batch(self, batch: Any) -> Any:
         """Checks a batch as `fit` takes it, the pixels of the first one alone; returns it."""
-        self.arrays(*keras.utils.unpack_x_y_sample_weight(batch)[:2])
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        self._check_kind_of_labels(y)
+        self.arrays(x, y)
+        self.sample_weight(weights)
         return batch
 
     def _batch_by_index(self, index: int, batch: Any) -> Any:
@@ -117,7 +124,7 @@ class DataCheck:
             return
         self._check_is_batch(x)
         images, labels = _leaf(x), _leaf(y)
-        if images is not None and len(images.shape) == 4:
+        if images is not None and images.shape is not None:
             self._check_image_shape(tuple(images.shape))
         if labels is not None and labels.shape is not None:
             self._check_label_shape(tuple(labels.shape))
@@ -155,6 +162,15 @@ class DataCheck:
         ] or USUAL_SIZE
 
     def _check_image_shape(self, shape: tuple[int | None, ...]) -> None:
+        if len(shape) != 4:
+            channels = self.spec.input_shape[self.spec.channels_axis]
+            if len(shape) == 3 and channels == 1:  # to which Keras adds the axis
+                return
+            self._fail(
+                f"Images of shape {shape} are not a batch, and {self.spec.name} takes "
+                f"{self.spec.input_shape}. Of one image, give image[None]; of gray images without "
+                f"an axis of channels, np.stack([images] * {channels}, {self.spec.channels_axis})."
+            )
         wrong = [
             axis
             for axis in (1, 2, 3)
@@ -225,6 +241,39 @@ class DataCheck:
                 f"model.with_classifier(task=keras_vit.tasks.Regression(size={numbers}))."
             )
 
+    def _check_kind_of_labels(self, y: Any) -> None:
+        """Refuses no labels, text, and a list of numbers, which are as many outputs to Keras."""
+        if self.off or (self.loss is None and self.of_loss is None):
+            return
+        if y is None:
+            self._fail("There are images and no labels. Give both: (images, labels).")
+        if isinstance(y, list | tuple) and y and not getattr(y[0], "shape", ()):
+            self._fail("The labels are a list. Give an array: np.array(labels).")
+        dtype = getattr(_leaf(y), "dtype", None)
+        if getattr(dtype, "name", "").startswith(("str", "object")):
+            self._fail(
+                "The labels are text or objects, and a model learns numbers: give those of the "
+                "classes, as np.unique(labels, return_inverse=True)[1] has them."
+            )
+
+    def sample_weight(self, weights: Any) -> None:
+        """Refuses weights that are not finite, or more of them per image than answers."""
+        if weights is None or self.off or not self.classes:
+            return
+        if isinstance(weights, list | tuple):
+            self._fail("sample_weight is a list. Give an array: np.array(sample_weight).")
+        weights = _to_numpy(weights)
+        if weights.dtype.kind == "f" and not np.isfinite(weights).all():
+            self._fail(
+                f"sample_weight holds {weights[~np.isfinite(weights)][0]}: training would destroy "
+                "the weights of the model. Give 0 for examples that do not count."
+            )
+        if weights.ndim >= self.output_rank and weights.shape[-1] != 1:
+            self._fail(
+                f"sample_weight of shape {weights.shape} is not a weight per answer. Give one "
+                f"number per {'image' if self.output_rank == 2 else 'pixel'}."
+            )
+
     def class_weight(self, class_weight: Any) -> None:
         """Checks the argument of `fit` and `train_on_batch`."""
         if class_weight is not None and not self.off and self.classes:
@@ -267,6 +316,8 @@ class DataCheck:
     def _outside(self, labels: Any) -> Any:
         """Return where labels are not classes, for arrays of NumPy or TensorFlow."""
         inside = (labels >= 0) & (labels < self.classes)
+        if "float" in str(labels.dtype):  # Keras would cut 1.5 to 1
+            inside &= labels % 1 == 0
         ignored = None if self.loss is None else self.loss.ignore_class
         return ~(inside if ignored is None else inside | (labels == ignored))
 
@@ -324,6 +375,7 @@ class DataCheck:
 
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
         self._check_is_batch(x)
+        self._check_kind_of_labels(y)
         images, labels = (
             spec if isinstance(spec, tf.TensorSpec) else None for spec in (_leaf(x), _leaf(y))
         )
@@ -395,6 +447,7 @@ def checked_data(model: keras.Model, function: str, arguments: dict[str, Any]) -
     if function == "train_function":
         training.loss_of_logits(model)
     training.class_weight(arguments.get("class_weight"))
+    training.sample_weight(arguments.get("sample_weight"))
     arguments["x"] = training.data(arguments.get("x"), arguments.get("y"))
     in_order = isinstance(arguments["x"], _InOrder) or _is_a(arguments["x"], "grain", "IterDataset")
     if in_order and function == "train_function":

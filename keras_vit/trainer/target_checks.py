@@ -47,8 +47,16 @@ def check_numbers(targets: np.ndarray, task: Task | None, warned: set[str]) -> S
 
 def check_several(rows: np.ndarray, warned: set[str]) -> None:
     """Warns of rows that are several classes at once, to a model that answers one of them."""
-    most = float(rows.astype("float32").sum(axis=-1).max(initial=0)) if rows.shape[-1] > 1 else 0
-    if most > SEVERAL:
+    sums = rows.astype("float32").sum(axis=-1) if rows.shape[-1] > 1 else np.ones(1)
+    if (sums == 0).any():
+        warn_once(
+            "A row of labels is all 0, and the loss learns nothing from it: leave such images out, "
+            "or give their class. For any of several labels, none among them, build the model with "
+            'task="multilabel" and compile it with model.task.loss().',
+            "none",
+            warned,
+        )
+    if (most := float(sums.max(initial=0))) > SEVERAL:
         warn_once(
             f"A row of labels sums to {most:.3g}, several classes at once, and the model answers "
             'one of them. For any of several labels, build it with task="multilabel" and compile '
@@ -75,8 +83,14 @@ def check_class_weight(
             "class_weight weights an image by its one class, and Keras would take the largest "
             f"target of a row of {task.kind} for it. Give {fix}, and leave it out."
         )
-    keys = list(class_weight) if isinstance(class_weight, Mapping) else []
-    most = max(classes, 2)  # a single output has 0 and 1
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(
+            f"class_weight is a {type(class_weight).__name__}, and Keras looks labels up in a "
+            "dictionary. Give class_weight=dict(enumerate(class_weight))."
+        )
+    if bad := {k: v for k, v in class_weight.items() if not np.isfinite(v)}:
+        raise ValueError(f"class_weight holds {bad}: give a finite number for each class.")
+    keys, most = list(class_weight), max(classes, 2)  # a single output has 0 and 1
     wrong = [key for key in keys if not isinstance(key, Real) or key not in range(most)]
     if wrong or not keys:
         of_names = {names.index(key): class_weight[key] for key in keys if key in (names or ())}

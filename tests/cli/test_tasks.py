@@ -372,8 +372,7 @@ def test_list_and_plan(command: Command) -> None:
 
 OURS = str(Path(__file__).parents[2] / "keras_vit")  # and keras_vit_cli
 # Two say who saw which image and how JPEG files are decoded, and one notes doubts.
-# Five say arguments of the library as options, three of them once per process; two ask what is
-# to be measured.
+# Five name arguments of the library as options, three once per process; two ask what to measure.
 MOST_TO_THE_LOSS = 40
 
 

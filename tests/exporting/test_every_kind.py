@@ -79,6 +79,7 @@ def test_others_are_refused_at_once(tmp_path: Path) -> None:
         model = build(base, **changes)
         for format in FORMATS:
             refused(words, keras_vit.export, model, tmp_path / PATHS[format], format)
+    refused("object is not a model of keras_vit", keras_vit.export, object(), "a.onnx")
     assert not list(tmp_path.iterdir())
 
 

@@ -56,8 +56,7 @@ INT8 = [made.case("openvino", True, quick=False)]
 INT8 += [made.case(format, False, quick=False) for format in ("onnx", "litert", "html")]
 INT8 += [made.case(f, False, quick=False, long=pytest.mark.thorough) for f in made.LONG]
 FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
-# Another backend's file is written by a new process, which takes seconds to start: one stands for
-# all.
+# Another backend's file is written by a new process, which starts in seconds: one stands for all.
 FILES = [pytest.param("onnx", marks=pytest.mark.every_backend)]
 QUICK = ("onnx", "tf_saved_model", "litert", "torch")
 FILES += [made.case(f, quick=f in QUICK) for f in FORMATS if f not in ("onnx", *made.LONG)]

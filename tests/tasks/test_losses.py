@@ -85,8 +85,7 @@ def test_integer_labels_are_one_hot_rows() -> None:
 
 
 # `golden/task_losses.json` is of timm 1.0.31: BinaryCrossEntropy(smoothing=0),
-# AsymmetricLossMultiLabel, ZlprLoss, and of torch 2.13 huber_loss: the loss, and its gradient by
-# the logits.
+# AsymmetricLossMultiLabel, ZlprLoss, and of torch 2.13 huber_loss: the loss and its gradient.
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/task_losses.json").read_text())
 ROWS = [[0.5, -1.25, 3.0, -4.0], [-0.1, 0.0, -2.75, 1.5], [6.0, -7.0, 2.0, -0.5]]
 LOGITS = np.array(ROWS, "float32")

@@ -148,8 +148,7 @@ def test_the_table() -> None:
     assert row.megabytes == round(5_717_416 * 4 / 1e6)  # of its parameters
 
 
-# Words match within names; patterns match whole ones, and a model of the name comes first: another
-# is R50+ViT-B/16.
+# Words match within names, patterns whole ones; the model of the name is first, as R50+ViT-B/16.
 @pytest.mark.parametrize(("searched", "column", "expected"), [
     *((word, "model", {"ViT-B/16"}) for word in ("ViT-B/16", "vit-b/16")),
     ("vit-b/16:augreg_in21k", "name", {"ViT-B/16:augreg_in21k"}),
