@@ -1,7 +1,6 @@
 """The options of `keras-vit calibrate`."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from keras_vit_cli.options import shared
@@ -63,5 +62,4 @@ CALIBRATE = Command(
     "make a model answer with sets of classes, or intervals, that hold the truth for a chosen part "
     "of new images",
     "keras-vit calibrate runs/photos --coverage 0.95",
-    partial(shared.check_table, "calibrate"),
 )

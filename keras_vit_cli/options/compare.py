@@ -38,7 +38,6 @@ class CompareOptions(shared.TableOptions):
 
 
 def _check(options: dict[str, Any]) -> None:
-    shared.check_table("compare", options)
     models = options["models"]
     if not 2 <= len(models) <= MOST_MODELS:
         raise UsageError(

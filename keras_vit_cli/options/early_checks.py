@@ -4,17 +4,15 @@ import difflib
 import glob
 import json
 import os
-import runpy
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_vit_cli.options.option import escaped
+from keras_vit_cli.options.option import escaped, library_version
 from keras_vit_cli.options.shared import DATA_HELP, EXPORTED_HELP, bucket
 
-ROOT = Path(__file__).parents[2]
 UNFINISHED = ".partial"  # ends the name of a run's folder until it is complete
 SIMILAR = 0.7  # of `difflib`, from which on a name may be meant
 WEIGHTS_SUFFIXES = (".keras", ".h5", ".safetensors", ".npz", ".pth", ".pt", ".bin", ".json")
@@ -235,6 +233,6 @@ def _check_packages(options: dict[str, Any]) -> None:
     for packages, extra in needed:
         for package in packages:
             if find_spec(package) is None:
-                version = runpy.run_path(str(ROOT / "keras_vit" / "_base" / "version.py"))
-                install = version["install_command"](extra) if extra else f"pip install {package}"
+                command_of = library_version()["install_command"]
+                install = command_of(extra) if extra else f"pip install {package}"
                 raise ImportError(f"keras-vit {command} needs {package}: {install}", name=package)

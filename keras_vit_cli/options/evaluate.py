@@ -72,7 +72,6 @@ FEATURE_OPTIONS = ("probe", "knn", "fewshot")
 
 def _check(options: dict[str, Any]) -> None:
     """Refuses what would be ignored, then fills in the defaults."""
-    shared.check_table("evaluate", options)
     on_features = any(options[name] not in (None, False) for name in FEATURE_OPTIONS)
     for name, has_effect, needed in (
         ("seeds", options["fewshot"] is not None, "--fewshot"),

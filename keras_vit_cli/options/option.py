@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+import runpy
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from functools import partial
@@ -24,6 +25,19 @@ def escaped(text: str) -> str:
     As keras_vit._base.errors.printable, which cannot be imported without Keras.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _number(text: str) -> float:
+    """Return the number that a text is, NaN for another text: NaN is not in any range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def library_version() -> dict[str, Any]:
+    """Return the names in keras_vit's version.py, which is run: to import it would import Keras."""
+    return runpy.run_path(str(Path(__file__).parents[2] / "keras_vit" / "_base" / "version.py"))
 
 
 @dataclass(frozen=True)
@@ -50,41 +64,27 @@ class Integers:
 class Numbers:
     """Numbers between `low` and `high`, both excluded, as the type of an option.
 
-    With `or_low`, `low` itself is accepted, too.
+    With `or_low`, `low` itself is accepted, too, and so is a `word`.
     """
 
     low: float
     high: float
     or_low: bool = False
     metavar: str = "N"
+    word: str | None = None
 
-    def __call__(self, text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        is_low = self.or_low and number == self.low
-        if not (is_low or self.low < number < self.high):  # NaN is not, either
-            begin = f"from {self.low:g} to" if self.or_low else f"above {self.low:g} and"
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not accepted. Give a number {begin} below {self.high:g}."
-            )
-        return number
-
-
-@dataclass(frozen=True)
-class NumbersOr(Numbers):
-    """`Numbers`, or one word, as the type of an option."""
-
-    word: str = ""
-
-    def __call__(self, text: str) -> Any:
+    def __call__(self, text: str) -> float | str:
         if text == self.word:
             return text
-        try:
-            return super().__call__(text)
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentTypeError(f"{error} Or give {self.word}.") from None
+        number = _number(text)
+        is_low = self.or_low and number == self.low
+        if not (is_low or self.low < number < self.high):
+            begin = f"from {self.low:g} to" if self.or_low else f"above {self.low:g} and"
+            other = f" Or give {self.word}." if self.word else ""
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not accepted. Give a number {begin} below {self.high:g}.{other}"
+            )
+        return number
 
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -98,11 +98,8 @@ def duration(text: str) -> float:
     (600.0, 90.0)
     """
     number, unit = (text[:-1], text[-1]) if text[-1:] in SECONDS else (text, "s")
-    try:
-        seconds = float(number) * SECONDS[unit]
-    except ValueError:
-        seconds = math.nan
-    if not SHORTEST <= seconds <= LONGEST:  # NaN is not, either
+    seconds = _number(number) * SECONDS[unit]
+    if not SHORTEST <= seconds <= LONGEST:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give a time from 1s to 30d, such as 90s, 10m or 2h."
         )
@@ -115,11 +112,8 @@ def percent(text: str) -> float:
     >>> percent("1%"), percent("0.5")
     (0.01, 0.005)
     """
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        number = math.nan
-    if not 0 < number <= 100:  # NaN is not, either
+    number = _number(text.removesuffix("%"))
+    if not 0 < number <= 100:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give a percentage above 0 and at most 100, such as 1%."
         )
@@ -140,11 +134,7 @@ def band_numbers(text: str) -> str:
 
 def nodata_rule(text: str) -> str:
     """Return the type of an option: "mean", "refuse", or a number."""
-    try:
-        fits = text in ("mean", "refuse") or math.isfinite(float(text))
-    except ValueError:
-        fits = False
-    if not fits:
+    if text not in ("mean", "refuse") and not math.isfinite(_number(text)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give mean, refuse, or a number, such as 0."
         )
