@@ -71,23 +71,20 @@ def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
 
 def _check(word: Path) -> None:
     """Raises an error for a word that does not stand for any file, which is a slip."""
-    left_out: Counter[str] = Counter()
-    if _is_list(word):
-        with _list_file(word).open("rb") as file:
-            next(_blocks(file), None)
-    elif is_one_file(word) or str(word) == STANDARD_INPUT:
-        pass
-    elif word.is_dir():
+    if is_one_file(word) or str(word) == STANDARD_INPUT:
+        return
+    if word.is_dir():
         os.scandir(word).close()
-        if next(_images_in(word, left_out), None) is None:
-            others = f"It has {shown_left_out(left_out)}. " if left_out else ""
-            raise ValueError(
-                f"No image is in the folder {printable(word)}. {others}Give one with files such "
-                f"as {', '.join(suffixes_of(PILLOW))}."
-            )
-    elif _is_table(word):
-        read_file_table(word)
-    elif next(_matches(word), None) is None:
+    left_out: Counter[str] = Counter()
+    if next(_paths(word, left_out), None) is not None:
+        return
+    if word.is_dir():
+        others = f"It has {shown_left_out(left_out)}. " if left_out else ""
+        raise ValueError(
+            f"No image is in the folder {printable(word)}. {others}Give one with files such "
+            f"as {', '.join(suffixes_of(PILLOW))}."
+        )
+    if _is_pattern(word):
         raise ValueError(
             f"The pattern {printable(word)} does not match any file. * stands for a part of a "
             "name, and ** for folders at any depth: 'photos/**/*.jpg'."
