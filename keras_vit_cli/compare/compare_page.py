@@ -5,22 +5,21 @@ runs' records ────┴──► report.md ──► report.html, report.j
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keras_vit._base.figures import new_figure
-from keras_vit._base.files import write_bytes, write_text
 from keras_vit.evaluation.markdown import inline, table
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.evaluation.unseen_images import Scored
 from keras_vit_cli.compare.compared import LETTERS, MOST_SHOWN, Compared
 from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
 from keras_vit_cli.report.description import as_text, short_path
-from keras_vit_cli.report.report_html import report_html
 from keras_vit_cli.report.results import THUMBNAIL
-from keras_vit_cli.report.run_plots import save_figure
+from keras_vit_cli.report.run_files import write_files
 
 SHOWN = 12  # images of a contact sheet; the page and the record list twice as many
 MOST_NAMES = 200  # rows of the table of names
@@ -38,22 +37,17 @@ def write_comparison(
     """
     records = [_record(path) for path in paths]
     letters = LETTERS[: len(paths)]
-    plots = {}
+    plots: dict[str, Callable[[], Any]] = {}
     curves = {a: record.get("history", {}) for a, record in zip(letters, records, strict=True)}
     if any(curves.values()):
-        plots["curves.png"] = _draw_curves(curves)
+        plots["curves.png"] = partial(_draw_curves, curves)
     rows = {letter: _differing(compared, i, images) for i, letter in enumerate(letters) if i}
     for letter, differing in rows.items():
         if differing:
-            plots[f"differ_{letter}.png"] = _draw_differing(letter, differing[:SHOWN], images)
-    for name, figure in plots.items():
-        save_figure(figure, folder / name)
+            name = f"differ_{letter}.png"
+            plots[name] = partial(_draw_differing, letter, differing[:SHOWN], images)
     page = _page(compared, paths, images, records, rows, tuple(plots))
-    write_text(folder / "report.md", page)
-    write_text(folder / "report.html", report_html(page, folder, tuple(plots)))
-    content = _content(compared, paths, images, rows)
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    write_bytes(folder / "report.json", text.encode("utf-8", "backslashreplace"))
+    write_files(folder, page, _content(compared, paths, images, rows), plots)
 
 
 def _page(
