@@ -16,10 +16,9 @@ from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
 from keras_vit.training.training_set import looks_of
-from keras_vit_cli.model_files import keep_decoder
+from keras_vit_cli.model_files import keep_decoder, scored_images
 from keras_vit_cli.options.calibrate import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
-from keras_vit_cli.scored_images import scored_images
 
 
 def calibrate(options: CalibrateOptions) -> None:

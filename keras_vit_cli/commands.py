@@ -28,12 +28,13 @@ from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
 from keras_vit_cli.compare.compare_command import compare as compare_models
 from keras_vit_cli.embed_command import embed
-from keras_vit_cli.evaluate.evaluate_command import evaluate
+from keras_vit_cli.evaluate_command import evaluate
 from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_commands import average, combine, plan
+from keras_vit_cli.model_files import scored_images
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.export import ExportOptions
@@ -53,7 +54,6 @@ from keras_vit_cli.printing import (
     words_of,
 )
 from keras_vit_cli.report.page_card import card_of_run
-from keras_vit_cli.scored_images import scored_images
 from keras_vit_cli.search.cluster_command import cluster
 from keras_vit_cli.search.search_command import search
 from keras_vit_cli.serve import serve

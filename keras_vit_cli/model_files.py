@@ -1,4 +1,4 @@
-"""The classifiers that commands are given: models, and files that `keras-vit export` wrote."""
+"""The classifiers that commands are given, models or exported files, and images to score them."""
 
 import warnings
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.data import Split
+from keras_vit.evaluation.unseen_images import OF_TABLE, Scored, unseen_images
 from keras_vit.exporting import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
 
@@ -69,3 +70,28 @@ def _warn_of_other_images(
             "it on labeled images.",
             stacklevel=3,
         )
+
+
+def scored_images(
+    model: Any,
+    options: Any,
+    *,
+    split_name: str | None = None,
+    fits: bool = False,
+    own_classes: bool = True,
+) -> Scored:
+    """Return `unseen_images` of `options.data`, or of the run `options.model`.
+
+    Raises:
+        ValueError: As `unseen_images`.
+    """
+    names = ("data_dir", "max_pixels", "reader", *OF_TABLE)
+    return unseen_images(
+        model,
+        options.data,
+        path=options.model,
+        split=split_name,
+        fits=fits,
+        own_classes=own_classes,
+        **{name: getattr(options, name) for name in names if hasattr(options, name)},
+    )

@@ -39,8 +39,8 @@ def read_config(path: Path, command: Command) -> dict[str, list[str]]:
 def besides(config: dict[str, list[str]], command: Command, words: Sequence[str]) -> list[str]:
     """Return the words of `read_config`, without those options that `words` give otherwise."""
     rows = {row.name: row for row in command.rows}
-    given = {word.split("=")[0] for word in words}
-    on_line = [row for name, row in rows.items() if name in given]
+    names = (word.split("=")[0] for word in words)
+    on_line = [rows[name] for name in names if name in rows]
     exclusive = {row.option.exclusive for row in on_line} - {None}
     return [
         word

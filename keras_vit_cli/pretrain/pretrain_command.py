@@ -20,7 +20,6 @@ import numpy as np
 import keras_vit
 from keras_vit._base.errors import ReportedWarning, counted, printable
 from keras_vit._base.files import atomic_write, write_text
-from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureComparison, compare_features
 from keras_vit.curation.photo_sources import find_photos
@@ -46,7 +45,7 @@ from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.pretrain import AFTER, AUTO, BETTER, NONE, PretrainOptions
 from keras_vit_cli.pretrain.pretrain_report import conclusion, markdown, rows_of
 from keras_vit_cli.printing import print_next, print_text, print_unreadable
-from keras_vit_cli.train.record import begin, check_options
+from keras_vit_cli.train.record import begin, is_finished
 
 RESULTS = ("model.keras", "config.json", "report.json", "report.md")
 DEFAULT_MODEL = "ViT-Ti/16"
@@ -104,12 +103,7 @@ def pretrain(options: PretrainOptions) -> None:
     """
     job = Pretraining(**vars(options))
     output = job.output
-    manifest = read_manifest(output.place)
-    is_ours = manifest is not None and manifest.kind == output.kind
-    if job.resume and is_ours and not output.workspace.exists():
-        check_options(job, output.place)
-        print_text(f"{job.out} is finished: there is nothing to resume.")
-    else:
+    if not is_finished(job, output, print_text):
         with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
             begin(job, folder, print_text)
             if not output.is_finished():

@@ -17,7 +17,6 @@ import keras_vit
 from keras_vit import data, evaluation
 from keras_vit._base.errors import ReportedWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
-from keras_vit._base.manifest import read_manifest
 from keras_vit._base.version import install_command
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
@@ -54,7 +53,6 @@ from keras_vit_cli.report.description import describe_model, describe_targets
 from keras_vit_cli.report.results import Results, results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.train.build import build
-from keras_vit_cli.train.image_record import write_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
@@ -66,10 +64,11 @@ from keras_vit_cli.train.job_recipe import (
 )
 from keras_vit_cli.train.record import (
     begin,
-    check_options,
     config_of,
+    is_finished,
     note_of_probe,
     stored_report,
+    write_images,
 )
 from keras_vit_cli.train.weights_choice import choose_weights, is_auto
 
@@ -164,11 +163,7 @@ class Run:
     def publish(self) -> Report:
         """Run all steps in a single process or the first of several, and write their files."""
         job, output = self.job, self.job.output
-        manifest = read_manifest(output.place)
-        finished = manifest is not None and manifest.kind == output.kind
-        if job.resume and finished and not output.workspace.exists():
-            check_options(job, output.place)
-            self.print(f"{job.out} is finished: there is nothing to resume.")
+        if is_finished(job, output, self.print):
             from_all_processes(False)
             return stored_report(output.place)[0]
         with output.opened(overwrite=job.overwrite, resume=job.resume) as self.folder:
