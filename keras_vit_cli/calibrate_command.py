@@ -17,7 +17,7 @@ from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
 from keras_vit.training.training_set import looks_of
 from keras_vit_cli.model_files import keep_decoder, scored_images
-from keras_vit_cli.options.calibrate import CalibrateOptions
+from keras_vit_cli.options.score_options import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
 
 

@@ -18,7 +18,7 @@ from keras_vit.evaluation.report import report_of
 from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.exporting import ExportedModel
 from keras_vit_cli.model_files import open_classifier, scored_images
-from keras_vit_cli.options.evaluate import EvaluateOptions
+from keras_vit_cli.options.score_options import EvaluateOptions
 from keras_vit_cli.printing import noted, print_table, print_text
 from keras_vit_cli.report.results import Results, results_of
 from keras_vit_cli.report.run_files import write_report

@@ -15,7 +15,7 @@ from keras_vit.models.answers import task_of
 from keras_vit_cli.compare.compare_page import write_comparison
 from keras_vit_cli.compare.compared import LETTERS, Compared
 from keras_vit_cli.model_files import open_classifier, scored_images
-from keras_vit_cli.options.compare import CompareOptions
+from keras_vit_cli.options.score_options import CompareOptions
 from keras_vit_cli.printing import print_table, print_text
 
 
