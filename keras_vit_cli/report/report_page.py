@@ -294,27 +294,18 @@ def recipe_rows(task: Task, recipe: Mapping[str, Any], job: Mapping[str, Any]) -
     """
     loss = loss_name(task, recipe.get("loss", "softmax"))
     smooths = loss in task.losses and "label_smoothing" in accepted_arguments(task.losses[loss])
-    off = {"epochs"} if recipe.get("steps") else set()  # steps replace them
+    off = {*NEVER, "augmentation"}
+    off |= {"epochs"} if recipe.get("steps") else set()  # steps replace them
     off |= set() if smooths else {"label_smoothing"}
     off |= set() if task.mixes else {"mixup", "cutmix"}  # training left them out
-    defaults = _defaults(Recipe)
-    differ = set_options(recipe, defaults)
     rows = {"loss": loss}
     rows |= {name: as_text(recipe[name]) for name in ALWAYS if recipe.get(name)}
-    rows |= {name: value for name, value in differ.items() if name != "augmentation"}
-    rows |= {
-        f"augmentation: {name.replace('_', ' ')}": value
-        for name, value in set_options(
-            recipe.get("augmentation", {}), _defaults(Augmentation)
-        ).items()
-    }
+    rows |= set_options(recipe, _defaults(Recipe))
+    augmentation = set_options(recipe.get("augmentation", {}), _defaults(Augmentation))
+    rows |= {f"augmentation: {n.replace('_', ' ')}": value for n, value in augmentation.items()}
     options = set_options(job, _defaults(TrainOptions))
     rows |= {name: value for name, value in options.items() if name in OF_THE_JOB}
-    return {
-        name: value
-        for name, value in rows.items()
-        if name not in off and (name == "loss" or name not in (*NEVER, "loss"))
-    }
+    return {name: value for name, value in rows.items() if name not in off}
 
 
 def _defaults(options: type) -> dict[str, Any]:

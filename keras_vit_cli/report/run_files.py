@@ -82,7 +82,7 @@ def _html(page: str, folder: Path, plots: Collection[str]) -> str:
             image.attrs["src"] = f"data:image/png;base64,{in_base64(content)}"
         else:
             image.attrs["src"] = "data:,"
-    html = template("report", "report.html")
+    html = template("report/report.html")
     # The text of the first heading, for the name of the window.
     title = escape("".join(child.content for child in tokens[1].children or ()))
     return html.substitute(
