@@ -37,17 +37,19 @@ from keras_vit_cli.model_commands import average, combine, plan
 from keras_vit_cli.model_files import scored_images
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
-from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
-from keras_vit_cli.options.model_options import CheckOptions, ConvertOptions, ListOptions
+from keras_vit_cli.options.model_options import (
+    CheckOptions,
+    ConvertOptions,
+    ExportOptions,
+    ListOptions,
+)
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.predict.predict_command import predict
 from keras_vit_cli.pretrain.pretrain_command import pretrain
 from keras_vit_cli.printing import (
     print_next,
-    print_next_of_model,
-    print_now,
     print_table,
     print_text,
     short_warnings,
@@ -90,7 +92,7 @@ def run(options: dict[str, Any]) -> int:
         "label": label,
         "export": _export,
         "check": _check,
-        "serve": lambda options: serve(options, print_now),
+        "serve": lambda options: serve(options, print_text),
         "convert": _convert,
         "average": average,
         "combine": combine,
@@ -191,7 +193,10 @@ def _convert(options: ConvertOptions) -> None:
             print_next("check", options.target)
         except ImportError as error:
             print_text(f"without images to check it by: {error}")
-    print_next_of_model(model, options.target)
+    if model.num_classes:
+        print_next("predict", options.target, "photo.jpg")
+    else:  # features alone
+        print_next("evaluate", options.target, "--data", "DATA", "--probe")
 
 
 def _augment(options: AugmentOptions) -> None:

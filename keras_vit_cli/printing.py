@@ -20,14 +20,11 @@ WHOLE = 1_000_000  # columns: wider than any name
 
 
 def print_text(text: object) -> None:
-    """Prints a text of one or more lines, with `printable` names of files and classes."""
-    print("\n".join(map(printable, str(text).split("\n"))))
+    """Prints a text of one or more lines, with `printable` names of files and classes.
 
-
-def print_now(text: str) -> None:
-    """Prints a line at once: a server's output is often a file or a pipe."""
-    print_text(text)
-    sys.stdout.flush()
+    At once: the output of a server or a training is often a file or a pipe.
+    """
+    print("\n".join(map(printable, str(text).split("\n"))), flush=True)
 
 
 def print_table(table: Table) -> None:
@@ -70,14 +67,6 @@ def words_of(options: Any, *names: str) -> list[Any]:
         if value is not None
         for word in (f"--{name.replace('_', '-')}", *(value if name == "augment" else [value]))
     ]
-
-
-def print_next_of_model(model: Any, path: Path) -> None:
-    """Prints the command for a model that was written."""
-    if model.num_classes:
-        print_next("predict", path, "photo.jpg")
-    else:  # features alone
-        print_next("evaluate", path, "--data", "DATA", "--probe")
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from keras_vit_cli.page_parts import (
     breakable,
     file_list,
     jpeg_uri,
+    packaged,
     page_head,
     script_data,
     template,
@@ -96,8 +96,8 @@ def write_result_page(
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
     rows, title = file_list(failed), escape(printable(title))
-    page = template("search", "results.html").substitute(
-        head=page_head("search", title, "'none'") + _shared("cards.css"),
+    page = template("search/results.html").substitute(
+        head=page_head("search", title, "'none'") + packaged("search/cards.css"),
         title=title,
         facts=escape(printable(facts)),
         failed=f"<div class=failed>Not read:<ul>{rows}</ul></div>" if rows else "",
@@ -123,18 +123,15 @@ def deciding_page(command: str, title: str, facts: str, data: Any) -> str:
             table to download, `photos` by their rows, with `name` and `digest`; and the page's own.
     """
     title = escape(printable(title))
-    return template(command, f"{command}.html").substitute(
-        head=page_head(command, title) + _shared("cards.css") + _shared("deciding.css"),
+    styles = packaged("search/cards.css") + packaged("search/deciding.css")
+    return template(f"{command}/{command}.html").substitute(
+        head=page_head(command, title) + styles,
         title=title,
         facts=escape(printable(facts)),
         photos="\0",
         data=script_data(data),
-        script=_shared("deciding.js"),
+        script=packaged("search/deciding.js"),
     )
-
-
-def _shared(name: str) -> str:
-    return files("keras_vit_cli.search").joinpath(name).read_text("utf-8")
 
 
 def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> Iterator[str]:

@@ -62,4 +62,4 @@ def page_headers() -> dict[str, str]:
 
 @cache
 def _template() -> Template:
-    return template("serve", "page.html")
+    return template("serve/page.html")
