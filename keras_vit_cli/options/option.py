@@ -168,25 +168,19 @@ class Option:
         group: Heading of the help under which it stands: data, model, recipe or run.
         help: What it does, as a phrase that stands alone.
         range: The accepted numbers.
-        metavar: What stands for the value in the help, where that is not the range's.
         name: `--name`, where that is not the field's; `POSITIONAL` for an argument without dashes.
         exclusive: Options of a command with the same word here exclude each other.
         optional: The command finds a value where none is given; its field does not have a default.
-        const: The value of the option alone, without one after it.
-        type: What makes the value from the text, where it is neither the range nor the field's.
+        settings: Others of `argparse.add_argument`, in place of those that range and field give.
     """
 
     group: str
     help: str
     range: Integers | Numbers | None = None
-    metavar: str | None = None
-    choices: tuple[str, ...] | None = None
     name: str | None = None
     exclusive: str | None = None
     optional: bool = False
-    const: Any = None
-    nargs: str | int | None = None
-    type: Callable[[str], Any] | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def option(
@@ -194,10 +188,14 @@ def option(
     help: str,
     default: Any = MISSING,
     range: Integers | Numbers | None = None,
+    *,
+    name: str | None = None,
+    exclusive: str | None = None,
+    optional: bool = False,
     **settings: Any,
 ) -> Any:
     """Return a field of a command's options; see `Option`."""
-    row = Option(group, help, range, **settings)
+    row = Option(group, help, range, name, exclusive, optional, settings)
     return dataclasses.field(default=default, metadata={"option": row})
 
 
@@ -253,18 +251,17 @@ def _row(field: dataclasses.Field[Any], hint: Any) -> Row:
     kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint  # T of `T | None`
     several = get_origin(kind) is tuple
     kind = get_args(kind)[0] if several else kind
-    is_written = option.group == LAST_GROUP and option.metavar == "FOLDER"
+    is_written = option.group == LAST_GROUP and option.settings.get("metavar") == "FOLDER"
     to_path = folder_to_write if is_written else Path
     if kind is bool:
         settings: dict[str, Any] = {"action": "store_true"}
     else:
         settings = {
-            "type": option.type or option.range or (to_path if kind is Path else None),
-            "metavar": option.metavar or (option.range.metavar if option.range else None),
-            "choices": option.choices,
-            "const": option.const,
-            "nargs": option.nargs or ("+" if several else None),
+            "type": option.range or (to_path if kind is Path else None),
+            "metavar": option.range.metavar if option.range else None,
+            "nargs": "+" if several else None,
             "default": None if field.default is MISSING else field.default,
+            **option.settings,
         }
     is_positional = option.name == POSITIONAL
     if not is_positional:
