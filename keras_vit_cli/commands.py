@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_commands import average, combine, plan
-from keras_vit_cli.model_files import scored_images
+from keras_vit_cli.model_files import scored_images, with_decoder
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.inspect import InspectOptions
@@ -56,9 +55,8 @@ from keras_vit_cli.printing import (
     words_of,
 )
 from keras_vit_cli.report.page_card import card_of_run
-from keras_vit_cli.search.cluster_command import cluster
-from keras_vit_cli.search.search_command import search
-from keras_vit_cli.serve import serve
+from keras_vit_cli.search.search_command import cluster, search
+from keras_vit_cli.serve.server import serve
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
 
@@ -136,8 +134,7 @@ def _export(options: ExportOptions) -> None:
         check_place(options.out)
     is_several, out = is_combined(options.model), options.out
     model: Any = load_combined(options.model) if is_several else load(options.model)
-    if options.decoder is not None:
-        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    model = with_decoder(model, options.decoder)
     images = None
     if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)

@@ -7,7 +7,7 @@ labeled images ──► for each of the weights, sizes and layers: index ──
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,7 @@ from keras_vit_cli.choose.choice_files import (
     table_of,
     write_table,
 )
+from keras_vit_cli.model_files import with_decoder
 from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable, words_of
@@ -178,9 +179,7 @@ def labeled_files(split: Split, is_part: bool, options: ChooseOptions) -> Labele
 
 
 def candidates_of(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
-    model = load(weights)
-    if options.decoder is not None:
-        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    model = with_decoder(load(weights), options.decoder)
     for size in options.sizes or (None,):
         if size is None and None in model.image_size:
             raise ValueError(f"{printable(weights)} takes images of any size: give --sizes.")

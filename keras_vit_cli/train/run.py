@@ -50,7 +50,7 @@ from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.printing import noted
 from keras_vit_cli.report.description import describe_model, describe_targets
-from keras_vit_cli.report.results import Results, results_of
+from keras_vit_cli.report.results import results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.train.build import build
 from keras_vit_cli.train.job import Job
@@ -209,7 +209,8 @@ class Run:
     def load(self) -> None:
         """Load the teacher, the data and the recipe; print if class sizes differ much."""
         if self.job.teacher is not None:
-            self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
+            self.teacher = load(self.job.teacher)
+            check_classifier(self.teacher, "teacher")  # an unsuitable one costs no loading
         with noted("train") as doubts:
             self.loaded = load_splits(self.job)
         if doubts:
@@ -456,11 +457,6 @@ class Run:
         of_training = self.images.known.task.to_targets(self.images.known.train.labels())
         return report_of(self.outcomes, self.targets, of_training)
 
-    @property
-    def results(self) -> Results:
-        """The scores with their plots and mistakes."""
-        return results_of(self.report, self.outcomes, self.images.known.val, self.model)
-
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""
         report, name = self.images.known.report, self.job.output.place.name
@@ -486,7 +482,7 @@ class Run:
             write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
             write_report(
                 self.folder,
-                self.results,
+                results_of(self.report, self.outcomes, self.images.known.val, self.model),
                 facts,
                 history=self.history,
                 config=config,
@@ -518,10 +514,3 @@ def load_splits(job: Job) -> data.Splits:
             nodata=job.nodata,
             on_bad_file=job.on_bad_file,
         )
-
-
-def load_teacher(name: str) -> Any:
-    """Return a model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
-    teacher = load(name)
-    check_classifier(teacher, "teacher")
-    return teacher

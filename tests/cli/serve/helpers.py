@@ -116,7 +116,7 @@ SLOW = (
     + """
 import dataclasses, pathlib, sys, time
 from keras_vit_cli.options.serve import ServeOptions
-from keras_vit_cli.serve import serve
+from keras_vit_cli.serve.server import serve
 from keras_vit_cli.serve import versions
 load = versions.load_served
 def load_slowly(path):
