@@ -20,7 +20,7 @@ from keras_vit.ops import process_count
 from keras_vit.weights.containers.checkpoint_file import OPENERS, file_in_folder, holds_weights
 from keras_vit.weights.loading import stored_side
 from keras_vit_cli.choose.choice_files import Choice, table_of
-from keras_vit_cli.choose.choose_command import Labeled, candidates_of, judge, labeled_files
+from keras_vit_cli.choose.choose_command import Labeled, encoders_of, judge, labeled_files
 from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.printing import print_table
 from keras_vit_cli.train.job import CHOSEN, Job
@@ -132,13 +132,13 @@ def _check(job: Job, splits: data.Splits) -> None:
 
 
 def _compare(weights: str, labeled: Labeled, train: data.Split, options: ChooseOptions) -> Choice:
-    (candidate,) = candidates_of(weights, options)
-    seen = seen_images_of(candidate.model, weights)
+    (encoder,) = encoders_of(weights, options)
+    seen = seen_images_of(encoder.model, weights)
     if seen is not None:
         unseen, line = without_used(train, seen, weights, options.photos)
         if len(unseen) < len(train) or not seen.is_listed:
             raise ValueError(f"it was made with images like these ({line}), so that it knows them")
-    return judge(candidate, labeled, options)[0]
+    return judge(weights, encoder, labeled, options)[0]
 
 
 def local_weights(folder: Path | None = None) -> dict[str, int]:
