@@ -71,28 +71,33 @@ def words_of(options: Any, *names: str) -> list[Any]:
 
 @contextmanager
 def short_warnings(command: str) -> Iterator[None]:
-    """Prints warnings by `format_warning`, in the words of a command; one of the data once."""
-    before, show, shown = warnings.formatwarning, warnings.showwarning, set[str]()
-    warnings.formatwarning = lambda message, *place: format_warning(
-        in_options(str(message), command), *place
-    )
+    """Prints warnings in the words of a command; those of the data once, without the code's place.
+
+    The library may raise one at each of several calls.
+    """
+    usual, show, shown = warnings.formatwarning, warnings.showwarning, set[str]()
+
+    def format_warning(
+        message: Warning | str, category: type[Warning], filename: str, *place: Any
+    ) -> str:
+        text = in_options(str(message), command)
+        if not is_about_data(category, filename):
+            return usual(text, category, filename, *place)
+        lines = map(printable, text.split("\n"))
+        return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
 
     def show_once(
         message: Warning | str, category: type[Warning], filename: str, *more: Any, **named: Any
     ) -> None:
-        # The library may raise it at each of several calls.
         if str(message) not in shown or not is_about_data(category, filename):
             show(message, category, filename, *more, **named)
         shown.add(str(message))
 
-    warnings.showwarning = show_once
+    warnings.formatwarning, warnings.showwarning = format_warning, show_once
     try:
         yield
     finally:
-        warnings.formatwarning, warnings.showwarning = before, show
-
-
-_format_any = warnings.formatwarning
+        warnings.formatwarning, warnings.showwarning = usual, show
 
 
 def is_about_data(category: type[Warning], filename: str) -> bool:
@@ -118,17 +123,3 @@ def noted(command: str) -> Iterator[list[str]]:
             is_note = issubclass(each.category, ReadingWarning)
             if is_about_data(each.category, each.filename) and not is_note:
                 texts.append(in_options(text, command))
-
-
-def format_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    """Format a warning, without the place in the code if it is about the user's data."""
-    if is_about_data(category, filename):
-        lines = map(printable, str(message).split("\n"))
-        return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
-    return _format_any(message, category, filename, lineno, line)
