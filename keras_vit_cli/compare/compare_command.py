@@ -42,12 +42,13 @@ def compare(options: CompareOptions) -> None:
         check_same_task(classifier, images.split)
         one, targets = predict_outcomes(classifier, images.split, options.batch_size)
         outcomes.append(one)
-    compared = Compared(outcomes, task_of(classifiers[0]).main_score(targets))
+    main = task_of(classifiers[0]).main_score(targets)
+    compared = Compared(outcomes, main, options.models, images)
     with output.opened(overwrite=options.overwrite) as workspace:
-        write_comparison(workspace, compared, options.models, images)
+        write_comparison(workspace, compared)
         output.finish()
     output.publish(print_text)
-    table = Table("score", *LETTERS[: len(outcomes)])
+    table = Table("score", *compared.letters)
     for name, values in compared.scores.items():
         table.add_row(name, *(f"{score.value:.4g}" for score in values))
     print_table(table)
