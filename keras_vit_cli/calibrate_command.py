@@ -61,7 +61,6 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 def _beside(model: Path) -> Path:
-    """Return a file beside the model's file or folder."""
     path = Path(os.path.abspath(model))
     return path.with_name(f"{path.stem if path.is_file() else path.name}-calibrated.keras")
 

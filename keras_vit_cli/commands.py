@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
-from keras_vit._base.errors import printable
 from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.exporting import check, export, export_smallest, load_exported, prove_folder
 from keras_vit.exporting.comparison import calibration_images, compare
@@ -51,6 +49,7 @@ from keras_vit_cli.printing import (
     print_next,
     print_table,
     print_text,
+    print_unreadable,
     short_warnings,
     words_of,
 )
@@ -117,8 +116,7 @@ def _inspect(options: InspectOptions) -> int:
     stem = model.name.partition(".")[0]
     title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
     failed = inspect_files(load(model), options, title)
-    for file, reason in failed.items():
-        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    print_unreadable(failed)
     page = out / "index.html"
     print_text(f"written to {page}\nnext: open {shlex.quote(str(page))} in a browser")
     return 1 if failed else 0

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -21,6 +22,7 @@ def packaged(path: str) -> str:
     return files("keras_vit_cli").joinpath(path).read_text("utf-8")
 
 
+@cache
 def template(path: str) -> Template:
     """Return the template of a page in this package."""
     return Template(packaged(path))

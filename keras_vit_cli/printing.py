@@ -35,7 +35,7 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
-def print_unreadable(unreadable: Mapping[str, str], listed_in: str = "") -> None:
+def print_unreadable(unreadable: Mapping[Any, str], listed_in: str = "") -> None:
     """Prints the first files that cannot be read, with the reasons, to standard error."""
     for file, reason in list(unreadable.items())[:MOST_REASONS]:
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
@@ -78,11 +78,15 @@ def short_warnings(command: str) -> Iterator[None]:
     usual, show, shown = warnings.formatwarning, warnings.showwarning, set[str]()
 
     def format_warning(
-        message: Warning | str, category: type[Warning], filename: str, *place: Any
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
     ) -> str:
         text = in_options(str(message), command)
         if not is_about_data(category, filename):
-            return usual(text, category, filename, *place)
+            return usual(text, category, filename, lineno, line)
         lines = map(printable, text.split("\n"))
         return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
 

@@ -25,6 +25,8 @@ from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbna
 from keras_vit_cli.search.result_table import write_csv
 
 PAGE, TABLE, DOWNLOAD = "label.html", "label.csv", "labels.csv"
+# From the row of each image to its row of the table, with an empty label, and the class that is
+# predicted, "" without one.
 _Chosen = Mapping[int, tuple[tuple[str, ...], str]]
 
 
@@ -157,15 +159,7 @@ def _write_page(
     classes: Sequence[str],
     reason: str,
 ) -> None:
-    """Writes the page from the template `label.html` beside this file.
-
-    Args:
-        place: The folder that it will stand in, which links lead from.
-        chosen: From the row of each image to label to its row of the table, with an empty label,
-            and the class that is predicted, "" without one.
-        table: The labels that there are, which the page's table begins with.
-        reason: Why these images, as a clause.
-    """
+    """Writes the page from the template `label.html` beside this file; links lead from `place`."""
     data = {
         "key": f"keras_vit label {index.info['weights'][:12]} {index.photos.absolute()}",
         "columns": table.columns,

@@ -111,14 +111,12 @@ def report_page(
     config = config or {}
     job = config.get("job", {})
     beside = str(job.get("data", ""))
-    worst = [plot for plot in plots if plot in WORST]
-    others = [plot for plot in plots if plot not in WORST]
     sections = {
         "What was trained": _trained(results.report.task, facts, job),
         "Weights compared": _weights(facts.get("weights", {})),
         "Results": _scores(results, job, facts),
-        "Plots": "\n\n".join(map(_plot, others)),
-        "Worst mistakes": "\n\n".join(map(_plot, worst)),
+        "Plots": "\n\n".join(_plot(plot) for plot in plots if plot not in WORST),
+        "Worst mistakes": "\n\n".join(_plot(plot) for plot in plots if plot in WORST),
         f"Per {results.report.task.nouns[0]}": results.report.to_markdown(),
         "Recipe": _recipe(results.report.task, facts, config),
         "Use and repeat": _commands(run or Path(name), config, beside, facts),

@@ -1,7 +1,6 @@
 """`keras-vit search` and `cluster`: the photographs of an index that are like other ones."""
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from keras_vit._base.files import cache_folder
 from keras_vit.curation import Clusters, FeatureIndex, SearchResult, find_clusters, find_similar
 from keras_vit.weights.catalog import find_named
 from keras_vit_cli.options.photo_options import ClusterOptions, SearchOptions
-from keras_vit_cli.printing import print_table, print_text
+from keras_vit_cli.printing import print_table, print_text, print_unreadable
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
 from keras_vit_cli.search.result_table import (
     CLUSTER_COLUMNS,
@@ -44,8 +43,7 @@ def search(options: SearchOptions) -> int:
     result = find_similar(
         index, options.files, options.top, lambda: load(options.model or _noted_model(index))
     )
-    for file, reason in result.failed.items():
-        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    print_unreadable(result.failed)
     if not result.files:
         raise ValueError("No photograph could be read: see the reasons above.")
     if out is None:
