@@ -1,6 +1,5 @@
 """The commands of `keras-vit`: from the options of each to the call that it is."""
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -31,7 +30,7 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_commands import average, combine, plan
-from keras_vit_cli.model_files import scored_images, with_decoder
+from keras_vit_cli.model_files import name_of_model, scored_images, with_decoder
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.inspect import InspectOptions
@@ -110,14 +109,9 @@ def _train(options: TrainOptions) -> None:
 
 
 def _inspect(options: InspectOptions) -> int:
-    model, out = options.model, options.out
-    # Every run calls its file "model"; its folder has a name of its own.
-    # The links of the hub's cache are not followed: they lead to files called by their sums.
-    stem = model.name.partition(".")[0]
-    title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
-    failed = inspect_files(load(model), options, title)
+    failed = inspect_files(load(options.model), options, name_of_model(options.model))
     print_unreadable(failed)
-    page = out / "index.html"
+    page = options.out / "index.html"
     print_text(f"written to {page}\nnext: open {shlex.quote(str(page))} in a browser")
     return 1 if failed else 0
 
@@ -137,9 +131,9 @@ def _export(options: ExportOptions) -> None:
     if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
-    others = ["model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips", "triton"]
-    others += ["quantize"] if is_auto else []
-    more = {name: value for name, value in vars(options).items() if name not in others}
+    names = ["image_size", "format", "runtime", "debug", "overwrite"]
+    names += [] if is_auto else ["quantize"]
+    more = {name: getattr(options, name) for name in names}
     if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":

@@ -1,6 +1,5 @@
 """`keras-vit average`, `combine` and `plan`: one model made of several, and the size of one."""
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from keras_vit.models.answers import task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit.weights.folders.combined_folder import save_combined
+from keras_vit_cli.model_files import name_of_model
 from keras_vit_cli.options.model_options import AverageOptions, CombineOptions, PlanOptions
 from keras_vit_cli.printing import print_next, print_text
 
@@ -80,9 +80,7 @@ def _names_of_heads(paths: Sequence[Path], models: Sequence[Any]) -> tuple[str, 
     kinds = [task_of(model).kind for model in models]
     if len({*kinds}) == len(kinds):
         return tuple(kinds)
-    places = [Path(os.path.abspath(path)) for path in paths]
-    stems = [place.parent.name if place.stem == "model" else place.stem for place in places]
-    words = (re.sub(r"[^A-Za-z0-9_]+", "_", stem)[:64] for stem in stems)
+    words = (re.sub(r"[^A-Za-z0-9_]+", "_", name_of_model(path))[:64] for path in paths)
     return tuple(word if word[:1].isalpha() else f"run_{word}"[:64] for word in words)
 
 

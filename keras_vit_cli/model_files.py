@@ -1,6 +1,7 @@
 """The classifiers that commands are given, models or exported files, and images to score them."""
 
 import hashlib
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,13 @@ def open_classifier(
         )
     model.eval_transform = replace(model.eval_transform, views=views)
     return model
+
+
+def name_of_model(path: Path) -> str:
+    """Return the name of a model's file; every run calls its "model", in a folder with a name."""
+    # The links of the hub's cache are not followed: they lead to files called by their sums.
+    place = Path(os.path.abspath(path))
+    return place.parent.name if place.name.partition(".")[0] == "model" else place.stem
 
 
 def sum_of_files(path: Path) -> str:

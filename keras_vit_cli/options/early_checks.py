@@ -132,7 +132,8 @@ def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
     if kind is WEIGHTS and not (_looks_like_path(text) or (path.suffix and near_paths(path))):
         return
     data_sets = _data_sets(options.get("data_dir")) if kind is DATA else set()
-    if kind is DATA and (glob.has_magic(text) or _is_data_set(text, data_sets)):
+    is_data_set = not _looks_like_path(text) and text.split("/")[0] in data_sets  # "digits/half"
+    if is_data_set or (kind is DATA and glob.has_magic(text)):
         return
     if kind is MODEL and (begun := path.with_name(path.name + UNFINISHED)).is_dir():
         _refuse_unfinished(begun, text)
@@ -186,11 +187,6 @@ def _looks_like_path(text: str) -> bool:
         return True
     is_inside = len(path.parts) > 2 or (len(path.parts) > 1 and path.parent.is_dir())
     return is_inside or path.suffix.lower() in WEIGHTS_SUFFIXES
-
-
-def _is_data_set(text: str, data_sets: set[str]) -> bool:
-    """Return whether a name is that of a data set, such as "digits/half", and not of a folder."""
-    return not _looks_like_path(text) and text.split("/")[0] in data_sets
 
 
 def _data_sets(data_dir: str | None) -> set[str]:

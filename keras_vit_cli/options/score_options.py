@@ -16,13 +16,8 @@ from keras_vit_cli.options.option import (
 )
 from keras_vit_cli.options.shared import BATCH, COVERAGE_RANGE, DATA_HELP
 
-METHODS = (
-    "lac",
-    "aps",
-    "aps_inclusive",
-    "aps_randomized",
-    "raps",
-)  # as in keras_vit.tasks.conformal
+# As in keras_vit.tasks.conformal.
+METHODS = ("lac", "aps", "aps_inclusive", "aps_randomized", "raps")
 MOST_MODELS = 8
 
 

@@ -26,16 +26,9 @@ VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 WINDOWS = ("model", "own", "whole")  # as in keras_vit.evaluation.windows
 MOST_SIDE = 32_768  # likewise
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
-AUGMENTATIONS = (
-    "inception",
-    "randaugment",
-    "transfer",
-    "maps",
-    "tiny",
-    "digits",
-    "none",
-)  # likewise
 READERS = ("tensorflow", "grain")  # likewise
+# Likewise.
+AUGMENTATIONS = ("inception", "randaugment", "transfer", "maps", "tiny", "digits", "none")
 # The names of a split, as in keras_vit.data.sources.split_names.
 SPLIT_NAMES = {
     "train": ("train", "training"),

@@ -68,17 +68,14 @@ def check_page(out: Path, overwrite: bool) -> None:
                 f"{printable(table)} would be replaced, and there is no page beside it that would "
                 "show who wrote it. Give another --out."
             )
-    elif os.path.lexists(table) and not is_result_table(table):
+        return
+    is_table = not os.path.lexists(table) or is_result_table(table)
+    if not (is_table and begins_with_mark(out, MARK)):
         raise FileExistsError(
-            f"{printable(table)} was not written by keras-vit search or cluster, and would be "
-            "replaced. Give another --out."
+            f"{printable(out if is_table else table)} was not written by keras-vit search or "
+            "cluster, and would be replaced. Give another --out."
         )
-    elif not begins_with_mark(out, MARK):
-        raise FileExistsError(
-            f"{printable(out)} was not written by keras-vit search or cluster, and would be "
-            "replaced. Give another --out."
-        )
-    elif not overwrite:
+    if not overwrite:
         raise FileExistsError(f"{printable(out)} exists. Give another --out, or --overwrite.")
 
 
