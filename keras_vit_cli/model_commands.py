@@ -1,7 +1,7 @@
 """`keras-vit average`, `combine` and `plan`: one model made of several, and the size of one."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,11 @@ def combine(options: CombineOptions) -> None:
         eval_transform=options.eval_transform,
         overwrite=options.overwrite,
     )
-    print_text(f"{_parameters_of(combined.count_params(), heads)}\nwritten to {options.out}")
+    print_text("\n".join(f"{name}: {model.task.kind_and_size}" for name, model in heads.items()))
+    apart = sum(model.count_params() for model in models)
+    count = combined.count_params()
+    print_text(f"{count:,} parameters, where the models have {apart:,} together")
+    print_text(f"written to {options.out}")
     maps = ["--maps", "maps/"] if any(head.task.per_pixel for head in combined.heads) else []
     print_next("predict", options.out, "photos/", "--out", "rows.csv", *maps)
 
@@ -82,12 +86,6 @@ def _names_of_heads(paths: Sequence[Path], models: Sequence[Any]) -> tuple[str, 
         return tuple(kinds)
     words = (re.sub(r"[^A-Za-z0-9_]+", "_", name_of_model(path))[:64] for path in paths)
     return tuple(word if word[:1].isalpha() else f"run_{word}"[:64] for word in words)
-
-
-def _parameters_of(count: int, heads: Mapping[str, Any]) -> str:
-    apart = sum(model.count_params() for model in heads.values())
-    lines = [f"{name}: {model.task.kind_and_size}" for name, model in heads.items()]
-    return "\n".join([*lines, f"{count:,} parameters, where the models have {apart:,} together"])
 
 
 def plan(options: PlanOptions) -> None:
