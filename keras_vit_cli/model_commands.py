@@ -56,7 +56,7 @@ def combine(options: CombineOptions) -> None:
         ValueError: The runs cannot be combined, or two heads have one name.
         FileExistsError: Something else is at `out`.
     """
-    models = [load(path) for path in options.models]
+    models: list[Any] = [load(path) for path in options.models]
     names = options.names or _names_of_heads(options.models, models)
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(

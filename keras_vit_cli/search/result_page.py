@@ -105,6 +105,7 @@ def write_result_page(
 
 def write_parts(out: Path, page: str, parts: Iterable[str]) -> None:
     """Write a page with these parts, one after the other, in place of its zero byte."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     begin, end = page.split("\0")
     with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(chain([begin], parts, [end]))

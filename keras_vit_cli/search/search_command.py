@@ -2,8 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -49,14 +50,17 @@ def search(options: SearchOptions) -> int:
     if out is None:
         print_table(_table(index, result))
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
         title = f"Like {result.files[0].name}" if len(result.files) == 1 else "Similar photographs"
-        sections = sections_of(index, result)
-        write_result_page(out, title, facts_of(index), sections, result.failed, index.bands)
-        table = out.with_suffix(".csv")
-        write_csv(table, SEARCH_COLUMNS, _rows(index, result))
-        print_text(f"written to {out} and {table}\nnext: open {out} in a browser")
+        sections, failed = sections_of(index, result), result.failed
+        write_result_page(out, title, facts_of(index), sections, failed, index.bands)
+        _write_table(out, SEARCH_COLUMNS, _rows(index, result))
     return 1 if result.failed else 0
+
+
+def _write_table(page: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    table = page.with_suffix(".csv")
+    write_csv(table, columns, rows)
+    print_text(f"written to {page} and {table}\nnext: open {page} in a browser")
 
 
 def facts_of(index: FeatureIndex) -> str:
@@ -141,11 +145,9 @@ def cluster(options: ClusterOptions) -> None:
     )
     if len(groups.centers) > MOST_CLUSTERS:
         facts += f" The {MOST_CLUSTERS} largest clusters are shown, and all are in the CSV file."
-    out.parent.mkdir(parents=True, exist_ok=True)
     title = f"{count} of {index.photos.name}"
     sections = _clusters(index, groups, options.examples)
     write_result_page(out, title, facts, sections, {}, index.bands)
-    table = out.with_suffix(".csv")
     rows = (
         (
             index.files[row],
@@ -155,14 +157,13 @@ def cluster(options: ClusterOptions) -> None:
         )
         for row in range(len(index))
     )
-    write_csv(table, CLUSTER_COLUMNS, rows)
     sizes = ", ".join(f"{size:,}" for size in groups.sizes[:10])
     more = ", ..." if len(groups.sizes) > 10 else ""
     print_text(
         f"{count} of {counted(len(index), 'image')}: {sizes}{more}; mean silhouette "
         f"{groups.silhouette:.2f}"
     )
-    print_text(f"written to {out} and {table}\nnext: open {out} in a browser")
+    _write_table(out, CLUSTER_COLUMNS, rows)
 
 
 def _clusters(index: FeatureIndex, groups: Clusters, examples: int) -> Iterator[Section]:

@@ -157,7 +157,8 @@ def local_weights(folder: Path | None = None) -> dict[str, int]:
         sizes = {str(path): _bytes(path) for path in paths}
         places = [folder]
     else:
-        hub = _hub()
+        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
         places = [cache_folder(), hub]
         rows = {cache_folder() / row.file_name: row.name for row in list_weights()}
         sizes = {name: path.stat().st_size for path, name in rows.items() if path.is_file()}
@@ -171,11 +172,6 @@ def local_weights(folder: Path | None = None) -> dict[str, int]:
             "with files or folders of models."
         )
     return dict(sorted(sizes.items(), key=lambda item: item[1]))
-
-
-def _hub() -> Path:
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
 def _in_folder(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
