@@ -228,7 +228,6 @@ def _recipe(
 
 
 def _images(job: PretrainOptions, model: ImageModel) -> Images:
-    """Return the images to train on, and those with labels."""
     listed = find_photos(job.photos)
     photos = list(listed.walk())
     if listed.left_out:

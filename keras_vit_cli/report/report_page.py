@@ -271,7 +271,6 @@ def _recipe(task: Task, facts: Mapping[str, Any], config: Mapping[str, Any]) -> 
 
 
 def _candidates(choice: Mapping[str, Any]) -> str:
-    """Write the table of what was compared before one was kept."""
     header = ("candidate", choice["measure"].replace("_", " "), "log-loss", "setting")
     candidates = [Candidate(**row) for row in choice["candidates"]]
     measured = MeasuredChoice(**{**choice, "candidates": tuple(candidates)})
