@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import re
-import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any, NoReturn
 
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.config_file import besides, read_config, to_toml
-from keras_vit_cli.options.option import Command, UsageError, escaped
+from keras_vit_cli.options.option import Command, UsageError, escaped, library_version
+from keras_vit_cli.options.shared import check_table
 
 # From this ratio on (of `difflib`), a misspelled option is like another.
 SIMILAR = 0.75
@@ -56,6 +56,7 @@ def parse(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     for name, value in options.items():
         if isinstance(value, list):
             options[name] = tuple(value)
+    check_table(command, options)
     COMMANDS[command].check(options)
     options.pop("config", None)
     if options.pop("print_config", False):
@@ -146,7 +147,9 @@ def make_parser() -> argparse.ArgumentParser:
         "  KERAS_VIT_PLAIN=1                   shows what libraries write as well",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
+    parser.add_argument(
+        "--version", action="version", version=f"keras-vit {library_version()['__version__']}"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, command in COMMANDS.items():
         _add_command(commands, name, command)
@@ -182,9 +185,3 @@ def _add_command(commands: Any, name: str, command: Command) -> None:
                     exclusive[word] = group.add_mutually_exclusive_group()
                 target = exclusive[word]
             target.add_argument(row.name, **row.settings)
-
-
-def _version() -> str:
-    """Return the version of the library beside this package: to import it would import Keras."""
-    file = Path(__file__).parents[1] / "keras_vit" / "_base" / "version.py"
-    return str(runpy.run_path(str(file))["__version__"])

@@ -16,10 +16,9 @@ from keras_vit.models.answers import answers_of, task_of
 from keras_vit.tasks import Classification, Task
 from keras_vit.tasks.conformal import fewest_examples
 from keras_vit.training.training_set import looks_of
-from keras_vit_cli.model_files import keep_decoder
-from keras_vit_cli.options.calibrate import CalibrateOptions
+from keras_vit_cli.model_files import keep_decoder, scored_images
+from keras_vit_cli.options.score_options import CalibrateOptions
 from keras_vit_cli.printing import print_next, print_text
-from keras_vit_cli.scored_images import scored_images
 
 
 def calibrate(options: CalibrateOptions) -> None:
@@ -30,7 +29,9 @@ def calibrate(options: CalibrateOptions) -> None:
             neither sets nor intervals; or `out` is not a .keras file.
         FileExistsError: `out` is there, and `overwrite` is False.
     """
-    out = options.out or _beside(options.model)
+    path = Path(os.path.abspath(options.model))
+    stem = path.stem if path.is_file() else path.name
+    out = options.out or path.with_name(f"{stem}-calibrated.keras")
     if out.suffix != ".keras":
         raise ValueError(f"--out {out} must end in .keras, such as {out.with_suffix('.keras')}.")
     if out.exists() and not options.overwrite:
@@ -59,12 +60,6 @@ def calibrate(options: CalibrateOptions) -> None:
     save_weights(model, out, overwrite=options.overwrite)
     print_text(f"written to {out}")
     print_next("predict", out, "photo.jpg")
-
-
-def _beside(model: Path) -> Path:
-    """Return a file beside the model's file or folder."""
-    path = Path(os.path.abspath(model))
-    return path.with_name(f"{path.stem if path.is_file() else path.name}-calibrated.keras")
 
 
 def _fit_novelty(model: Any, split: Split, options: CalibrateOptions) -> str:

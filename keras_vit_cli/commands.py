@@ -1,18 +1,14 @@
 """The commands of `keras-vit`: from the options of each to the call that it is."""
 
-import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from keras_vit import data, list_weights, load, save_weights
-from keras_vit._base.errors import printable
 from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.exporting import check, export, export_smallest, load_exported, prove_folder
 from keras_vit.exporting.comparison import calibration_images, compare
@@ -28,35 +24,37 @@ from keras_vit_cli.calibrate_command import calibrate
 from keras_vit_cli.choose.choose_command import choose
 from keras_vit_cli.compare.compare_command import compare as compare_models
 from keras_vit_cli.embed_command import embed
-from keras_vit_cli.evaluate.evaluate_command import evaluate
+from keras_vit_cli.evaluate_command import evaluate
 from keras_vit_cli.exit_status import ended_by_sigterm, exit_status
 from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_commands import average, combine, plan
+from keras_vit_cli.model_files import name_of_model, scored_images, with_decoder
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
-from keras_vit_cli.options.export import ExportOptions
 from keras_vit_cli.options.inspect import InspectOptions
-from keras_vit_cli.options.model_options import CheckOptions, ConvertOptions, ListOptions
+from keras_vit_cli.options.model_options import (
+    CheckOptions,
+    ConvertOptions,
+    ExportOptions,
+    ListOptions,
+)
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.options.train import TrainOptions
 from keras_vit_cli.predict.predict_command import predict
 from keras_vit_cli.pretrain.pretrain_command import pretrain
 from keras_vit_cli.printing import (
     print_next,
-    print_next_of_model,
-    print_now,
     print_table,
     print_text,
+    print_unreadable,
     short_warnings,
     words_of,
 )
 from keras_vit_cli.report.page_card import card_of_run
-from keras_vit_cli.scored_images import scored_images
-from keras_vit_cli.search.cluster_command import cluster
-from keras_vit_cli.search.search_command import search
-from keras_vit_cli.serve import serve
+from keras_vit_cli.search.search_command import cluster, search
+from keras_vit_cli.serve.server import serve
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import train
 
@@ -90,7 +88,7 @@ def run(options: dict[str, Any]) -> int:
         "label": label,
         "export": _export,
         "check": _check,
-        "serve": lambda options: serve(options, print_now),
+        "serve": lambda options: serve(options, print_text),
         "convert": _convert,
         "average": average,
         "combine": combine,
@@ -111,15 +109,9 @@ def _train(options: TrainOptions) -> None:
 
 
 def _inspect(options: InspectOptions) -> int:
-    model, out = options.model, options.out
-    # Every run calls its file "model"; its folder has a name of its own.
-    # The links of the hub's cache are not followed: they lead to files called by their sums.
-    stem = model.name.partition(".")[0]
-    title = Path(os.path.abspath(model)).parent.name if stem == "model" else model.stem
-    failed = inspect_files(load(model), options, title)
-    for file, reason in failed.items():
-        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
-    page = out / "index.html"
+    failed = inspect_files(load(options.model), options, name_of_model(options.model))
+    print_unreadable(failed)
+    page = options.out / "index.html"
     print_text(f"written to {page}\nnext: open {shlex.quote(str(page))} in a browser")
     return 1 if failed else 0
 
@@ -134,15 +126,14 @@ def _export(options: ExportOptions) -> None:
         check_place(options.out)
     is_several, out = is_combined(options.model), options.out
     model: Any = load_combined(options.model) if is_several else load(options.model)
-    if options.decoder is not None:
-        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    model = with_decoder(model, options.decoder)
     images = None
     if options.data is not None or is_auto:
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
-    others = ["model", "data", "data_dir", "max_pixels", "decoder", "out", "max_flips", "triton"]
-    others += ["quantize"] if is_auto else []
-    more = {name: value for name, value in vars(options).items() if name not in others}
+    names = ["image_size", "format", "runtime", "debug", "overwrite"]
+    names += [] if is_auto else ["quantize"]
+    more = {name: getattr(options, name) for name in names}
     if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":
@@ -191,7 +182,10 @@ def _convert(options: ConvertOptions) -> None:
             print_next("check", options.target)
         except ImportError as error:
             print_text(f"without images to check it by: {error}")
-    print_next_of_model(model, options.target)
+    if model.num_classes:
+        print_next("predict", options.target, "photo.jpg")
+    else:  # features alone
+        print_next("evaluate", options.target, "--data", "DATA", "--probe")
 
 
 def _augment(options: AugmentOptions) -> None:

@@ -19,6 +19,7 @@ from keras_vit.curation.feature_index import KIND, read_entries
 from keras_vit.data.sources.other_formats import shown_left_out
 from keras_vit.evaluation.answer_row import Row
 from keras_vit.evaluation.unseen_images import seen_images_of
+from keras_vit_cli.model_files import with_decoder
 from keras_vit_cli.options.photo_options import EmbedOptions
 from keras_vit_cli.predict.answer_files import parquet_writer
 from keras_vit_cli.printing import print_next, print_text, print_unreadable, progress_bar
@@ -67,10 +68,9 @@ def _write_table(index: FeatureIndex, photos: Path, out: Path) -> None:
 
 def write_index(options: EmbedOptions) -> FeatureIndex:
     """Writes or updates an index, and prints what was done; errors are those of `embed`."""
-    model = load(options.model)
-    model.seen_images = seen_images_of(model, options.model)
-    if options.decoder is not None:
-        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+    path = options.model
+    model = with_decoder(load(path), options.decoder)
+    model.seen_images = seen_images_of(model, path)
     began, last = time.monotonic(), Progress(0, 0, 0)
     # How many files there are is known at the end alone.
     with progress_bar(TextColumn("{task.description}")) as bar:
@@ -92,7 +92,8 @@ def write_index(options: EmbedOptions) -> FeatureIndex:
             options.batch_size,
             pooling=options.pooling,
             max_pixels=options.max_pixels,
-            source=_source(options.model, options.out),
+            # From the index to the model, or the name of released weights.
+            source=path_from(options.out, path) if path.exists() else str(path),
             report=report,
             elsewhere=None if options.ray is None else embed_on_ray(options),
         )
@@ -146,10 +147,3 @@ def print_made_with(model: str, known: int | None) -> None:
             f"note: {model} was made with {counted(known, 'image')} of these: what is found in "
             "them by its features, such as wrong labels, may look right to it"
         )
-
-
-def _source(model: Path, out: Path) -> str:
-    """Return the model's path from the index, or the name of released weights."""
-    if not model.exists():
-        return str(model)
-    return path_from(out, model)

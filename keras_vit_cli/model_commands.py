@@ -1,8 +1,7 @@
 """`keras-vit average`, `combine` and `plan`: one model made of several, and the size of one."""
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from keras_vit.models.answers import task_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.training.averaging import average_weights, model_stock
 from keras_vit.weights.folders.combined_folder import save_combined
+from keras_vit_cli.model_files import name_of_model
 from keras_vit_cli.options.model_options import AverageOptions, CombineOptions, PlanOptions
 from keras_vit_cli.printing import print_next, print_text
 
@@ -56,7 +56,7 @@ def combine(options: CombineOptions) -> None:
         ValueError: The runs cannot be combined, or two heads have one name.
         FileExistsError: Something else is at `out`.
     """
-    models = [load(path) for path in options.models]
+    models: list[Any] = [load(path) for path in options.models]
     names = options.names or _names_of_heads(options.models, models)
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
@@ -70,7 +70,11 @@ def combine(options: CombineOptions) -> None:
         eval_transform=options.eval_transform,
         overwrite=options.overwrite,
     )
-    print_text(f"{_parameters_of(combined.count_params(), heads)}\nwritten to {options.out}")
+    print_text("\n".join(f"{name}: {model.task.kind_and_size}" for name, model in heads.items()))
+    apart = sum(model.count_params() for model in models)
+    count = combined.count_params()
+    print_text(f"{count:,} parameters, where the models have {apart:,} together")
+    print_text(f"written to {options.out}")
     maps = ["--maps", "maps/"] if any(head.task.per_pixel for head in combined.heads) else []
     print_next("predict", options.out, "photos/", "--out", "rows.csv", *maps)
 
@@ -80,16 +84,8 @@ def _names_of_heads(paths: Sequence[Path], models: Sequence[Any]) -> tuple[str, 
     kinds = [task_of(model).kind for model in models]
     if len({*kinds}) == len(kinds):
         return tuple(kinds)
-    places = [Path(os.path.abspath(path)) for path in paths]
-    stems = [place.parent.name if place.stem == "model" else place.stem for place in places]
-    words = (re.sub(r"[^A-Za-z0-9_]+", "_", stem)[:64] for stem in stems)
+    words = (re.sub(r"[^A-Za-z0-9_]+", "_", name_of_model(path))[:64] for path in paths)
     return tuple(word if word[:1].isalpha() else f"run_{word}"[:64] for word in words)
-
-
-def _parameters_of(count: int, heads: Mapping[str, Any]) -> str:
-    apart = sum(model.count_params() for model in heads.values())
-    lines = [f"{name}: {model.task.kind_and_size}" for name, model in heads.items()]
-    return "\n".join([*lines, f"{count:,} parameters, where the models have {apart:,} together"])
 
 
 def plan(options: PlanOptions) -> None:

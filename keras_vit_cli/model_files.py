@@ -1,11 +1,15 @@
-"""The classifiers that commands are given: models, and files that `keras-vit export` wrote."""
+"""The classifiers that commands are given, models or exported files, and images to score them."""
 
+import hashlib
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_vit._base.manifest import sha256
 from keras_vit.data import Split
+from keras_vit.evaluation.unseen_images import OF_TABLE, Scored, unseen_images
 from keras_vit.exporting import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
 
@@ -30,8 +34,7 @@ def open_classifier(
     model = load_classifier(path, several=several)
     if model.is_calibrated and (decoder, views) != (None, None):
         _warn_of_other_images(model, decoder, views)
-    if decoder is not None:
-        model.eval_transform = replace(model.eval_transform, decoder=decoder)
+    model = with_decoder(model, decoder)
     if views is None or (isinstance(model, ExportedModel) and views == "one"):
         return model
     if isinstance(model, ExportedModel):
@@ -40,6 +43,29 @@ def open_classifier(
             f"with keras-vit train --views {views}, or leave --views out."
         )
     model.eval_transform = replace(model.eval_transform, views=views)
+    return model
+
+
+def name_of_model(path: Path) -> str:
+    """Return the name of a model's file; every run calls its "model", in a folder with a name."""
+    # The links of the hub's cache are not followed: they lead to files called by their sums.
+    place = Path(os.path.abspath(path))
+    return place.parent.name if place.name.partition(".")[0] == "model" else place.stem
+
+
+def sum_of_files(path: Path) -> str:
+    """Return the SHA-256 sum of a file; of a folder that of the lines of `sha256sum`, sorted."""
+    if path.is_file():
+        return sha256(path)
+    names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+    lines = "".join(f"{sha256(path / name)}  {name}\n" for name in names)
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def with_decoder(model: Any, decoder: str | None) -> Any:
+    """Return a model, whose files are from now on decoded so; None changes nothing."""
+    if decoder is not None:
+        model.eval_transform = replace(model.eval_transform, decoder=decoder)
     return model
 
 
@@ -69,3 +95,28 @@ def _warn_of_other_images(
             "it on labeled images.",
             stacklevel=3,
         )
+
+
+def scored_images(
+    model: Any,
+    options: Any,
+    *,
+    split_name: str | None = None,
+    fits: bool = False,
+    own_classes: bool = True,
+) -> Scored:
+    """Return `unseen_images` of `options.data`, or of the run `options.model`.
+
+    Raises:
+        ValueError: As `unseen_images`.
+    """
+    names = ("data_dir", "max_pixels", "reader", *OF_TABLE)
+    return unseen_images(
+        model,
+        options.data,
+        path=options.model,
+        split=split_name,
+        fits=fits,
+        own_classes=own_classes,
+        **{name: getattr(options, name) for name in names if hasattr(options, name)},
+    )

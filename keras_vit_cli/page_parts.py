@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -16,9 +17,15 @@ from keras_vit._base.errors import printable
 _END = 8  # letters of a name that stay together: "_2.jpeg" is a line, "g" is not
 
 
-def template(room: str, name: str) -> Template:
-    """Return the template of a page from a folder of this package."""
-    return Template(files(f"keras_vit_cli.{room}").joinpath(name).read_text("utf-8"))
+def packaged(path: str) -> str:
+    """Return the text of a file of this package."""
+    return files("keras_vit_cli").joinpath(path).read_text("utf-8")
+
+
+@cache
+def template(path: str) -> Template:
+    """Return the template of a page in this package."""
+    return Template(packaged(path))
 
 
 def script_data(data: Any) -> str:
@@ -42,7 +49,7 @@ def page_head(command: str, title: str, scripts: str = "'unsafe-inline'") -> str
         title: Escaped.
         scripts: The scripts that the page may run, a source of a Content-Security-Policy.
     """
-    page = Template(files("keras_vit_cli").joinpath("head.html").read_text("utf-8"))
+    page = template("head.html")
     return page.substitute(command=command, title=title, scripts=scripts)
 
 

@@ -20,14 +20,11 @@ WHOLE = 1_000_000  # columns: wider than any name
 
 
 def print_text(text: object) -> None:
-    """Prints a text of one or more lines, with `printable` names of files and classes."""
-    print("\n".join(map(printable, str(text).split("\n"))))
+    """Prints a text of one or more lines, with `printable` names of files and classes.
 
-
-def print_now(text: str) -> None:
-    """Prints a line at once: a server's output is often a file or a pipe."""
-    print_text(text)
-    sys.stdout.flush()
+    At once: the output of a server or a training is often a file or a pipe.
+    """
+    print("\n".join(map(printable, str(text).split("\n"))), flush=True)
 
 
 def print_table(table: Table) -> None:
@@ -38,7 +35,7 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
-def print_unreadable(unreadable: Mapping[str, str], listed_in: str = "") -> None:
+def print_unreadable(unreadable: Mapping[Any, str], listed_in: str = "") -> None:
     """Prints the first files that cannot be read, with the reasons, to standard error."""
     for file, reason in list(unreadable.items())[:MOST_REASONS]:
         print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
@@ -72,38 +69,39 @@ def words_of(options: Any, *names: str) -> list[Any]:
     ]
 
 
-def print_next_of_model(model: Any, path: Path) -> None:
-    """Prints the command for a model that was written."""
-    if model.num_classes:
-        print_next("predict", path, "photo.jpg")
-    else:  # features alone
-        print_next("evaluate", path, "--data", "DATA", "--probe")
-
-
 @contextmanager
 def short_warnings(command: str) -> Iterator[None]:
-    """Prints warnings by `format_warning`, in the words of a command; one of the data once."""
-    before, show, shown = warnings.formatwarning, warnings.showwarning, set[str]()
-    warnings.formatwarning = lambda message, *place: format_warning(
-        in_options(str(message), command), *place
-    )
+    """Prints warnings in the words of a command; those of the data once, without the code's place.
+
+    The library may raise one at each of several calls.
+    """
+    usual, show, shown = warnings.formatwarning, warnings.showwarning, set[str]()
+
+    def format_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        text = in_options(str(message), command)
+        if not is_about_data(category, filename):
+            return usual(text, category, filename, lineno, line)
+        lines = map(printable, text.split("\n"))
+        return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
 
     def show_once(
         message: Warning | str, category: type[Warning], filename: str, *more: Any, **named: Any
     ) -> None:
-        # The library may raise it at each of several calls.
         if str(message) not in shown or not is_about_data(category, filename):
             show(message, category, filename, *more, **named)
         shown.add(str(message))
 
-    warnings.showwarning = show_once
+    warnings.formatwarning, warnings.showwarning = format_warning, show_once
     try:
         yield
     finally:
-        warnings.formatwarning, warnings.showwarning = before, show
-
-
-_format_any = warnings.formatwarning
+        warnings.formatwarning, warnings.showwarning = usual, show
 
 
 def is_about_data(category: type[Warning], filename: str) -> bool:
@@ -129,17 +127,3 @@ def noted(command: str) -> Iterator[list[str]]:
             is_note = issubclass(each.category, ReadingWarning)
             if is_about_data(each.category, each.filename) and not is_note:
                 texts.append(in_options(text, command))
-
-
-def format_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    line: str | None = None,
-) -> str:
-    """Format a warning, without the place in the code if it is about the user's data."""
-    if is_about_data(category, filename):
-        lines = map(printable, str(message).split("\n"))
-        return "\n".join(["keras-vit: warning: " + next(lines), *lines, ""])
-    return _format_any(message, category, filename, lineno, line)

@@ -7,7 +7,6 @@ A batch is made here and is one row of Ray's, which it does not divide: what sta
 batch decides the last digits of an answer, so that the answers are those of one process.
 """
 
-import hashlib
 import logging
 import os
 import pickle
@@ -17,7 +16,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +25,6 @@ import keras
 
 from keras_vit import load
 from keras_vit._base.errors import printable
-from keras_vit._base.manifest import sha256
 from keras_vit._base.version import __version__, install_command
 from keras_vit.curation.embedding import Elsewhere, Encoded, Request, encode_ahead
 from keras_vit.curation.photo_encoder import Encoder
@@ -38,7 +35,7 @@ from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.prediction import Answer, Batch, answer_batch
 from keras_vit.models.scoring import scoring_model
 from keras_vit_cli.exit_status import message_of
-from keras_vit_cli.model_files import open_classifier
+from keras_vit_cli.model_files import open_classifier, sum_of_files, with_decoder
 from keras_vit_cli.options.photo_options import EmbedOptions
 from keras_vit_cli.options.predict import PredictOptions
 from keras_vit_cli.options.shared import bucket
@@ -127,10 +124,7 @@ def _predictor(
 
 def _encoder(model: str, decoder: str | None, *settings: Any) -> Callable[[list[Request]], Result]:
     """Load a model in an actor, and return what encodes a batch."""
-    opened = load(model)
-    if decoder is not None:
-        opened.eval_transform = replace(opened.eval_transform, decoder=decoder)
-    encoder = Encoder(opened, *settings)
+    encoder = Encoder(with_decoder(load(model), decoder), *settings)
 
     def encode(batch: list[Request]) -> Result:
         with _fetched([path for path, _ in batch]) as local:
@@ -300,12 +294,8 @@ def _absolute(path: Path) -> Path:
 
 
 def _sum_of(model: str) -> str:
-    """Return the sum of a model's files; that of a name for released weights."""
-    path, total = Path(model), hashlib.sha256(b"" if os.path.exists(model) else model.encode())
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    for file in files:
-        total.update(f"{file.relative_to(path)}\0{sha256(file)}\0".encode())
-    return total.hexdigest()[:12]
+    """Return the beginning of the sum of a model's files; "none" of released weights."""
+    return sum_of_files(Path(model))[:12] if os.path.exists(model) else "none"
 
 
 def _last_line(error: Exception) -> str:

@@ -30,7 +30,3 @@ def _start(options: dict[str, Any]) -> int:
 
             require("tensorflow", "")  # with any backend: it reads the data
         return run(options)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -60,8 +60,8 @@ def commands() -> str:
 def _option(row: Row) -> str:
     option, settings = row.option, row.settings
     text = re.sub(r"(?<!\w)(--[a-z][a-z-]*)", r"`\1`", option.help)
-    if option.choices:
-        text += f": {', '.join(f'`{choice}`' for choice in option.choices)}"
+    if choices := settings.get("choices"):
+        text += f": {', '.join(f'`{choice}`' for choice in choices)}"
     elif limits := option.range:
         text += f"; {limits.low:,} to {limits.high:,}"
     default = settings.get("default")

@@ -42,10 +42,6 @@ def _facts(index: FeatureIndex, audit: Audit) -> str:
     return f"{text} {audit.skipped}".strip()
 
 
-def _shown(finding: Finding) -> tuple[int, ...]:
-    return finding.rows[:MOST_TOGETHER]
-
-
 def _data(index: FeatureIndex, audit: Audit, most: int) -> dict[str, Any]:
     """Return the script's data: classes; name, digest and suggestion of each image found."""
     photos: dict[int, dict[str, str]] = {}
@@ -72,7 +68,7 @@ def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> I
         f"<p class=note>{escape(problem.note + more)}</p><ul class=cards>\n"
     )
     findings = problem.findings[:most]
-    rows = chain.from_iterable(map(_shown, findings))
+    rows = chain.from_iterable(finding.rows[:MOST_TOGETHER] for finding in findings)
     made = thumbnails([index.path(row) for row in rows], index.bands)
     for finding in findings:
         yield _item(finding, index, place, made)
@@ -80,7 +76,7 @@ def _section(problem: Problem, index: FeatureIndex, place: Path, most: int) -> I
 
 
 def _item(finding: Finding, index: FeatureIndex, place: Path, made: Iterator[str | None]) -> str:
-    shown = _shown(finding)
+    shown = finding.rows[:MOST_TOGETHER]
     sources = list(islice(made, len(shown)))
     cards = "".join(
         _card(row, facts, finding, index, place, source)

@@ -83,7 +83,6 @@ def audit_masks(options: AuditOptions) -> int:
 
 
 def _row(errors: MaskErrors, split: Any, i: int) -> tuple[Any, ...]:
-    """Return the row of an image in the table."""
     labeled, rather = _most_wrong(errors, split, i)
     score, part = errors.disagreement[i], errors.wrong[i].mean()
     return name_of(split.files[i]), round(float(score), 6), round(float(part), 6), labeled, rather

@@ -109,10 +109,9 @@ def table_of(choices: Sequence[Choice]) -> Table:
         caption_justify="left",
     )
     table.add_column("weights", overflow="fold")
-    for name in ("size", "layer", "k-NN", "probe", "95 % interval", "images/s"):
+    numbers = ("k-NN", "probe", "95 % interval", "images/s", "parameters", "memory")
+    for name in ("size", "layer", *numbers):
         table.add_column(name, justify="left" if name == "layer" else "right")
-    for name in ("parameters", "memory"):
-        table.add_column(name, justify="right")
     table.add_column("license")
     for choice in choices:
         probe = choice.probe

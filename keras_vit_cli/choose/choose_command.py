@@ -7,10 +7,9 @@ labeled images ──► for each of the weights, sizes and layers: index ──
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from keras_vit.data import Split
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.evaluation.unseen_images import seen_images_of, table_arguments, without_used
-from keras_vit.models import ImageModel
 from keras_vit.models.cost import cost_of
 from keras_vit.tasks import Task
 from keras_vit.weights.catalog import license_of
@@ -36,6 +34,7 @@ from keras_vit_cli.choose.choice_files import (
     table_of,
     write_table,
 )
+from keras_vit_cli.model_files import with_decoder
 from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.options.shared import OF_TABLE
 from keras_vit_cli.printing import print_next, print_table, print_text, print_unreadable, words_of
@@ -63,15 +62,6 @@ class Labeled:
     groups: np.ndarray | None
 
 
-class Candidate(NamedTuple):
-    """Weights up to a layer, for images of a size."""
-
-    weights: str
-    model: ImageModel
-    layer: str
-    pooling: str | None
-
-
 def choose(options: ChooseOptions) -> int:
     """Prints and writes the comparison; the exit status is 1 where images cannot be read.
 
@@ -86,8 +76,8 @@ def choose(options: ChooseOptions) -> int:
     choices: list[Choice] = []
     unreadable: dict[str, str] = {}
     for weights in options.among:
-        for candidate in candidates_of(weights, options):
-            choice, failed = judge(candidate, labeled, options)
+        for encoder in encoders_of(weights, options):
+            choice, failed = judge(weights, encoder, labeled, options)
             choices.append(choice)
             unreadable |= failed
             print_text(f"{choice}")
@@ -119,10 +109,9 @@ def _check_candidates(options: ChooseOptions) -> Mapping[str, SeenImages]:
     """Raises an error for what does not suit a model; returns the records of those with one."""
     pooled, seen = False, {}
     for weights in options.among:
-        for _, model, layer, pooling in candidates_of(weights, options):
-            Encoder(model, layer, pooling, options.batch_size)
-            pooled |= pooling is not None
-        record = seen_images_of(model, weights)
+        for encoder in encoders_of(weights, options):
+            pooled |= encoder.pooling is not None
+        record = seen_images_of(encoder.model, weights)
         if record is not None:
             seen[weights] = record
     if options.poolings is not None and not pooled:
@@ -177,10 +166,13 @@ def labeled_files(split: Split, is_part: bool, options: ChooseOptions) -> Labele
     return Labeled([os.path.abspath(file) for file in files], targets, task, source, groups)
 
 
-def candidates_of(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
-    model = load(weights)
-    if options.decoder is not None:
-        model.eval_transform = replace(model.eval_transform, decoder=options.decoder)
+def encoders_of(weights: str, options: ChooseOptions) -> Iterator[Encoder]:
+    """Yield the weights up to each layer, for each size of images.
+
+    Raises:
+        ValueError: A layer, pooling or size does not suit the model.
+    """
+    model = with_decoder(load(weights), options.decoder)
     for size in options.sizes or (None,):
         if size is None and None in model.image_size:
             raise ValueError(f"{printable(weights)} takes images of any size: give --sizes.")
@@ -192,20 +184,18 @@ def candidates_of(weights: str, options: ChooseOptions) -> Iterator[Candidate]:
         for layer in options.layers or ("pre_logits",):
             has_tokens = len(sized.feature_model(layer).output_shape) > 2
             for pooling in options.poolings or ("mean",) if has_tokens else (None,):
-                yield Candidate(weights, sized, layer, pooling)
+                yield Encoder(sized, layer, pooling, options.batch_size, options.max_pixels)
 
 
 def judge(
-    candidate: Candidate, labeled: Labeled, options: ChooseOptions
+    weights: str, encoder: Encoder, labeled: Labeled, options: ChooseOptions
 ) -> tuple[Choice, Mapping[str, str]]:
-    """Return what the features of a candidate know and cost, and the images that cannot be read."""
-    weights, model, layer, pooling = candidate
-    encoder = Encoder(model, layer, pooling, options.batch_size, options.max_pixels)
+    """Return what features know and cost, and the images that cannot be read."""
     index = index_of(
-        model,
+        encoder.model,
         labeled.source,
-        layer=layer,
-        pooling=pooling,
+        layer=encoder.layer,
+        pooling=encoder.pooling,
         batch_size=options.batch_size,
         max_pixels=options.max_pixels,
     )
@@ -217,7 +207,7 @@ def judge(
         options.neighbors,
         groups=None if labeled.groups is None else labeled.groups[known],
     )
-    cost = cost_of(model, options.batch_size)
+    cost = cost_of(encoder.model, options.batch_size)
     names = set(labeled.files)
     failed = {
         file: reason
@@ -228,8 +218,8 @@ def judge(
         weights,
         short_names(options.among)[weights],
         tuple(index.info["preparation"]["image_size"]),
-        layer,
-        pooling,
+        encoder.layer,
+        encoder.pooling,
         scores,
         _images_per_second(encoder, index),
         cost.parameters,

@@ -14,10 +14,9 @@ from keras_vit.evaluation.unseen_images import Scored, check_same_task, seen_ima
 from keras_vit.models.answers import task_of
 from keras_vit_cli.compare.compare_page import write_comparison
 from keras_vit_cli.compare.compared import LETTERS, Compared
-from keras_vit_cli.model_files import open_classifier
-from keras_vit_cli.options.compare import CompareOptions
+from keras_vit_cli.model_files import open_classifier, scored_images
+from keras_vit_cli.options.score_options import CompareOptions
 from keras_vit_cli.printing import print_table, print_text
-from keras_vit_cli.scored_images import scored_images
 
 
 def compare(options: CompareOptions) -> None:
@@ -43,12 +42,13 @@ def compare(options: CompareOptions) -> None:
         check_same_task(classifier, images.split)
         one, targets = predict_outcomes(classifier, images.split, options.batch_size)
         outcomes.append(one)
-    compared = Compared(outcomes, task_of(classifiers[0]).main_score(targets))
+    main = task_of(classifiers[0]).main_score(targets)
+    compared = Compared(outcomes, main, options.models, images)
     with output.opened(overwrite=options.overwrite) as workspace:
-        write_comparison(workspace, compared, options.models, images)
+        write_comparison(workspace, compared)
         output.finish()
     output.publish(print_text)
-    table = Table("score", *LETTERS[: len(outcomes)])
+    table = Table("score", *compared.letters)
     for name, values in compared.scores.items():
         table.add_row(name, *(f"{score.value:.4g}" for score in values))
     print_table(table)

@@ -5,22 +5,20 @@ runs' records ────┴──► report.md ──► report.html, report.j
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keras_vit._base.figures import new_figure
-from keras_vit._base.files import write_bytes, write_text
 from keras_vit.evaluation.markdown import inline, table
 from keras_vit.evaluation.shown_images import images_at
-from keras_vit.evaluation.unseen_images import Scored
 from keras_vit_cli.compare.compared import LETTERS, MOST_SHOWN, Compared
 from keras_vit_cli.report.contact_sheet import draw_contact_sheet, file_text
 from keras_vit_cli.report.description import as_text, short_path
-from keras_vit_cli.report.report_html import report_html
 from keras_vit_cli.report.results import THUMBNAIL
-from keras_vit_cli.report.run_plots import save_figure
+from keras_vit_cli.report.run_files import write_files
 
 SHOWN = 12  # images of a contact sheet; the page and the record list twice as many
 MOST_NAMES = 200  # rows of the table of names
@@ -28,55 +26,44 @@ MOST_NAMES = 200  # rows of the table of names
 NOT_TRAINING = ("out", "overwrite", "resume", "data", "labels", "source", "hardware")
 
 
-def write_comparison(
-    folder: Path, compared: Compared, paths: Sequence[str], images: Scored
-) -> None:
+def write_comparison(folder: Path, compared: Compared) -> None:
     """Write `report.html`, `report.md` and `report.json`, and the plots that they show.
 
     Raises:
         OSError: A file cannot be written.
     """
-    records = [_record(path) for path in paths]
-    letters = LETTERS[: len(paths)]
-    plots = {}
+    records, letters = list(map(_record, compared.models)), compared.letters
+    plots: dict[str, Callable[[], Any]] = {}
     curves = {a: record.get("history", {}) for a, record in zip(letters, records, strict=True)}
     if any(curves.values()):
-        plots["curves.png"] = _draw_curves(curves)
-    rows = {letter: _differing(compared, i, images) for i, letter in enumerate(letters) if i}
+        plots["curves.png"] = partial(_draw_curves, curves)
+    rows = {letter: _differing(compared, i) for i, letter in enumerate(letters) if i}
     for letter, differing in rows.items():
         if differing:
-            plots[f"differ_{letter}.png"] = _draw_differing(letter, differing[:SHOWN], images)
-    for name, figure in plots.items():
-        save_figure(figure, folder / name)
-    page = _page(compared, paths, images, records, rows, tuple(plots))
-    write_text(folder / "report.md", page)
-    write_text(folder / "report.html", report_html(page, folder, tuple(plots)))
-    content = _content(compared, paths, images, rows)
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    write_bytes(folder / "report.json", text.encode("utf-8", "backslashreplace"))
+            name = f"differ_{letter}.png"
+            plots[name] = partial(_draw_differing, compared, letter, differing[:SHOWN])
+    page = _page(compared, records, rows, tuple(plots))
+    write_files(folder, page, _content(compared, rows), plots)
 
 
 def _page(
     compared: Compared,
-    paths: Sequence[str],
-    images: Scored,
     records: Sequence[Mapping[str, Any]],
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     plots: Sequence[str],
 ) -> str:
-    letters = LETTERS[: len(paths)]
-    models = [(letter, short_path(path)) for letter, path in zip(letters, paths, strict=True)]
-    notes = [*map(inline, compared.verdicts), *map(inline, images.line.split("\n"))]
+    letters, models = compared.letters, list(map(short_path, compared.models))
+    notes = [*map(inline, compared.verdicts), *map(inline, compared.images.line.split("\n"))]
     parts = [
-        f"# {inline(' and '.join(short_path(path) for path in paths))}",
+        f"# {inline(' and '.join(models))}",
         "\n".join(f"- {note}" for note in notes),
-        table(("", "model"), models),
+        table(("", "model"), list(zip(letters, models, strict=True))),
         "## Scores",
-        _scores(compared, letters),
+        _scores(compared),
         "An interval in brackets is of one model. Those of differences are paired: each resample "
         "of the images scores both models.",
     ]
-    parts += _sections(f"## Per {compared.task.nouns[0]}", _names(compared, letters))
+    parts += _sections(f"## Per {compared.task.nouns[0]}", _names(compared))
     parts += _sections("## What was set otherwise in training", _settings(records, letters))
     if "curves.png" in plots:
         parts += ["## Training", "![curves](curves.png)"]
@@ -94,7 +81,8 @@ def _sections(heading: str, body: str) -> list[str]:
     return [heading, body] if body else []
 
 
-def _scores(compared: Compared, letters: str) -> str:
+def _scores(compared: Compared) -> str:
+    letters = compared.letters
     header = ["score", *letters, *(f"{letter} - A" for letter in letters[1:])]
     rows = []
     for name, scores in compared.scores.items():
@@ -106,7 +94,7 @@ def _scores(compared: Compared, letters: str) -> str:
     return table(header, rows, "l" + "r" * (len(header) - 1))
 
 
-def _names(compared: Compared, letters: str) -> str:
+def _names(compared: Compared) -> str:
     """Return a table of each name's score, those first whose score differs most; "" without."""
     tables = [compared.task.name_scores(one.tally) for one in compared.outcomes]
     known = [name for name in ("F1", "IoU", "inside") if name in tables[0]]
@@ -116,7 +104,8 @@ def _names(compared: Compared, letters: str) -> str:
     images = tables[0]["images"]
     gaps = [max(abs(one[i] - values[0][i]) for one in values[1:]) for i in range(len(images))]
     order = sorted(range(len(gaps)), key=lambda i: -gaps[i])[:MOST_NAMES]
-    header = (compared.task.nouns[0], *(f"{known[0]} of {letter}" for letter in letters), "images")
+    of_models = (f"{known[0]} of {letter}" for letter in compared.letters)
+    header = (compared.task.nouns[0], *of_models, "images")
     rows = [
         (compared.task.shown_names[i], *(f"{one[i]:.4g}" for one in values), f"{images[i]:,}")
         for i in order
@@ -146,9 +135,9 @@ def _flat(values: Any) -> dict[str, Any]:
     return flat
 
 
-def _differing(compared: Compared, which: int, images: Scored) -> list[dict[str, Any]]:
+def _differing(compared: Compared, which: int) -> list[dict[str, Any]]:
     """Return the images that two models answer most differently, with both answers."""
-    split = images.split
+    split = compared.images.split
     files = None if split.skips else split.files
     first, other, rows = compared.outcomes[0], compared.outcomes[which], []
     for place in compared.differing(which)[:MOST_SHOWN].tolist():
@@ -161,8 +150,8 @@ def _differing(compared: Compared, which: int, images: Scored) -> list[dict[str,
     return rows
 
 
-def _draw_differing(letter: str, rows: Sequence[Mapping[str, Any]], images: Scored) -> Any:
-    shown = images_at(images.split, [row["index"] for row in rows], largest=THUMBNAIL)
+def _draw_differing(compared: Compared, letter: str, rows: Sequence[Mapping[str, Any]]) -> Any:
+    shown = images_at(compared.images.split, [row["index"] for row in rows], largest=THUMBNAIL)
     lines = [(f"A: {row['A']}, {letter}: {row[letter]}", row["truth"], row["file"]) for row in rows]
     return draw_contact_sheet(f"Where A and {letter} differ most", shown, lines)
 
@@ -200,18 +189,13 @@ def _record(path: str) -> dict[str, Any]:
     return {}
 
 
-def _content(
-    compared: Compared,
-    paths: Sequence[str],
-    images: Scored,
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> dict[str, Any]:
+def _content(compared: Compared, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Return what `report.json` has: null where a score is not defined."""
-    letters = LETTERS[: len(paths)]
+    letters = compared.letters
     return {
-        "models": dict(zip(letters, paths, strict=True)),
-        "images": len(images.split),
-        "scored": images.line,
+        "models": dict(zip(letters, compared.models, strict=True)),
+        "images": len(compared.images.split),
+        "scored": compared.images.line,
         "scores": {
             name: {a: score.to_list() for a, score in zip(letters, scores, strict=True)}
             for name, scores in compared.scores.items()

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit._base.errors import counted
 from keras_vit.evaluation.outcomes import Outcomes
+from keras_vit.evaluation.unseen_images import Scored
 from keras_vit.tasks.scores import LEAST_EXAMPLES, Score
 
 LETTERS = "ABCDEFGH"
@@ -19,11 +20,15 @@ class Compared:
     Args:
         outcomes: Of each model, for the same images in the same order.
         main: The score, higher is better, by which one is called better.
+        models: The name of each, as it was given.
+        images: What they answer to.
     """
 
-    def __init__(self, outcomes: Sequence[Outcomes], main: str) -> None:
-        self.outcomes, self.main = list(outcomes), main
-        self.task = outcomes[0].task
+    def __init__(
+        self, outcomes: Sequence[Outcomes], main: str, models: Sequence[str], images: Scored
+    ) -> None:
+        self.outcomes, self.main, self.models, self.images = list(outcomes), main, models, images
+        self.task, self.letters = outcomes[0].task, LETTERS[: len(models)]
 
     @cached_property
     def scores(self) -> dict[str, list[Score]]:

@@ -73,7 +73,7 @@ def write_page(
     (height, width), (patch_h, patch_w) = images[0].pixels.shape[:2], looks.patch_pixels
     covered_h, covered_w = looks.covered
     title = escape(printable(title))
-    page = template("inspect", "page.html").substitute(
+    page = template("inspect/page.html").substitute(
         head=page_head("inspect", f"Where {title} looks"),
         title=title,
         facts=escape(

@@ -5,6 +5,9 @@ index, labels ──► next_to_label ──► label.html   labels by key, and 
 """
 
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +19,15 @@ from keras_vit.data.sources.label_table import LabeledFiles, read_labeled_files
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.unseen_images import run_options
 from keras_vit_cli.embed_command import index_from, is_index
-from keras_vit_cli.label.label_page import PAGE, write_label_page
 from keras_vit_cli.options.photo_options import LabelOptions
 from keras_vit_cli.printing import print_next, print_text
+from keras_vit_cli.search.result_page import Card, deciding_page, photo, thumbnails, write_parts
 from keras_vit_cli.search.result_table import write_csv
 
-TABLE, DOWNLOAD = "label.csv", "labels.csv"
+PAGE, TABLE, DOWNLOAD = "label.html", "label.csv", "labels.csv"
+# From the row of each image to its row of the table, with an empty label, and the class that is
+# predicted, "" without one.
+_Chosen = Mapping[int, tuple[tuple[str, ...], str]]
 
 
 class Labels(NamedTuple):
@@ -70,7 +76,7 @@ def label(options: LabelOptions) -> int:
     predicted = [labels.classes[number] if number >= 0 else "" for number in chosen.predicted]
     with output.opened(overwrite=options.overwrite) as workspace:
         write_csv(workspace / TABLE, labels.table.columns, [*labels.table.cells, *cells])
-        write_label_page(
+        _write_page(
             workspace / PAGE,
             output.place,
             index,
@@ -142,3 +148,48 @@ def _print(options: LabelOptions, index: FeatureIndex, labels: Labels, line: str
     print_next("train", "--data", index.photos, "--labels", DOWNLOAD, *weights)
     out = f"{options.out}_2"
     print_next("label", options.photos, *again, "--labels", DOWNLOAD, "--out", out)
+
+
+def _write_page(
+    path: Path,
+    place: Path,
+    index: FeatureIndex,
+    chosen: _Chosen,
+    table: LabeledFiles,
+    classes: Sequence[str],
+    reason: str,
+) -> None:
+    """Writes the page from the template `label.html` beside this file; links lead from `place`."""
+    data = {
+        "key": f"keras_vit label {index.info['weights'][:12]} {index.photos.absolute()}",
+        "columns": table.columns,
+        "at": table.columns.index(table.label),
+        "earlier": table.cells,
+        "classes": list(classes),
+        "photos": {
+            row: {
+                "name": index.files[row],
+                "digest": index.sums[row],
+                "cells": cells,
+                "predicted": predicted,
+            }
+            for row, (cells, predicted) in chosen.items()
+        },
+    }
+    facts = f"{counted(len(chosen), 'image')} to label: {reason}."
+    if table.cells:
+        facts += f" {counted(len(table.cells), 'row')} with a label before."
+    page = deciding_page("label", f"Labels of {index.photos.name}", facts, data)
+    write_parts(path, page, _cards(index, place, chosen))
+
+
+def _cards(index: FeatureIndex, place: Path, chosen: _Chosen) -> Iterator[str]:
+    sources = thumbnails([index.path(row) for row in chosen], index.bands)
+    for (row, (_, guess)), source in zip(chosen.items(), sources, strict=True):
+        facts = f"predicted: {guess}" if guess else ""
+        card = Card(index.files[row], index.path(row), facts)
+        yield (
+            f"<li class=photo data-row={row} tabindex=-1 "
+            f'aria-label="{escape(printable(card.name))}">'
+            f"{photo(card, source, place, 'tabindex=-1 ')}<output></output></li>\n"
+        )

@@ -4,16 +4,21 @@ An option is stated once, as a field: its type, default, help and range. Standar
 """
 
 from keras_vit_cli.options.augment import AUGMENT
-from keras_vit_cli.options.calibrate import CALIBRATE
-from keras_vit_cli.options.compare import COMPARE
-from keras_vit_cli.options.evaluate import EVALUATE
-from keras_vit_cli.options.export import EXPORT
 from keras_vit_cli.options.inspect import INSPECT
-from keras_vit_cli.options.model_options import AVERAGE, CHECK, COMBINE, CONVERT, LIST, PLAN
+from keras_vit_cli.options.model_options import (
+    AVERAGE,
+    CHECK,
+    COMBINE,
+    CONVERT,
+    EXPORT,
+    LIST,
+    PLAN,
+)
 from keras_vit_cli.options.option import Command
 from keras_vit_cli.options.photo_options import AUDIT, CHOOSE, CLUSTER, EMBED, LABEL, SEARCH
 from keras_vit_cli.options.predict import PREDICT
 from keras_vit_cli.options.pretrain import PRETRAIN
+from keras_vit_cli.options.score_options import CALIBRATE, COMPARE, EVALUATE
 from keras_vit_cli.options.serve import SERVE
 from keras_vit_cli.options.train import TRAIN
 

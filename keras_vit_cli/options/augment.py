@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from keras_vit_cli.options import shared
@@ -48,5 +47,4 @@ AUGMENT = Command(
     AugmentOptions,
     "plot augmented images, as the network sees them in training",
     "keras-vit augment --data photos/ --recipe augreg/medium1 --out sheet.png",
-    partial(shared.check_table, "augment"),
 )

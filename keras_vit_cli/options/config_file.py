@@ -39,7 +39,8 @@ def read_config(path: Path, command: Command) -> dict[str, list[str]]:
 def besides(config: dict[str, list[str]], command: Command, words: Sequence[str]) -> list[str]:
     """Return the words of `read_config`, without those options that `words` give otherwise."""
     rows = {row.name: row for row in command.rows}
-    on_line = [row for name, row in rows.items() if any(_gives(word, name, rows) for word in words)]
+    names = (word.split("=")[0] for word in words)
+    on_line = [rows[name] for name in names if name in rows]
     exclusive = {row.option.exclusive for row in on_line} - {None}
     return [
         word
@@ -47,12 +48,6 @@ def besides(config: dict[str, list[str]], command: Command, words: Sequence[str]
         if rows[name] not in on_line and rows[name].option.exclusive not in exclusive
         for word in of_file
     ]
-
-
-def _gives(word: str, name: str, names: Any) -> bool:
-    """Return whether a word is an option of this name, or the beginning of it."""
-    word = word.split("=")[0]
-    return word == name or (word[2:3] != "" and name.startswith(word) and word not in names)
 
 
 def _words(path: Path, row: Row, value: Any) -> list[str]:

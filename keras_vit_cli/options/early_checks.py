@@ -4,17 +4,15 @@ import difflib
 import glob
 import json
 import os
-import runpy
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_vit_cli.options.option import escaped
+from keras_vit_cli.options.option import escaped, library_version
 from keras_vit_cli.options.shared import DATA_HELP, EXPORTED_HELP, bucket
 
-ROOT = Path(__file__).parents[2]
 UNFINISHED = ".partial"  # ends the name of a run's folder until it is complete
 SIMILAR = 0.7  # of `difflib`, from which on a name may be meant
 WEIGHTS_SUFFIXES = (".keras", ".h5", ".safetensors", ".npz", ".pth", ".pt", ".bin", ".json")
@@ -134,7 +132,8 @@ def _check_path(text: str, name: str, options: dict[str, Any]) -> None:
     if kind is WEIGHTS and not (_looks_like_path(text) or (path.suffix and near_paths(path))):
         return
     data_sets = _data_sets(options.get("data_dir")) if kind is DATA else set()
-    if kind is DATA and (glob.has_magic(text) or _is_data_set(text, data_sets)):
+    is_data_set = not _looks_like_path(text) and text.split("/")[0] in data_sets  # "digits/half"
+    if is_data_set or (kind is DATA and glob.has_magic(text)):
         return
     if kind is MODEL and (begun := path.with_name(path.name + UNFINISHED)).is_dir():
         _refuse_unfinished(begun, text)
@@ -190,11 +189,6 @@ def _looks_like_path(text: str) -> bool:
     return is_inside or path.suffix.lower() in WEIGHTS_SUFFIXES
 
 
-def _is_data_set(text: str, data_sets: set[str]) -> bool:
-    """Return whether a name is that of a data set, such as "digits/half", and not of a folder."""
-    return not _looks_like_path(text) and text.split("/")[0] in data_sets
-
-
 def _data_sets(data_dir: str | None) -> set[str]:
     """Return data set names: the digits, those of TensorFlow Datasets, and those prepared here.
 
@@ -235,6 +229,6 @@ def _check_packages(options: dict[str, Any]) -> None:
     for packages, extra in needed:
         for package in packages:
             if find_spec(package) is None:
-                version = runpy.run_path(str(ROOT / "keras_vit" / "_base" / "version.py"))
-                install = version["install_command"](extra) if extra else f"pip install {package}"
+                command_of = library_version()["install_command"]
+                install = command_of(extra) if extra else f"pip install {package}"
                 raise ImportError(f"keras-vit {command} needs {package}: {install}", name=package)

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+import runpy
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from functools import partial
@@ -24,6 +25,19 @@ def escaped(text: str) -> str:
     As keras_vit._base.errors.printable, which cannot be imported without Keras.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _number(text: str) -> float:
+    """Return the number that a text is, NaN for another text: NaN is not in any range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def library_version() -> dict[str, Any]:
+    """Return the names in keras_vit's version.py, which is run: to import it would import Keras."""
+    return runpy.run_path(str(Path(__file__).parents[2] / "keras_vit" / "_base" / "version.py"))
 
 
 @dataclass(frozen=True)
@@ -50,41 +64,27 @@ class Integers:
 class Numbers:
     """Numbers between `low` and `high`, both excluded, as the type of an option.
 
-    With `or_low`, `low` itself is accepted, too.
+    With `or_low`, `low` itself is accepted, too, and so is a `word`.
     """
 
     low: float
     high: float
     or_low: bool = False
     metavar: str = "N"
+    word: str | None = None
 
-    def __call__(self, text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        is_low = self.or_low and number == self.low
-        if not (is_low or self.low < number < self.high):  # NaN is not, either
-            begin = f"from {self.low:g} to" if self.or_low else f"above {self.low:g} and"
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not accepted. Give a number {begin} below {self.high:g}."
-            )
-        return number
-
-
-@dataclass(frozen=True)
-class NumbersOr(Numbers):
-    """`Numbers`, or one word, as the type of an option."""
-
-    word: str = ""
-
-    def __call__(self, text: str) -> Any:
+    def __call__(self, text: str) -> float | str:
         if text == self.word:
             return text
-        try:
-            return super().__call__(text)
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentTypeError(f"{error} Or give {self.word}.") from None
+        number = _number(text)
+        is_low = self.or_low and number == self.low
+        if not (is_low or self.low < number < self.high):
+            begin = f"from {self.low:g} to" if self.or_low else f"above {self.low:g} and"
+            other = f" Or give {self.word}." if self.word else ""
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not accepted. Give a number {begin} below {self.high:g}.{other}"
+            )
+        return number
 
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -98,11 +98,8 @@ def duration(text: str) -> float:
     (600.0, 90.0)
     """
     number, unit = (text[:-1], text[-1]) if text[-1:] in SECONDS else (text, "s")
-    try:
-        seconds = float(number) * SECONDS[unit]
-    except ValueError:
-        seconds = math.nan
-    if not SHORTEST <= seconds <= LONGEST:  # NaN is not, either
+    seconds = _number(number) * SECONDS[unit]
+    if not SHORTEST <= seconds <= LONGEST:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give a time from 1s to 30d, such as 90s, 10m or 2h."
         )
@@ -115,11 +112,8 @@ def percent(text: str) -> float:
     >>> percent("1%"), percent("0.5")
     (0.01, 0.005)
     """
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        number = math.nan
-    if not 0 < number <= 100:  # NaN is not, either
+    number = _number(text.removesuffix("%"))
+    if not 0 < number <= 100:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give a percentage above 0 and at most 100, such as 1%."
         )
@@ -140,11 +134,7 @@ def band_numbers(text: str) -> str:
 
 def nodata_rule(text: str) -> str:
     """Return the type of an option: "mean", "refuse", or a number."""
-    try:
-        fits = text in ("mean", "refuse") or math.isfinite(float(text))
-    except ValueError:
-        fits = False
-    if not fits:
+    if text not in ("mean", "refuse") and not math.isfinite(_number(text)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not accepted. Give mean, refuse, or a number, such as 0."
         )
@@ -178,25 +168,19 @@ class Option:
         group: Heading of the help under which it stands: data, model, recipe or run.
         help: What it does, as a phrase that stands alone.
         range: The accepted numbers.
-        metavar: What stands for the value in the help, where that is not the range's.
         name: `--name`, where that is not the field's; `POSITIONAL` for an argument without dashes.
         exclusive: Options of a command with the same word here exclude each other.
         optional: The command finds a value where none is given; its field does not have a default.
-        const: The value of the option alone, without one after it.
-        type: What makes the value from the text, where it is neither the range nor the field's.
+        settings: Others of `argparse.add_argument`, in place of those that range and field give.
     """
 
     group: str
     help: str
     range: Integers | Numbers | None = None
-    metavar: str | None = None
-    choices: tuple[str, ...] | None = None
     name: str | None = None
     exclusive: str | None = None
     optional: bool = False
-    const: Any = None
-    nargs: str | int | None = None
-    type: Callable[[str], Any] | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def option(
@@ -204,10 +188,14 @@ def option(
     help: str,
     default: Any = MISSING,
     range: Integers | Numbers | None = None,
+    *,
+    name: str | None = None,
+    exclusive: str | None = None,
+    optional: bool = False,
     **settings: Any,
 ) -> Any:
     """Return a field of a command's options; see `Option`."""
-    row = Option(group, help, range, **settings)
+    row = Option(group, help, range, name, exclusive, optional, settings)
     return dataclasses.field(default=default, metadata={"option": row})
 
 
@@ -263,18 +251,17 @@ def _row(field: dataclasses.Field[Any], hint: Any) -> Row:
     kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint  # T of `T | None`
     several = get_origin(kind) is tuple
     kind = get_args(kind)[0] if several else kind
-    is_written = option.group == LAST_GROUP and option.metavar == "FOLDER"
+    is_written = option.group == LAST_GROUP and option.settings.get("metavar") == "FOLDER"
     to_path = folder_to_write if is_written else Path
     if kind is bool:
         settings: dict[str, Any] = {"action": "store_true"}
     else:
         settings = {
-            "type": option.type or option.range or (to_path if kind is Path else None),
-            "metavar": option.metavar or (option.range.metavar if option.range else None),
-            "choices": option.choices,
-            "const": option.const,
-            "nargs": option.nargs or ("+" if several else None),
+            "type": option.range or (to_path if kind is Path else None),
+            "metavar": option.range.metavar if option.range else None,
+            "nargs": "+" if several else None,
             "default": None if field.default is MISSING else field.default,
+            **option.settings,
         }
     is_positional = option.name == POSITIONAL
     if not is_positional:

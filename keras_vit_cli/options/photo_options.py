@@ -1,7 +1,6 @@
 """Commands that make an index of images, or find something in it or by it: their options."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from keras_vit_cli.options import shared
@@ -223,5 +222,4 @@ CHOOSE = Command(
     "compare weights, layers and image sizes by what their features know of your labels",
     "keras-vit choose photos --among ViT-Ti/16:augreg_in21k_ft_in1k ViT-S/16:augreg_in21k "
     "--out choice",
-    partial(shared.check_table, "choose"),
 )

@@ -112,7 +112,6 @@ class PretrainOptions(shared.RunOptions, shared.TableOptions):
 
 
 def _check(options: dict[str, Any]) -> None:
-    shared.check_table("pretrain", options)
     is_new = options["weights"] == NONE
     if options["model"] and not is_new:
         raise UsageError(

@@ -11,7 +11,6 @@ from keras_vit_cli.options.option import (
     POSITIONAL,
     Integers,
     Numbers,
-    NumbersOr,
     UsageError,
     band_numbers,
     in_data,
@@ -27,16 +26,9 @@ VIEWS = ("one", "flip", "crops")  # as in keras_vit.models.views
 WINDOWS = ("model", "own", "whole")  # as in keras_vit.evaluation.windows
 MOST_SIDE = 32_768  # likewise
 DECODERS = ("tensorflow", "pillow")  # as in keras_vit.data
-AUGMENTATIONS = (
-    "inception",
-    "randaugment",
-    "transfer",
-    "maps",
-    "tiny",
-    "digits",
-    "none",
-)  # likewise
 READERS = ("tensorflow", "grain")  # likewise
+# Likewise.
+AUGMENTATIONS = ("inception", "randaugment", "transfer", "maps", "tiny", "digits", "none")
 # The names of a split, as in keras_vit.data.sources.split_names.
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -136,7 +128,7 @@ class MapOptions(TableOptions):
         "or inverse, where larger numbers are nearer, as disparities (default: 1 in files of "
         "floats; files of integers need it; evaluate takes the model's)",
         None,
-        NumbersOr(0, 1e6, metavar="NUMBER", word="inverse"),
+        Numbers(0, 1e6, metavar="NUMBER", word="inverse"),
     )
 
 
@@ -334,7 +326,9 @@ augment = partial(
 
 
 def check_table(command: str, options: dict[str, Any]) -> None:
-    """Refuses what is said of a table of labels where none is given."""
+    """Refuses what is said of a table of labels where none is given, for `TableOptions`."""
+    if "order" not in options:
+        return
     for name in OF_TABLE:
         if options.get(name) is not None and options["labels"] is None:
             raise UsageError(

@@ -194,7 +194,6 @@ class TrainOptions(shared.RunOptions, shared.MapOptions):
 
 
 def _check(options: dict[str, Any]) -> None:
-    shared.check_table("train", options)
     if options["distillation"] and not options["teacher"]:
         raise UsageError("--distill has no effect without --teacher (see keras-vit train -h).")
     if options["budget"] and options["recipe"] not in (None, "auto", "measured"):

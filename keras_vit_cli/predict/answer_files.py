@@ -192,6 +192,22 @@ def line_writer(
 
 
 @contextmanager
+def in_groups(write: Write, size: int) -> Iterator[Write]:
+    """Collects rows, and writes so many at once; the last ones at the end."""
+    waiting: list[Row] = []
+
+    def add(rows: Sequence[Row]) -> None:
+        waiting.extend(rows)
+        while len(waiting) >= size:
+            write(waiting[:size])
+            del waiting[:size]
+
+    yield add
+    if waiting:
+        write(waiting)
+
+
+@contextmanager
 def parquet_writer(path: Path, example: Row) -> Iterator[Write]:
     """Writes rows to a Parquet file, which takes its place when all are there.
 
@@ -207,25 +223,16 @@ def parquet_writer(path: Path, example: Row) -> Iterator[Write]:
             "jsonl need nothing."
         ) from error
     columns = pa.schema([(key, _arrow_type(pa, value)) for key, value in example.items()])
-    waiting: list[Row] = []
-
     with (
         atomic_write(path, new=True) as temporary,
         parquet.ParquetWriter(temporary, columns) as writer,
     ):
 
         def write(rows: Sequence[Row]) -> None:
-            waiting.extend(rows)
-            if len(waiting) >= GROUP:
-                flush()
+            writer.write_table(pa.Table.from_pylist(rows, columns))
 
-        def flush() -> None:
-            writer.write_table(pa.Table.from_pylist(waiting, columns))
-            waiting.clear()
-
-        yield write
-        if waiting:
-            flush()
+        with in_groups(write, GROUP) as add:
+            yield add
 
 
 def _arrow_type(pa: Any, value: Any) -> Any:

@@ -49,21 +49,33 @@ def image_paths(words: Iterable[Path], left_out: Counter[str] | None = None) -> 
 
 def is_one_file(word: Path) -> bool:
     """Return whether a word means one file, existing or not: no folder, table, list or pattern."""
-    is_list = _is_list(word) or str(word) == STANDARD_INPUT
-    return not (is_list or word.is_dir() or _is_table(word) or _is_pattern(word))
+    return _kind(word) == "file"
+
+
+def _kind(word: Path) -> str:
+    if str(word) == STANDARD_INPUT:
+        return "input"
+    if str(word).startswith(LIST) and not word.exists():
+        return "list"
+    if word.is_dir():
+        return "folder"
+    if word.suffix.lower() in TABLE_SUFFIXES and word.is_file():
+        return "table"
+    return "pattern" if glob.has_magic(str(word)) and not os.path.lexists(word) else "file"
 
 
 def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
-    if is_one_file(word):
+    kind = _kind(word)
+    if kind == "file":
         yield word
-    elif str(word) == STANDARD_INPUT:
+    elif kind == "input":
         yield from _names(sys.stdin.buffer)
-    elif _is_list(word):
-        with _list_file(word).open("rb") as file:
+    elif kind == "list":
+        with Path(str(word).removeprefix(LIST)).open("rb") as file:
             yield from _names(file)
-    elif word.is_dir():
+    elif kind == "folder":
         yield from _images_in(word, left_out)
-    elif _is_table(word):
+    elif kind == "table":
         yield from (word.parent / name for name, *_ in read_file_table(word))
     else:
         yield from _matches(word)
@@ -71,43 +83,25 @@ def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
 
 def _check(word: Path) -> None:
     """Raises an error for a word that does not stand for any file, which is a slip."""
-    left_out: Counter[str] = Counter()
-    if _is_list(word):
-        with _list_file(word).open("rb") as file:
-            next(_blocks(file), None)
-    elif is_one_file(word) or str(word) == STANDARD_INPUT:
-        pass
-    elif word.is_dir():
+    kind = _kind(word)
+    if kind in ("file", "input"):
+        return
+    if kind == "folder":
         os.scandir(word).close()
-        if next(_images_in(word, left_out), None) is None:
-            others = f"It has {shown_left_out(left_out)}. " if left_out else ""
-            raise ValueError(
-                f"No image is in the folder {printable(word)}. {others}Give one with files such "
-                f"as {', '.join(suffixes_of(PILLOW))}."
-            )
-    elif _is_table(word):
-        read_file_table(word)
-    elif next(_matches(word), None) is None:
+    left_out: Counter[str] = Counter()
+    if next(_paths(word, left_out), None) is not None:
+        return
+    if kind == "folder":
+        others = f"It has {shown_left_out(left_out)}. " if left_out else ""
+        raise ValueError(
+            f"No image is in the folder {printable(word)}. {others}Give one with files such "
+            f"as {', '.join(suffixes_of(PILLOW))}."
+        )
+    if kind == "pattern":
         raise ValueError(
             f"The pattern {printable(word)} does not match any file. * stands for a part of a "
             "name, and ** for folders at any depth: 'photos/**/*.jpg'."
         )
-
-
-def _is_list(word: Path) -> bool:
-    return str(word).startswith(LIST) and not word.exists()
-
-
-def _is_table(word: Path) -> bool:
-    return word.suffix.lower() in TABLE_SUFFIXES and word.is_file()
-
-
-def _list_file(word: Path) -> Path:
-    return Path(str(word).removeprefix(LIST))
-
-
-def _is_pattern(word: Path) -> bool:
-    return glob.has_magic(str(word)) and not os.path.lexists(word)
 
 
 def _matches(pattern: Path) -> Iterator[Path]:

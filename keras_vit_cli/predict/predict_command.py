@@ -4,8 +4,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from keras_vit_cli.options.predict import PredictOptions
 from keras_vit_cli.predict.answer_files import (
     Write,
     answered,
+    in_groups,
     line_writer,
     parquet_writer,
 )
@@ -131,38 +133,22 @@ def _check_same_model(
         )
 
 
-@contextmanager
-def _writer(options: PredictOptions, schema: AnySchema, end: int | None) -> Iterator[Write]:
+def _writer(
+    options: PredictOptions, schema: AnySchema, end: int | None
+) -> AbstractContextManager[Write]:
     if options.format == "table":
-        yield from _print_tables(schema)
-        return
+        return in_groups(partial(_print_tables, schema), TABLE_IMAGES)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
     if options.format == "parquet":
         assert options.out is not None  # `check` has seen to it
-        with parquet_writer(options.out, schema.example) as write:
-            yield write
-    else:
-        with line_writer(options.out, options.format, schema, end) as write:
-            yield write
+        return parquet_writer(options.out, schema.example)
+    return line_writer(options.out, options.format, schema, end)
 
 
-def _print_tables(schema: AnySchema) -> Iterator[Write]:
-    waiting: list[Row] = []
-
-    def show(rows: Sequence[Row]) -> None:
-        for name, each in _heads(schema):
-            print_table(_table(each, [row_of_head(r, name) for r in rows], name or "image"))
-
-    def write(rows: Sequence[Row]) -> None:
-        waiting.extend(rows)
-        while len(waiting) >= TABLE_IMAGES:
-            show(waiting[:TABLE_IMAGES])
-            del waiting[:TABLE_IMAGES]
-
-    yield write
-    if waiting:
-        show(waiting)
+def _print_tables(schema: AnySchema, rows: Sequence[Row]) -> None:
+    for name, each in _heads(schema):
+        print_table(_table(each, [row_of_head(r, name) for r in rows], name or "image"))
 
 
 def _table(schema: Schema, rows: Sequence[Row], title: str) -> Table:

@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ import numpy as np
 import keras_vit
 from keras_vit._base.errors import ReportedWarning, counted, printable
 from keras_vit._base.files import atomic_write, write_text
-from keras_vit._base.manifest import read_manifest
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureComparison, compare_features
 from keras_vit.curation.photo_sources import find_photos
@@ -46,7 +45,7 @@ from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.options.pretrain import AFTER, AUTO, BETTER, NONE, PretrainOptions
 from keras_vit_cli.pretrain.pretrain_report import conclusion, markdown, rows_of
 from keras_vit_cli.printing import print_next, print_text, print_unreadable
-from keras_vit_cli.train.record import begin, check_options
+from keras_vit_cli.train.record import begin, is_finished
 
 RESULTS = ("model.keras", "config.json", "report.json", "report.md")
 DEFAULT_MODEL = "ViT-Ti/16"
@@ -55,23 +54,18 @@ MOST = 5000  # labeled images that vote, and that are scored
 LEAST = 20  # that are scored: of fewer, chance alone makes large differences
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pretraining(PretrainOptions):
-    """The options of `keras-vit pretrain`, and the folder that it writes."""
-
-    @property
-    def output(self) -> OutputFolder:
-        """The folder, and the one where it is until it is complete."""
-        named = [path for path in (self.weights, self.labels) if path not in (None, NONE)]
-        return OutputFolder(
-            self.out,
-            "pretraining",
-            staging=f"{Path(os.path.abspath(self.out)).name}.partial",
-            results=RESULTS,
-            scratch=("checkpoints/*",),
-            protected=[Path(str(path)).expanduser() for path in (self.photos, *named)],
-            resumable=True,
-        )
+def _output(job: PretrainOptions) -> OutputFolder:
+    """Return the folder, and the one where it is until it is complete."""
+    named = [path for path in (job.weights, job.labels) if path not in (None, NONE)]
+    return OutputFolder(
+        job.out,
+        "pretraining",
+        staging=f"{Path(os.path.abspath(job.out)).name}.partial",
+        results=RESULTS,
+        scratch=("checkpoints/*",),
+        protected=[Path(str(path)).expanduser() for path in (job.photos, *named)],
+        resumable=True,
+    )
 
 
 class Images(NamedTuple):
@@ -91,7 +85,7 @@ class Images(NamedTuple):
     copies: int
 
 
-def pretrain(options: PretrainOptions) -> None:
+def pretrain(job: PretrainOptions) -> None:
     """Trains weights on images without labels, and keeps those that labels show to be better.
 
     "No gain" is an answer: then the model in `out` is the one that was given, without its head.
@@ -102,14 +96,8 @@ def pretrain(options: PretrainOptions) -> None:
         ValueError: There are no labels to compare by, or too few, and `keep` is `"better"`; there
             are fewer than two images; or an option does not suit the model.
     """
-    job = Pretraining(**vars(options))
-    output = job.output
-    manifest = read_manifest(output.place)
-    is_ours = manifest is not None and manifest.kind == output.kind
-    if job.resume and is_ours and not output.workspace.exists():
-        check_options(job, output.place)
-        print_text(f"{job.out} is finished: there is nothing to resume.")
-    else:
+    output = _output(job)
+    if not is_finished(job, output, print_text):
         with output.opened(overwrite=job.overwrite, resume=job.resume) as folder:
             begin(job, folder, print_text)
             if not output.is_finished():
@@ -126,7 +114,7 @@ def pretrain(options: PretrainOptions) -> None:
     print_next("embed", job.photos, "--model", job.out, "--out", "index")
 
 
-def _run(job: Pretraining, folder: Path) -> None:
+def _run(job: PretrainOptions, folder: Path) -> None:
     started = time.time()
     keras.utils.set_random_seed(job.seed)
     before = _first_model(job)
@@ -180,7 +168,7 @@ def _run(job: Pretraining, folder: Path) -> None:
     write_text(folder / "report.md", markdown(facts))
 
 
-def _method(job: Pretraining, count: int) -> str:
+def _method(job: PretrainOptions, count: int) -> str:
     """Return the method; "auto" takes VISReg for many images without weights."""
     if job.method != AUTO or job.weights != NONE:
         return DIET if job.method == AUTO else job.method
@@ -192,11 +180,11 @@ def _method(job: Pretraining, count: int) -> str:
     return method
 
 
-def _blocks(job: Pretraining) -> int | None:
+def _blocks(job: PretrainOptions) -> int | None:
     return None if job.weights == NONE else job.blocks or BLOCKS
 
 
-def _first_model(job: Pretraining) -> ImageModel:
+def _first_model(job: PretrainOptions) -> ImageModel:
     """Return the model before training, without a head: its answers would be stale after it."""
     size = job.image_size
     arguments: dict[str, Any] = {"num_classes": 0}
@@ -217,7 +205,7 @@ def _first_model(job: Pretraining) -> ImageModel:
 
 
 def _recipe(
-    job: Pretraining, method: str, model: ImageModel, count: int, folder: Path
+    job: PretrainOptions, method: str, model: ImageModel, count: int, folder: Path
 ) -> recipes.Recipe:
     """Return the recipe with the options of the job, and with the epochs that its budget allows."""
     recipe = recipes.get(method if job.weights == NONE else f"{method}_cp")
@@ -239,8 +227,7 @@ def _recipe(
     return replace(recipe, epochs=epochs)
 
 
-def _images(job: Pretraining, model: ImageModel) -> Images:
-    """Return the images to train on, and those with labels."""
+def _images(job: PretrainOptions, model: ImageModel) -> Images:
     listed = find_photos(job.photos)
     photos = list(listed.walk())
     if listed.left_out:
@@ -285,7 +272,7 @@ def _images(job: Pretraining, model: ImageModel) -> Images:
     return Images(train, parts, unreadable, copies)
 
 
-def _labeled(job: Pretraining, root: Path, has_labels: bool) -> Splits | None:
+def _labeled(job: PretrainOptions, root: Path, has_labels: bool) -> Splits | None:
     """Return the images with labels; None where none has one."""
     if job.labels == NONE or (job.labels is None and not has_labels):
         return None

@@ -65,29 +65,25 @@ def markdown(facts: Mapping[str, Any]) -> str:
     """Return the page: what was kept, the table, and what it says nothing about."""
     comparison = facts["comparison"]
     sentence = conclusion(facts)
-    lines = [
+    parts = [
         "# Pre-training without labels",
-        "",
         f"{inline(sentence[0].upper() + sentence[1:])}.",
-        "",
     ]
     if comparison is not None:
         rows = rows_of(facts)
-        lines += [table(rows[0], rows[1:], "lrrrr"), ""]
-        lines += [
+        parts += [
+            table(rows[0], rows[1:], "lrrrr"),
             f"{comparison['measure'].replace('_', ' ')} of "
             f"{counted(comparison['scored'], 'labeled image')} that were not trained on, each "
             f"answered by the {facts['voters']:,} labeled training images and by the others "
             "of them. The interval is that of the paired difference. It is about frozen features: "
             "whether fine-tuning from these weights gains is not measured here.",
-            "",
         ]
     blocks = "the whole model" if facts["blocks"] is None else f"the last {facts['blocks']} blocks"
-    lines += [
+    parts.append(
         f"Trained: {blocks}, for {counted(facts['epochs'], 'epoch')} of "
         f"{counted(facts['images'], 'image')}, {_METHODS[facts['method']]}. Left out: "
         f"{counted(facts['copies'], 'copy', 'copies')} of other images, "
-        f"{counted(len(facts['unreadable']), 'file')} that cannot be read.",
-        "",
-    ]
-    return "\n".join(lines)
+        f"{counted(len(facts['unreadable']), 'file')} that cannot be read."
+    )
+    return "\n\n".join(parts) + "\n"

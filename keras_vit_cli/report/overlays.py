@@ -110,7 +110,7 @@ class ClassPainter:
 class DepthPainter:
     """Paints depths beside their image, of a row by the range of its first map: see above."""
 
-    task: Depth
+    task: Any
 
     def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [depth_colors(one, *depth_range(maps[0])) for one in maps]
@@ -123,11 +123,8 @@ class DepthPainter:
         return [*patches, Patch(fc="white", ec="0.5", label="not measured")][: 2 + has_labels]
 
 
-@dataclass(frozen=True)
 class RelativeDepthPainter(DepthPainter):
     """Paints inverse depths as `DepthPainter` does, each by its own range."""
-
-    task: RelativeDepth
 
     def panels(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
         *labels, answered = maps

@@ -111,14 +111,12 @@ def report_page(
     config = config or {}
     job = config.get("job", {})
     beside = str(job.get("data", ""))
-    worst = [plot for plot in plots if plot in WORST]
-    others = [plot for plot in plots if plot not in WORST]
     sections = {
         "What was trained": _trained(results.report.task, facts, job),
         "Weights compared": _weights(facts.get("weights", {})),
         "Results": _scores(results, job, facts),
-        "Plots": "\n\n".join(map(_plot, others)),
-        "Worst mistakes": "\n\n".join(map(_plot, worst)),
+        "Plots": "\n\n".join(_plot(plot) for plot in plots if plot not in WORST),
+        "Worst mistakes": "\n\n".join(_plot(plot) for plot in plots if plot in WORST),
         f"Per {results.report.task.nouns[0]}": results.report.to_markdown(),
         "Recipe": _recipe(results.report.task, facts, config),
         "Use and repeat": _commands(run or Path(name), config, beside, facts),
@@ -273,7 +271,6 @@ def _recipe(task: Task, facts: Mapping[str, Any], config: Mapping[str, Any]) -> 
 
 
 def _candidates(choice: Mapping[str, Any]) -> str:
-    """Write the table of what was compared before one was kept."""
     header = ("candidate", choice["measure"].replace("_", " "), "log-loss", "setting")
     candidates = [Candidate(**row) for row in choice["candidates"]]
     measured = MeasuredChoice(**{**choice, "candidates": tuple(candidates)})
@@ -294,27 +291,18 @@ def recipe_rows(task: Task, recipe: Mapping[str, Any], job: Mapping[str, Any]) -
     """
     loss = loss_name(task, recipe.get("loss", "softmax"))
     smooths = loss in task.losses and "label_smoothing" in accepted_arguments(task.losses[loss])
-    off = {"epochs"} if recipe.get("steps") else set()  # steps replace them
+    off = {*NEVER, "augmentation"}
+    off |= {"epochs"} if recipe.get("steps") else set()  # steps replace them
     off |= set() if smooths else {"label_smoothing"}
     off |= set() if task.mixes else {"mixup", "cutmix"}  # training left them out
-    defaults = _defaults(Recipe)
-    differ = set_options(recipe, defaults)
     rows = {"loss": loss}
     rows |= {name: as_text(recipe[name]) for name in ALWAYS if recipe.get(name)}
-    rows |= {name: value for name, value in differ.items() if name != "augmentation"}
-    rows |= {
-        f"augmentation: {name.replace('_', ' ')}": value
-        for name, value in set_options(
-            recipe.get("augmentation", {}), _defaults(Augmentation)
-        ).items()
-    }
+    rows |= set_options(recipe, _defaults(Recipe))
+    augmentation = set_options(recipe.get("augmentation", {}), _defaults(Augmentation))
+    rows |= {f"augmentation: {n.replace('_', ' ')}": value for n, value in augmentation.items()}
     options = set_options(job, _defaults(TrainOptions))
     rows |= {name: value for name, value in options.items() if name in OF_THE_JOB}
-    return {
-        name: value
-        for name, value in rows.items()
-        if name not in off and (name == "loss" or name not in (*NEVER, "loss"))
-    }
+    return {name: value for name, value in rows.items() if name not in off}
 
 
 def _defaults(options: type) -> dict[str, Any]:

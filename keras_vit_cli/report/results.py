@@ -65,8 +65,8 @@ def results_of(
     }
     has_maps = report.task.per_pixel and model is not None
     if mistakes and has_maps and isinstance(split, IndexedSplit):
-        worst = [{**row, "file": file_text(row["index"], row["file"])} for row in mistakes]
-        worst = worst[:MOST_OVERLAYS]
+        shown = mistakes[:MOST_OVERLAYS]
+        worst = [{**row, "file": file_text(row["index"], row["file"])} for row in shown]
         plots["overlays.png"] = lambda: draw_worst(model, split, worst, THUMBNAIL, windows)
     elif split is not None:
         plots["mistakes.png"] = lambda: _draw_mistakes(mistakes[:SHOWN_MISTAKES], split)

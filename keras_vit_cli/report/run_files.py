@@ -1,14 +1,17 @@
-"""The report of a training run: `report.json`, the pages `report.md` and `.html`, and plots."""
+"""The files of a report: `report.json`, the pages `report.md` and `.html`, and plots."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from markdown_it import MarkdownIt
+
 from keras_vit._base.files import write_bytes, write_text
-from keras_vit_cli.report.report_html import report_html
+from keras_vit_cli.page_parts import in_base64, page_head, sha256_source, template
 from keras_vit_cli.report.report_page import report_page
 from keras_vit_cli.report.results import Results
 from keras_vit_cli.report.run_plots import draw_curves, save_figure
@@ -45,17 +48,47 @@ def write_report(
     plots = dict(results.plots)
     if history:
         plots["curves.png"] = partial(draw_curves, history)
+    epochs = max(map(len, history.values()), default=0)
+    shown = {"epochs": epochs, "note_of_best": note_of_best(folder, facts), **facts}
+    page = report_page(name or run.resolve().name, results, shown, config, tuple(plots), run)
+    write_files(folder, page, {**results.record, **facts, "history": history}, plots)
+
+
+def write_files(
+    folder: Path, page: str, record: Mapping[str, Any], plots: Mapping[str, Callable[[], Any]]
+) -> None:
+    """Writes the page in Markdown and HTML, the record, and the plots by their file names."""
     for file, draw in plots.items():
         save_figure(draw(), folder / file)
-    record = {**results.record, **facts, "history": history}
     text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
     # A file name may hold bytes that are not UTF-8: JSON's escapes preserve them.
     write_bytes(folder / "report.json", text.encode("utf-8", "backslashreplace"))
-    epochs = max(map(len, history.values()), default=0)
-    facts = {"epochs": epochs, "note_of_best": note_of_best(folder, facts), **facts}
-    page = report_page(name or run.resolve().name, results, facts, config, tuple(plots), run)
     write_text(folder / "report.md", page)
-    write_text(folder / "report.html", report_html(page, folder, tuple(plots)))
+    write_text(folder / "report.html", _html(page, folder, plots))
+
+
+def _html(page: str, folder: Path, plots: Collection[str]) -> str:
+    """Return a report in Markdown as a page that needs no other file and requests none.
+
+    HTML within it is text, and images besides the plots are left out.
+    """
+    # As GitHub reads `report.md`, without HTML; Keras brings the parser, by rich.
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = reader.parse(page)
+    inner = [child for token in tokens for child in token.children or ()]
+    for image in (token for token in inner if token.type == "image"):
+        if image.attrs["src"] in plots:
+            content = (folder / str(image.attrs["src"])).read_bytes()
+            image.attrs["src"] = f"data:image/png;base64,{in_base64(content)}"
+        else:
+            image.attrs["src"] = "data:,"
+    html = template("report/report.html")
+    # The text of the first heading, for the name of the window.
+    title = escape("".join(child.content for child in tokens[1].children or ()))
+    return html.substitute(
+        head=page_head("report", title, sha256_source(html.template, "script")),
+        body=reader.renderer.render(tokens, reader.options, {}),
+    )
 
 
 def note_of_best(folder: Path, facts: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Names that are too wide for their place, shortened so that they still differ."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from keras_vit._base.errors import printable
@@ -25,7 +26,18 @@ def shorten(name: str, fits: Fits) -> str:
     >>> shorten("IMG_2019_05_03_in_the_garden_0042.jpg", lambda text: len(text) <= 17)
     'IMG_2019…0042.jpg'
     """
-    return _without_middle(printable(name), fits)[0]
+    name = printable(name)
+    if len(name) <= LONGEST and fits(name):
+        return name
+
+    def cut(letters: int) -> str:
+        return f"{name[: -(-letters // 2)]}…{name[len(name) - letters // 2 :]}"
+
+    low, high = 2, min(len(name) - 1, LONGEST)
+    while low < high:
+        middle = -(-(low + high) // 2)
+        low, high = (middle, high) if fits(cut(middle)) else (low, middle - 1)
+    return cut(low)
 
 
 def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
@@ -36,47 +48,21 @@ def shorten_apart(names: Sequence[str], fits: Sequence[Fits]) -> list[str]:
     ['Can…s_brown_fro…', 'Can…s_black_fro…']
     """
     names = [printable(name) for name in names]
-    cuts = [_without_middle(name, fit) for name, fit in zip(names, fits, strict=True)]
-    shown = [text for text, *_ in cuts]
+    in_place = cache(shorten)  # of another name, too: what it would look like in this one's place
+    shown = list(map(in_place, names, fits))
     for choose in (min, max):  # the first difference shows the others as well where there is room
         again = list(shown)
-        for i, (_, head, tail) in enumerate(cuts):
+        for i, name in enumerate(names):
             alike = [
-                _first_difference(names[i], other)
-                for j, other in enumerate(names)
-                if other != names[i] and _looks_alike(names[i], other, head, tail, cuts[j])
+                _first_difference(name, other)
+                for other in names
+                if other != name and in_place(other, fits[i]) == shown[i]
             ]
             if alike:
-                again[i] = _from_difference(names[i], choose(alike), fits[i])
+                again[i] = _from_difference(name, choose(alike), fits[i])
         if len(set(again)) == len(set(names)):
             break
     return again
-
-
-def _without_middle(name: str, fits: Fits) -> tuple[str, int, int]:
-    """Return the name, and how many letters of its beginning and of its end are shown."""
-    if len(name) <= LONGEST and fits(name):
-        return name, len(name), len(name)
-
-    def cut(letters: int) -> tuple[str, int, int]:
-        head, tail = -(-letters // 2), letters // 2
-        return f"{name[:head]}…{name[len(name) - tail :]}", head, tail
-
-    low, high = 2, min(len(name) - 1, LONGEST)
-    while low < high:
-        middle = -(-(low + high) // 2)
-        low, high = (middle, high) if fits(cut(middle)[0]) else (low, middle - 1)
-    return cut(low)
-
-
-def _looks_alike(
-    name: str, other: str, head: int, tail: int, cut_of_other: tuple[str, int, int]
-) -> bool:
-    """Return whether the shown parts of two names are the same, as far as both are shown."""
-    if head == len(name) or cut_of_other[1] == len(other):
-        return False  # one of them is shown as it is
-    head, tail = min(head, cut_of_other[1]), min(tail, cut_of_other[2])
-    return name[:head] == other[:head] and name[len(name) - tail :] == other[len(other) - tail :]
 
 
 def _first_difference(name: str, other: str) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from keras_vit_cli.page_parts import (
     breakable,
     file_list,
     jpeg_uri,
+    packaged,
     page_head,
     script_data,
     template,
@@ -68,17 +68,14 @@ def check_page(out: Path, overwrite: bool) -> None:
                 f"{printable(table)} would be replaced, and there is no page beside it that would "
                 "show who wrote it. Give another --out."
             )
-    elif os.path.lexists(table) and not is_result_table(table):
+        return
+    is_table = not os.path.lexists(table) or is_result_table(table)
+    if not (is_table and begins_with_mark(out, MARK)):
         raise FileExistsError(
-            f"{printable(table)} was not written by keras-vit search or cluster, and would be "
-            "replaced. Give another --out."
+            f"{printable(out if is_table else table)} was not written by keras-vit search or "
+            "cluster, and would be replaced. Give another --out."
         )
-    elif not begins_with_mark(out, MARK):
-        raise FileExistsError(
-            f"{printable(out)} was not written by keras-vit search or cluster, and would be "
-            "replaced. Give another --out."
-        )
-    elif not overwrite:
+    if not overwrite:
         raise FileExistsError(f"{printable(out)} exists. Give another --out, or --overwrite.")
 
 
@@ -96,8 +93,8 @@ def write_result_page(
     Names of files and classes may be any text, even bytes that are not UTF-8: they are escaped.
     """
     rows, title = file_list(failed), escape(printable(title))
-    page = template("search", "results.html").substitute(
-        head=page_head("search", title, "'none'") + _shared("cards.css"),
+    page = template("search/results.html").substitute(
+        head=page_head("search", title, "'none'") + packaged("search/cards.css"),
         title=title,
         facts=escape(printable(facts)),
         failed=f"<div class=failed>Not read:<ul>{rows}</ul></div>" if rows else "",
@@ -108,6 +105,7 @@ def write_result_page(
 
 def write_parts(out: Path, page: str, parts: Iterable[str]) -> None:
     """Write a page with these parts, one after the other, in place of its zero byte."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     begin, end = page.split("\0")
     with atomic_write(out) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(chain([begin], parts, [end]))
@@ -123,18 +121,15 @@ def deciding_page(command: str, title: str, facts: str, data: Any) -> str:
             table to download, `photos` by their rows, with `name` and `digest`; and the page's own.
     """
     title = escape(printable(title))
-    return template(command, f"{command}.html").substitute(
-        head=page_head(command, title) + _shared("cards.css") + _shared("deciding.css"),
+    styles = packaged("search/cards.css") + packaged("search/deciding.css")
+    return template(f"{command}/{command}.html").substitute(
+        head=page_head(command, title) + styles,
         title=title,
         facts=escape(printable(facts)),
         photos="\0",
         data=script_data(data),
-        script=_shared("deciding.js"),
+        script=packaged("search/deciding.js"),
     )
-
-
-def _shared(name: str) -> str:
-    return files("keras_vit_cli.search").joinpath(name).read_text("utf-8")
 
 
 def _section(section: Section, folder: Path, bands: tuple[int, ...] | None) -> Iterator[str]:

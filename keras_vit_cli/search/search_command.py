@@ -1,9 +1,10 @@
-"""`keras-vit search`: the photographs of an index that are like other ones."""
+"""`keras-vit search` and `cluster`: the photographs of an index that are like other ones."""
 
 import os
-import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -11,12 +12,19 @@ from rich.text import Text
 from keras_vit import load
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import cache_folder
-from keras_vit.curation import FeatureIndex, SearchResult, find_similar
+from keras_vit.curation import Clusters, FeatureIndex, SearchResult, find_clusters, find_similar
 from keras_vit.weights.catalog import find_named
-from keras_vit_cli.options.photo_options import SearchOptions
-from keras_vit_cli.printing import print_table, print_text
+from keras_vit_cli.options.photo_options import ClusterOptions, SearchOptions
+from keras_vit_cli.printing import print_table, print_text, print_unreadable
 from keras_vit_cli.search.result_page import Card, Section, check_page, write_result_page
-from keras_vit_cli.search.result_table import SEARCH_COLUMNS, label_of, write_csv
+from keras_vit_cli.search.result_table import (
+    CLUSTER_COLUMNS,
+    SEARCH_COLUMNS,
+    label_of,
+    write_csv,
+)
+
+MOST_CLUSTERS = 100  # on the page, the largest; the table has all
 
 
 def search(options: SearchOptions) -> int:
@@ -36,21 +44,23 @@ def search(options: SearchOptions) -> int:
     result = find_similar(
         index, options.files, options.top, lambda: load(options.model or _noted_model(index))
     )
-    for file, reason in result.failed.items():
-        print(f"keras-vit: {printable(f'{file} cannot be read: {reason}')}", file=sys.stderr)
+    print_unreadable(result.failed)
     if not result.files:
         raise ValueError("No photograph could be read: see the reasons above.")
     if out is None:
         print_table(_table(index, result))
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
         title = f"Like {result.files[0].name}" if len(result.files) == 1 else "Similar photographs"
-        sections = sections_of(index, result)
-        write_result_page(out, title, facts_of(index), sections, result.failed, index.bands)
-        table = out.with_suffix(".csv")
-        write_csv(table, SEARCH_COLUMNS, _rows(index, result))
-        print_text(f"written to {out} and {table}\nnext: open {out} in a browser")
+        sections, failed = sections_of(index, result), result.failed
+        write_result_page(out, title, facts_of(index), sections, failed, index.bands)
+        _write_table(out, SEARCH_COLUMNS, _rows(index, result))
     return 1 if result.failed else 0
+
+
+def _write_table(page: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    table = page.with_suffix(".csv")
+    write_csv(table, columns, rows)
+    print_text(f"written to {page} and {table}\nnext: open {page} in a browser")
 
 
 def facts_of(index: FeatureIndex) -> str:
@@ -113,3 +123,57 @@ def _table(index: FeatureIndex, result: SearchResult) -> Table:
         cells = (query if rank == 1 else "", file, f"{cosine:.3f}", label)
         table.add_row(*(Text(printable(str(cell))) for cell in cells))
     return table
+
+
+def cluster(options: ClusterOptions) -> None:
+    """Writes the page and the table.
+
+    Raises:
+        DamagedIndexError: `index` is something else, or damaged.
+        FileExistsError: See `check_page`.
+        ImportError: scikit-learn is not installed.
+        ValueError: There are fewer images than clusters.
+    """
+    out = options.out
+    check_page(out, options.overwrite)
+    index = FeatureIndex.open(options.index)
+    groups = find_clusters(index, options.clusters, options.seed)
+    count = counted(len(groups.centers), "cluster")
+    facts = (
+        f"{facts_of(index)}. k-means on features of length 1; mean silhouette "
+        f"{groups.silhouette:.2f}."
+    )
+    if len(groups.centers) > MOST_CLUSTERS:
+        facts += f" The {MOST_CLUSTERS} largest clusters are shown, and all are in the CSV file."
+    title = f"{count} of {index.photos.name}"
+    sections = _clusters(index, groups, options.examples)
+    write_result_page(out, title, facts, sections, {}, index.bands)
+    rows = (
+        (
+            index.files[row],
+            int(groups.labels[row]) + 1,
+            round(float(groups.similarities[row]), 6),
+            label_of(index, row),
+        )
+        for row in range(len(index))
+    )
+    sizes = ", ".join(f"{size:,}" for size in groups.sizes[:10])
+    more = ", ..." if len(groups.sizes) > 10 else ""
+    print_text(
+        f"{count} of {counted(len(index), 'image')}: {sizes}{more}; mean silhouette "
+        f"{groups.silhouette:.2f}"
+    )
+    _write_table(out, CLUSTER_COLUMNS, rows)
+
+
+def _clusters(index: FeatureIndex, groups: Clusters, examples: int) -> Iterator[Section]:
+    for number, size in enumerate(groups.sizes[:MOST_CLUSTERS]):
+        rows = groups.members(number)
+        labels = Counter(filter(None, (label_of(index, row) for row in rows)))
+        parts = ", ".join(f"{count / size:.0%} {name}" for name, count in labels.most_common(3))
+        note = f"The nearest to its center first{f'; labeled {parts}' if parts else ''}."
+        cards = [
+            Card(index.files[row], index.path(row), f"{groups.similarities[row]:.3f}")
+            for row in rows[:examples]
+        ]
+        yield Section(f"Cluster {number + 1}: {counted(int(size), 'image')}", note, cards)

@@ -4,7 +4,3 @@ image bytes ── app ──► images (checked, decoded in threads) ──► 
                                                                   ▲
                           a new file or numbered folder ── versions
 """
-
-from keras_vit_cli.serve.server import serve
-
-__all__ = ["serve"]

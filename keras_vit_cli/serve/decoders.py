@@ -143,7 +143,9 @@ class _Worker:
 
     def _wait_for_start(self) -> None:
         try:
-            self._receive(START_SECONDS)
+            if not self._pipe.poll(START_SECONDS):
+                raise TimeoutError
+            self._pipe.recv()
         except (TimeoutError, EOFError, OSError) as error:
             self.process.kill()
             raise RuntimeError(
@@ -151,11 +153,6 @@ class _Worker:
                 "under `if __name__ == '__main__':`, since processes import the script."
             ) from error
         self._is_ready = True
-
-    def _receive(self, seconds: float) -> Any:
-        if not self._pipe.poll(seconds):
-            raise TimeoutError
-        return self._pipe.recv()
 
 
 def _work(pipe: Connection) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from keras_vit.evaluation.answer_row import Row
 from keras_vit.models.answers import NOVELTY
-from keras_vit.tasks import PredictionSets
 from keras_vit_cli.serve.images import RefusedError, Upload, check_count
 from keras_vit_cli.serve.json_body import check_keys, decoded, json_object, short
 from keras_vit_cli.serve.model import ServedModel
@@ -70,10 +69,6 @@ def _levels(images: np.ndarray) -> list[Contents]:
     return list(images)
 
 
-def _pixels(images: np.ndarray) -> list[Contents]:
-    return [_in_range(image) for image in images]
-
-
 def _in_range(image: np.ndarray) -> Contents:
     """Return the image; or the reason, where the values are certainly of another scale."""
     low, high = float(image.min()), float(image.max())
@@ -95,7 +90,7 @@ def _numbers(data: list[Any]) -> np.ndarray:
 INPUTS = {
     "contents": Tensor("BYTES"),
     "images": Tensor("UINT8", "u1", _levels),
-    "pixels": Tensor("FP32", "<f4", _pixels),
+    "pixels": Tensor("FP32", "<f4", lambda images: list(map(_in_range, images))),
 }
 
 
@@ -117,15 +112,11 @@ def describe_tensors(model: ServedModel) -> dict[str, list[dict[str, Any]]]:
         _row("valid", "BOOL", ()),
         _row("rows", "BYTES", ()),
     ]
-    if _sets(model) is not None:
+    if getattr(model.task, "sets", None) is not None:
         outputs.append(_row(model.task.answer_names[-1], "INT32", (model.task.size,)))
     if model.novelty:
         outputs.append(_row(NOVELTY, "FP32", ()))
     return {"inputs": inputs, "outputs": outputs}
-
-
-def _sets(model: ServedModel) -> PredictionSets | None:
-    return getattr(model.task, "sets", None)
 
 
 def _row(name: str, datatype: str, shape: Sequence[int]) -> dict[str, Any]:
@@ -255,7 +246,7 @@ def infer_answer(
     Answer, set and novelty are zeros where `valid` is false.
     """
     valid = [row["error"] is None for row in rows]
-    size, sets = model.task.size, _sets(model)
+    size, sets = model.task.size, getattr(model.task, "sets", None)
     values = np.zeros((len(rows), size + model.novelty))
     for i, answer in enumerate(answers):
         if valid[i]:

@@ -1,6 +1,7 @@
 """What Prometheus reads at `/metrics`."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,39 +29,30 @@ class Metrics:
     def __init__(self, in_progress: Callable[[], float]) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "keras_vit_requests", "Requests", ["endpoint", "status"], registry=registry
-        )
-        self._seconds = Histogram(
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._requests = counter("keras_vit_requests", "Requests", ["endpoint", "status"])
+        self._seconds = histogram(
             "keras_vit_request_seconds",
             "Time from the headers of a request to its answer",
             ["endpoint"],
-            registry=registry,
             buckets=_SECONDS,
         )
-        self._images = Histogram(
-            "keras_vit_batch_images", "Images per batch", registry=registry, buckets=_IMAGES
+        self._images = histogram("keras_vit_batch_images", "Images per batch", buckets=_IMAGES)
+        self._batch_seconds = histogram(
+            "keras_vit_batch_seconds", "Time per batch", buckets=_SECONDS
         )
-        self._batch_seconds = Histogram(
-            "keras_vit_batch_seconds", "Time per batch", registry=registry, buckets=_SECONDS
-        )
-        self._novelty = Histogram(
+        self._novelty = histogram(
             "keras_vit_novelty",
             "Distance from the training images; above 1 it is novel",
-            registry=registry,
             buckets=_NOVELTY,
         )
-        self._set_names = Histogram(
-            "keras_vit_set_names", "Names in a prediction set", registry=registry, buckets=_NAMES
+        self._set_names = histogram(
+            "keras_vit_set_names", "Names in a prediction set", buckets=_NAMES
         )
-        self._answers = Counter(
-            "keras_vit_answers",
-            "Answers by their first name",
-            ["name"],
-            registry=registry,
-        )
+        self._answers = counter("keras_vit_answers", "Answers by their first name", ["name"])
         self._named: set[str] = set()
-        self._reloads = Counter("keras_vit_reloads", "Reloads", ["result"], registry=registry)
+        self._reloads = counter("keras_vit_reloads", "Reloads", ["result"])
         gauge = Gauge("keras_vit_in_progress", "Accepted requests", registry=registry)
         gauge.set_function(in_progress)
         self._drift = Gauge(

@@ -1,6 +1,5 @@
 """A model as the server needs it: from pixels to probabilities, whatever kind of file it is in."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 
 from keras_vit import ops as backend
 from keras_vit._base.errors import printable
-from keras_vit._base.manifest import sha256
 from keras_vit.data.data_errors import check_channels
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.evaluation.prediction import (
@@ -27,6 +25,7 @@ from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
 from keras_vit.models.views import eval_transform_of
 from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
+from keras_vit_cli.model_files import sum_of_files
 from keras_vit_cli.serve.drift import FeatureDrift
 
 
@@ -110,18 +109,10 @@ def _from_exported(model: ExportedModel) -> ServedModel:
         channels=contract.channels,
         evaluation=contract.evaluation,
         format=contract.format,
-        sha256=_files_sum(model.path),
+        sha256=sum_of_files(model.path),
         predict=lambda images: answer_rows(model, model.scoring().predict_on_batch(images)),
         novelty=has_novelty(model),
     )
-
-
-def _files_sum(path: Path) -> str:
-    if path.is_file():
-        return sha256(path)
-    names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-    lines = "".join(f"{sha256(path / name)}  {name}\n" for name in names)
-    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def warm_up(model: ServedModel, batch_size: int) -> None:

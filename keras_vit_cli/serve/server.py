@@ -75,20 +75,15 @@ def serve(options: ServeOptions, report: Callable[[str], None] = print) -> None:
 
         def on_start() -> None:
             listener.listen(BACKLOG)  # uvicorn has made it ACCEPTED_AT_ONCE
-            _announce(listener, versions.version.name, is_local, report)
+            host, port = listener.getsockname()[:2]
+            address = f"[{host}]" if ":" in host else host
+            version = versions.version.name
+            report(f"serving version {version} on http://{address}:{port} (Ctrl-C stops)")
+            if not is_local:
+                report("Anyone who reaches this address can use it: there is no password.")
 
         Server(config, on_start, service.stop, STOP_SECONDS).run_until_signal(listener)
         report("stopped")
-
-
-def _announce(
-    listener: socket.socket, version: str, is_local: bool, report: Callable[[str], None]
-) -> None:
-    host, port = listener.getsockname()[:2]
-    address = f"[{host}]" if ":" in host else host
-    report(f"serving version {version} on http://{address}:{port} (Ctrl-C stops)")
-    if not is_local:
-        report("Anyone who reaches this address can use it: there is no password.")
 
 
 def _listen(host: str, port: int) -> socket.socket:

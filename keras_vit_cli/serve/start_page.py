@@ -3,7 +3,6 @@
 import json
 from functools import cache
 from html import escape
-from string import Template
 
 from keras_vit._base.errors import printable
 from keras_vit.tasks.class_colors import color_table
@@ -15,7 +14,7 @@ def render_page(title: str, model: ServedModel, max_bytes: int) -> str:
     """Return the page for a model; names of files and classes may be any text: they are escaped."""
     height, width = model.image_size
     names = "; ".join(model.class_names[:8])
-    return _template().substitute(
+    return template("serve/page.html").substitute(
         title=escape(printable(title)),
         facts=escape(
             f"{model.task.kind.capitalize()} of {model.task.size}: {names}"
@@ -42,7 +41,7 @@ def _colors(model: ServedModel) -> dict[str, str]:
 @cache
 def page_headers() -> dict[str, str]:
     """Return headers that allow the page's own style and script, by their hashes, and no others."""
-    page = _template().template
+    page = template("serve/page.html").template
     style, script = (sha256_source(page, tag) for tag in ("style", "script"))
     policy = {
         "default-src": "'none'",
@@ -58,8 +57,3 @@ def page_headers() -> dict[str, str]:
         "content-security-policy": "; ".join(" ".join(rule) for rule in policy.items()),
         "referrer-policy": "no-referrer",
     }
-
-
-@cache
-def _template() -> Template:
-    return template("serve", "page.html")

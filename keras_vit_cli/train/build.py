@@ -23,8 +23,10 @@ def build(
     """
     bands = None if rasters is None else rasters.bands
     size = recipe.image_size
-    if size != DEFAULT_SIZE and job.weights and job.image_size is None and _is_mixer(job):
-        size = stored_side(job.weights) or DEFAULT_SIZE  # its weights mix the patches of one size
+    if size != DEFAULT_SIZE and job.weights and job.image_size is None:
+        kind = family_of(job.model).model if job.model else stored_model(job.weights)[0]
+        if kind is MLPMixer:  # its weights mix the patches of one size
+            size = stored_side(job.weights) or DEFAULT_SIZE
     arguments: dict[str, Any] = {
         "task": task,
         "num_classes": task.outputs,
@@ -57,11 +59,3 @@ def build(
     elif bands is not None:
         model.eval_transform = EvalTransform(bands=bands, nodata=job.nodata)
     return model
-
-
-def _is_mixer(job: Job) -> bool:
-    """Return whether the job's model, or else its weights, are an MLP-Mixer's."""
-    if job.model is not None:
-        return family_of(job.model).model is MLPMixer
-    assert job.weights is not None
-    return stored_model(job.weights)[0] is MLPMixer

@@ -12,7 +12,7 @@ RUN_FILES = (
     *("model.keras", "best.keras", "saved_models/*", "tensorboard/*"),
     *("config.json", "history.csv", "images.csv", "report.json", "report.md", "report.html"),
     *("calibration.png", "confusion.png", "curves.png", "mistakes.png"),
-    *("precision_recall.png", "numbers.png", "grades.png", "iou.png", "overlays.png"),
+    *("precision_recall.png", "numbers.png", "iou.png", "overlays.png"),
 )
 CHOSEN = "weights.json"  # by --weights auto, so that a resumed run does not choose again
 SCRATCH_FILES = ("checkpoints/*", CHOSEN)

@@ -1,6 +1,9 @@
-"""The records of a run: how it was started, how its model was made, and what it reached."""
+"""The records of a run: how it was started, of which images, how, and what it reached."""
 
+import csv
+import io
 import json
+import os
 import platform
 import shlex
 import sys
@@ -13,8 +16,15 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit._base.files import write_text
+from keras_vit._base.files import write_bytes, write_text
+from keras_vit._base.manifest import read_manifest
+from keras_vit._base.output_folder import OutputFolder
+from keras_vit._base.spreadsheet import as_text_cell
+from keras_vit.data import Splits
+from keras_vit.data.seen_images import SeenImages
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation import Report
+from keras_vit.evaluation.unseen_images import COLUMNS
 from keras_vit.training.probe_choice import PROBE
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run_identity import RunMismatchError, differences
@@ -35,12 +45,23 @@ def begin(job: Any, folder: Path, print_fn: Callable[[str], None]) -> None:
         config = {"command": command, "job": asdict(job), "identity": job.identity}
         write_text(path, json.dumps(config, indent=2, default=str))
         return
-    check_options(job, folder)
+    _check_options(job, folder)
     if not any([*folder.glob("checkpoints/*"), *folder.glob("report.json")]):
         print_fn("there is no checkpoint yet: the run starts from its first step")
 
 
-def check_options(job: Any, folder: Path) -> None:
+def is_finished(job: Any, output: OutputFolder, print_fn: Callable[[str], None]) -> bool:
+    """Return whether nothing is left to resume of a run, which is printed then."""
+    manifest = read_manifest(output.place)
+    is_ours = manifest is not None and manifest.kind == output.kind
+    if not (job.resume and is_ours) or output.workspace.exists():
+        return False
+    _check_options(job, output.place)
+    print_fn(f"{job.out} is finished: there is nothing to resume.")
+    return True
+
+
+def _check_options(job: Any, folder: Path) -> None:
     """Raise a RunMismatchError where the run in a folder was started with other options."""
     stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
     mismatches = list(differences(stored, job.identity))
@@ -90,3 +111,21 @@ def note_of_probe(report: Report, facts: dict[str, Any], job: Job) -> str:
         f"validation images, and the trained model {reached:.4g}: try --freeze-backbone, or a "
         "lower --learning-rate"
     )
+
+
+def write_images(file: Path, splits: Splits, seen: SeenImages) -> None:
+    """Write a table of a run's images: the place of each in its data, its digest, its use."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for name in ("train", "val"):  # others are not used
+        split = splits[name]
+        if not isinstance(split, IndexedSplit):
+            continue
+        images = [f"{name}/{place}" for place in range(len(split))]
+        if split.files is not None:
+            images = [os.path.relpath(path, splits.source) for path in split.files]
+        digests, images = split.digests(), list(map(as_text_cell, images))
+        writer.writerows(zip(images, np.char.decode(digests), seen.uses(digests), strict=True))
+    # A file name may hold bytes that are not UTF-8.
+    write_bytes(file, text.getvalue().encode("utf-8", "surrogateescape"))

@@ -17,7 +17,6 @@ import keras_vit
 from keras_vit import data, evaluation
 from keras_vit._base.errors import ReportedWarning
 from keras_vit._base.files import atomic_write, cache_folder, write_text
-from keras_vit._base.manifest import read_manifest
 from keras_vit._base.version import install_command
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.data.sources.splits import IndexedSplit
@@ -51,10 +50,9 @@ from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
 from keras_vit_cli.printing import noted
 from keras_vit_cli.report.description import describe_model, describe_targets
-from keras_vit_cli.report.results import Results, results_of
+from keras_vit_cli.report.results import results_of
 from keras_vit_cli.report.run_files import note_of_best, write_report
 from keras_vit_cli.train.build import build
-from keras_vit_cli.train.image_record import write_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import (
     check_processes,
@@ -66,10 +64,11 @@ from keras_vit_cli.train.job_recipe import (
 )
 from keras_vit_cli.train.record import (
     begin,
-    check_options,
     config_of,
+    is_finished,
     note_of_probe,
     stored_report,
+    write_images,
 )
 from keras_vit_cli.train.weights_choice import choose_weights, is_auto
 
@@ -164,11 +163,7 @@ class Run:
     def publish(self) -> Report:
         """Run all steps in a single process or the first of several, and write their files."""
         job, output = self.job, self.job.output
-        manifest = read_manifest(output.place)
-        finished = manifest is not None and manifest.kind == output.kind
-        if job.resume and finished and not output.workspace.exists():
-            check_options(job, output.place)
-            self.print(f"{job.out} is finished: there is nothing to resume.")
+        if is_finished(job, output, self.print):
             from_all_processes(False)
             return stored_report(output.place)[0]
         with output.opened(overwrite=job.overwrite, resume=job.resume) as self.folder:
@@ -214,7 +209,8 @@ class Run:
     def load(self) -> None:
         """Load the teacher, the data and the recipe; print if class sizes differ much."""
         if self.job.teacher is not None:
-            self.teacher = load_teacher(self.job.teacher)  # an unsuitable one costs no loading
+            self.teacher = load(self.job.teacher)
+            check_classifier(self.teacher, "teacher")  # an unsuitable one costs no loading
         with noted("train") as doubts:
             self.loaded = load_splits(self.job)
         if doubts:
@@ -461,11 +457,6 @@ class Run:
         of_training = self.images.known.task.to_targets(self.images.known.train.labels())
         return report_of(self.outcomes, self.targets, of_training)
 
-    @property
-    def results(self) -> Results:
-        """The scores with their plots and mistakes."""
-        return results_of(self.report, self.outcomes, self.images.known.val, self.model)
-
     def write(self, started: float) -> None:
         """Writes the trained model, its report and its SavedModel."""
         report, name = self.images.known.report, self.job.output.place.name
@@ -491,7 +482,7 @@ class Run:
             write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
             write_report(
                 self.folder,
-                self.results,
+                results_of(self.report, self.outcomes, self.images.known.val, self.model),
                 facts,
                 history=self.history,
                 config=config,
@@ -523,10 +514,3 @@ def load_splits(job: Job) -> data.Splits:
             nodata=job.nodata,
             on_bad_file=job.on_bad_file,
         )
-
-
-def load_teacher(name: str) -> Any:
-    """Return a model that returns a logit per class, of a file, a run's folder, or `MODEL:TAG`."""
-    teacher = load(name)
-    check_classifier(teacher, "teacher")
-    return teacher

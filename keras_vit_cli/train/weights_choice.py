@@ -5,21 +5,22 @@ training images ──► for each of the local weights: index ──► k-NN an
 """
 
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_vit import data
+from keras_vit import data, list_weights
 from keras_vit._base.errors import counted, printable
-from keras_vit._base.files import write_text
+from keras_vit._base.files import cache_folder, write_text
 from keras_vit.evaluation.unseen_images import seen_images_of, without_used
 from keras_vit.ops import process_count
+from keras_vit.weights.containers.checkpoint_file import OPENERS, file_in_folder, holds_weights
 from keras_vit.weights.loading import stored_side
 from keras_vit_cli.choose.choice_files import Choice, table_of
-from keras_vit_cli.choose.choose_command import Labeled, candidates_of, judge, labeled_files
-from keras_vit_cli.choose.local_weights import local_weights
+from keras_vit_cli.choose.choose_command import Labeled, encoders_of, judge, labeled_files
 from keras_vit_cli.options.photo_options import ChooseOptions
 from keras_vit_cli.printing import print_table
 from keras_vit_cli.train.job import CHOSEN, Job
@@ -27,6 +28,8 @@ from keras_vit_cli.train.job import CHOSEN, Job
 AUTO = "auto"
 MOST_IMAGES = 2000  # that weights are compared on
 MOST_SECONDS = 1200.0  # after which no further weights are begun
+_SUFFIXES = (".keras", *OPENERS)
+_DEPTH = 2  # of folders in folders that are looked into
 _INTERVAL = 2 * 1.96  # standard errors in a 95 % interval
 
 
@@ -129,10 +132,63 @@ def _check(job: Job, splits: data.Splits) -> None:
 
 
 def _compare(weights: str, labeled: Labeled, train: data.Split, options: ChooseOptions) -> Choice:
-    (candidate,) = candidates_of(weights, options)
-    seen = seen_images_of(candidate.model, weights)
+    (encoder,) = encoders_of(weights, options)
+    seen = seen_images_of(encoder.model, weights)
     if seen is not None:
         unseen, line = without_used(train, seen, weights, options.photos)
         if len(unseen) < len(train) or not seen.is_listed:
             raise ValueError(f"it was made with images like these ({line}), so that it knows them")
-    return judge(candidate, labeled, options)[0]
+    return judge(weights, encoder, labeled, options)[0]
+
+
+def local_weights(folder: Path | None = None) -> dict[str, int]:
+    """Return what `keras_vit.load` takes, with the bytes of its file, the smallest first.
+
+    Whether it can be read, nobody knows before it is loaded. Nothing is downloaded.
+
+    With a folder these are the files and folders of models in it alone; else what this package has
+    downloaded, and the repositories in the hub's cache (`HF_HUB_CACHE`, `HF_HOME`).
+
+    Raises:
+        FileNotFoundError: There are none; the message names the folders.
+    """
+    if folder is not None:
+        paths = list(_in_folder(folder.expanduser())) if folder.expanduser().is_dir() else []
+        sizes = {str(path): _bytes(path) for path in paths}
+        places = [folder]
+    else:
+        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+        places = [cache_folder(), hub]
+        rows = {cache_folder() / row.file_name: row.name for row in list_weights()}
+        sizes = {name: path.stat().st_size for path, name in rows.items() if path.is_file()}
+        repositories = [path for path in sorted(hub.glob("models--*")) if holds_weights(path)]
+        sizes |= {str(path): _bytes(path) for path in repositories}
+    if not sizes:
+        where = " and ".join(printable(place) for place in places)
+        raise FileNotFoundError(
+            f"--weights auto chooses among weights on this machine, and there are none in {where}: "
+            "give --weights MODEL:TAG, which is downloaded, or --weights auto:FOLDER, a folder "
+            "with files or folders of models."
+        )
+    return dict(sorted(sizes.items(), key=lambda item: item[1]))
+
+
+def _in_folder(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    if holds_weights(folder):
+        yield folder
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and depth:
+            yield from _in_folder(path, depth - 1)
+        elif path.is_file() and path.suffix in _SUFFIXES:
+            yield path
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return (file_in_folder(path) if path.is_dir() else path).stat().st_size
+    except OSError:  # a link to nowhere: loading it gives the reason
+        return 0

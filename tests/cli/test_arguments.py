@@ -135,7 +135,7 @@ def test_a_backend_that_is_missing_or_unknown(monkeypatch: pytest.MonkeyPatch) -
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "keras_vit_cli.start", *arguments],
+        [sys.executable, "-m", "keras_vit_cli", *arguments],
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

@@ -17,9 +17,8 @@ import keras_vit
 from keras_vit.curation import embedding
 from keras_vit.data.seen_images import TRAINED, VALIDATED
 from keras_vit.models import variants
-from keras_vit_cli.choose import local_weights as local
 from keras_vit_cli.pretrain import pretrain_command
-from keras_vit_cli.train.weights_choice import best_within_error
+from keras_vit_cli.train.weights_choice import best_within_error, local_weights
 from tests import processes
 from tests.backend import refused
 from tests.cli.helpers import color_photos, rows_of, sums, weights_of
@@ -115,12 +114,12 @@ def test_the_best_weights_are_trained_from(here: Path, command: Command) -> None
 def test_downloads_and_the_hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(here / "hub"))
     words = "there are none in .*keras_vit and .*hub: give"
-    refused(words, local.local_weights, error=FileNotFoundError)
+    refused(words, local_weights, error=FileNotFoundError)
     row = keras_vit.list_weights("ViT-Ti/16")[0]
     snapshot = "hub/models--a--b/snapshots/0/model.safetensors"
     write(here, {f"keras_vit/{row.file_name}": bytes(9), snapshot: bytes(3)})
     (here / "hub/models--a--empty").mkdir()
-    sizes = local.local_weights()
+    sizes = local_weights()
     assert list(sizes.items()) == [(str(here / "hub/models--a--b"), 3), (row.name, 9)]
 
 

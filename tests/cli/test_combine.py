@@ -14,7 +14,7 @@ from keras_vit.data.seen_images import SeenImages
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification, conformal
-from keras_vit_cli.options import calibrate as options
+from keras_vit_cli.options import score_options as options
 from tests import bank
 from tests.cli.helpers import COLORS, color_photos, rows_of, save_tiny
 from tests.conftest import Command

@@ -21,12 +21,11 @@ from keras_vit.data.image_looks import looks_like
 from keras_vit.data.seen_images import SeenImages
 from keras_vit.evaluation.unseen_images import IMAGES
 from keras_vit.training.training_set import looks_of
-from keras_vit_cli import calibrate_command, commands
+from keras_vit_cli import calibrate_command, commands, evaluate_command
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.choose import choose_command
 from keras_vit_cli.choose.choose_command import Labeled
-from keras_vit_cli.evaluate import evaluate_command
-from keras_vit_cli.scored_images import scored_images
+from keras_vit_cli.model_files import scored_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 from tests import bank

@@ -36,7 +36,7 @@ SHORT = "--steps 3 --augment none --image-size 16"
 SCORES = {
     "pairs": ("multilabel", "mean_average_precision", "precision_recall.png"),
     "angles": ("regression", "mae", "numbers.png"),
-    "counts": ("ordinal", "quadratic_kappa", "grades.png"),
+    "counts": ("ordinal", "quadratic_kappa", "confusion.png"),
 }
 
 

@@ -110,15 +110,15 @@ from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter as Console
 trace_exporter.OTLPSpanExporter = lambda: Console(formatter=lambda s: s.to_json(None) + chr(10))
 {IN_THREADS}{SERVE}"""
-# A server whose model takes some seconds, the second argument, per batch of two.
-SLOW = (
-    IN_THREADS
-    + """
-import dataclasses, pathlib, sys, time
+CHANGED = f"""{IN_THREADS}
+import dataclasses, functools, pathlib, sys, time
 from keras_vit_cli.options.serve import ServeOptions
-from keras_vit_cli.serve import serve
-from keras_vit_cli.serve import versions
-load = versions.load_served
+from keras_vit_cli.serve import connections, images, server, service, versions
+load, report = versions.load_served, functools.partial(print, flush=True)
+path = pathlib.Path(sys.argv[1])
+"""
+# A server whose model takes some seconds, the second argument, per batch of two.
+SLOW = f"""{CHANGED}
 def load_slowly(path):
     model = load(path)
     def predict(images):
@@ -126,26 +126,16 @@ def load_slowly(path):
         return model.predict(images)
     return dataclasses.replace(model, predict=predict)
 versions.load_served = load_slowly
-options = ServeOptions(pathlib.Path(sys.argv[1]), port=0, batch_size=2, queue=4)
-serve(options, lambda line: print(line, flush=True))
+server.serve(ServeOptions(path, port=0, batch_size=2, queue=4), report)
 """
-)
 # A server with small limits, whose attention never comes to an end.
-STUCK = (
-    IN_THREADS
-    + """
-import dataclasses, pathlib, sys, time
-from keras_vit_cli.options.serve import ServeOptions
-from keras_vit_cli.serve import connections, images, server, service, versions
+STUCK = f"""{CHANGED}
 connections.IDLE_SECONDS, connections.CLIENT_CONNECTIONS, images.PATIENCE_SECONDS = 0.5, 8, 0.2
 server.ANSWER_SECONDS, server.STOP_SECONDS, service.STALL_SECONDS = 0, 1, 0.5
-load, endless = versions.load_served, lambda *_: time.sleep(60)
+endless = lambda *_: time.sleep(60)
 versions.load_served = lambda path: dataclasses.replace(load(path), explain=endless)
-report = lambda line: print(line, flush=True)
-options = ServeOptions(pathlib.Path(sys.argv[1]), port=0, batch_size=1, queue=2)
-server.serve(options, report)
+server.serve(ServeOptions(path, port=0, batch_size=1, queue=2), report)
 """
-)
 
 
 def port_of(process: processes.WarmProcess) -> int:

@@ -1,1 +1,0 @@
-"""keras-vit evaluate: tables of accuracy."""
