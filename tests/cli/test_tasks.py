@@ -62,7 +62,8 @@ def test_from_a_table_to_answers(name: str, table: Table, tmp_path: Path, comman
     kind, score, plot = SCORES[name]
     assert f"task {kind}: " in command(f"train --batch-size 16 {SHORT}", *data, "--out", out)
     record = json.loads((out / "report.json").read_text("utf-8"))
-    assert (record["report"]["task"]["kind"], record["report"]["examples"]) == (kind, 30)
+    scored = 23 if name == "counts" else 30  # pictures of no shape are copies of each other
+    assert (record["report"]["task"]["kind"], record["report"]["examples"]) == (kind, scored)
     assert {plot, "curves.png", "mistakes.png", "report.md"} <= {p.name for p in out.iterdir()}
     card = (out / "report.md").read_text("utf-8")
     assert f"| {score} |" in card
