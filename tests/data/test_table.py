@@ -433,6 +433,7 @@ def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
         ("sep=;\r\nfile;label\r\n", "{};{}\r\n"),
         ('"file", "label"\n', '"{}", "{}"\n'),
         ("# of a tool\r\n# of 2026\r\nfile;label\r\n", "{};{}\r\n"),
+        ("file|label\n", "{}|{}\n"),
     ):
         rows = "".join(row.format(*pair) for pair in zip(FILES, DOGS, strict=True))
         path.write_text(header + rows)
@@ -440,6 +441,8 @@ def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
         assert splits.task == Classification(tuple(sorted(set(DOGS))))
         path.write_text(rows.replace(", golden", "").replace(", small", ""))
         refused("begins with the row of the image", load, photos, labels=path)
+    path.write_text("file:label\n0.png:a\n")
+    refused(r"has two: separate its cells by commas.* or \|", load, photos, labels=path)
 
 
 def test_rows_that_cannot_be_used(table: Table, photos: Path) -> None:

@@ -376,6 +376,8 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
         columns = sorted(table.columns.values(), key=lambda cells: -len(set(cells)))
         near = ((cells[0], images.near(cells[0])) for cells in columns[:1])
         hints = [f" For {shown(c)} there is {printable(files[0])}." for c, files in near if files]
+        if len(table.columns) == 1:
+            hints.append(" A table has two: separate its cells by commas, semicolons, tabs or |.")
         raise ValueError(
             f"{what} files in {printable(images.folder)}, to which the paths in "
             f"{printable(table.path)} are relative: give file_column=, one of {_list(table)}."
