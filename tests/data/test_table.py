@@ -235,6 +235,8 @@ def test_a_split_is_known_by_its_cells_and_classes_by_their_one_1(table: Table) 
     splits = table({"file": FILES, "label": ANIMALS, "subset": SPLITS})
     assert "'subset' has the splits" in splits.task_reason
     assert splits.val.files == expected.val.files
+    answers = {"file": FILES, "error": [""] * COUNT, "class_1": ANIMALS, "split": SPLITS}
+    warned("'error' of a model's answers", table, answers, label_columns="class_1")
     commas = table(base(**{"label (by A, B, C)": ANIMALS}), "semicolons.csv")
     assert commas.val.labels().tolist() == expected.val.labels().tolist()
     columns = {name: [int(animal == name) for animal in ANIMALS] for name in sorted(set(ANIMALS))}

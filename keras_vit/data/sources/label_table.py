@@ -145,6 +145,11 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     """Interprets a table, and reports the rows that cannot be used."""
     images = ImageFolder(folder, suffixes_of(reading.read_by))
     columns = _choose_columns(table, images, options)
+    if [*table.columns][:2] == ["file", "error"] and "error" not in columns.labels:
+        warn_at_caller(
+            f"{printable(table.path)} has the columns 'file' and 'error' of a model's answers: a "
+            "score on these as labels is not how right a model is, but how far it agrees with them"
+        )
     bad = dict(table.broken)
     files, note = images.find_all(table.columns[columns.file], columns.file, bad)
     splits = _read_splits(table, columns, bad)
