@@ -25,6 +25,7 @@ CALLS = {
     r"task=keras_vit\.tasks\.Ordinal\((\(.*?\))\)": r"order=\1",
     r"task\.with_coverage\b(?!\()": "keras-vit calibrate",
     r"views='one' in the recipe": "--views one",
+    r"[,;:] see splits\.report(\.ignored)?": "",
 }
 # What stands between the parentheses of a call is left as it is.
 ARGUMENT = re.compile(
