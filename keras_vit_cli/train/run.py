@@ -162,7 +162,7 @@ class Run:
 
     def publish(self) -> Report:
         """Run all steps in a single process or the first of several, and write their files."""
-        job, output = self.job, self.job.output
+        job, output, started = self.job, self.job.output, time.time()
         if is_finished(job, output, self.print):
             from_all_processes(False)
             return stored_report(output.place)[0]
@@ -171,7 +171,6 @@ class Run:
             to_train = not output.is_finished()
             from_all_processes(to_train)  # the others follow
             if to_train:
-                started = time.time()
                 if find_spec("tensorflow") is None:
                     self.print(NO_SAVED_MODEL.format(install_command("tensorflow")))
                 self.load()
@@ -188,8 +187,9 @@ class Run:
             self.print(f"note: {note}")
         for promise in report.promises:
             self.print(str(promise))
+        seconds = time.time() - started if to_train else facts["seconds"]
         self.print(
-            f"{facts['seconds']:.0f} s; written to {job.out}: "
+            f"{seconds:.0f} s; written to {job.out}: "
             + ", ".join(sorted(path.name for path in job.out.iterdir()))
         )
         image = "tile.tif" if job.bands else "photo.jpg"
@@ -480,6 +480,7 @@ class Run:
             with atomic_write(self.folder / "model.keras") as temporary:
                 self.model.save(temporary)
             write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
+            self.print("writing the report")
             write_report(
                 self.folder,
                 results_of(self.report, self.outcomes, self.images.known.val, self.model),
@@ -491,6 +492,7 @@ class Run:
             )
             if find_spec("tensorflow") is None:
                 return  # and was said before all work
+            self.print("exporting the SavedModel")
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export(self.model, saved_model, overwrite=True)
 

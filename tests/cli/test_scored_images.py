@@ -218,7 +218,8 @@ def test_a_photograph_that_was_saved_anew_is_not_scored(tmp_path: Path, command:
 @pytest.mark.usefixtures("small_recipe", "no_export")
 def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     write_photos(Path("photos"), 60)
-    command(f"{TRAIN} --val-fraction 0.4")
+    printed = command(f"{TRAIN} --val-fraction 0.4")
+    assert "writing the report\nexporting the SavedModel\n" in printed
     facts = json.loads(Path("run/report.json").read_text())
     rows = rows_of(Path("run", IMAGES))
     assert {"trained on", "validated on"} <= {row["use"] for row in rows}
