@@ -25,7 +25,7 @@ from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.report import Report, report_of
-from keras_vit.evaluation.unseen_images import IMAGES, table_arguments
+from keras_vit.evaluation.unseen_images import IMAGES, seen_images_of, table_arguments
 from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
@@ -309,11 +309,15 @@ class Run:
 
         So are validation images that the first weights, or the teacher, were made with.
         """
-        before = SeenImages() | self.model.seen_images | getattr(self.teacher, "seen_images", None)
+        first = seen_images_of(self.model, self.job.weights)
+        before = SeenImages() | first | getattr(self.teacher, "seen_images", None)
         self.images, line = self.images.apart(before)
         self.model.seen_images = self.images.seen
         if line:
             self.print(line)
+        if note := self.images.note_on(before, self.measures):
+            self.print(note)
+            self.facts.setdefault("doubts", []).append(note.removeprefix("note: "))
 
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
