@@ -281,7 +281,7 @@ def _read_files(
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
     names = [name for name in table.columns if name not in (split, group)]
-    file = _guess_file_column(table, images, names)
+    file = _guess_file_column(table, images, names, "have such paths in one of")
     _check_header(table, images, file)
     labels, indices = _label_columns(table, [name for name in names if name != file])
     columns, bad = _Columns(file, labels, split, None, indices), dict(table.broken)
@@ -365,7 +365,9 @@ def _warn_of_shared(table: Table, columns: _Columns, parts: Mapping[str, Sequenc
                 )
 
 
-def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) -> str:
+def _guess_file_column(
+    table: Table, images: ImageFolder, names: Sequence[str], fix: str = "give file_column=, one of"
+) -> str:
     """Return the column of which at least half of the cells are files in the folder."""
     step = max(1, len(table.places) // _SAMPLE)
     candidates: list[str] = []
@@ -385,7 +387,7 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
             hints.append(" A table has two: separate its cells by commas, semicolons, tabs or |.")
         raise ValueError(
             f"{what} files in {printable(images.folder)}, to which the paths in "
-            f"{printable(table.path)} are relative: give file_column=, one of {_list(table)}."
+            f"{printable(table.path)} are relative: {fix} {_list(table)}."
             f"{''.join(hints)}"
         )
     return candidates[0]
