@@ -13,6 +13,7 @@ OTHER_NAMES = {"k": "knn", "path": "out", "shots": "fewshot"}
 CALLS = {
     r"keras_vit\.curation\.embed\(.*?\)": "keras-vit embed PHOTOS --model MODEL --out INDEX",
     r"keras_vit\.export\b(?!\()": "keras-vit export",
+    r"keras_vit\.exporting\.load_exported\b": "keras-vit predict or compare",
     r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
     r"instead: linear probe, k-NN or few-shot": "by keras-vit evaluate --probe, --knn or --fewshot",
     r"or another folder, or delete its checkpoints": "or --overwrite to start again",

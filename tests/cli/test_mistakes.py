@@ -224,6 +224,7 @@ evaluate | k=99 and shots=3, fewshot=(1, 5) | --knn 99 and --fewshot 3, --fewsho
 search | keras_vit.curation.embed(m, n, o). | keras-vit embed PHOTOS --model MODEL --out INDEX.
 convert | keras_vit.export, keras_vit.exporting.f | keras-vit export, keras_vit.exporting.f
 evaluate | 1 row left out, see splits.report.ignored: a; see splits.report | 1 row left out: a
+evaluate | give it to keras_vit.exporting.load_exported. | give it to keras-vit predict or compare.
 serve | which keras_vit.list_weights() shows | which keras-vit list --weights shows
 """
 MESSAGE_ROWS = [line.split(" | ") for line in MESSAGES.strip().splitlines()]
