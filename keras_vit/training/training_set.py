@@ -323,6 +323,8 @@ def _unseen(
     }
     clauses = [f"{count:,} that {cause}" for cause, count in counts.items() if count]
     line = f"left out of the validation images: {', '.join(clauses)}"
+    if is_known.any():
+        line += "; the seed= of a run on the same images holds out those that it held out"
     return val.take(np.flatnonzero(~is_seen)), line
 
 

@@ -314,7 +314,7 @@ class Run:
         self.images, line = self.images.apart(before)
         self.model.seen_images = self.images.seen
         if line:
-            self.print(line)
+            self.print(in_options(line, "train"))
         if note := self.images.note_on(before, self.measures):
             self.print(note)
             self.facts.setdefault("doubts", []).append(note.removeprefix("note: "))

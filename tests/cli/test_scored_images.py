@@ -311,6 +311,7 @@ def test_a_run_from_a_run_says_what_its_weights_know_of_the_training_images(tmp_
     for kept in ({"held_out": 0.5}, {"coverage": 0.8}):
         (note,) = run_of(tmp_path, 0, seen, **kept).facts["doubts"]
         assert "were made with 48 of the 48 training images: what is measured on these" in note
+    assert run_of(tmp_path, 1).images.apart(seen)[1].endswith("those that it held out")
     assert "doubts" not in run_of(tmp_path, 0, seen).facts  # nothing is measured on these
     (note,) = run_of(tmp_path, 0, SeenImages(counts={"trained on": 5000})).facts["doubts"]
     assert "5,000 images, which their file does not list" in note
