@@ -13,6 +13,7 @@ OTHER_NAMES = {"k": "knn", "path": "out", "shots": "fewshot"}
 CALLS = {
     r"keras_vit\.curation\.embed\(.*?\)": "keras-vit embed PHOTOS --model MODEL --out INDEX",
     r"keras_vit\.export\b(?!\()": "keras-vit export",
+    r"keras_vit\.exporting\.load_exported\b": "keras-vit predict or compare",
     r"keras_vit\.list_weights\(\)": "keras-vit list --weights",
     r"instead: linear probe, k-NN or few-shot": "by keras-vit evaluate --probe, --knn or --fewshot",
     r"or another folder, or delete its checkpoints": "or --overwrite to start again",
@@ -25,6 +26,7 @@ CALLS = {
     r"task=keras_vit\.tasks\.Ordinal\((\(.*?\))\)": r"order=\1",
     r"task\.with_coverage\b(?!\()": "keras-vit calibrate",
     r"views='one' in the recipe": "--views one",
+    r"[,;:] see splits\.report(\.ignored)?": "",
 }
 # What stands between the parentheses of a call is left as it is.
 ARGUMENT = re.compile(

@@ -84,7 +84,7 @@ def find_clusters(
     count = len(features)
     least = 3 if clusters is None else clusters
     if count < least:
-        raise ValueError(f"{count} images are not enough for clusters: give {least} or more.")
+        raise ValueError(f"Too few images for clusters, {count}: give {least} or more.")
     sample = _sample(features, MOST_FITTED, seed)
     numbers = [n for n in _NUMBERS if n < len(sample)] if clusters is None else [clusters]
     fitted = [_fit(sample, number, seed) for number in numbers]

@@ -274,7 +274,7 @@ def check_same_task(model: Any, split: Split) -> None:
         raise ValueError(
             f"{model.name} answers {task.kind} of {_shorten(task.shown_names)}, and the data has "
             f"{asked.kind} of {_shorten(asked.shown_names)}: give its labels, and what they mean "
-            "(labels, task, label_columns)."
+            "(labels=, task=, label_columns=)."
         )
     if task.are_numbers and not task.per_pixel and len(split):
         numbers = task.check_targets(asked.to_targets(split.labels()))

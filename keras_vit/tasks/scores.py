@@ -103,7 +103,7 @@ def wilson_interval(rate: float, count: int) -> tuple[float, float]:
     z = 1.96
     center = (rate + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * (rate * (1 - rate) / count + (z / (2 * count)) ** 2) ** 0.5
-    return center - half, center + half
+    return max(0.0, center - half), min(1.0, center + half)  # rounding may pass 0 or 1
 
 
 def mean(values: Any) -> float:

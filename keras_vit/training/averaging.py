@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import check_finite
+from keras_vit._base.errors import check_finite, warn_at_caller
 from keras_vit.data.seen_images import SeenImages
 
 Arrays = list[np.ndarray]
+UNRELATED = 0.1  # cosine: of random weights it is near 0, of fine-tunings of one model near 1
 
 
 def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None) -> Any:
@@ -155,7 +156,7 @@ def _check_alike(models: Sequence[Any]) -> None:
     shapes = [
         {variable.path: tuple(variable.shape) for variable in model.weights} for model in models
     ]
-    for number, other in enumerate(shapes[1:], 1):
+    for number, other in enumerate(shapes[1:], 2):
         if other != shapes[0]:
             names = sorted(
                 name
@@ -167,3 +168,18 @@ def _check_alike(models: Sequence[Any]) -> None:
                 f"{names[0]!r} ({shapes[0].get(names[0])} and {other.get(names[0])}): average "
                 "fine-tunings of one model, with the same classes and image size."
             )
+    for number, other in enumerate(models[1:], 2):
+        if (cosine := _likeness(models[0].get_weights(), other.get_weights())) < UNRELATED:
+            warn_at_caller(
+                f"Model {number} and the first one do not descend from the same weights (the "
+                f"median cosine of their tensors is {cosine:.2f}): their average knows less than "
+                "each of them. Average fine-tunings of one model."
+            )
+
+
+def _likeness(first: Arrays, other: Arrays) -> float:
+    """Return the median cosine of two models' tensors, but for vectors; 1 without any."""
+    pairs = [(a.ravel(), b.ravel()) for a, b in zip(first, other, strict=True) if a.ndim > 1]
+    norms = [float(np.linalg.norm(a) * np.linalg.norm(b)) for a, b in pairs]
+    cosines = [float(a @ b) / n for (a, b), n in zip(pairs, norms, strict=True) if n]
+    return float(np.median(cosines)) if cosines else 1.0

@@ -125,6 +125,29 @@ class TrainingSet:
         seen = SeenImages.of({**uses, VALIDATED: digests_of(val)}, looks) | before
         return TrainingSet(known, splits, tuning, deciding, calibrating, seen), line
 
+    def note_on(self, before: SeenImages, measures: bool) -> str:
+        """Return a note where the first weights know what is measured on training images, or "".
+
+        Args:
+            before: What the weights that the run starts from, or its teacher, were made with.
+            measures: Whether ways to train are compared on the training images.
+        """
+        others = (self.tuning, self.deciding, self.calibrating)
+        parts = [p for p in (self.splits.train, *others) if isinstance(p, IndexedSplit)]
+        weights = "note: the weights it starts from were made with"
+        if parts and not before.is_listed:
+            images = f"{before.used:,} images, which their file does not list"
+            return f"{weights} {images}: scores may count some of these"
+        if not parts or (not measures and others == (None, None, None)):
+            return ""
+        digests = np.concatenate([part.digests() for part in parts])
+        is_short = len(digests) <= MOST_LISTED
+        uses = [before.uses_of(p) if is_short else before.uses(p.digests()) for p in parts]
+        known = len(np.unique(digests[np.isin(np.concatenate(uses), USED)]))
+        images = f"{known:,} of the {len(np.unique(digests)):,} training images"
+        why = "what is measured on these, such as in folds, a temperature or a coverage"
+        return f"{weights} {images}: {why}, may promise too much" if known else ""
+
 
 def hold_out(splits: Splits, fraction: float, seed: int = 0) -> tuple[Splits, Split | None]:
     """Keeps a part of the training images from training, of each class in proportion.
@@ -300,6 +323,8 @@ def _unseen(
     }
     clauses = [f"{count:,} that {cause}" for cause, count in counts.items() if count]
     line = f"left out of the validation images: {', '.join(clauses)}"
+    if is_known.any():
+        line += "; the seed= of a run on the same images holds out those that it held out"
     return val.take(np.flatnonzero(~is_seen)), line
 
 

@@ -208,14 +208,15 @@ async def _files_in_form(request: Request, body: bytes, max_images: int) -> list
     return [Upload(file.filename or str(i), await file.read()) for i, file in enumerate(files)]
 
 
-def unreadable(request: Request, upload: Upload, reason: str) -> RefusedError:
+def unreadable(request: Request, upload: Upload, reason: str, title: str) -> RefusedError:
     """Return the error of a request whose one image cannot be read."""
-    of_curl = request.headers.get("content-type") == "application/x-www-form-urlencoded"
-    has_no_lines = isinstance(upload.contents, bytes) and b"\n" not in upload.contents
-    hint = " (curl -d drops bytes of a file: --data-binary sends all)"
-    return RefusedError(
-        422, f"The image cannot be read: {reason}{hint if of_curl and has_no_lines else ''}"
-    )
+    kind, hint = request.headers.get("content-type", "").lower(), ""
+    body = upload.contents if isinstance(upload.contents, bytes) else b""
+    if kind.startswith("application/json") or body[:1] in (b"{", b"["):
+        hint = f" (JSON is read by /v1/models/{title}:predict)"
+    elif kind == "application/x-www-form-urlencoded" and b"\n" not in body:
+        hint = " (curl -d drops bytes of a file: --data-binary sends all)"
+    return RefusedError(422, f"The image cannot be read: {reason}{hint}")
 
 
 def preparation(model: ServedModel, contents: bytes, max_pixels: int) -> tuple[Any, ...]:

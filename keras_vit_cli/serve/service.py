@@ -110,7 +110,7 @@ class Service:
         if len(uploads) > 1:
             return {"rows": rows, "version": version}
         if isinstance(answers[0], str):
-            raise unreadable(request, uploads[0], answers[0])
+            raise unreadable(request, uploads[0], answers[0], self.title)
         if rows[0]["error"] is not None:
             raise ValueError(f"version {version}: {rows[0]['error']}")
         return {**rows[0], "version": version}
@@ -240,7 +240,7 @@ class Service:
             try:
                 pixels = await self._prepare(model, contents)
             except BadImageError as error:
-                raise unreadable(request, upload, str(error)) from error
+                raise unreadable(request, upload, str(error), self.title) from error
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(self._attention_thread, explain, pixels[None])
             explanation = await _unless_gone(request, work)

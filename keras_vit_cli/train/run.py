@@ -25,7 +25,7 @@ from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.report import Report, report_of
-from keras_vit.evaluation.unseen_images import IMAGES, table_arguments
+from keras_vit.evaluation.unseen_images import IMAGES, seen_images_of, table_arguments
 from keras_vit.models.answers import answers_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
@@ -162,7 +162,7 @@ class Run:
 
     def publish(self) -> Report:
         """Run all steps in a single process or the first of several, and write their files."""
-        job, output = self.job, self.job.output
+        job, output, started = self.job, self.job.output, time.time()
         if is_finished(job, output, self.print):
             from_all_processes(False)
             return stored_report(output.place)[0]
@@ -171,7 +171,6 @@ class Run:
             to_train = not output.is_finished()
             from_all_processes(to_train)  # the others follow
             if to_train:
-                started = time.time()
                 if find_spec("tensorflow") is None:
                     self.print(NO_SAVED_MODEL.format(install_command("tensorflow")))
                 self.load()
@@ -188,8 +187,9 @@ class Run:
             self.print(f"note: {note}")
         for promise in report.promises:
             self.print(str(promise))
+        seconds = time.time() - started if to_train else facts["seconds"]
         self.print(
-            f"{facts['seconds']:.0f} s; written to {job.out}: "
+            f"{seconds:.0f} s; written to {job.out}: "
             + ", ".join(sorted(path.name for path in job.out.iterdir()))
         )
         image = "tile.tif" if job.bands else "photo.jpg"
@@ -309,11 +309,15 @@ class Run:
 
         So are validation images that the first weights, or the teacher, were made with.
         """
-        before = SeenImages() | self.model.seen_images | getattr(self.teacher, "seen_images", None)
+        first = seen_images_of(self.model, self.job.weights)
+        before = SeenImages() | first | getattr(self.teacher, "seen_images", None)
         self.images, line = self.images.apart(before)
         self.model.seen_images = self.images.seen
         if line:
-            self.print(line)
+            self.print(in_options(line, "train"))
+        if note := self.images.note_on(before, self.measures):
+            self.print(note)
+            self.facts.setdefault("doubts", []).append(note.removeprefix("note: "))
 
     def look_first(self) -> None:
         """k-NN and a linear probe on the frozen features, where something needs them."""
@@ -480,6 +484,7 @@ class Run:
             with atomic_write(self.folder / "model.keras") as temporary:
                 self.model.save(temporary)
             write_text(self.folder / "config.json", json.dumps(config, indent=2, default=str))
+            self.print("writing the report")
             write_report(
                 self.folder,
                 results_of(self.report, self.outcomes, self.images.known.val, self.model),
@@ -491,6 +496,7 @@ class Run:
             )
             if find_spec("tensorflow") is None:
                 return  # and was said before all work
+            self.print("exporting the SavedModel")
             saved_model = self.folder / "saved_models" / name / "1"
             keras_vit.export(self.model, saved_model, overwrite=True)
 

@@ -40,7 +40,7 @@ train --data photos/red/0.jpg -> is a file | several of them | the folder around
 train --data flat -> 0 class folders | FOLDER/<class>/*.jpg | --labels labels.csv
 train --data photos/red -> 0 class folders | FOLDER/<class>/*.jpg | give the folder around it
 train --data lone -> the split train without class | give train/<class>/*.jpg | --labels
-train --data one -> 1 class folders | needs two or more | FOLDER/<class>/*.jpg
+train --data one -> 1 class folder and | needs two or more | FOLDER/<class>/*.jpg
 train --data empty -> 0 class folders | two or more | Give FOLDER/<class>/*.jpg
 train --data photos.zip -> is an archive | the folder | unzip photos.zip -d DATA
 train --data scans -> 2 PDF files | JPEG, PNG | Convert to PNG first
@@ -223,6 +223,8 @@ export | give model= or image_size | give model= or --image-size
 evaluate | k=99 and shots=3, fewshot=(1, 5) | --knn 99 and --fewshot 3, --fewshot 1 5
 search | keras_vit.curation.embed(m, n, o). | keras-vit embed PHOTOS --model MODEL --out INDEX.
 convert | keras_vit.export, keras_vit.exporting.f | keras-vit export, keras_vit.exporting.f
+evaluate | 1 row left out, see splits.report.ignored: a; see splits.report | 1 row left out: a
+evaluate | give it to keras_vit.exporting.load_exported. | give it to keras-vit predict or compare.
 serve | which keras_vit.list_weights() shows | which keras-vit list --weights shows
 """
 MESSAGE_ROWS = [line.split(" | ") for line in MESSAGES.strip().splitlines()]

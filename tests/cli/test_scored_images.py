@@ -98,7 +98,7 @@ def run_of(tmp_path: Path, seed: int, seen: SeenImages | None = None, **options:
     run.load()
     run.hold_out()
     run.model = bank.tiny(task=run.loaded.task, num_classes=run.loaded.task.outputs)
-    run.model.seen_images = seen
+    run.model.seen_images, run.measures = seen, False
     run.keep_apart()
     return run
 
@@ -218,7 +218,8 @@ def test_a_photograph_that_was_saved_anew_is_not_scored(tmp_path: Path, command:
 @pytest.mark.usefixtures("small_recipe", "no_export")
 def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     write_photos(Path("photos"), 60)
-    command(f"{TRAIN} --val-fraction 0.4")
+    printed = command(f"{TRAIN} --val-fraction 0.4")
+    assert "writing the report\nexporting the SavedModel\n" in printed
     facts = json.loads(Path("run/report.json").read_text())
     rows = rows_of(Path("run", IMAGES))
     assert {"trained on", "validated on"} <= {row["use"] for row in rows}
@@ -302,3 +303,15 @@ def test_doubts_about_the_images_are_kept_for_the_page(tmp_path: Path) -> None:
         run = run_of(tmp_path, seed=0)
     assert len(warned) == 1
     assert [text.startswith(doubt) for text in run.facts["doubts"]] == [True]
+
+
+def test_a_run_from_a_run_says_what_its_weights_know_of_the_training_images(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", 60)
+    seen = run_of(tmp_path, seed=0).model.seen_images
+    for kept in ({"held_out": 0.5}, {"coverage": 0.8}):
+        (note,) = run_of(tmp_path, 0, seen, **kept).facts["doubts"]
+        assert "were made with 48 of the 48 training images: what is measured on these" in note
+    assert run_of(tmp_path, 1).images.apart(seen)[1].endswith("those that it held out")
+    assert "doubts" not in run_of(tmp_path, 0, seen).facts  # nothing is measured on these
+    (note,) = run_of(tmp_path, 0, SeenImages(counts={"trained on": 5000})).facts["doubts"]
+    assert "5,000 images, which their file does not list" in note

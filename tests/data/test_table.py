@@ -235,6 +235,8 @@ def test_a_split_is_known_by_its_cells_and_classes_by_their_one_1(table: Table) 
     splits = table({"file": FILES, "label": ANIMALS, "subset": SPLITS})
     assert "'subset' has the splits" in splits.task_reason
     assert splits.val.files == expected.val.files
+    answers = {"file": FILES, "error": [""] * COUNT, "class_1": ANIMALS, "split": SPLITS}
+    warned("'error' of a model's answers", table, answers, label_columns="class_1")
     commas = table(base(**{"label (by A, B, C)": ANIMALS}), "semicolons.csv")
     assert commas.val.labels().tolist() == expected.val.labels().tolist()
     columns = {name: [int(animal == name) for animal in ANIMALS] for name in sorted(set(ANIMALS))}
@@ -433,6 +435,7 @@ def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
         ("sep=;\r\nfile;label\r\n", "{};{}\r\n"),
         ('"file", "label"\n', '"{}", "{}"\n'),
         ("# of a tool\r\n# of 2026\r\nfile;label\r\n", "{};{}\r\n"),
+        ("file|label\n", "{}|{}\n"),
     ):
         rows = "".join(row.format(*pair) for pair in zip(FILES, DOGS, strict=True))
         path.write_text(header + rows)
@@ -440,6 +443,8 @@ def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
         assert splits.task == Classification(tuple(sorted(set(DOGS))))
         path.write_text(rows.replace(", golden", "").replace(", small", ""))
         refused("begins with the row of the image", load, photos, labels=path)
+    path.write_text("file:label\n0.png:a\n")
+    refused(r"has two: separate its cells by commas.* or \|", load, photos, labels=path)
 
 
 def test_rows_that_cannot_be_used(table: Table, photos: Path) -> None:

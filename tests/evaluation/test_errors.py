@@ -113,7 +113,7 @@ def quantized() -> Any:
     ("A feature is NaN or infinite", lambda: curation.ridge_answers(np.full((4, 2), np.inf), ONE)),
     ("above 0", lambda: curation.ridge_answers(TWO, ONE, [0.0])),
     ("temperature=0 must be greater", lambda: curation.neighbors_answers(ONE, ONE, temperature=0)),
-    ("2 images are not enough for clusters: give 3", lambda: curation.find_clusters(np.eye(2), 3)),
+    ("Too few images for clusters, 2: give 3", lambda: curation.find_clusters(np.eye(2), 3)),
     (r"similar=1.5 is not a cosine", lambda: duplicates(similar=1.5)),
     ("closeness=2", lambda: duplicates(closeness=2)),
     ("2 measures do not fit 20 photographs", lambda: duplicates(2)),

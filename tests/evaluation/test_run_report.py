@@ -288,6 +288,7 @@ def test_numbers_and_scores_are_scikit_learns() -> None:
     assert all(score.low < score.value < score.high for score in of_rows.scores.values())
     accuracy, *interval = of_rows.scores["accuracy"]
     assert tuple(interval) == wilson_interval(accuracy, len(LABELS))
+    assert {f"{wilson_interval(0, n)[0]:.1%}" for n in range(1, 99)} == {"0.0%"}  # and not -0.0%
     # Where classes have one image each, intervals hold their value: of 100 classes, a resample
     # lacks 37, and their F1 of 0 would be the resample's, not ours.
     labels = np.arange(100)

@@ -325,13 +325,15 @@ def test_errors_of_averages() -> None:
     one, other = tiny_vit(0), tiny_vit(1)
     for call, *words in (
         (lambda: average_weights([]), "no model"),
-        (lambda: average_weights([one, wider]), "Model 1", "'head/bias' ((3,) and (4,))"),
+        (lambda: average_weights([one, wider]), "Model 2", "'head/bias' ((3,) and (4,))"),
         (lambda: average_weights([one, other], (0.5, 0.6)), "shares=(0.5, 0.6)", "sum 1"),
         (lambda: average_weights([one], (float("nan"),)), "shares[0]=nan"),
         (lambda: model_stock(one, [other]), "two or more", "not 1"),
         (lambda: model_stock(headless, [one, other]), "differs", "head/"),
     ):
         refused(words, call)
+    with pytest.warns(UserWarning, match=r"do not descend from the same .* is -?0\.0"):
+        average_weights([one, other])  # of other random weights
 
 
 BALANCED = Recipe(source="", model={}, image_size=8, epochs=2, batch_size=8, learning_rate=3e-3)

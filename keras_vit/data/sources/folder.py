@@ -82,11 +82,11 @@ from keras_vit.tasks.classification import as_task
 from keras_vit.tasks.splitting import held_out, of_every_class
 
 FOLDER_LAYOUTS = (
-    "Give FOLDER/<class>/*.jpg, which is split by val_fraction= and seed=; or FOLDER/<class>/*.jpg "
-    "with FOLDER/train.txt and FOLDER/val.txt, which list paths such as <class>/1.jpg; or "
-    "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg. Images in any folders, and several "
-    "labels, numbers or grades of each, take a table, labels='labels.csv'; with a class or depth "
-    "for every pixel, a folder of masks or maps, labels='masks'."
+    "Give FOLDER/<class>/*.jpg, which is split at random; or with FOLDER/train.txt and "
+    "FOLDER/val.txt, which list paths such as <class>/1.jpg; or FOLDER/train/<class>/*.jpg and "
+    "FOLDER/val/<class>/*.jpg. Images in any folders, and several labels, numbers or grades of "
+    "each, take a table, labels='labels.csv'; with a class or depth for every pixel, a folder of "
+    "masks or maps, labels='masks'."
 )
 
 Files = list[tuple[Path, str]]  # (file, class), or (file, reason why it is not used)
@@ -371,7 +371,7 @@ def _class_names(folder: Path, options: FileOptions) -> tuple[str, ...]:
     if len(names) < (1 if options.whole else 2):
         needs = "one or more are needed" if options.whole else "a classifier needs two or more"
         raise ValueError(
-            f"{folder} has {len(names)} class folders and {needs}. "
+            f"{folder} has {counted(len(names), 'class folder')} and {needs}. "
             f"{_is_one_class(folder)}{FOLDER_LAYOUTS}"
         )
     return names

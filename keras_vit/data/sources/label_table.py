@@ -145,6 +145,11 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     """Interprets a table, and reports the rows that cannot be used."""
     images = ImageFolder(folder, suffixes_of(reading.read_by))
     columns = _choose_columns(table, images, options)
+    if [*table.columns][:2] == ["file", "error"] and "error" not in columns.labels:
+        warn_at_caller(
+            f"{printable(table.path)} has the columns 'file' and 'error' of a model's answers: a "
+            "score on these as labels is not how right a model is, but how far it agrees with them"
+        )
     bad = dict(table.broken)
     files, note = images.find_all(table.columns[columns.file], columns.file, bad)
     splits = _read_splits(table, columns, bad)
@@ -276,7 +281,7 @@ def _read_files(
     usual = {name.lower(): name for name in table.columns}
     split, group = usual.get("split"), usual.get("group")
     names = [name for name in table.columns if name not in (split, group)]
-    file = _guess_file_column(table, images, names)
+    file = _guess_file_column(table, images, names, "have such paths in one of")
     _check_header(table, images, file)
     labels, indices = _label_columns(table, [name for name in names if name != file])
     columns, bad = _Columns(file, labels, split, None, indices), dict(table.broken)
@@ -360,7 +365,9 @@ def _warn_of_shared(table: Table, columns: _Columns, parts: Mapping[str, Sequenc
                 )
 
 
-def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) -> str:
+def _guess_file_column(
+    table: Table, images: ImageFolder, names: Sequence[str], fix: str = "give file_column=, one of"
+) -> str:
     """Return the column of which at least half of the cells are files in the folder."""
     step = max(1, len(table.places) // _SAMPLE)
     candidates: list[str] = []
@@ -376,9 +383,11 @@ def _guess_file_column(table: Table, images: ImageFolder, names: Sequence[str]) 
         columns = sorted(table.columns.values(), key=lambda cells: -len(set(cells)))
         near = ((cells[0], images.near(cells[0])) for cells in columns[:1])
         hints = [f" For {shown(c)} there is {printable(files[0])}." for c, files in near if files]
+        if len(table.columns) == 1:
+            hints.append(" A table has two: separate its cells by commas, semicolons, tabs or |.")
         raise ValueError(
             f"{what} files in {printable(images.folder)}, to which the paths in "
-            f"{printable(table.path)} are relative: give file_column=, one of {_list(table)}."
+            f"{printable(table.path)} are relative: {fix} {_list(table)}."
             f"{''.join(hints)}"
         )
     return candidates[0]

@@ -113,11 +113,10 @@ def _read_separated(path: Path, suffix: str) -> Table:
     bare = (re.sub(r'"[^"]*"', "", line) for line in text.split("\n", 9)[:9] if line.strip())
     first = list(islice(bare, 2))
     # Spreadsheets of countries that write 0,5 separate cells by semicolons.
-    delimiter = (
-        "\t"
-        if suffix == ".tsv"
-        else max(",;\t", key=lambda mark: min((line.count(mark) for line in first), default=0))
-    )
+    # Cells may have several labels between |: it separates cells only where no other mark does.
+    count = {mark: min((line.count(mark) for line in first), default=0) for mark in ",;\t|"}
+    usual = max(",;\t", key=count.__getitem__)
+    delimiter = "\t" if suffix == ".tsv" else usual if count[usual] or not count["|"] else "|"
     if excel := re.match(r"\"?sep=([,;|\t])\"?\r?\n", text, re.IGNORECASE):
         delimiter, text = excel[1], f"\n{text[excel.end() :]}"
     lines = csv.reader(

@@ -92,7 +92,7 @@ def read_labels(
         if names and set(names) != set(numbers):
             raise ValueError(
                 f"The task is {kind} of {_quoted(names)}, and the label columns are "
-                f"{_quoted(numbers)}: give label_columns=."
+                f"{_quoted(numbers)}: rename them in the table, or give label_columns=."
             )
         names = names or tuple(numbers)
         targets = _numbers({name: numbers[name] for name in names}, kind, bad)

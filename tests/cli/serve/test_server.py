@@ -53,6 +53,7 @@ def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
         (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
         (jpeg()[:-200], {}, 422, "damaged or incomplete"),
         (jpeg().translate(None, b"\r\n\0"), CURL, 422, "--data-binary sends all"),
+        (b'{"instances": []}', CURL, 422, "(JSON is read by /v1/models/"),
         (load.bomb(), {}, 422, "more than --max-pixels 100000"),
         (bytes(MAX_BYTES + 1), {}, 413, f"more than {MAX_BYTES} bytes"),
         (NO_FILE, FORM, 400, "not have a file"),
