@@ -334,7 +334,7 @@ WRONG: dict[str, tuple[Any, Any, Any, Any, str | None]] = {
     "names": ("sparse", None, ROWS.argmax(1), {"cat": 1.0, "dog": 2.0}, r"\{0: 1.0, 1: 2.0\}\."),
     "other names": ("sparse", None, ROWS.argmax(1), {"Cat": 2.0}, "keys 'Cat', .* from 0 to 2"),
     "from 1": ("sparse", None, ROWS.argmax(1), {1: 1, 2: 2, 3: 9}, "keys 3, "),
-    "a list": ("sparse", None, ROWS.argmax(1), [1.0, 2.0], "Give class_weight={0: 1.0"),
+    "a list": ("sparse", None, ROWS.argmax(1), [1.0, 2.0], r"dict\(enumerate\(class_weight"),
     "labels": (BINARY, None, SEVERAL, WEIGHTS, r"balanced\(model\.task\.loss\(\), \"weights\""),
     "numbers": ("mse", None, NUMBERS[:8, [0, 0, 0]], WEIGHTS, "sample_weight per image"),
     "own loss": (own_loss, "multilabel", SEVERAL, WEIGHTS, "of a row of multilabel"),
