@@ -95,22 +95,19 @@ class DataCheck:
         self.arrays(x, y)
         return x
 
-    def batch(self, batch: Any) -> Any:
+    def batch(self, batch: Any, is_first: bool = True) -> Any:
         """Checks a batch as `fit` takes it, the pixels of the first one alone; returns it."""
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         self._check_kind_of_labels(y)
-        self.arrays(x, y)
+        self.shapes(x, y)
+        self.labels(y)
+        if is_first:
+            self.first(x, y)
         self.sample_weight(weights)
         return batch
 
     def _batch_by_index(self, index: int, batch: Any) -> Any:
-        """Check as `batch` does; look at the pixels of the batch with index 0."""
-        x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        self.shapes(x, y)
-        self.labels(y)
-        if index == 0:
-            self.first(x, y)
-        return batch
+        return self.batch(batch, index == 0)
 
     def arrays(self, x: Any, y: Any = None) -> None:
         """Checks images and labels, and the pixels of the first ones."""

@@ -168,8 +168,9 @@ def _check_alike(models: Sequence[Any]) -> None:
                 f"{names[0]!r} ({shapes[0].get(names[0])} and {other.get(names[0])}): average "
                 "fine-tunings of one model, with the same classes and image size."
             )
+    first = models[0].get_weights()
     for number, other in enumerate(models[1:], 2):
-        if (cosine := _likeness(models[0].get_weights(), other.get_weights())) < UNRELATED:
+        if (cosine := _likeness(first, other.get_weights())) < UNRELATED:
             warn_at_caller(
                 f"Model {number} and the first one do not descend from the same weights (the "
                 f"median cosine of their tensors is {cosine:.2f}): their average knows less than "
