@@ -8,8 +8,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 # and calls small models fastest; what reads with tf.data or writes SavedModels is TensorFlow's.
 HOMES = {
     "": "torch",
-    "keras_vit/": "tensorflow",
-    "keras_vit_cli/": "tensorflow",
+    "keras_vit/exporting/": "tensorflow",
     "tests/cli/": "tensorflow",
     "tests/data/": "tensorflow",
     "tests/docs/": "jax",
@@ -36,7 +35,6 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/exporting/test_one_preparation.py": ("torch",),
     "tests/exporting/test_tasks.py": ("tensorflow",),
     "tests/inspection/test_attention.py::test_the_blocks_of_the_page": ("tensorflow",),
-    "tests/models/test_map_heads.py::test_a_stopped_run_ends_with_the_same_bytes": ("tensorflow",),
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[BiT": BACKENDS,
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[Mixer": BACKENDS,
     "tests/trainer/test_trainer.py::test_xla_compiles_long_calls[hybrid": BACKENDS,

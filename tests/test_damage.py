@@ -16,7 +16,7 @@ from tests.damaged_formats import FORMATS
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files(name: str, count: int, tmp_path: Path, tmp_path_factory: Any) -> None:
     printed, words = tmp_path / "printed", (name, str(count), "0")

@@ -113,11 +113,9 @@ class QueryLoss(PixelCrossentropy):
     def _mask_losses(self, labels: Any, masks: Any, rows: Any, draw: Draw) -> Any:
         """Return cross-entropy and Dice loss of each matched mask, `(batch, classes)`."""
         batch, classes = ops.shape(rows)[0], rows.shape[1]
-        height, width = masks.shape[2:]
-        index = ops.maximum(rows, 0)[:, :, None]
-        flat = ops.reshape(masks, (-1, masks.shape[1], height * width))
-        index = ops.broadcast_to(index, (batch, classes, height * width))
-        chosen = ops.reshape(ops.take_along_axis(flat, index, axis=1), (-1, classes, height, width))
+        first = ops.arange(batch)[:, None] * masks.shape[1]
+        every = ops.reshape(masks, (-1, *masks.shape[2:]))
+        chosen = ops.take(every, first + ops.maximum(rows, 0), axis=0)
         points = without_gradient(self._uncertain_points, chosen, batch, classes, draw)
         x = sampled(chosen, points)
         truth = _sampled_truth(labels, points, classes)
@@ -166,9 +164,11 @@ def sampled(maps: Any, points: Any) -> Any:
         `(batch, maps, points)`.
     """
     height, width = maps.shape[2:]
-    flat = ops.reshape(maps, (-1, maps.shape[1], height * width))
+    first = ops.reshape(ops.arange(ops.shape(maps)[0] * maps.shape[1]), (-1, maps.shape[1], 1))
+    flat, first = ops.reshape(maps, (-1,)), first * (height * width)
+    # In one row of all numbers: `take_along_axis` is forty operations of a graph of TensorFlow.
     corners = _corners(points, height, width)
-    return sum(weight * ops.take_along_axis(flat, place, axis=2) for place, weight in corners)
+    return sum(weight * ops.take(flat, first + place, axis=0) for place, weight in corners)
 
 
 def _sampled_truth(labels: Any, points: Any, classes: int) -> Any:
@@ -178,11 +178,10 @@ def _sampled_truth(labels: Any, points: Any, classes: int) -> Any:
     """
     height, width = labels.shape[1:]
     which = ops.arange(classes)[:, None]
-    truth = ops.zeros(())
+    first = ops.arange(ops.shape(labels)[0])[:, None, None] * (height * width)
+    flat, truth = ops.reshape(labels, (-1,)), ops.zeros(())
     for place, weight in _corners(points, height, width):
-        flat = ops.reshape(labels, (-1, 1, height * width))
-        flat = ops.broadcast_to(flat, (*ops.shape(place)[:2], height * width))
-        at_corner = ops.take_along_axis(flat, place, axis=2)
+        at_corner = ops.take(flat, first + place, axis=0)
         truth = truth + weight * ops.cast(ops.equal(at_corner, which), "float32")
     return truth
 

@@ -90,7 +90,7 @@ def test_the_order_of_grades(table: Table, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_export")  # tests/exporting has one
-@pytest.mark.parametrize("head", ["linear", pytest.param("eomt", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("head", ["linear", pytest.param("eomt", marks=pytest.mark.slow)])
 def test_from_masks_to_maps(head: str, command: Command) -> None:
     scenes(Path.cwd(), 16)
     with Image.open("masks/a/0.png") as first:  # the colors of all

@@ -88,9 +88,9 @@ def exported(to: Path, model: Any, format: str = "tf_saved_model", **more: Any) 
     return opened(keras_vit.export(model, to / PATHS[format], format, **more))
 
 
-def formats(*quick: str, of: Iterable[str] = FORMATS) -> Any:
+def formats(*quick: str, of: Iterable[str] = FORMATS, rest: Any = None) -> Any:
     """A test's formats, each on the backend that writes it; all but the quick ones are thorough."""
-    return pytest.mark.parametrize("format", [case(f, quick=f in quick) for f in of])
+    return pytest.mark.parametrize("format", [case(f, quick=f in quick, rest=rest) for f in of])
 
 
 def pairs(formats: Any, kinds: Any, *quick: tuple[str, str], stood_for: Any = ()) -> Any:

@@ -440,7 +440,7 @@ def test_changes_of_other_tasks(kind: str) -> None:
         assert not change.value > change.high
 
 
-@formats("litert", of=("onnx", "litert", "openvino"))
+@formats("litert", of=("onnx", "litert", "openvino"), rest=pytest.mark.slow)
 def test_float16_halves_the_weights(format: str, artifacts: Artifacts) -> None:
     model, file = artifacts.model("large"), artifacts.file("large", format, quantize="float16")
     assert size_of(file.path) < 0.65 * 4 * model.count_params()
@@ -602,7 +602,7 @@ def initializers(proto: Any, model: Any, path: str) -> list[Any]:
     return [one for one, array in arrays if np.array_equal(array, values)]
 
 
-@formats("onnx", of=[format for format in FORMATS if format != "html"])
+@formats("onnx", of=[format for format in FORMATS if format != "html"], rest=pytest.mark.slow)
 def test_a_debug_export_returns_the_features(format: str, artifacts: Artifacts) -> None:
     model = artifacts.model("deep", deep_model)
     path = artifacts.path("deep", format, debug=True)
