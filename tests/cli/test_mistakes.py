@@ -83,7 +83,7 @@ calibrate m.keras --data photos --split val --coverage 0.999 -> at least 999 ima
 calibrate m.keras --data photos --out a.h5 -> must end in .keras
 calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
 calibrate m.keras --data digits -> predicts 2 classes
-calibrate masks.keras --data photos --labels two.csv -> answers segmentation | has classification
+calibrate masks.keras --data photos --labels two.csv -> segmentation has neither | of classification
 calibrate m.keras --data photos --labels masks -> answers classification | has segmentation
 evaluate masks.keras --data photos --labels masks --probe -> score classes | has segmentation of
 compare m.keras --data photos --out page -> 1 model given: give two to 8
