@@ -38,20 +38,20 @@ def calibrate(options: CalibrateOptions) -> None:
         raise FileExistsError(f"{out} exists. Give --overwrite, or another --out.")
     model = load(options.model).uncalibrated()
     check_takes_pixels_to_answers(model)
+    task = task_of(model)
+    if task.kind not in ("classification", "regression"):
+        task.with_coverage((), (), options.coverage)  # says why not
     images = scored_images(model, options, split_name=options.split)
     check_same_task(model, images.split)
     print_text(f"{model.name} on {images.source}\n{images.line}")
     keep_decoder(model, images.split)
     labels, outputs = predict_split(model, images.split, options.batch_size)
     targets, answers = images.split.task.to_targets(labels), answers_of(model, outputs)
-    task = task_of(model)
     of_classes = isinstance(task, Classification)
     how = (options.method, not options.marginal) if of_classes else ()
     model.task = task = task.with_coverage(targets, answers, options.coverage, *how)
-    print_text(
-        f"calibrated on {counted(len(answers), 'image')} for a coverage of {options.coverage:.4g}"
-    )
-    print_text(_described(task))
+    of = counted(len(answers), "image")
+    print_text(f"calibrated on {of} for a coverage of {options.coverage:.4g}\n{_described(task)}")
     print_text(_fit_novelty(model, images.split, options))
     if images.digests is not None:
         # From now on, a score of these images promises too much.

@@ -14,7 +14,7 @@ NOISE = (
     r"WARNING: All log messages before absl|I0000 |E0000 .* failed call to cuInit"
     r"|_?TIFF\w*: |\w+Decode\w*: |tempfile\.tif: |JPEGLib: "
     r"|libpng (warning|error): |Corrupt JPEG data|Premature end of JPEG file"
-    r"|\[.* logging\.cc:\d+: Set ray log level"
+    r"|\[.* logging\.cc:\d+: Set ray log level|INFO: Created TensorFlow Lite "
 )
 # A process of its own: what this one writes before it crashes still reaches the terminal.
 FILTER = f"""

@@ -3,7 +3,7 @@
 import re
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.image_kinds import PILLOW, TENSORFLOW, kind_of_contents
+from keras_vit.data.decode.image_kinds import PILLOW, TENSORFLOW, kind_of_contents, kinds_of
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how files of these begin
 
@@ -53,13 +53,13 @@ def undecodable_reason(contents: bytes, error: Exception) -> str:
     # Of Python within a graph; in a graph, and called eagerly.
     if raised := re.search(r"BadImageError: (.*)", str(error)):
         return raised[1]
-    asserted = re.search(r"(?:assertion failed: \[|Summarized data: b')(.*?)[\]']", str(error))
-    if asserted:
+    if asserted := re.search(r"(?:assertion failed: \[|Summarized data: b')(.*?)[\]']", str(error)):
         return asserted[1]
-    read = "JPEG, PNG, BMP, GIF or WebP file"
-    if (kind := kind_of_contents(contents)) is None:
-        return f"not a {read}"
-    if TENSORFLOW in kind.readers:
+    kind = kind_of_contents(contents)
+    if kind is not None and TENSORFLOW in kind.readers:
         return f"the {kind.name} file is damaged or incomplete"
-    advice = "; Grain reads it (reader='grain')" if PILLOW in kind.readers else ""
-    return f"a {kind.name} file, not a {read}{advice}"
+    by_pillow = kind is not None and PILLOW in kind.readers  # so that TensorFlow was to read it
+    *names, last = [kind.name for kind in kinds_of(TENSORFLOW if by_pillow else PILLOW)]
+    reason = f"not a {', '.join(names)} or {last} file"
+    advice = "; Grain reads it (reader='grain')" if by_pillow else ""
+    return f"a {kind.name} file, {reason}{advice}" if kind else reason

@@ -21,6 +21,11 @@ from keras_vit.weights.containers.checkpoint_file import holds_weights
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
 from keras_vit.weights.folders.folder_writer import folder_layout
 
+_GIVE = (
+    "Give a .onnx, .tflite, .pt2, .pte or .html file, or the folder of a SavedModel, of OpenVINO, "
+    "Core ML or a page, as keras_vit.export writes them."
+)
+
 
 class ExportedModel:
     """A model in an exported file; has what `predict_files` and `predict_split` need.
@@ -232,17 +237,15 @@ def read_contract(path: str | os.PathLike[str]) -> Contract:
         raise FileNotFoundError(f"There is no exported model at {path}.")
     name = format_of(path) or folder_layout(path)
     if name is None:
-        raise CheckpointError(
-            f"{path} is not an exported model. Give a .onnx, .tflite, .pt2, .pte or .html file, or "
-            "the folder of a SavedModel, of OpenVINO, Core ML or a page, as keras_vit.export "
-            "writes them."
-        )
+        within = [f for of in ("*", "saved_models/*/*") for f in path.glob(f"{of}/saved_model.pb")]
+        near = f" There is one at {within[0].parent}." if within else ""
+        raise CheckpointError(f"{path} is not an exported model.{near} {_GIVE}")
     row = row_of(name)
     with engine_errors(f"{path} is damaged, or was not exported by this package"):
         try:
             contract = row.implementation().read_contract(path)
         except KeyError as error:
-            raise CheckpointError(f"{path} was not exported by this package.") from error
+            raise CheckpointError(f"{path} was not exported by this package. {_GIVE}") from error
         except ImportError:
             row.require(row.runs_with)  # says how to install it
             raise

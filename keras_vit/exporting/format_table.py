@@ -64,13 +64,13 @@ class Format:
         """Of the files of its folder, whether it is always one or may be."""
         return self.files or self.in_folder
 
-    def require(self, packages: tuple[str, ...]) -> None:
+    def require(self, packages: tuple[str, ...], without_tensorflow: str = "") -> None:
         """Raises an ImportError that says how to install what is missing."""
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if missing:
-            raise ImportError(
-                f"{', '.join(missing)} is missing: {install_command(self.extra)}", name=missing[0]
-            )
+            message = f"{', '.join(missing)} is missing: {install_command(self.extra)}"
+            more = without_tensorflow if "tensorflow" in missing else ""
+            raise ImportError(message + more, name=missing[0])
 
     @property
     def runs_here(self) -> bool:
@@ -88,6 +88,10 @@ class Format:
 
 
 _TENSORFLOW = ("tensorflow",)
+_WITHOUT_TENSORFLOW = (
+    ". TensorFlow writes it in a process of its own, and Keras stays on its backend. Without "
+    "TensorFlow, torch writes format='torch'."
+)
 _OTHERS = "Give format='litert', 'openvino', 'onnx', 'executorch', 'coreml' or 'html'."
 
 FORMATS = {
@@ -219,11 +223,6 @@ def check_format(name: str, quantize: str | None) -> Format:
         raise ValueError(
             f"format={name!r} does not have quantize={quantize!r}: give {row.quantizations[0]!r}."
         )
-    row.require(
-        (
-            *row.written_with,
-            *row.runs_with,
-            *(row.int8_with if quantize in ("int8", "mixed") else ()),
-        )
-    )
+    quantizers = row.int8_with if quantize in ("int8", "mixed") else ()
+    row.require((*row.written_with, *row.runs_with, *quantizers), _WITHOUT_TENSORFLOW)
     return row

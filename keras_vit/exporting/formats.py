@@ -267,10 +267,11 @@ def check_target(path: Path, row: Format, overwrite: bool) -> None:
     """Refuses a path where a file of the user would be lost, before any work."""
     suffix = row.suffix
     if suffix is not None and path.suffix != suffix:
-        folder = f", or {path.stem!r} for a folder" if row.in_folder else ""
-        raise ValueError(
-            f"path={str(path)!r} must end in {suffix}: give {path.stem + suffix!r}{folder}."
-        )
+        stem = str(path.parent / path.stem)
+        fix = f"give {stem + suffix!r}" + (f", or {stem!r} for a folder" if row.in_folder else "")
+        raise ValueError(f"path={str(path)!r} must end in {suffix}: {fix}.")
+    if file := next((parent for parent in path.parents if parent.is_file()), None):
+        raise FileExistsError(f"{path} lies in {file}, which is a file: give a path in a folder.")
     if row.files:
         _output(path, row).check(overwrite=overwrite)
         return

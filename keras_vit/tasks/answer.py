@@ -165,9 +165,8 @@ class Answer:
                 task has neither.
         """
         raise ValueError(
-            f"coverage={coverage} is for classification, whose answers become sets of classes, and "
-            f"for regression, whose answers become intervals; {self.kind} has neither: leave it "
-            "out."
+            "A coverage is of the sets of classification and of the intervals of regression; "
+            f"{self.kind} has neither: train without it, and calibrate models of those two."
         )
 
     # Scores

@@ -181,12 +181,13 @@ class Regression(RowTask):
         return rows * np.array(self.scale, np.float32) + np.array(self.offset, np.float32)
 
     def answers_in_graph(self, outputs: Any) -> Any:
-        scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
-        return ops.cast(outputs, "float32") * scale + offset
+        # Arrays, not tensors: those in a model of views would be inputs of an ONNX graph.
+        scale, offset = (np.array(values, np.float32) for values in (self.scale, self.offset))
+        return ops.add(ops.multiply(ops.cast(outputs, "float32"), scale), offset)
 
     def outputs_in_graph(self, answers: Any) -> Any:
-        scale, offset = (ops.cast(values, "float32") for values in (self.scale, self.offset))
-        return (answers - offset) / scale
+        scale, offset = (np.array(values, np.float32) for values in (self.scale, self.offset))
+        return ops.divide(ops.subtract(answers, offset), scale)
 
     def in_units(self, kernel: np.ndarray, bias: np.ndarray) -> tuple[Self, np.ndarray, np.ndarray]:
         scale, offset = np.array(self.scale, np.float32), np.array(self.offset, np.float32)

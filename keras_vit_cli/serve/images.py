@@ -23,6 +23,7 @@ UPLOAD_SECONDS = 30.0
 # Of the names in a form: other codecs of Python's give texts that no answer can have, or raise
 # errors of their own.
 _CHARSETS = ("utf-8", "ascii", "iso8859-1")
+FEWER = "Send several requests, or raise --max-images."
 PATIENCE_SECONDS = 2.0  # for a body while others wait for its place
 # What is read and thrown away after a refusal: a client that is still sending does not see the
 # answer, and a connection closed at once reads as a network error.
@@ -152,11 +153,7 @@ async def images_in(request: Request, body: bytes, max_images: int) -> list[Uplo
 def check_count(images: int, max_images: int) -> None:
     """Refuses more images than a request may have."""
     if images > max_images:
-        raise RefusedError(
-            413,
-            f"The request has more than {max_images} images. Send several requests, or raise "
-            "--max-images.",
-        )
+        raise RefusedError(413, f"The request has more than {max_images} images. {FEWER}")
 
 
 def check_query(request: Request, known: Collection[str], fix: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, NoReturn
 
 from keras_vit._base.errors import printable
-from keras_vit_cli.serve.images import RefusedError
+from keras_vit_cli.serve.images import FEWER, RefusedError
 
 # Of them, an image takes six as `{"b64": "..."}`; the rest of a request takes fewer than these.
 MARKS, MARKS_PER_IMAGE, OTHER_MARKS = (b"[", b"{", b":", b'"'), 8, 200
@@ -27,11 +27,11 @@ def json_object(
     # Counted before they are read: seven million empty lists fit into 20 MiB, and take 500 MB of
     # memory and seconds during which nothing else is answered.
     if sum(map(body.count, MARKS)) > MARKS_PER_IMAGE * max_images + OTHER_MARKS:
-        raise RefusedError(
-            413,
-            f"The JSON has more parts than one of {max_images} images. Send several requests, or "
-            f"raise --max-images. {accepted}",
-        )
+        if body.count(b"[") > OTHER_MARKS or b'"UINT8"' in body or b'"FP32"' in body:
+            reason = "The JSON has lists in lists, or numbers in quotes"
+            raise RefusedError(400, f"{reason}: a list of numbers is flat. {accepted}")
+        reason = f"The JSON has more parts than one of {max_images} images"
+        raise RefusedError(413, f"{reason}. {FEWER} {accepted}")
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -55,7 +55,7 @@ def decoded(text: str) -> bytes | str:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        return f"it is not base64: {printable(str(error))}"
+        return f"it is not base64, without data:...;base64 in front: {printable(str(error))}"
 
 
 def short(value: Any) -> str:

@@ -65,6 +65,7 @@ class Service:
         self.metrics = Metrics(lambda: self.places.in_use + self.attention_places.in_use)
         self.is_stopping = False
         self._has_warned = False
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets them
         self._model_thread = WatchedThreads(1, "model")
         # Its own: the first request compiles for many seconds, in which others are answered.
         self._attention_thread = WatchedThreads(1, "attention")

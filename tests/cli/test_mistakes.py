@@ -83,7 +83,7 @@ calibrate m.keras --data photos --split val --coverage 0.999 -> at least 999 ima
 calibrate m.keras --data photos --out a.h5 -> must end in .keras
 calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
 calibrate m.keras --data digits -> predicts 2 classes
-calibrate masks.keras --data photos --labels two.csv -> answers segmentation | has classification
+calibrate masks.keras --data photos --labels two.csv -> segmentation has neither | of classification
 calibrate m.keras --data photos --labels masks -> answers classification | has segmentation
 evaluate masks.keras --data photos --labels masks --probe -> score classes | has segmentation of
 compare m.keras --data photos --out page -> 1 model given: give two to 8
@@ -103,6 +103,7 @@ pretrain photos --weights m.keras --out photos/out -> is, holds or lies in photo
 export m.keras --format onix --out x -> 'onix' | litert | Did you mean 'onnx'?
 export m.keras --format onnx --out x -> --out x must end in .onnx | .onnx | 'x.onnx'
 export m.keras --format html --out x.htm -> .htm must end in .html | 'x.html', or 'x' for a folder
+export m.keras --out m.keras/1 -> lies in m.keras, which is a file | give a path in a folder
 export d.keras --format html --out page.html -> depth answers every pixel
 export m.keras --format onnx --out x.onnx --quantize auto -> give --data
 export m.keras --format onnx --out x.onnx --quantize auto --max-flips 0 -> above 0 and at most 100

@@ -285,7 +285,7 @@ def test_predictions_and_inspections_need_no_tensorflow(tmp_path, run_python) ->
     files = [str(tmp_path / f"{name}.jpg") for name in ("photo", "text", "missing")]
     printed = run_python(PREDICT, "jax", str(tmp_path / "out"), *files).splitlines()
     assert (tmp_path / "out" / "index.html").is_file()
-    text = "not a JPEG, PNG, BMP, GIF or WebP file"
+    text = "not a JPEG, PNG, BMP, GIF, WebP, TIFF, AVIF or HEIC file"
     assert printed == ["2", text, "No such file or directory", "False"]
     # An import is light, a missing package explained, and GPUs are left alone. (On JAX: Keras
     # imports TensorFlow on its own backend, and Pillow where it finds it, on all.)

@@ -37,6 +37,7 @@ NOT_UTF_8 = "is not UTF-8 text. Save the list as UTF-8"
 UTF_16 = b"\xff\xfe" + "a/000.png".encode("utf-16-le")
 OUTSIDE = "train.txt, line 1: .* does not start with"
 TWICE = "000.png is listed in val.txt and in train.txt: an image belongs to one split"
+NO_IMAGE = "not a JPEG, PNG, BMP, GIF, WebP, TIFF, AVIF or HEIC file"
 MOVING = encode(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(180)])
 BAD = {
     "a/cut.jpg": (encode(IMAGE, "JPEG")[:400], "the JPEG file is damaged or incomplete"),
@@ -50,7 +51,7 @@ BAD = {
         encode(Image.new("1", (9000, 9000)), "PNG"),
         "the image has 9000 x 9000 pixels, more than max_pixels=67108864 in all",
     ),
-    "b/text.jpg": (b"not a photograph at all", "not a JPEG, PNG, BMP, GIF or WebP file"),
+    "b/text.jpg": (b"not a photograph at all", NO_IMAGE),
     "b/moving.webp": (MOVING, "an animated WebP file, which is not supported"),
 }
 

@@ -39,6 +39,7 @@ from keras_vit.exporting.contract import Contract
 from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.proof import Proof
 from keras_vit.exporting.smallest import Smallest, Trial, export_smallest
+from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Classification
 from keras_vit.weights import CheckpointError
 from tests import bank
@@ -204,16 +205,17 @@ def test_a_model_repository_of_triton(artifacts: Artifacts, command: Command) ->
     assert config.read_text() == "mine"
 
 
-@formats("tf_saved_model", of=("tf_saved_model", "torch"))
+@formats("tf_saved_model", "onnx", of=("tf_saved_model", "torch", "onnx"))
 def test_a_file_averages_over_the_views_of_its_model(format: str, tmp_path: Path) -> None:
-    model = build("token", depth=1)
+    model = vit(task=TASKS["regression"]) if format == "onnx" else build("token", depth=1)
     model.eval_transform = {"mode": "stretch", "views": "flip"}
     file = exported(tmp_path, model, format)
     # Or the views would be averaged twice.
     assert file.eval_transform.to_dict() == {"mode": "stretch"}
-    averaged = probabilities(model.with_views(), IMAGES.astype("float32"))
+    models = (model.with_views(), model)
+    averaged, one = (answers_of(m, bank.outputs(m, IMAGES.astype("float32"))) for m in models)
     np.testing.assert_allclose(file.predict(IMAGES), averaged, atol=1e-4)
-    assert np.abs(averaged - probabilities(model, IMAGES)).max() > 1e-4
+    assert np.abs(averaged - one).max() > 1e-4
 
 
 @formats(*QUICK)
@@ -308,7 +310,7 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     words = r"quantized by Keras \(int8\).*quantize='int8'"
     refused(words, keras_vit.export, model, tmp_path / "q.onnx", "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'"
+    words = r"tf2onnx.* is missing: pip install 'keras3-vit\[onnx\]'.*torch writes format='torch'"
     refused(words, export, file, "onnx", error=ImportError)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "m.onnx"]
 

@@ -63,7 +63,7 @@ def test_the_page_needs_no_other_file_and_is_accessible(written: Path, files: li
     assert not elements.all("b")  # names are text
     assert files[0].name in elements.text
     assert "Where <Ti/16> looks" in elements.text
-    assert elements.text.count("broken.jpg: not a JPEG, PNG, BMP, GIF or WebP file") == 1
+    assert elements.text.count("broken.jpg: not a JPEG, PNG, BMP, GIF, WebP, TIFF, AVIF") == 1
 
 
 def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> None:

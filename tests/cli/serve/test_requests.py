@@ -225,8 +225,8 @@ LOGITS = {"outputs": [{"name": "logits"}]}
 def test_what_is_refused(port: int) -> None:
     for path, content, status, reason in (
         *((PREDICT, body, 400, "The body is not ") for body in NO_JSON),
-        (PREDICT, b"[" * 300_000, 413, "more parts than one of 10 images"),
-        (PREDICT, {str(i): 0 for i in range(20_000)}, 413, "more parts"),
+        (PREDICT, b"[" * 300_000, 400, "lists in lists"),
+        (PREDICT, {str(i): 0 for i in range(20_000)}, 413, "more parts than one of 10 images"),
         (PREDICT, b'{"instances": [NaN]}', 400, "NaN is not a number of JSON"),
         (PREDICT, [1], 400, "not a JSON object"),
         (PREDICT, {"inputs": {"b64": FILE}}, 400, 'The body has "inputs"'),
@@ -254,6 +254,7 @@ def test_what_is_refused(port: int) -> None:
         (INFER, tensor("images", "UINT8", SHAPE, ["0", *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("pixels", "FP32", SHAPE, [10**400, *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("images", "UINT8", SHAPE, [[0] * 2304]), 400, "not a flat list"),
+        (INFER, tensor("images", "UINT8", SHAPE, ["0"] * 2304), 400, "or numbers in quotes"),
         (INFER, tensor("contents", "BYTES", [1], [7]), 400, "not a text in base64"),
         (INFER, {**tensor("contents", "BYTES", [1], [FILE]), **LOGITS}, 400, 'no output "logits"'),
     ):

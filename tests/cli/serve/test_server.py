@@ -50,7 +50,7 @@ ESCAPED = {"Content_Type": f"{FORM['Content_Type']}; charset=unicode_escape"}
 def test_what_is_refused_and_what_is_not(port: int, server: Server) -> None:
     for body, headers, status, reason in (
         (b"", {}, 400, "The body is empty"),
-        (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF or WebP file"),
+        (b"no image", {}, 422, "not a JPEG, PNG, BMP, GIF, WebP, TIFF, AVIF or HEIC file"),
         (jpeg()[:-200], {}, 422, "damaged or incomplete"),
         (jpeg().translate(None, b"\r\n\0"), CURL, 422, "--data-binary sends all"),
         (b'{"instances": []}', CURL, 422, "(JSON is read by /v1/models/"),
