@@ -166,8 +166,8 @@ def _of_unknown(report: Numbers) -> Iterator[str]:
     unknown = [name for name, s in scores if np.isfinite(s.value) and not np.isfinite(s.low)]
     if unknown:
         yield (
-            f"How sure {listed(unknown)} are is unknown: of so few images, or of so few mistakes, "
-            "resamples are alike."
+            f"The intervals of {listed(unknown)} are unknown: of so few images, or of so few "
+            "mistakes, resamples are alike."
         )
 
 
