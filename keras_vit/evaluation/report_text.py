@@ -47,7 +47,8 @@ class Numbers(Protocol):
 
 def text(report: Numbers) -> str:
     """Return the tables of scores and names, and the notes, for a terminal."""
-    lines = [f"{report.task.kind} on {counted(report.examples, 'validation image')}"]
+    image = "validation image" if report.constant_of == "training" else "image"  # of a run
+    lines = [f"{report.task.kind} on {counted(report.examples, image)}"]
     scores = score_rows(report.scores, report.constant)
     for rows in ([HEADING, *scores], name_rows(report)):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
