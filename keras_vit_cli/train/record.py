@@ -76,10 +76,11 @@ def _check_options(job: Any, folder: Path) -> None:
             stored[name] = now
     mismatches = list(differences(stored, current))
     if mismatches:
+        is_place = any(stored.get(name) != current.get(name) for name in PLACES)
+        hint = " Moved files go on where none are left at the former path." if is_place else ""
         raise RunMismatchError(
             f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
-            "Give the same options with --resume, or --overwrite. A folder may have moved, where "
-            "none is left at its former path."
+            f"Give the same options with --resume, or --overwrite.{hint}"
         )
 
 
