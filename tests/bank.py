@@ -100,10 +100,7 @@ def fresh(
 
 
 def small(**changes: Any) -> ImageModel:
-    """As `fresh`, but built once per process: compile and change a model of `fresh` instead.
-
-    Whatever a test changes is restored after it, or the model built again.
-    """
+    """As `fresh`, but built once per process, and restored after a test that has changed it."""
     return _once(lambda: fresh(**changes), changes)
 
 

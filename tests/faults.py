@@ -18,10 +18,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass
 class Fault:
-    """Which write fails, and which one it was; `happened` is None when there were fewer.
-
-    With `error` 0 it is a kill: this write and all that follow end by a KeyboardInterrupt.
-    """
+    """The write that fails, from which on all do with `error` 0; `happened`: which one it was."""
 
     folder: str
     number: int

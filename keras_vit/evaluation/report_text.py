@@ -47,7 +47,8 @@ class Numbers(Protocol):
 
 def text(report: Numbers) -> str:
     """Return the tables of scores and names, and the notes, for a terminal."""
-    lines = [f"{report.task.kind} on {counted(report.examples, 'validation image')}"]
+    image = "validation image" if report.constant_of == "training" else "image"  # of a run
+    lines = [f"{report.task.kind} on {counted(report.examples, image)}"]
     scores = score_rows(report.scores, report.constant)
     for rows in ([HEADING, *scores], name_rows(report)):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -166,8 +167,8 @@ def _of_unknown(report: Numbers) -> Iterator[str]:
     unknown = [name for name, s in scores if np.isfinite(s.value) and not np.isfinite(s.low)]
     if unknown:
         yield (
-            f"How sure {listed(unknown)} are is unknown: of so few images, or of so few mistakes, "
-            "resamples are alike."
+            f"The intervals of {listed(unknown)} are unknown: of so few images, or of so few "
+            "mistakes, resamples are alike."
         )
 
 

@@ -158,6 +158,8 @@ def unseen_images(
         chosen_uses = (*USES, NEW)
     where = parts.source if is_loaded else source
     chosen, line = without_used(images, seen, model.name, where, chosen_uses)
+    if name == "train" and np.isin(_uses(chosen, seen), USED).any():
+        line += "; a score on images that it was made with says nothing about others"
     return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
 
 

@@ -21,6 +21,11 @@ class Score(NamedTuple):
         """Return what JSON has of it: None in place of a number that is not defined."""
         return [float(value) if np.isfinite(value) else None for value in self]
 
+    def interval(self, form: str, between: str = " to ") -> str:
+        """Return the interval as a text, "unknown" of too few images."""
+        known = np.isfinite(self.low)
+        return f"{self.low:{form}}{between}{self.high:{form}}" if known else "unknown"
+
 
 # From weights of the examples `(examples,)` to the values of some scores.
 WeightedScores = Callable[[np.ndarray], Sequence[float]]

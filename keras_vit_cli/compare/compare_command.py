@@ -7,8 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
+from keras_vit._base.errors import listed
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.data.seen_images import NEW, VALIDATED
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import predict_outcomes
 from keras_vit.evaluation.unseen_images import Scored, check_same_task, seen_images_of, without_used
 from keras_vit.models.answers import task_of
@@ -76,4 +78,14 @@ def _images(classifiers: list[Any], options: CompareOptions) -> Scored:
         seen = seen_images_of(classifier, path)
         split, line = without_used(split, seen, path, scored.source, (VALIDATED, NEW))
         lines.append(f"{letter}: {line}")
+    counts = dict[str, int]()
+    for letter, path, classifier in zip(LETTERS, options.models, classifiers, strict=False):
+        if isinstance(split, IndexedSplit) and (seen := seen_images_of(classifier, path)):
+            counts[letter] = int((seen.uses_of(split) == VALIDATED).sum())
+    if len(set(counts.values())) > 1:
+        shown = listed([f"{count:,} by {letter}" for letter, count in counts.items()])
+        lines.append(
+            f"note: of these images, {shown} were validated on: what was chosen by them, such as "
+            "the best epoch or one of many runs, scores better on them than on new ones"
+        )
     return replace(scored, split=split, line="\n".join(lines))

@@ -86,11 +86,9 @@ def _scores(compared: Compared) -> str:
     header = ["score", *letters, *(f"{letter} - A" for letter in letters[1:])]
     rows = []
     for name, scores in compared.scores.items():
-        each = [f"{s.value:.4g} [{s.low:.3g}, {s.high:.3g}]" for s in scores]
+        each = [f"{s.value:.4g} [{s.interval('.3g', ', ')}]" for s in scores]
         changes = [change[name] for change in compared.changes]
-        rows.append(
-            (name, *each, *(f"{c.value:+.3g}: {c.low:+.3g} to {c.high:+.3g}" for c in changes))
-        )
+        rows.append((name, *each, *(f"{c.value:+.3g}: {c.interval('+.3g')}" for c in changes)))
     return table(header, rows, "l" + "r" * (len(header) - 1))
 
 

@@ -56,7 +56,7 @@ class Compared:
                 f"{counted(images, 'image')}, too few to know which one is better: take "
                 f"{LEAST_EXAMPLES} or more."
             )
-        interval = f"paired 95 % interval of the difference {low:+.3g} to {high:+.3g}"
+        interval = f"paired 95 % interval of the difference {changes[self.main].interval('+.3g')}"
         if low > 0 or high < 0:
             side = "above" if low > 0 else "below"
             return f"The {name} of {letter} is {abs(value):.3g} {side} that of A ({interval})."

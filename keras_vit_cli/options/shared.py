@@ -1,6 +1,7 @@
 """Options that several commands have, and the ranges of their numbers."""
 
 import argparse
+import os
 import re
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -180,9 +181,18 @@ class RunOptions:
         """
         others = ["resume", "overwrite", "out", "checkpoint_seconds", "reader"]
         others += ["distribution", "devices"]
-        return {name: str(v) for name, v in asdict(self).items() if name not in others}
+        named = {name: str(v) for name, v in asdict(self).items() if name not in others}
+        places = {name: named[name] for name in PLACES if os.path.exists(named.get(name, ""))}
+        return named | {name: os.path.abspath(path) for name, path in places.items()}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Those of them that do not name files, whose contents `fit` compares."""
+        return {name: text for name, text in self.identity.items() if name not in PLACES}
 
 
+# Options that may name files.
+PLACES = ("data", "photos", "labels", "data_dir", "weights", "teacher")
 # A bucket as a path has it: with one slash behind the colon.
 BUCKET = re.compile(r"([a-z][a-z0-9+]+):/{1,2}(?=[^/])")
 

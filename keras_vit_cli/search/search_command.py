@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -47,6 +48,7 @@ def search(options: SearchOptions) -> int:
     print_unreadable(result.failed)
     if not result.files:
         raise ValueError("No photograph could be read: see the reasons above.")
+    _note_changed(index, np.unique(result.nearest.rows).tolist())
     if out is None:
         print_table(_table(index, result))
     else:
@@ -55,6 +57,23 @@ def search(options: SearchOptions) -> int:
         write_result_page(out, title, facts_of(index), sections, failed, index.bands)
         _write_table(out, SEARCH_COLUMNS, _rows(index, result))
     return 1 if result.failed else 0
+
+
+def _note_changed(index: FeatureIndex, rows: Iterable[int]) -> None:
+    """Print how many of the results are not the files that the features are of."""
+
+    def is_same(row: int) -> bool:
+        try:
+            return os.stat(index.path(row)).st_size == index.sizes[row]
+        except OSError:
+            return False
+
+    if changed := [index.files[row] for row in rows if not is_same(row)]:
+        print_text(
+            f"note: {counted(len(changed), 'photograph')} of the results, such as "
+            f"{printable(changed[0])}, moved, deleted or changed since the index was made: "
+            "keras-vit embed renews it"
+        )
 
 
 def _write_table(page: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -146,6 +165,8 @@ def cluster(options: ClusterOptions) -> None:
     if len(groups.centers) > MOST_CLUSTERS:
         facts += f" The {MOST_CLUSTERS} largest clusters are shown, and all are in the CSV file."
     title = f"{count} of {index.photos.name}"
+    of_clusters = map(groups.members, range(len(groups.sizes[:MOST_CLUSTERS])))
+    _note_changed(index, (row for rows in of_clusters for row in rows[: options.examples]))
     sections = _clusters(index, groups, options.examples)
     write_result_page(out, title, facts, sections, {}, index.bands)
     rows = (

@@ -28,6 +28,8 @@ from keras_vit.evaluation.unseen_images import COLUMNS
 from keras_vit.training.probe_choice import PROBE
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.run_identity import RunMismatchError, differences
+from keras_vit_cli.model_files import sum_of_files
+from keras_vit_cli.options.shared import PLACES
 from keras_vit_cli.train.job import Job
 
 # By which a probe and a trained model are compared: higher is better; the first that there is.
@@ -42,7 +44,7 @@ def begin(job: Any, folder: Path, print_fn: Callable[[str], None]) -> None:
     path = folder / "config.json"
     if not path.is_file():
         command = shlex.join(["keras-vit", *sys.argv[1:]])
-        config = {"command": command, "job": asdict(job), "identity": job.identity}
+        config = {"command": command, "job": asdict(job), "identity": _identity(job)}
         write_text(path, json.dumps(config, indent=2, default=str))
         return
     _check_options(job, folder)
@@ -62,14 +64,37 @@ def is_finished(job: Any, output: OutputFolder, print_fn: Callable[[str], None])
 
 
 def _check_options(job: Any, folder: Path) -> None:
-    """Raise a RunMismatchError where the run in a folder was started with other options."""
+    """Raise a RunMismatchError where the run in a folder was started with other options.
+
+    A path may be written otherwise, or lead to where the files were moved: `fit` compares images.
+    """
     stored = json.loads((folder / "config.json").read_text("utf-8"))["identity"]
-    mismatches = list(differences(stored, job.identity))
+    current = _identity(job)
+    for name in PLACES:
+        before, now = (each.get(name, "") for each in (stored, current))
+        if os.path.isabs(before) and os.path.exists(now) and not _are_two(before, now):
+            stored[name] = now
+    mismatches = list(differences(stored, current))
     if mismatches:
+        is_place = any(stored.get(name) != current.get(name) for name in PLACES)
+        hint = " Moved files go on where none are left at the former path." if is_place else ""
         raise RunMismatchError(
             f"The run of {job.out} was started with other options: {'; '.join(mismatches[:3])}. "
-            "Give the same options with --resume, or --overwrite."
+            f"Give the same options with --resume, or --overwrite.{hint}"
         )
+
+
+def _are_two(before: str, now: str) -> bool:
+    """Return whether a former path is still there, and leads elsewhere."""
+    return os.path.exists(before) and not os.path.samefile(before, now)
+
+
+def _identity(job: Any) -> dict[str, str]:
+    """Return the options that must agree, and what the file of `--weights` holds, if it is one."""
+    file = Path(str(job.weights))
+    file = file / "model.keras" if (file / "model.keras").is_file() else file
+    sums = {"what --weights holds": sum_of_files(file)[:12]} if file.exists() else {}
+    return job.identity | sums
 
 
 def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:

@@ -100,14 +100,17 @@ def test_scores_and_images_that_differ(command: Command) -> None:
 def test_images_that_any_of_them_was_trained_on_are_left_out(command: Command) -> None:
     folder = color_photos(Path("photos"), 6, ".png", brighter=3)
     digests = keras_vit.data.load(folder, val_fraction=None)["all"].digests()
-    for name, part in (("a", digests[:4]), ("b", digests[4:10]), ("c", digests[4:])):
+    parts = ("a", digests[:4], digests[10:11]), ("b", digests[4:10], None), ("c", digests[4:], None)
+    for name, part, validated in parts:
         model = bank.fresh(task=Classification(COLORS), num_classes=2)
-        model.seen_images = SeenImages.of({"trained on": part})
+        model.seen_images = SeenImages.of({"trained on": part, "validated on": validated})
         model.save(f"{name}.keras")
     printed = command("compare a.keras b.keras --out page --data", folder)
     assert "B: 2 images: 2 new; left out: 6 that the model was trained on" in printed
     (verdict,) = json.loads(Path("page/report.json").read_text("utf-8"))["verdicts"]
     assert "on 2 images, too few to know" in verdict
+    assert "1 by A, 0 by B were validated on" in printed
+    assert r"\[unknown\]" in Path("page/report.md").read_text("utf-8")
     assert "trained on" in command("compare a.keras c.keras --out other --data", folder, status=2)
 
 

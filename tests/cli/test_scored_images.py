@@ -145,6 +145,7 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path, monkeypatc
     words = "evaluate model.keras --split train --data others"
     assert scored_by(words, run.model, monkeypatch) == used
     asked = SimpleNamespace(model="model.keras", data="others", data_dir=None)
+    assert "says nothing about others" in scored_images(run.model, asked, split_name="train").line
     images = scored_images(run.model, asked, fits=True, own_classes=False)
     assert not contents(images.split.files) & contents(images.train.files)
     assert f"{len(rest - contents(photos.rglob('*.png')))} new" in images.line

@@ -140,7 +140,10 @@ def test_search_and_cluster_write_a_page_and_a_table(command: Command) -> None:
     words = "cluster index --clusters 2 --out again.html"
     command(words)
     command(words, status=2)
-    command(words, "--overwrite")
+    away = Path("photos/red/1.png").rename("away.png")
+    assert "red/1.png, moved, deleted or changed since" in command(words, "--overwrite")
+    assert "note: 1 photograph of the results" in command("search index new.png --top 17")
+    away.rename("photos/red/1.png")
 
 
 @pytest.fixture(scope="module")

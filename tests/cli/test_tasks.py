@@ -25,6 +25,8 @@ from keras_vit_cli import commands as cli
 from keras_vit_cli.arguments import parse
 from keras_vit_cli.train import run as train_run
 from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.record import begin
+from tests.backend import refused
 from tests.cli.helpers import color_photos, rows_of, save_tiny
 from tests.conftest import Command
 from tests.tasks.test_depth import depth_folders
@@ -317,6 +319,7 @@ def test_average(run: Path, photographs: Path, command: Command) -> None:
 @pytest.mark.thorough  # test_kills resumes a killed one
 @pytest.mark.usefixtures("no_export")
 def test_a_run_is_resumed(photographs: Path, monkeypatch: Any, command: Command) -> None:
+    photographs = Path(shutil.copytree(photographs, "photos"))
     words = [*training(photographs), "--sam", "--patience", "3", "--augment", "tiny"]
     with monkeypatch.context() as patch:
         stop = mock.Mock(side_effect=KeyboardInterrupt)
@@ -333,12 +336,18 @@ def test_a_run_is_resumed(photographs: Path, monkeypatch: Any, command: Command)
     photo.write_bytes(other.read_bytes())
     assert "images_sha256 was" in command(*words, status=2)  # of those it trained on
     photo.write_bytes(contents)
+    words[2] = shutil.copytree(photographs, "copy")
+    assert "/copy'. Give the same options" in command(*words, status=2)
+    words[2] = f"./{shutil.move(photographs, 'moved')}"
     assert "finished already, at step 4" in command(*words, "--checkpoint-every", "0")
     config = json.loads(Path("colors/config.json").read_text("utf-8"))
     assert config["command"].endswith("--augment tiny"), "the command that started the run"
     assert config["job"]["augment"] == ["tiny"]
     assert "nothing to resume" in command(*words)
     assert "seed was '0', is '1'" in command(*words, "--seed", "1", status=2)
+    begin(job := Job("digits", Path("x"), weights="colors"), Path("copy"), str)
+    Path("colors/model.keras").write_bytes(b"another")  # in place of the weights that it began with
+    refused("what --weights holds was", begin, job, Path("copy"), str)
 
 
 def test_next_commands_and_damaged_models(photographs: Path, command: Command) -> None:

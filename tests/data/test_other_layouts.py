@@ -212,6 +212,9 @@ NAMES = {
     "IMG_20240101_BURST003": "img_20240101",
     "daisy-7_jpg.rf.0a9f": "daisy-7",
     "rose_aug_2": "rose",
+    "Flip_rot90_rose": "rose",
+    "rose_30_new30degFlipLR": "rose_30",
+    "aug_4_1234": "aug_4",
 }
 NAMES |= {n: n for n in ("img_2034", "path_3_12", "case_00012", "rot_90", "cat.12", "tile_3")}
 

@@ -292,6 +292,7 @@ def test_disorder_and_missing_folders_are_explained(tmp_path: Path) -> None:
     rows: dict[str, tuple[dict[str, bytes], str]] = {
         "empty": ({"readme": b""}, "0 class folders and a classifier"),
         "one class": (images("a/1"), "1 class folder and a classifier"),
+        "too far out": (images("all/a/1 all/b/1"), "There, all has a, b: give .*/all"),
         "one split": (images("train/1 train/2"), "the split train without class folders: .*labels"),
         "flat splits": (images("train/1 val/1"), "the splits train, val without class folders"),
         "no images": (images("a/1 a/2 c/1 c/2") | NOTES, "1 class cannot be used:\n.*b: a class"),

@@ -132,7 +132,7 @@ HOSTILE: dict[str, dict[str, tuple[bytes, str]]] = {
     "t.csv": {
         "invalid UTF-8": (CSV + b"01.png,c\xfft\n", "line 3 is not UTF-8 text"),
         "very many columns": (COLUMNS, "line 1 has 1,000,000 col"),
-        "many cells": (CSV + b"," * 10**6, "line 3: the row has 1000001 cells, and the header"),
+        "many cells": (CSV + b",x" * 10**6, "line 3: the row has 1000001 cells, and the header"),
         "NUL": (CSV + b"01.png,c\0t\n", "line 3 is not UTF-8 text"),
         "an open quote": (CSV + b'01.png,"cat\n02.png,dog\n', "line 3 has .*unexpected end of"),
         "a long cell": (CSV + b"01.png," + LONG, "line 3 has .*larger than field limit"),
@@ -259,7 +259,7 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         ({"a": cycled("yes", "no"), "b": FLAGS["x"]}, Multilabel, "hold 0 and 1; 7 images without"),
         ({"a": cycled("0,5", "1,25"), "b": NUMBERS}, Regression, "'b' hold numbers"),
         ({"Unnamed: 0": FLAGS["x"], "age": NUMBERS}, Regression, "numbers the rows: 'Unnamed: 0'"),
-        ({"n": range(1, COUNT + 1), "age": NUMBERS}, Regression, "it numbers the rows: 'n'"),
+        ({"n": range(1, COUNT + 1), "age": NUMBERS}, Regression, "numbers the rows: 'n'"),
         ({"label": cycled("caf\u00e9", "cafe\u0301 ", "tea")}, Classification, "2 distinct texts"),
         ({"label": cycled("a", "nan", "#REF!")}, Classification, "'#REF!', 'nan' is a label here"),
         ({"a": cycled(1, 0, 0), "b": cycled(0, 1, 1)}, Multilabel, "give task='classification'"),
@@ -270,12 +270,15 @@ def test_the_task_is_guessed_or_labels_do_not_fit(table: Table) -> None:
         assert reason in splits.task_reason
         assert splits.class_names == splits.task.names
     warned("'N/A' is a label here", table, base(label=cycled("a", "b", "N/A")))
+    warned("'age' is -1 in 3 rows, and 0 or", table, base(age=[-1, -1, -1, *NUMBERS[3:]]))
     for columns, options, message in (
         ({"a": ANIMALS, "b": NUMBERS}, {}, "neither all numbers nor all of 0 and 1: give"),
         ({"age": NUMBERS, "person": cycled(1, 2, 3)}, {}, "'person' does not .*columns='age'"),
         ({"ill": FLAGS["x"], "is_valid": FLAGS["y"]}, {}, "'is_valid' does not have labels"),
         ({"label": ANIMALS}, {"label_columns": "lable"}, "Did you mean 'label'"),
         ({"name": [f"id-{i}x" for i in range(COUNT)]}, {}, "not classes"),
+        ({"day": cycled("2020-01-31", "9:30", "3 kg", "$5")}, {}, "dates, times or numbers with"),
+        ({"label": ANIMALS}, {"task": Multilabel(("sea", "sun"))}, "a table of another task"),
         ({"age": [f"{i},5" for i in range(COUNT)]}, {}, "write decimals with points"),
         ({"label": ["cat"] * COUNT}, {}, r"1 label to train on, 'cat': .* at least 2"),
         ({"a": ["1", "1.0", "2"] * 10}, {}, r"say the same: '1' \(10 rows\) and '1.0'"),
@@ -436,6 +439,7 @@ def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
         ('"file", "label"\n', '"{}", "{}"\n'),
         ("# of a tool\r\n# of 2026\r\nfile;label\r\n", "{};{}\r\n"),
         ("file|label\n", "{}|{}\n"),
+        ("file;label;note;;\n;;;;\n", "{};{};;;;;\n"),  # columns and rows that were emptied
     ):
         rows = "".join(row.format(*pair) for pair in zip(FILES, DOGS, strict=True))
         path.write_text(header + rows)

@@ -1,7 +1,4 @@
-"""Two processes give what one gives (run by `test_two_processes.py`, once per process).
-
-On torch each has one device, on JAX two simulated ones.
-"""
+"""Two processes, on JAX of two devices each, give what one gives (of `test_two_processes.py`)."""
 
 import os
 from collections.abc import Callable

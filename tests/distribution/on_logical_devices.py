@@ -1,7 +1,4 @@
-"""In the scope of a strategy of TensorFlow over two logical CPUs (run by `test_two_processes.py`).
-
-What is equal to one device is so for batches that the replicas divide.
-"""
+"""TensorFlow's strategy over two CPUs equals one device for batches that the replicas divide."""
 
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""A resumable run (of `test_two_processes.py`) in as many processes as were started.
-
-Ends its last process without a word before step DIES_AT, as a machine that loses power does.
-"""
+"""A resumable run in several processes, of which the last dies at DIES_AT as of lost power."""
 
 import os
 from collections.abc import Iterator

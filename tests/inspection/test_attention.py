@@ -29,10 +29,7 @@ RECORDED += ["bv_vit_tok", "bv_vit_gap_learn", WITH_PROBE]
 
 
 def distances(maps: np.ndarray, columns: int, patch: tuple[int, int]) -> np.ndarray:
-    """As the ViT paper defines them (figure 11), in pixels per layer and head.
-
-    `maps` are of patches alone, `(images, depth, heads, patches, patches)`.
-    """
+    """Figure 11 of the ViT paper, in pixels, of `(images, depth, heads, patches, patches)`."""
     row, column = np.divmod(np.arange(maps.shape[-1]), columns)
     down, right = (place[:, None] - place for place in (row, column))
     weights = maps.astype("float64") / maps.sum(axis=-1, keepdims=True, dtype="float64")

@@ -371,7 +371,7 @@ def test_the_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(model, Vit)
         assert (model.token_merging, model.input_shape) == (1, (None, 8, 8, 1))
     config = json.loads((run / "config.json").read_text())
-    assert config["job"]["teacher"] == config["identity"]["teacher"] == "teacher"
+    assert config["job"]["teacher"] == "teacher"
     assert "| teacher | teacher |" in (run / "report.md").read_text()
     sizes = {**SIZES, "num_classes": 10, "input_shape": (8, 8, 1)}
     vit(1, **sizes).save("teacher.keras")

@@ -52,10 +52,7 @@ def their_vit(**changes: Any) -> Any:
 
 
 def of_torch(model: Any, images: np.ndarray, *names: str, **call: Any) -> np.ndarray:
-    """What a model of another package computes of images whose channels come last.
-
-    The first of the named outputs that it has; logits where none is named.
-    """
+    """The first named output, or logits, of another package's model for channels-last images."""
     import torch
 
     with torch.no_grad():

@@ -386,8 +386,11 @@ def near_folders(name: str) -> list[str]:
 
 
 def _is_one_class(folder: Path) -> str:
-    """Return a hint for a user who gave one class folder, not the folder around it; or ""."""
+    """Return a hint for a user who gave one class folder, or one too far out; or ""."""
     parent, files = folder.absolute().parent, [path for path in folder.iterdir() if path.is_file()]
+    if len(inner := folders_in(folder)) == 1 and len(within := folders_in(inner[0])) > 1:
+        names = listed([path.name for path in within], 3)
+        return f"There, {inner[0].name} has {names}: give {inner[0]}. "
     if hint := how_to_convert(files):
         return f"{hint} They have to lie in a folder per class. "
     if not any(map(kind_of, files)):

@@ -200,7 +200,7 @@ def _notes(table: Table, columns: _Columns, labels: Labels, rows: list[int]) -> 
     shared = [name for name in columns.unused if _is_shared(table, name)]
     others = [*shared, *(name for name in columns.unused if name not in columns.indices)]
     counting = [name for name in columns.indices if name not in shared]
-    for what, names in (("as it numbers the rows", counting), ("and not used", others)):
+    for what, names in (("as it is empty or numbers the rows", counting), ("and not used", others)):
         if names:
             shown_names = printable(listed(list(map(repr, dict.fromkeys(names))), 5))
             yield f"left out, {what}: {shown_names}"
@@ -394,8 +394,9 @@ def _guess_file_column(
 
 
 def _label_columns(table: Table, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns that have labels, and those that number the rows."""
-    labels = [name for name in names if not _INDEX.fullmatch(name.lower())]
+    """Return the columns that have labels, and those that number the rows or are empty."""
+    filled = [name for name in names if any(table.columns[name])]
+    labels = [name for name in filled if not _INDEX.fullmatch(name.lower())]
     if len(labels) > 1:
         others = [name for name in labels if not _counts_up(table.columns[name])]
         labels = others or labels

@@ -22,10 +22,19 @@ _SOURCE = re.compile(
 # A part of something whose name is before it: GOPR0012_frame_34.
 _PART = re.compile(r"(.*?\w)[\W_]*(frame|slice|tile|patch|crop|burst)[\W_]*\d[\W_\d]*")
 _FRAME = re.compile(r"(video|clip)?[\W_]*(frame|slice)[\W_]*\d+")
-# A version of an image, by Roboflow and by others.
-_VERSION = re.compile(
-    r"(.*?\w)(_(jpe?g|png|bmp|webp)\.rf\.\w+"
-    r"|[\W_]+(aug|augmented|rot|rotated|flip|flipped|mirrored|copy|noisy|blurred)[\W_]*\d*)"
+# Versions of an image, by Roboflow and by others: rot_rose.jpg, rose_hflip.jpg, rose_90deg.jpg.
+_CHANGED = (
+    r"(aug|augmented|rot|rotated?|flip|flipped|flip(lr|tb|ud)|[hv]flip|mirror|mirrored|copy of|copy"
+    r"|noise|noisy|blur|blurred)"
+)
+_VERSIONS = (
+    re.compile(
+        rf"(?P<name>.*?\w)(_(jpe?g|png|bmp|webp)\.rf\.\w+|[\W_]+{_CHANGED}[\W_]*\d*\W?"
+        r"|[\W_]+(new)?\d+deg(flip..)?)"
+    ),
+    # Of Keras: a prefix, the number of the image, any number.
+    re.compile(r"(?P<name>((.*[\W_])?aug(mented)?([\W_]?im(age|g))?)?_\d+)_\d+"),
+    re.compile(rf"{_CHANGED}\d{{0,3}}[\W_]+(?P<name>(?!\d{{1,3}}$)\w.*)"),
 )
 _SAMPLE = 1000  # names that are looked at first: most folders do not show any
 _FEWEST = 5  # sources that are kept apart
@@ -39,8 +48,9 @@ def source_of(name: str) -> str:
     ('patient12', 'gopr0012', 'img_2034')
     """
     name = name.lower()
-    if version := _VERSION.fullmatch(name):
-        name = version[1]
+    for versions in _VERSIONS:
+        while version := versions.fullmatch(name):
+            name = version["name"]
     if (source := _SOURCE.match(name)) or (source := _PART.fullmatch(name)):
         return source[1] if source.re is _PART else source[0]
     return name

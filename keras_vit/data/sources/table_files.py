@@ -79,7 +79,8 @@ def read_table(path: Path) -> Table:
         raise FileNotFoundError(f"There is no {what} {printable(path)}.")
     if suffix not in SUFFIXES:
         raise ValueError(
-            f"{printable(path)} is not a table that is read here: give one of {listed(SUFFIXES)}."
+            f"{printable(path)} is not a table that is read here: give one of {listed(SUFFIXES)}, "
+            "such as a spreadsheet saved as CSV."
         )
     if kind := irregular(path):
         raise ValueError(f"{printable(path)} is {kind}: give a table of labels.")
@@ -136,7 +137,9 @@ def _read_separated(path: Path, suffix: str) -> Table:
             if repeated := [name for name in counts if name and counts[name] > 1]:
                 message = f"the column {repeated[0]!r} twice: rename one, or add the line of names"
                 raise _error(path, f"line {number}", message)
-        elif len(cells) != len(header):
+        while len(cells) > len(header) and not cells[-1].strip():
+            cells.pop()  # as spreadsheets write columns that were emptied
+        if len(cells) != len(header):
             shown = printable(listed(cells, 5)[:_SHOWN])
             reason = f"the row has {len(cells)} cells, and the header {len(header)}: {shown}"
             broken[len(rows) - 1] = reason
@@ -163,7 +166,7 @@ def numbered_rows(path: Path, lines: Any) -> Iterator[tuple[int, list[str]]]:
     number = 1
     try:
         for cells in lines:
-            if cells:
+            if any(cells):
                 yield number, cells
             number = lines.line_num + 1
     except csv.Error as error:

@@ -27,6 +27,7 @@ from keras_vit.tasks import TASKS, Task
 from keras_vit.tasks.ordinal import grade_order, known_order
 
 _MARKS = (-99, -999, -9999, -99999, -32768)  # what stands for a number that nobody knows
+_DOUBTFUL = (-1, 999, 9999, 99999)  # what may stand for one
 FEW = 20  # distinct integers that are taken as classes
 # Names of columns whose integers may be classes, however many there are.
 _OF_CLASSES = re.compile(
@@ -34,9 +35,18 @@ _OF_CLASSES = re.compile(
 )
 _LABEL = re.compile(r"(labels?|class(es)?|category|species)([\W_]?(id|idx|index|no))?")  # no amount
 _PARTS = " /+&"  # may separate labels, and may be in their names
+# Dates, times, and numbers with a unit, which repeat as names of classes do.
+_MEASURED = re.compile(
+    r"\d{1,4}([-/.])\d\d?\1\d{1,4}([ T].*)?|\d\d?:\d\d.*|(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])"
+    r"|[$€£¥] ?\d[\d.,]*|[+-]?\d[\d.,]* ?([$€£¥%]|°[CF]?|[kmµ]?g|[kcmµ]?m[²³]?|[cm]?l|lbs?|oz|in|ft"
+    r"|eur|usd|kcal|kw|s|sec|min|h|hours?|days?|weeks?|months?|y|yrs?|years?)",
+    re.IGNORECASE,
+)
 
 # What tools write where there is no label, and spreadsheets where a formula failed.
-_MISSING = "nan <na> na n/a n.a. #n/a null nil none - ? #ref! #value! #name? #div/0! #num! #null!"
+_MISSING = (
+    "nan <na> na n/a n.a. #n/a null nil none - ? #ref! #value! #name? #div/0! #num! #null! -99 -999"
+)
 
 Columns = Mapping[str, Sequence[Cell]]
 
@@ -110,7 +120,8 @@ def read_labels(
             reason += _check_lookalikes(name, sets, bad)
             rows = (row for row in range(len(sets)) if trained[row] and row not in bad)
             names = _in_order({label for row in rows for label in sets[row]}, kind)
-            if missing := [name for name in names if name.lower() in _MISSING.split()]:
+            marks = [*_MISSING.split(), *(("-1",) if len(names) > 3 else ())]
+            if missing := [name for name in names if name.lower() in marks]:
                 note = f"{_quoted(missing)} is a label here: leave a cell without one empty"
                 reason += f"; {note}"
                 warn_of_data(f"{name!r}: {note}.")
@@ -185,6 +196,12 @@ def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
     texts = [str(cell) for cell in filled]
     if separator is not None:
         return "multilabel", f"labels in {name!r} are separated by {separator!r}"
+    if 2 * len(measured := [text for text in texts if _MEASURED.fullmatch(text)]) > len(texts):
+        raise ValueError(
+            f"{name!r} holds dates, times or numbers with a unit, such as {shown(measured[0])}, "
+            "not names of classes: for task='regression', write the numbers alone; if each is a "
+            "class, give task='classification'; if another column has the labels, label_columns=."
+        )
     if _are(texts, number):
         return _guess_of_numbers(name, [n for text in texts if (n := number(text)) is not None])
     if _are(texts, written_number):
@@ -218,6 +235,8 @@ def _guess_of_several(columns: Columns, settle: str) -> tuple[str, str]:
         hint = "; each row has one 1: if labels exclude each other, give task='classification'"
         return "multilabel", f"the columns {quoted} hold 0 and 1{hint if _one_of(columns) else ''}"
     if not all(_are(cells, number) for cells in columns.values()):
+        if len(named := [name for name in columns if _LABEL.fullmatch(name.lower())]) == 1:
+            settle = f"give label_columns={printable(named[0])!r}, or other ones, or task="
         raise ValueError(
             f"The columns {quoted} are neither all numbers nor all of 0 and 1: {settle}."
         )
@@ -359,6 +378,15 @@ def _numbers(columns: Columns, kind: str, bad: dict[int, str]) -> np.ndarray:
             else:
                 bad.setdefault(row, f"{shown(cell)} in {name!r} is not {accepted}")
         of_column, is_mark = values[:, column], np.isin(values[:, column], _MARKS)
+        for mark in _DOUBTFUL if kind == "regression" else ():
+            others, count = of_column[of_column != mark], int((of_column == mark).sum())
+            is_far = (others >= 0).all() if mark < 0 else (others < mark / 5).all()
+            if count > 1 and others.size and is_far:
+                warn_of_data(
+                    f"{name!r} is {mark} in {count:,} rows, and "
+                    f"{'0 or above' if mark < 0 else 'far below'} in all others: if it stands for "
+                    "a missing number, leave these rows out."
+                )
         if kind == "regression" and is_mark.any() and (of_column[~is_mark] >= 0).all():
             for row in np.flatnonzero(is_mark).tolist():
                 what = "stands for a missing number, as all others are 0 or above"
@@ -427,6 +455,15 @@ def _members(
     index |= {name: i for i, name in enumerate(names)}
     alike: dict[Any, str] = {lookalike(name): name for name in names}
     alike |= {value: name for name in names if (value := number(name)) is not None}
+    in_cells = dict.fromkeys(label for labels in sets for label in labels)
+    if in_cells and not any(
+        x in index or lookalike(x) in alike or number(x) in alike for x in in_cells
+    ):
+        raise ValueError(
+            f"{column!r} does not hold any of the labels {printable(listed(names, 5))}, and "
+            f"others, such as {shown(next(iter(in_cells)))}: is it a table of another task? Give "
+            "one with these labels, or the column that has them as label_columns=."
+        )
     shape = (len(sets), len(names)) if are_several else (len(sets),)
     targets = np.zeros(shape, np.float32 if are_several else np.int32)
     for row, labels in enumerate(sets):
