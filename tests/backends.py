@@ -47,12 +47,7 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher[numbers": BACKENDS,
     "tests/training/test_distillation.py::test_recipes": ("tensorflow",),
     "tests/training/test_distillation.py::test_the_command": BACKENDS,
-    "tests/training/test_optimizers.py::test_fit_follows_the_official_training[train_adam": (
-        "tensorflow",
-    ),
-    "tests/training/test_optimizers.py::test_fit_follows_the_official_training[train_sgd": (
-        "tensorflow",
-    ),
+    "tests/training/test_optimizers.py::test_fit_follows_the_official_training": ("tensorflow",),
     "tests/training/test_recipes.py::test_a_compiled_recipe": ("tensorflow",),
     "tests/training/test_resume.py::test_every_kind_of_optimizer": ("tensorflow",),
 }
