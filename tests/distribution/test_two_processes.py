@@ -88,7 +88,7 @@ def test_on_many_devices(tmp_path: Path) -> None:
     run_tests(tmp_path, file, "-m", "not thorough", processes=1, devices=devices)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.backends("jax")  # whose steps both compare
 @pytest.mark.parametrize("processes", [1, 2])
 def test_more_in_two_processes_and_on_many_devices(processes: int, tmp_path: Path) -> None:

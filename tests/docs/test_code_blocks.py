@@ -23,15 +23,18 @@ from tests.conftest import REPOSITORY
 from tests.docs import stand_ins
 from tests.docs.blocks import blocks_of, commands, is_script, pages, python_blocks
 
-pytestmark = pytest.mark.backends("jax")  # which has all three kinds of distribution
+pytestmark = pytest.mark.backends("torch")  # which does not compile each small model
+# More kinds of distribution than torch has; four exports, each in a process of its own.
+ON_JAX = ("docs/distributed.md", "docs/guides/distribution.py", "docs/weights.md")
+MARKS: dict[str, Any] = dict.fromkeys(ON_JAX, pytest.mark.backends("jax"))
+MARKS |= {"docs/export.md": pytest.mark.slow}
 PAGES = {page.relative_to(REPOSITORY).as_posix(): page for page in pages()}
-SLOW = ("docs/export.md",)  # four exports, each in a process of its own
 # Commands whose effect the continuous integration has: environments, installations, make targets.
 RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
 # A reader and the highlighter both need the language; plain blocks are output.
 LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
 WITH_PYTHON = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+    pytest.param(name, marks=MARKS.get(name, []))
     for name, page in PAGES.items()
     if python_blocks(page)
 ]
