@@ -365,6 +365,7 @@ ODD_NUMBERS: dict[str, tuple[list[list[int]], str]] = {
     "blurred edges": ([[0, 3, 9]], r"^The masks have the numbers 0, 3, 9, so that 7 classes "),
     "two classes, some unknown": ([[0, 1, 255]], ""),
     "a class that few have": ([[0, 1], [0, 2]], ""),
+    "some of black and white": ([[0, 1], [0, 255]], r"^6 masks of 12, .* 0 and 255 alone"),
 }
 
 

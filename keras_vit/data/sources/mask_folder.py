@@ -137,7 +137,8 @@ class MaskSplit(MapSplit):
 def _check_numbers(known: Sequence[_Mask], names: Sequence[str], whole: bool) -> None:
     """Refuse masks of one class, of which 255 may mean another; warn of numbers that do not occur.
 
-    And of palettes that differ, as where colors were numbered anew in each file.
+    And of palettes that differ, as where colors were numbered anew in each file, and of some masks
+    of black and white.
     """
     totals = np.sum([mask.counts for mask in known], axis=0)
     there = np.flatnonzero(totals[:IGNORED])
@@ -160,6 +161,15 @@ def _check_numbers(known: Sequence[_Mask], names: Sequence[str], whole: bool) ->
             f"{counted(int(missing), 'class', 'classes')} from 0 to {there[-1]} never "
             f"{'occurs' if missing == 1 else 'occur'}: are edges blurred, or numbers those of "
             "objects? If this is meant, give the names of all classes in classes.txt."
+        )
+    unknown = [mask for mask in known if mask.counts[IGNORED]]
+    bare = [mask for mask in unknown if mask.counts[0] and not mask.counts[1:IGNORED].any()]
+    if bare and len(there) > 1 and len(bare) == len(unknown):
+        warn_at_caller(
+            f"{counted(len(bare), 'mask')} of {len(known):,}, such as "
+            f"{printable(str(bare[0].source))}, {'has' if len(bare) == 1 else 'have'} 0 and "
+            f"{IGNORED} alone, and no other mask has {IGNORED}, which is for pixels of no known "
+            "class: where it means a class, as in masks of black and white, write its number."
         )
     colors: dict[int, tuple[str, Sequence[int]]] = {}
     for mask in known:
