@@ -138,6 +138,8 @@ def _export(options: ExportOptions) -> None:
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":
         more["card"] = card_of_run(options.model)
+    work = "writing and comparing " + ("each quantization" if is_auto else "the file")
+    print_text(f"{work}: a large model takes minutes")
     if images and is_auto:
         smallest = export_smallest(
             model, out, split=images.split, max_flips=options.max_flips, **more
