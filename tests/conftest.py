@@ -86,8 +86,7 @@ _modules = itertools.count(1)
 def _little_garbage_to_look_through() -> None:
     """Keras collects garbage once per kernel that it quantizes: a third of a second each.
 
-    What other modules have left is looked through in every tenth module alone. (Never, and the
-    graphs of a whole run stay in memory: ten gigabytes per process on TensorFlow.)
+    So every tenth module looks through what is left. (Never, and TensorFlow's graphs take 10 GB.)
     """
     if next(_modules) % 10 == 0:
         gc.unfreeze()
@@ -122,8 +121,7 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
 def run_python(tmp_path: Path) -> Callable[..., str]:
     """Runs code in a process of its own, on a backend of choice, and returns what it printed.
 
-    One that has keras_vit imported, except on another backend or with `new=True`: for code that
-    asks what an import brings, or how long it takes.
+    One that has keras_vit imported, but on another backend or with `new=True`, to see imports.
     """
     number = itertools.count()
 

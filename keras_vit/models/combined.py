@@ -78,6 +78,7 @@ class CombinedModel(CompiledModel):
             head = SharedModel.of(part, inputs, part.outputs[0], f"head_{i}")
             outputs.append(head([features[name] for name in reads[key]]))
         super().__init__(images, outputs, name=name)
+        self._spec = whole.spec.of_images(name)
         self._dtype_policy = whole.dtype_policy
         self.heads = tuple(
             Head(key, task_of(part), part.classifier_activation, part.output_shape)

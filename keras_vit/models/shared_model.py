@@ -22,6 +22,9 @@ class SharedModel(CompiledModel):
         """Return the model from `inputs` to `outputs`, which are computed by layers of `model`."""
         shared = cls(inputs, outputs, name=name)
         shared._dtype_policy = model.dtype_policy
+        spec = getattr(model, "spec", None)
+        if spec is not None and getattr(inputs, "name", "") == model.inputs[0].name:
+            shared._spec = spec.of_images(name)
         return shared
 
     @property

@@ -76,10 +76,15 @@ class CompiledModel(keras.Model):
     # Whether no row of a batch influences the outputs of another one.
     _rows_are_independent = True
 
+    _spec: Spec | None = None
+
     @property
     def spec(self) -> Spec | None:
-        """What data, losses and metrics are compared with; None where nothing is known."""
-        return None
+        """What data, losses and metrics are compared with; None where nothing is known.
+
+        On JAX, Keras's own `predict` takes images of another size than that of the inputs.
+        """
+        return self._spec
 
     @property
     def _convolves(self) -> bool:

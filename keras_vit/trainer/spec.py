@@ -3,8 +3,8 @@
 Unnecessary from Keras: none yet. A `keras.Model` knows shapes, and not what its numbers mean.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from keras_vit.tasks import TASKS, Task
 
@@ -46,3 +46,8 @@ class Spec:
         if kind is not None:
             return TASKS[kind]
         return None if self.task is None else type(self.task)
+
+    def of_images(self, name: str) -> Self:
+        """Return what is known of the images alone, for a model of that name with other outputs."""
+        nothing: dict[str, Any] = {"task": None, "class_names": None, "activation": None}
+        return replace(self, name=name, outputs=0, **nothing)

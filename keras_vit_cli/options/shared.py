@@ -1,7 +1,6 @@
 """Options that several commands have, and the ranges of their numbers."""
 
 import argparse
-import os
 import re
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -176,19 +175,13 @@ class RunOptions:
     def identity(self) -> dict[str, str]:
         """The options that must agree for two calls to belong to one run.
 
-        Devices need not: a run may continue on others, and with other checkpoints. Who reads is
-        compared by `fit`, which knows who that is where the option leaves it open.
+        Devices need not: a run may continue on others, and with other checkpoints. Who reads, and
+        what the files hold that options name, is compared by `fit`, which knows it.
         """
         others = ["resume", "overwrite", "out", "checkpoint_seconds", "reader"]
         others += ["distribution", "devices"]
-        named = {name: str(v) for name, v in asdict(self).items() if name not in others}
-        places = {name: named[name] for name in PLACES if os.path.exists(named.get(name, ""))}
-        return named | {name: os.path.abspath(path) for name, path in places.items()}
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Those of them that do not name files, whose contents `fit` compares."""
-        return {name: text for name, text in self.identity.items() if name not in PLACES}
+        others += PLACES
+        return {name: str(v) for name, v in asdict(self).items() if name not in others}
 
 
 # Options that may name files.

@@ -135,7 +135,7 @@ def _run(job: PretrainOptions, folder: Path) -> None:
         blocks=_blocks(job),
         seed=job.seed,
         print_fn=lambda line: print_text(in_options(line, "pretrain")),
-        identity=job.settings,
+        identity=job.identity,
         cache=job.cache,
         checkpoint_seconds=job.checkpoint_seconds,
     )

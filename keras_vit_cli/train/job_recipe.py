@@ -63,8 +63,8 @@ def recipe_of(
     }
     if named is not None and named.image_size is not None:
         changes.setdefault("image_size", named.image_size)
-    elif side_of_weights := _side_of_weights(job):
-        changes.setdefault("image_size", side_of_weights)
+    elif job.weights not in (None, AUTO) and (own := stored_side(str(job.weights))):
+        changes.setdefault("image_size", own)
     elif (job.model or job.weights) and recipe.model and recipe.image_size < DEFAULT_SIZE:
         # The size that named models are made for; the recipe's is that of its own small model.
         changes.setdefault("image_size", DEFAULT_SIZE)
@@ -215,15 +215,11 @@ def check_processes(job: Job, recipe: Recipe) -> None:
         )
 
 
-def _side_of_weights(job: Job) -> int | None:
-    """Return the size of the images of the model whose training goes on, where there is one."""
-    return None if job.weights in (None, AUTO) else stored_side(str(job.weights))
-
-
 def note_of_size(job: Job, recipe: Recipe, name: str) -> str:
     """Return a line where the size of images is neither asked for nor the recipe's; or ""."""
     size, of_recipe = recipe.image_size, recipes.get(name).image_size
-    if job.image_size is not None or size == of_recipe or size != _side_of_weights(job):
+    is_chosen = job.image_size is not None or size == of_recipe or job.weights in (None, AUTO)
+    if is_chosen or size != stored_side(str(job.weights)):
         return ""
     return (
         f"image size {size}: that of the weights, where recipe {name} has {of_recipe}; "

@@ -90,11 +90,13 @@ def _are_two(before: str, now: str) -> bool:
 
 
 def _identity(job: Any) -> dict[str, str]:
-    """Return the options that must agree, and what the file of `--weights` holds, if it is one."""
+    """Return the options that must agree, where files lie, and what that of `--weights` holds."""
+    named = {name: str(getattr(job, name)) for name in PLACES if hasattr(job, name)}
+    named |= {name: os.path.abspath(p) for name, p in named.items() if os.path.exists(p)}
     file = Path(str(job.weights))
     file = file / "model.keras" if (file / "model.keras").is_file() else file
     sums = {"what --weights holds": sum_of_files(file)[:12]} if file.exists() else {}
-    return job.identity | sums
+    return job.identity | named | sums
 
 
 def config_of(job: Job, recipe: Recipe, model: Any, folder: Path) -> dict[str, Any]:

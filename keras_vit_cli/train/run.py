@@ -353,7 +353,7 @@ class Run:
             seed=job.seed,
             cache_dir=cache_folder() / "features",
             print_fn=lambda line: self.print(in_options(line, "train")),
-            identity=job.settings,
+            identity=job.identity,
             augment=job.augment,
             cache=job.cache,
             checkpoint_seconds=job.checkpoint_seconds,
@@ -368,7 +368,7 @@ class Run:
             return
         if job.lora is not None:
             self.print(f"LoRA trains {enable_lora(self.model, job.lora):,} parameters")
-        trained, identity = self.model, job.settings
+        trained, identity = self.model, job.identity
         if (teacher := self.teacher) is not None:
             trained = Distillation(trained, teacher, job.distillation or "soft")
             # A run does not continue with another teacher that came in this one's place.

@@ -94,10 +94,7 @@ def formats(*quick: str, of: Iterable[str] = FORMATS, rest: Any = None) -> Any:
 
 
 def pairs(formats: Any, kinds: Any, *quick: tuple[str, str], stood_for: Any = ()) -> Any:
-    """A test's kinds in every format: some quick, in turns one thorough in each, others slow.
-
-    Slow as well are the kinds for which another test, or a quick row, stands.
-    """
+    """A test's kinds in every format: quick, thorough in turns, or slow, as those stood for."""
     turns, thorough, slow = min(len(FORMATS), len(kinds)), pytest.mark.thorough, pytest.mark.slow
     others = [thorough if k not in stood_for else slow for k in kinds]
     rows = [

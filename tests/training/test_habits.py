@@ -312,7 +312,11 @@ def test_the_first_batch_of_every_source_is_looked_at_once(source: Source, model
     assert all(map(np.array_equal, before, model.get_weights()))
 
 
+@pytest.mark.every_backend  # Keras on JAX does not compare the images with the inputs
 def test_predict_and_validation_look_as_well(model: Any) -> None:
+    for other in (model.feature_model("pre_logits"), model.with_views("flip")):
+        refused("do not fit", other.predict, np.repeat(IMAGES, 2, axis=1))
+        assert len(ranges(lambda other=other: other.predict(IMAGES / 255, verbose=0))) == 1
     assert len(ranges(lambda: model.predict(SIXTEEN_BITS, verbose=0))) == 1
     assert ranges(lambda: model.predict(IMAGES, verbose=0)) == []
     bytes_of = tensorflow_dataset(IMAGES.astype("uint8"), LABELS)["x"].map(lambda images, _: images)
