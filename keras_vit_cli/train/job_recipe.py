@@ -63,8 +63,8 @@ def recipe_of(
     }
     if named is not None and named.image_size is not None:
         changes.setdefault("image_size", named.image_size)
-    elif job.weights not in (None, AUTO) and (own := stored_side(str(job.weights))):
-        changes.setdefault("image_size", own)
+    elif job.weights not in (None, AUTO) and (stored := stored_side(str(job.weights))):
+        changes.setdefault("image_size", stored)
     elif (job.model or job.weights) and recipe.model and recipe.image_size < DEFAULT_SIZE:
         # The size that named models are made for; the recipe's is that of its own small model.
         changes.setdefault("image_size", DEFAULT_SIZE)
