@@ -14,9 +14,10 @@ from tests.damaged_formats import FORMATS
 
 # Where there is one, a file system in memory: disks take milliseconds to replace a file.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+MORE = ((200, pytest.mark.thorough), (2000, pytest.mark.slow))
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [10, *(pytest.param(n, marks=mark) for n, mark in MORE)])
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files(name: str, count: int, tmp_path: Path, tmp_path_factory: Any) -> None:
     printed, words = tmp_path / "printed", (name, str(count), "0")

@@ -26,8 +26,7 @@ from tests.docs.blocks import blocks_of, commands, is_script, pages, python_bloc
 pytestmark = pytest.mark.backends("torch")  # which does not compile each small model
 # More kinds of distribution than torch has; four exports, each in a process of its own.
 ON_JAX = ("docs/distributed.md", "docs/guides/distribution.py", "docs/weights.md")
-MARKS: dict[str, Any] = dict.fromkeys(ON_JAX, pytest.mark.backends("jax"))
-MARKS |= {"docs/export.md": pytest.mark.slow}
+MARKS = {"docs/export.md": pytest.mark.slow} | dict.fromkeys(ON_JAX, pytest.mark.backends("jax"))
 PAGES = {page.relative_to(REPOSITORY).as_posix(): page for page in pages()}
 # Commands whose effect the continuous integration has: environments, installations, make targets.
 RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")

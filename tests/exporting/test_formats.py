@@ -273,7 +273,7 @@ def test_a_torch_file_is_never_unpickled(artifacts: Artifacts, tmp_path: Path) -
 
 def test_arguments_are_refused_before_any_work(tmp_path: Path, digits: Any) -> None:
     for file, options, words in (
-        ("model.bin", {}, r"must end in \.onnx: give '.*model\.onnx'"),
+        ("model.bin", {}, r"must end in \.onnx: give '/.*/model\.onnx'\."),
         ("1", {"format": "onyx"}, "tf_saved_model"),
         ("name/1", {**FOLDER, "class_names": ["a", "b"]}, "2 class_names for classification of 5"),
         ("name/1", {**FOLDER, "quantize": "int8"}, "not have int8 operators.*litert"),
