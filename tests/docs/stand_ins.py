@@ -154,7 +154,8 @@ def _folders(folder: Path) -> dict[str, Any]:
 def _weights(folder: Path) -> dict[str, Any]:
     keras_vit.save_weights(classifier(), "FOLDER", layout="huggingface")
     np.save("texts.npy", np.random.default_rng(3).normal(0, 1, (2, 512)))
-    return {"images": np.zeros((1, 518, 518, 3), "uint8")}
+    sides = {"images": 224, "large_images": 518}
+    return {name: np.zeros((1, side, side, 3), "uint8") for name, side in sides.items()}
 
 
 OF_PAGE = {
