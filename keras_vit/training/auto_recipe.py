@@ -8,7 +8,7 @@ from keras_vit._base.errors import check_above_zero
 AUTO = "auto"
 # Heads and fine-tuning compared on the training images, see `measured_fit`: `auto` does it below so
 # many images per class. From there on it has not been shown to be better than the table below.
-MEASURED, MEASURED_BELOW = "measured", 25
+MEASURED, MEASURED_BELOW = "measured", 20
 MEASURED_BELOW_OF_MANY = 10  # of 1,000 images or more
 
 

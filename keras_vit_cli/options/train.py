@@ -108,7 +108,7 @@ class TrainOptions(shared.RunOptions, shared.MapOptions):
     recipe: str | None = in_recipe(
         "name of a training recipe; or measured: with --weights, heads on frozen features and "
         "fine-tuning from the best of them are compared on training images that they have not "
-        "seen; or auto: that below 25 images per class, else by the number of images; prints "
+        "seen; or auto: that below 20 images per class, else by the number of images; prints "
         "which and why (default: auto)",
         None,
     )

@@ -218,11 +218,11 @@ def test_auto_measures_where_it_was_shown_to_win(command: Command, monkeypatch: 
     def job(recipe: str | None) -> Job:
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
-    few, more = splits_of(72), splits_of(75)
+    few, more = splits_of(57), splits_of(60)
     assert obstacle_to_measuring(job(None), few) == ""
-    assert "25 images per class or more" in obstacle_to_measuring(job(None), more)
+    assert "20 images per class or more" in obstacle_to_measuring(job(None), more)
     assert obstacle_to_measuring(job("measured"), more) == ""
-    monkeypatch.setattr(job_recipe, "FEW", 60)
+    monkeypatch.setattr(job_recipe, "FEW", 50)
     assert "10 images per class or more" in obstacle_to_measuring(job(None), few)
     lora, plain = replace(job("measured"), lora=4), replace(job("measured"), weights=None)
     refused(["recipe='measured'", "give weights="], recipe_of, plain)
