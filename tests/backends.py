@@ -22,8 +22,6 @@ HOMES = {
 # What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
-    "keras_vit/exporting/smallest.py": BACKENDS,  # whose tests stand in tests/exporting
-    "tests/cli/test_tasks.py::test_train_writes_everything": ("jax",),
     "tests/cli/test_kills.py": BACKENDS,
     "tests/data/test_preprocessing.py::test_commands_read_the_data_of_other": BACKENDS,
     "tests/distribution/test_two_processes.py": BACKENDS,
@@ -42,21 +40,35 @@ THOROUGH: dict[str, tuple[str, ...]] = {
     "tests/test_backends.py::test_files_give_the_same_elsewhere": BACKENDS,
     "tests/test_backends.py::test_without_tensorflow": BACKENDS,
     "tests/test_benchmark": BACKENDS,
+    "tests/test_faults.py::test_some_faults": BACKENDS,
     "tests/training/test_distillation.py::test_files_and_configurations": ("tensorflow",),
-    "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher": ("tensorflow",),
     "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher[numbers": BACKENDS,
     "tests/training/test_distillation.py::test_recipes": ("tensorflow",),
     "tests/training/test_distillation.py::test_the_command": BACKENDS,
-    "tests/training/test_optimizers.py::test_fit_follows_the_official_training": ("tensorflow",),
     "tests/training/test_recipes.py::test_a_compiled_recipe": ("tensorflow",),
     "tests/training/test_resume.py::test_every_kind_of_optimizer": ("tensorflow",),
 }
+# What not even `make test-all` runs: `pytest -m slow` alone does, before a release.
+SLOW: dict[str, tuple[str, ...]] = {
+    "keras_vit/exporting/smallest.py": BACKENDS,
+    "tests/cli/test_choose.py::test_a_killed_process": BACKENDS,
+    "tests/cli/test_tasks.py::test_train_writes_everything": ("jax",),
+    "tests/distribution/test_two_processes.py::test_in_two_processes": ("jax",),
+    "tests/distribution/test_two_processes.py::test_on_many_devices": ("tensorflow",),
+    "tests/evaluation/test_windows.py::test_a_photograph_of_16": BACKENDS,
+    "tests/examples/test_tables.py::test_imbalance": BACKENDS,
+    "tests/test_faults.py::test_some_faults[train": BACKENDS,
+    "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher": ("tensorflow",),
+    "tests/training/test_pretraining.py::test_a_killed_visreg": ("tensorflow",),
+    "tests/training/test_optimizers.py::test_fit_follows_the_official_training": ("tensorflow",),
+}
 
 
-def is_thorough(item: pytest.Item) -> bool:
-    return "browser" in getattr(item, "fixturenames", ()) or any(
+def is_in(table: dict[str, tuple[str, ...]], item: pytest.Item) -> bool:
+    """Whether a table names a test for this backend."""
+    return any(
         item.nodeid.startswith(name) and keras.backend.backend() in backends
-        for name, backends in THOROUGH.items()
+        for name, backends in table.items()
     )
 
 

@@ -22,7 +22,7 @@ import keras
 import pytest
 
 from tests import bank, processes
-from tests.backends import COLLECTED, is_thorough, of_this_backend
+from tests.backends import COLLECTED, SLOW, THOROUGH, is_in, of_this_backend
 from tests.quick_tensorflow import skip_graph_optimization
 
 skip_graph_optimization()
@@ -55,8 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves to the other backends what does not run on this one, and marks what is thorough."""
-    for item in filter(is_thorough, items):
-        item.add_marker(pytest.mark.thorough)
+    for item in items:
+        if is_in(THOROUGH, item) or "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.thorough)
+        if is_in(SLOW, item):
+            item.add_marker(pytest.mark.slow)
     config.stash[COLLECTED] = list(items)
     here, elsewhere = of_this_backend(items, config.getoption("--here"))
     if elsewhere:

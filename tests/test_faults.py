@@ -128,15 +128,10 @@ def limit_of(size: int) -> Disturb:
     return lambda place: limited_files(size)
 
 
-# How often each runs: what is not here is thorough.
-SLOW = [pytest.mark.slow]  # one more trains
-MARKS = {"convert": [], "evaluate": [], "train": SLOW, "train-cached": SLOW}
 SIZES = (10, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=MARKS.get(c, [pytest.mark.thorough])) for c in COMMANDS]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_some_faults(command: str, start: Path, folder: Path, capsys: Any) -> None:
     limit = limit_of(random.choice(SIZES))
     survives(command, start, folder, lambda n: [at_write(random.randrange(n)), limit])

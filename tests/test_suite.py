@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import bank
-from tests.backends import BACKENDS, COLLECTED, HOMES, THOROUGH, backends_of
+from tests.backends import BACKENDS, COLLECTED, HOMES, SLOW, THOROUGH, backends_of
 from tests.conftest import REPOSITORY
 
 # What three backends run may grow where a backend can change the answer, and is counted here.
@@ -36,7 +36,7 @@ def test_three_backends_run_what_a_backend_can_change(collected: list[pytest.Ite
 
 def test_tables_name_tests(collected: list[pytest.Item]) -> None:
     names = [item.nodeid for item in collected]
-    for start in (*HOMES, *THOROUGH):
+    for start in (*HOMES, *THOROUGH, *SLOW):
         assert any(name.startswith(start) for name in names), start
     assert set(HOMES.values()) <= set(BACKENDS)
 

@@ -215,9 +215,8 @@ def test_a_whole_call_and_what_follows(command: Command, monkeypatch: pytest.Mon
     assert "None of the 24 images of photos can be scored" in error
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("one_and_blind")
-@pytest.mark.parametrize("method", ["diet", pytest.param("visreg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["diet", "visreg"])
 def test_a_killed_process_ends_with_the_same_weights(method: str) -> None:
     photos, printed = sums(Path("photos")), Path("printed").absolute()
 

@@ -96,7 +96,6 @@ def test_an_index_made_by_two_nodes(cluster: Any, photos: Path, command: Command
     assert sums(Path("two.parquet_index")) == sums(Path("one.parquet_index"))
 
 
-@pytest.mark.slow
 def test_images_in_a_bucket(storage: Any, cluster: Any, command: Command) -> None:
     """The rows of the same files on a disk; and names that an address would need escapes for."""
     parquet, model = pytest.importorskip("pyarrow.parquet"), save_tiny("m.keras")

@@ -135,7 +135,7 @@ def _blocks() -> list[Any]:
     for lines, name in sorted(first.items(), key=lambda block: -len(block[0])):
         kinds = {(line[0], *sorted(w for w in line if w.startswith("--"))) for line in lines}
         if not kinds <= seen:
-            chosen.append(pytest.param(lines, id=name))
+            chosen.append(pytest.param(lines, id=name, marks=MARKS.get(name.split(":")[0], [])))
         seen |= kinds
     return chosen
 

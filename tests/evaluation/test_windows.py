@@ -139,7 +139,6 @@ print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, "GiB")
 """
 
 
-@pytest.mark.thorough
 def test_a_photograph_of_16_million_pixels_stays_below_4_gib(tmp_path: Path) -> None:
     """The outputs of 64 classes alone would take 4.1 GiB."""
     Image.fromarray(smooth((4000, 4000))).save(tmp_path / "a.jpg")

@@ -21,6 +21,7 @@ from tests.models.test_task import TASKS, vit
 
 # Formats of which a compiler takes tens of seconds for the smallest model.
 LONG = ("executorch", "coreml")
+BY_HAND = (*LONG, "openvino")  # where a test does not say otherwise
 PATHS = {name: f"model{row.suffix or ''}" for name, row in FORMATS.items()}
 IMAGES = pixels(8, 32, 32, 3)
 NAMES = ("ant", "bee", "\udcff", "a\nb", "elk")
@@ -108,7 +109,7 @@ def pairs(formats: Any, kinds: Any, *quick: tuple[str, str], stood_for: Any = ()
 
 
 def case(format: str, *others: Any, quick: bool, rest: Any = None, long: Any = None) -> Any:
-    rest = long or pytest.mark.slow if format in LONG else rest or pytest.mark.thorough
+    rest = long or pytest.mark.slow if format in BY_HAND else rest or pytest.mark.thorough
     marks = [pytest.mark.backends(FORMATS[format].backend), *([] if quick else [rest])]
     return pytest.param(format, *others, marks=marks)
 

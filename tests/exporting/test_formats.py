@@ -60,8 +60,8 @@ FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration
 # Another backend's file is written by a new process, which starts in seconds: one stands for all.
 FILES = [pytest.param("onnx", marks=pytest.mark.every_backend)]
 QUICK = ("onnx", "tf_saved_model", "litert", "torch")
-FILES += [made.case(f, quick=f in QUICK) for f in FORMATS if f not in ("onnx", *made.LONG)]
-FILES += [made.case(f, quick=False, long=pytest.mark.thorough) for f in made.LONG]
+OTHERS = [f for f in FORMATS if f != "onnx"]
+FILES += [made.case(f, quick=f in QUICK, long=pytest.mark.thorough) for f in OTHERS]
 
 
 def of_names(artifacts: Artifacts, format: str) -> ExportedModel:

@@ -194,7 +194,7 @@ def test_names_of_the_export_and_labels(artifacts: Artifacts) -> None:
         artifacts.path("regression", "litert", class_names=["a", "b"])
 
 
-@formats("onnx", "torch", of=[f for f in PATHS if f != "html"], rest=pytest.mark.slow)
+@formats("torch", of=[f for f in PATHS if f != "html"], rest=pytest.mark.slow)
 def test_a_file_of_several_heads(format: str, tmp_path: Path) -> None:
     models, photos = heads_of(), IMAGES.astype("uint8")
     both = combine(models)

@@ -351,7 +351,6 @@ def killed_at(step: int, function: Any, *arguments: Any) -> None:
         killed(function, *arguments)
 
 
-@pytest.mark.backends("tensorflow")
 @pytest.mark.usefixtures("often_kept", "here")
 def test_the_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2}

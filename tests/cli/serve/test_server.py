@@ -211,7 +211,8 @@ def test_a_port_that_is_taken(port: int, file: Path, command: Command) -> None:
 
 
 ROUNDS = int(os.environ.get("KERAS_VIT_STRESS_ROUNDS", 7))
-ALONE, QUICK = (0, 1, 2, 4, 5), 6  # those of others; new versions under load
+QUICK = 6  # new versions under load
+OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in range(ROUNDS) if n != QUICK]
 BOUND = 40  # seconds from a signal to the end; a busy machine
 LONG = 120  # for what may import TensorFlow or compile on one
 # Threads change as often as they can; who hangs prints where.
@@ -277,13 +278,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [save(tiny_model(seed), folder / f"{seed}.keras") for seed in (0, 1)]
 
 
-def round_of(seed: int) -> Any:
-    often = pytest.mark.slow if seed in ALONE else pytest.mark.thorough
-    return pytest.param(seed, marks=[] if seed == QUICK else [often])
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-@pytest.mark.parametrize("seed", map(round_of, range(ROUNDS)))
+@pytest.mark.parametrize("seed", [QUICK, *OTHERS])
 def test_no_moment_is_a_bad_one(seed: int, models: list[Path], tmp_path: Path) -> None:
     """A server that is started, given new versions and ended at random moments, in rounds."""
     dice, path, names = random.Random(seed), tmp_path / "model.keras", dict[str, int]()
