@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -48,6 +48,13 @@ from keras_vit.trainer.xla import (
 # What changes weights or metrics, so that on every backend one thread at a time may do it.
 CHANGING = ("fit", "evaluate", "train_on_batch", "test_on_batch", "set_weights", "load_weights")
 _making = threading.RLock()  # of step functions, which takes no time: they are traced later
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def as_in(method: Any) -> Callable[[Method], Method]:
+    """Takes signature and docstring of Keras's method; a type checker still sees a method."""
+    documented: Any = functools.wraps(method)
+    return documented
 
 
 class CompiledModel(keras.Model):
@@ -142,20 +149,20 @@ class CompiledModel(keras.Model):
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
-    @functools.wraps(keras.Model.fit)
+    @as_in(keras.Model.fit)
     def fit(self, *args: Any, **options: Any) -> Any:
         self._before_fit()
         with self._turn("fit"):
             return self._run("train_function", super().fit, args, options)
 
-    @functools.wraps(keras.Model.evaluate)
+    @as_in(keras.Model.evaluate)
     def evaluate(self, *args: Any, **options: Any) -> Any:
         if "_use_cached_eval_dataset" in options:  # called by `fit`, which has checked the data
             return super().evaluate(*args, **options)
         with self._turn("evaluate"):
             return self._run("test_function", super().evaluate, args, options)
 
-    @functools.wraps(keras.Model.predict)
+    @as_in(keras.Model.predict)
     def predict(self, *args: Any, **options: Any) -> Any:
         with self._turn("predict"):
             return self._run("predict_function", super().predict, args, options)
@@ -234,7 +241,7 @@ class CompiledModel(keras.Model):
             results.update(result if isinstance(result, dict) else {metric.name: result})
         return results
 
-    @functools.wraps(keras.Model.train_on_batch)
+    @as_in(keras.Model.train_on_batch)
     def train_on_batch(
         self,
         x: Any,
@@ -247,19 +254,19 @@ class CompiledModel(keras.Model):
         with self._turn("train_on_batch"), batches_on_host():
             return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
-    @functools.wraps(keras.Model.test_on_batch)
+    @as_in(keras.Model.test_on_batch)
     def test_on_batch(self, x: Any, y: Any = None, *args: Any, **options: Any) -> Any:
         self._check_batch("test", x, y)
         with self._turn("test_on_batch"), batches_on_host():
             return super().test_on_batch(x, y, *args, **options)
 
-    @functools.wraps(keras.Model.predict_on_batch)
+    @as_in(keras.Model.predict_on_batch)
     def predict_on_batch(self, x: Any) -> Any:
         self._check_batch("predict", x)
         with self._turn("predict_on_batch"), batches_on_host():
             return super().predict_on_batch(x)
 
-    @functools.wraps(keras.Model.save)
+    @as_in(keras.Model.save)
     def save(self, filepath: Any, *args: Any, **options: Any) -> None:
         check_config_size(self)
         if str(filepath).endswith(LEGACY_SUFFIXES):
@@ -267,7 +274,7 @@ class CompiledModel(keras.Model):
         else:
             self._write(super().save, filepath, *args, **options)
 
-    @functools.wraps(keras.Model.save_weights)
+    @as_in(keras.Model.save_weights)
     def save_weights(self, *args: Any, **options: Any) -> None:
         self._write(super().save_weights, *args, **options)
 
