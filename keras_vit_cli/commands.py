@@ -16,6 +16,7 @@ from keras_vit.exporting.format_table import FOLDERS, check_format
 from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
+from keras_vit.models.answers import task_of
 from keras_vit.training import recipes
 from keras_vit.training.fitting import augmentation_of
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
@@ -129,6 +130,8 @@ def _export(options: ExportOptions) -> None:
     model = with_decoder(model, options.decoder)
     images = None
     if options.data is not None or is_auto:
+        if is_several:
+            task_of(model)  # raises: answers of one task are compared
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
     names = ["image_size", "format", "runtime", "debug", "overwrite"]

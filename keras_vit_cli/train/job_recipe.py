@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from keras_vit import data
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import counted, did_you_mean
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.data.sources.digits import is_digits
 from keras_vit.data.sources.splits import IndexedSplit
@@ -108,6 +108,9 @@ def recipe_name(
 ) -> tuple[str, str | None]:
     """Return the name of the recipe, and why it was chosen where the job leaves that open."""
     if job.recipe not in (None, AUTO, MEASURED):
+        if job.recipe not in recipes.RECIPES:
+            known = did_you_mean(job.recipe, [AUTO, MEASURED, *recipes.RECIPES])
+            raise ValueError(f"No recipe {job.recipe!r}. {known}")
         return str(job.recipe), None
     if is_digits(job.data, job.labels):
         return "digits", "it is made for these images"
@@ -158,6 +161,8 @@ def suited_recipe(
     about = f"{images} of {counted(splits.task.size, *splits.task.nouns)}"
     if job.freeze_backbone:
         reason = "the head alone is trained: of the recipe, how images are prepared"
+    elif job.model and not job.weights and name != "digits":
+        reason = f"{job.model} is trained without pretrained weights"
     print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)

@@ -88,8 +88,7 @@ def test_whole_is_a_model_of_the_photographs_ratio(task: tasks.Depth, tmp_path: 
 
 
 def test_scores_are_those_of_the_photographs_own_pixels(tmp_path: Path) -> None:
-    folder = scenes(tmp_path, 4)
-    model = by_pixel(TASK)
+    folder, model = scenes(tmp_path, 4), by_pixel(TASK)
     split = data.load(folder / "photos", labels=folder / "masks", val_fraction=None)["all"]
     outcomes, _ = predict_outcomes(model, split, windows="own")
     labels = np.concatenate([split.label_map(i).ravel() for i in range(4)])
@@ -103,8 +102,7 @@ def test_scores_are_those_of_the_photographs_own_pixels(tmp_path: Path) -> None:
 
 def test_what_windows_refuse(tmp_path: Path) -> None:
     model, row = bank.fresh(task=TASK), bank.small(num_classes=3)
-    pixels = bank.pixels(2, 32, 32, 3)
-    thin = tmp_path / "thin.png"
+    pixels, thin = bank.pixels(2, 32, 32, 3), tmp_path / "thin.png"
     Image.new("RGB", (2, 600)).save(thin)
     arrays = data.ArraySplit("all", TASK, pixels.astype("uint8"), np.zeros((2, 32, 32), int))
     row.task = "classification"

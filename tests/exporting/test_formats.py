@@ -40,7 +40,7 @@ from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.proof import Proof
 from keras_vit.exporting.smallest import Smallest, Trial, export_smallest
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Classification
+from keras_vit.tasks import Classification, Regression
 from keras_vit.weights import CheckpointError
 from tests import bank
 from tests.backend import refused
@@ -424,6 +424,24 @@ def test_whose_answers_change(digits: Any) -> None:
     assert found.changed[0].startswith(f"image {first}: {before[first]} ")
     assert found.changed[0].endswith(f"it is {labels[first]}")
     assert f"and {flipped.sum() - 20:,} more" in str(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("here")
+def test_numbers_are_scored_in_their_units(command: Command) -> None:
+    """A table's own mean and scale are not those of the training."""
+    pngs = {
+        f"{i}.png": encode(Image.fromarray(pixels), "PNG")
+        for i, pixels in enumerate(bank.pixels(9, 8, 8, 3))
+    }
+    ages = "".join(f"{name},{i + 3}\n" for i, name in enumerate(pngs))
+    write(Path("photos"), {**pngs, "ages.csv": f"file,age\n{ages}".encode()})
+    task = Regression(("age",)).fitted([20.0, 60.0])
+    bank.small(input_shape=(8, 8, 3), task=task).save("m.keras")
+    words = "m.keras --data photos --labels ages.csv"
+    mae = command(f"evaluate {words}").split("\nmae ")[1].split()[0]
+    printed = command(f"export {words} --format litert --out m.tflite")
+    assert printed.split("  mae ")[1].split()[:2] == [mae, mae]
 
 
 @pytest.mark.parametrize("kind", ["multilabel", "regression", "ordinal"])

@@ -79,8 +79,7 @@ def test_the_loss_is_that_of_torch() -> None:
 @pytest.mark.every_backend
 def test_scores_are_those_of_scikit_learns_confusion_matrix() -> None:
     labels, logits = maps(np.random.default_rng(2))
-    answers = TASK.answers(logits)
-    known = labels != 255
+    answers, known = TASK.answers(logits), labels != 255
     matrix = confusion_matrix(labels[known], logits.argmax(-1)[known])
     iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
     scores = TASK.scores(labels, answers, resamples=20)
@@ -196,8 +195,7 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
     # Gray, with a palette, of 16 bits: the same numbers.
-    file = splits.train.sources[0]
-    expected = splits.train.label_map(0)
+    file, expected = splits.train.sources[0], splits.train.label_map(0)
     numbers = np.asarray(Image.open(file))
     palette = Image.fromarray(numbers, "P")
     palette.putpalette([7, 8, 9] * 256)
