@@ -144,8 +144,7 @@ def test_segments_of_queries_are_those_of_transformers(stuff: tuple[int, ...]) -
     torch = pytest.importorskip("torch")
     name = "transformers.models.eomt.image_processing_pil_eomt"
     module = pytest.importorskip(name, exc_type=ImportError)
-    size = {"shortest_edge": 24, "longest_edge": 24}
-    rng = np.random.default_rng(0)
+    size, rng = {"shortest_edge": 24, "longest_edge": 24}, np.random.default_rng(0)
     masks = rng.normal(-3, 1, (6, 12, 8, 8)).astype("float32")
     for mask in masks.reshape(-1, 8, 8):
         top, left = rng.integers(0, 6, 2)
