@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from keras_vit import data
 from keras_vit._base.errors import counted, did_you_mean
@@ -56,7 +57,11 @@ def recipe_of(
 ) -> Recipe:
     """Return the recipe with the options of the job, of which a rule may choose by the images."""
     _check_combinations(job)
-    named = None if job.model is None else named_model(job.model)
+    try:
+        named = None if job.model is None else named_model(job.model)
+    except ValueError as error:
+        more = " Files and folders are given as weights=, which bring their model."
+        raise ValueError(f"{error}{more if Path(str(job.model)).exists() else ''}") from error
     recipe = recipes.get(name or recipe_name(job, images_per_class, side)[0])
     changes = {
         name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None

@@ -50,6 +50,7 @@ train --data photos --labels labels.csv --label-columns colr -> 'colr' | a colum
 train --data photos --labels missing.csv -> 'red/99.jpg' is not | Correct | --on-bad-row
 train --data photos --labels labels.csv --task multi -> 'multi' | ordinal | mean 'multilabel'?
 train --data photos --task ordinal -> --task has no effect | without --labels | keras-vit train -h
+train --data photos --model m.keras -> No model | folders are given as --weights | their model
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
 train --data photos --recipe mesured -> 'mesured' | No recipe | Did you mean 'measured'
 train --data photos --freeze-backbone -> pretrained | give --weights | leave

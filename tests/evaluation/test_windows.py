@@ -75,8 +75,7 @@ def test_the_mean_of_windows_is_a_plain_loop(views: str | None) -> None:
 @pytest.mark.parametrize("task", [tasks.Depth(), tasks.RelativeDepth()])
 def test_whole_is_a_model_of_the_photographs_ratio(task: tasks.Depth, tmp_path: Path) -> None:
     head = {"width": 8, "activation": task.activations[-1]}
-    model = bank.fresh(task=task, map_head=head, depth=4)
-    pixels = smooth((90, 61))
+    model, pixels = bank.fresh(task=task, map_head=head, depth=4), smooth((90, 61))
     Image.fromarray(pixels).save(tmp_path / "a.png")
     ((_, found),) = predict_files(model, [tmp_path / "a.png"], windows="whole")
     larger = model.with_input_shape((48, 32, 3))  # 47.2 rows, and patches of 8
