@@ -94,6 +94,8 @@ def test_a_page_in_a_folder(artifacts: Artifacts, tmp_path: Path) -> None:
     assert files.keys() - kept == {"worker.js", "SHA256SUMS", "notes.txt"}
     assert kept == {name: hashlib.sha256(files[name]).hexdigest() for name in kept}
     assert check(folder).ok
+    (folder / "worker.js").write_bytes(b"")
+    refused("worker.js: changed or missing", check, folder, error=CheckpointError)
     (folder / "wasm.bin").write_bytes(files["graph.bin"])
     refused("part wasm was changed", check, folder, error=CheckpointError)
 

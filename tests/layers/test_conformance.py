@@ -152,8 +152,7 @@ def vision_transformer(remat: bool, **noise: Any) -> keras.Model:
 
 def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
     def build(remat: bool, **noise: float) -> keras.Model:
-        inputs = keras.Input(shape)
-        layer = cls(remat=remat, **arguments, **noise)
+        inputs, layer = keras.Input(shape), cls(remat=remat, **arguments, **noise)
         mask = {"mask": keras.ops.array(MASK)} if cls is encoder_block else {}
         return keras.Model(inputs, layer(inputs, **mask))
 
