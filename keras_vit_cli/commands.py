@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,9 @@ def _export(options: ExportOptions) -> None:
     is_several, out = is_combined(options.model), options.out
     model: Any = load_combined(options.model) if is_several else load(options.model)
     model = with_decoder(model, options.decoder)
+    if options.debug and not is_several and model.eval_transform.views not in (None, "one"):
+        model.eval_transform = replace(model.eval_transform, views="one")  # as most runs are not
+        print_text("note: features are of one view of an image, and so are this file's answers")
     images = None
     if options.data is not None or is_auto:
         if is_several:
