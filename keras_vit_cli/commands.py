@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from keras_vit.exporting.format_table import FOLDERS, check_format
 from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
+from keras_vit.models.answers import task_of
 from keras_vit.training import recipes
 from keras_vit.training.fitting import augmentation_of
 from keras_vit.weights.folders.combined_folder import is_combined, load_combined
@@ -127,8 +129,13 @@ def _export(options: ExportOptions) -> None:
     is_several, out = is_combined(options.model), options.out
     model: Any = load_combined(options.model) if is_several else load(options.model)
     model = with_decoder(model, options.decoder)
+    if options.debug and not is_several and model.eval_transform.views not in (None, "one"):
+        model.eval_transform = replace(model.eval_transform, views="one")  # as most runs are not
+        print_text("note: features are of one view of an image, and so are this file's answers")
     images = None
     if options.data is not None or is_auto:
+        if is_several:
+            task_of(model)  # raises: answers of one task are compared
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
     names = ["image_size", "format", "runtime", "debug", "overwrite"]

@@ -116,9 +116,9 @@ def compare(
     task = task_of(model)
     check_same_task(model, split)
     labels, outputs = predicted or predict_split(model, split)
-    _, exported_outputs = predict_split(exported, split)
-    exported_answers = answers_of(exported, exported_outputs)
-    answers, targets = answers_of(model, outputs), task.to_targets(labels)
+    exported_answers = answers_of(exported, predict_split(exported, split)[1])
+    # The scale of numbers is that of each one's training images.
+    answers, targets = answers_of(model, outputs), split.task.to_targets(labels)
     scores = [task.scores(targets, a, resamples=0) for a in (answers, exported_answers)]
     name = next(iter(scores[0]))
     parts = same_parts(task, answers, exported_answers)
@@ -130,7 +130,7 @@ def compare(
         scores[0][name].value,
         scores[1][name].value,
         1 - float(flips.mean()),
-        task.nouns[targets.ndim > 1],
+        task.nouns[0],
         size_of(exported.path),
         4 * model.count_params(),
         *_decoded_otherwise(model, exported, split),

@@ -82,8 +82,8 @@ class Format:
         if not self.runs_here:
             raise RuntimeError(
                 f"{printable(file)} is for {self.name}, which only macOS and iOS have. Here it can "
-                "only be checked (keras_vit.exporting.check): predict with the model that it was "
-                "exported from, or with another format."
+                "only be written, without data= and quantize='auto', and checked: predict with the "
+                "model that it was exported from, or with another format."
             )
 
 
@@ -220,9 +220,8 @@ def check_format(name: str, quantize: str | None) -> Format:
     if quantize and row.int8:
         raise ValueError(f"format={name!r} is not quantized: {row.int8}")
     if quantize and quantize not in row.quantizations:
-        raise ValueError(
-            f"format={name!r} does not have quantize={quantize!r}: give {row.quantizations[0]!r}."
-        )
+        ways = " or ".join(map(repr, row.quantizations))
+        raise ValueError(f"format={name!r} does not have quantize={quantize!r}: give {ways}.")
     quantizers = row.int8_with if quantize in ("int8", "mixed") else ()
     row.require((*row.written_with, *row.runs_with, *quantizers), _WITHOUT_TENSORFLOW)
     return row

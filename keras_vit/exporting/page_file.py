@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._base.errors import printable
+from keras_vit._base.manifest import own_files, read_manifest
 from keras_vit._base.version import __version__
 from keras_vit.data.decode.pillow import decode_with_pillow
 from keras_vit.data.preprocessing import evaluation_image
@@ -242,6 +243,9 @@ def add_proof(path: Path, text: str) -> None:
 def read_proof(path: Path) -> tuple[bytes | None, str]:
     """Return the proof in a page, or None, and the sum of the parts that `write` wrote."""
     parts = _parts(path, *PARTS)  # the engine, too, which Python does not run
+    manifest = read_manifest(path) if path.is_dir() else None
+    if manifest and (changed := sorted(manifest.sums.keys() - own_files(path))):
+        raise ValueError(f"{printable(', '.join(changed))}: changed or missing")
     rest = hashlib.sha256(b"".join(parts[name] for name in MODEL_PARTS)).hexdigest()
     return parts.get(PROOF), rest
 

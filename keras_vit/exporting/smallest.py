@@ -48,11 +48,12 @@ class Smallest:
         chosen = self.chosen.comparison
         assert chosen is not None
         most = f"at most {100 * self.max_flips:.3g} % may have another {chosen.noun}"
+        width = max(12, len(chosen.score_name) + 2)
         lines = [
             f"on {counted(chosen.images, 'image')}, of which {most}",
-            f"  {'':18}{'MB':>7}{chosen.score_name:>12}{'changed':>10}   95 % interval",
+            f"  {'':18}{'MB':>7}{chosen.score_name:>{width}}{'changed':>10}   95 % interval",
         ]
-        number = "12.2%" if chosen.score_name == "accuracy" else "12.4g"
+        number = f"{width}.2%" if chosen.score_name == "accuracy" else f"{width}.4g"
         for trial in self.trials:
             row = trial.comparison
             mark = "*" if trial is self.chosen else " "

@@ -134,7 +134,7 @@ class TrainingSet:
         """
         others = (self.tuning, self.deciding, self.calibrating)
         parts = [p for p in (self.splits.train, *others) if isinstance(p, IndexedSplit)]
-        weights = "note: the weights it starts from were made with"
+        weights = "note: the weights it starts from, or its teacher, were made with"
         if parts and not before.is_listed:
             images = f"{before.used:,} images, which their file does not list"
             return f"{weights} {images}: scores may count some of these"
@@ -319,7 +319,7 @@ def _unseen(
         raise none_left((here | before).uses_of(val), f"the validation split of {source}")
     counts = {
         "are copies of training images": is_copy.sum(),
-        "the weights it starts from were made with": (is_known & ~is_copy).sum(),
+        "the weights it starts from, or its teacher, were made with": (is_known & ~is_copy).sum(),
     }
     clauses = [f"{count:,} that {cause}" for cause, count in counts.items() if count]
     line = f"left out of the validation images: {', '.join(clauses)}"

@@ -122,7 +122,7 @@ EXPORT_FORMATS = ("tf_saved_model", "onnx", "litert", "openvino", "html", *ON_TO
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(shared.MapOptions):
     """The options of `keras-vit export`."""
 
     data: str | None = in_data(
@@ -189,6 +189,8 @@ def _check_export(options: dict[str, Any]) -> None:
         raise UsageError(
             "--max-flips has no effect without --quantize auto (see keras-vit export -h)."
         )
+    if options["labels"] is not None and options["data"] is None:
+        raise UsageError("--labels has no effect without --data (see keras-vit export -h).")
     if options["triton"] and options["format"] != "onnx":
         raise UsageError("--triton is for --format onnx (see keras-vit export -h).")
     if options["max_flips"] is None:

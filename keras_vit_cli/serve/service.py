@@ -271,8 +271,8 @@ class Service:
             raise RefusedError(400, f"There is no class {class_name!r}. {known}")
         if class_name is not None and method == "rollout":
             raise RefusedError(400, "Rollout is the same for every class: leave class= out.")
-        if method == "attribution" and class_name is None and len(model.class_names) == 1:
-            raise RefusedError(400, "This model has one class: name it with class= in the query.")
+        if method == "attribution" and class_name is None and model.task.are_numbers:
+            class_name = model.class_names[0]  # none of several numbers is the predicted one
         return lambda pixels: explain(pixels, method, class_name)
 
     @property

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from keras_vit import data
-from keras_vit._base.errors import counted
+from keras_vit._base.errors import counted, did_you_mean
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.data.sources.digits import is_digits
 from keras_vit.data.sources.splits import IndexedSplit
@@ -56,7 +57,11 @@ def recipe_of(
 ) -> Recipe:
     """Return the recipe with the options of the job, of which a rule may choose by the images."""
     _check_combinations(job)
-    named = None if job.model is None else named_model(job.model)
+    try:
+        named = None if job.model is None else named_model(job.model)
+    except ValueError as error:
+        more = " Files and folders are given as weights=, which bring their model."
+        raise ValueError(f"{error}{more if Path(str(job.model)).exists() else ''}") from error
     recipe = recipes.get(name or recipe_name(job, images_per_class, side)[0])
     changes = {
         name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None
@@ -108,6 +113,9 @@ def recipe_name(
 ) -> tuple[str, str | None]:
     """Return the name of the recipe, and why it was chosen where the job leaves that open."""
     if job.recipe not in (None, AUTO, MEASURED):
+        if job.recipe not in recipes.RECIPES:
+            known = did_you_mean(job.recipe, [AUTO, MEASURED, *recipes.RECIPES])
+            raise ValueError(f"No recipe {job.recipe!r}. {known}")
         return str(job.recipe), None
     if is_digits(job.data, job.labels):
         return "digits", "it is made for these images"
@@ -158,6 +166,8 @@ def suited_recipe(
     about = f"{images} of {counted(splits.task.size, *splits.task.nouns)}"
     if job.freeze_backbone:
         reason = "the head alone is trained: of the recipe, how images are prepared"
+    elif job.model and not job.weights and name != "digits":
+        reason = f"{job.model} is trained without pretrained weights"
     print_fn(f"recipe {name}: {about}, and {reason}")
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)

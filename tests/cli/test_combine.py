@@ -63,6 +63,7 @@ def test_from_runs_to_rows_and_maps(command: Command) -> None:
         ("combine runs/kinds runs/scenes --out both", "Give another --out, or --overwrite"),
         ("evaluate both --data .", "'both/classification.keras' or 'both/segmentation.keras'"),
         ("serve both", "give 'both/classification.keras' or"),
+        ("export both --format onnx --out x.onnx --quantize auto", "give the model of one head"),
         ("predict both 0.png --windows --out x.csv", "give the model of one head"),
     ):
         assert message in command(words, status=2), words

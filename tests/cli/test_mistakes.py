@@ -50,8 +50,9 @@ train --data photos --labels labels.csv --label-columns colr -> 'colr' | a colum
 train --data photos --labels missing.csv -> 'red/99.jpg' is not | Correct | --on-bad-row
 train --data photos --labels labels.csv --task multi -> 'multi' | ordinal | mean 'multilabel'?
 train --data photos --task ordinal -> --task has no effect | without --labels | keras-vit train -h
+train --data photos --model m.keras -> No model | folders are given as --weights | their model
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
-train --data photos --recipe fine_tune -> 'fine_tune' | No recipe | Did you mean 'finetune'
+train --data photos --recipe mesured -> 'mesured' | No recipe | Did you mean 'measured'
 train --data photos --freeze-backbone -> pretrained | give --weights | leave
 train --data photos --weights m.keras --coverage 0.9 -> at least 9 training images | or more
 train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras
@@ -108,6 +109,7 @@ export d.keras --format html --out page.html -> depth answers every pixel
 export m.keras --format onnx --out x.onnx --quantize auto -> give --data
 export m.keras --format onnx --out x.onnx --quantize auto --max-flips 0 -> above 0 and at most 100
 export m.keras --format onnx --out x.onnx --quantize int8 --max-flips 1% -> without --quantize auto
+export m.keras --format onnx --out x.onnx --labels labels.csv -> no effect without --data
 export m.keras --format torch --out r/p/1/model.pt2 --triton -> --triton is for --format onnx
 export m.keras --format onnx --out x.onnx --triton -> REPOSITORY/NAME/VERSION
 export m.keras --format onnx --out r/photos/v1/model.onnx --triton -> REPOSITORY/NAME

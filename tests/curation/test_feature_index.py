@@ -94,8 +94,7 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
 
 def test_a_second_call_computes_the_rest(model: Any, photos: Path, monkeypatch: Any) -> None:
     out, new = photos.parent / "index", photos.parent / "afresh"
-    before = embed(model, photos, out, batch_size=4)
-    batches = computed(monkeypatch)
+    before, batches = embed(model, photos, out, batch_size=4), computed(monkeypatch)
     for change in (
         lambda: None,
         lambda: os.utime(photos / "daisy/01.png", ns=(0, 0)),  # read, and not computed

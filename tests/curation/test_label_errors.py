@@ -36,8 +36,7 @@ def mislabeled(count: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     true = random.integers(0, 4, count)
     features = np.eye(8)[true] + random.normal(0, 0.25, (count, 8))
-    labels = true.copy()
-    wrong = random.permutation(count)[: count // 10]
+    labels, wrong = true.copy(), random.permutation(count)[: count // 10]
     labels[wrong] = (labels[wrong] + random.integers(1, 4, len(wrong))) % 4
     return features.astype("float32"), labels, labels != true
 

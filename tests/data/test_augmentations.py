@@ -175,8 +175,7 @@ def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
 
 
 def test_three_augment_equals_pillow_up_to_its_rounding() -> None:
-    chosen = set()
-    images = applied(ThreeAugment(), PIXELS, count=12)
+    chosen, images = set(), applied(ThreeAugment(), PIXELS, count=12)
     for draws, image in zip(uniform(5, "test", 0, 12, 5), images, strict=True):
         chosen.add(int(draws[0] * 3))
         # Pillow rounds to integers after each of four changes.

@@ -46,8 +46,7 @@ def encoded(format: str, image: Image.Image = PHOTO, **options: Any) -> bytes:
 
 
 def colors_of_sixteen_bits() -> bytes:
-    file = io.BytesIO()
-    pixels = np.full((8, 8, 3), 2551, np.uint16)
+    file, pixels = io.BytesIO(), np.full((8, 8, 3), 2551, np.uint16)
     pytest.importorskip("tifffile").imwrite(file, pixels, photometric="rgb")
     return file.getvalue()
 

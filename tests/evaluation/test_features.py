@@ -163,8 +163,7 @@ def test_features_and_own_classes(tmp_path: Path, command: Command) -> None:
     model.save(file)
     options = ["--probe", "--knn", 3, "--fewshot", 1, 5, "--seeds", 4, "--cache-dir", cache]
     words = ["evaluate", file, "--data", images]
-    printed = command(*words, *options)
-    splits = data.load(images)
+    printed, splits = command(*words, *options), data.load(images)
     four = (*features(model, splits.train, cache), *features(model, splits.val, cache))
     for row in fewshot_table(*four, shots=(1, 5), seeds=range(4)):
         line = next(x for x in printed.splitlines() if f"{row.shots}-shot" in x)

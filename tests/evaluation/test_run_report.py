@@ -467,8 +467,7 @@ def lines_of(files: tuple[str | None, ...] = PHOTOS) -> list[tuple[str, str, str
 
 def test_mistakes_name_their_files_and_keep_their_shape_in_a_square() -> None:
     figure = draw_contact_sheet("Worst", IMAGES, lines_of())
-    renderer = drawn(figure)
-    shown = figure.axes[: len(IMAGES)]
+    renderer, shown = drawn(figure), figure.axes[: len(IMAGES)]
     for axes, image in zip(shown, IMAGES, strict=True):
         box, tile = axes.images[0].get_window_extent(renderer), axes.get_window_extent(renderer)
         assert tile.width == pytest.approx(tile.height, rel=0.01)

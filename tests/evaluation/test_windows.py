@@ -75,8 +75,7 @@ def test_the_mean_of_windows_is_a_plain_loop(views: str | None) -> None:
 @pytest.mark.parametrize("task", [tasks.Depth(), tasks.RelativeDepth()])
 def test_whole_is_a_model_of_the_photographs_ratio(task: tasks.Depth, tmp_path: Path) -> None:
     head = {"width": 8, "activation": task.activations[-1]}
-    model = bank.fresh(task=task, map_head=head, depth=4)
-    pixels = smooth((90, 61))
+    model, pixels = bank.fresh(task=task, map_head=head, depth=4), smooth((90, 61))
     Image.fromarray(pixels).save(tmp_path / "a.png")
     ((_, found),) = predict_files(model, [tmp_path / "a.png"], windows="whole")
     larger = model.with_input_shape((48, 32, 3))  # 47.2 rows, and patches of 8
@@ -88,8 +87,7 @@ def test_whole_is_a_model_of_the_photographs_ratio(task: tasks.Depth, tmp_path: 
 
 
 def test_scores_are_those_of_the_photographs_own_pixels(tmp_path: Path) -> None:
-    folder = scenes(tmp_path, 4)
-    model = by_pixel(TASK)
+    folder, model = scenes(tmp_path, 4), by_pixel(TASK)
     split = data.load(folder / "photos", labels=folder / "masks", val_fraction=None)["all"]
     outcomes, _ = predict_outcomes(model, split, windows="own")
     labels = np.concatenate([split.label_map(i).ravel() for i in range(4)])
@@ -103,8 +101,7 @@ def test_scores_are_those_of_the_photographs_own_pixels(tmp_path: Path) -> None:
 
 def test_what_windows_refuse(tmp_path: Path) -> None:
     model, row = bank.fresh(task=TASK), bank.small(num_classes=3)
-    pixels = bank.pixels(2, 32, 32, 3)
-    thin = tmp_path / "thin.png"
+    pixels, thin = bank.pixels(2, 32, 32, 3), tmp_path / "thin.png"
     Image.new("RGB", (2, 600)).save(thin)
     arrays = data.ArraySplit("all", TASK, pixels.astype("uint8"), np.zeros((2, 32, 32), int))
     row.task = "classification"

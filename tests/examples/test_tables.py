@@ -140,8 +140,7 @@ def test_imbalance(digits: data.Splits, tmp_path: Path) -> None:
 
 
 def test_the_five_panels_of_what_it_sees(tmp_path: Path, run_example: Run) -> None:
-    script = load_example("what_it_sees")
-    names = Classification(tuple("abcdef"))
+    script, names = load_example("what_it_sees"), Classification(tuple("abcdef"))
     model = bank.tiny(patch_size=16, num_classes=6, task=names, input_shape=(48, 32, 3))
     model.save(tmp_path / "model.keras")
     Image.fromarray(bank.pixels(60, 60, 3)).save(tmp_path / "photo.png")

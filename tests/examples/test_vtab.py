@@ -208,8 +208,7 @@ def test_missing_data_and_what_does_not_fit(calls: list, tmp_path: Path) -> None
 
 def test_finetuning_learns() -> None:
     model = fresh(**TINY | {"patch_size": 4, "input_shape": (16, 8, 3)}, filled=False)
-    before = [np.array(w) for w in model.get_weights()]
-    labels = np.arange(64) % 2
+    before, labels = [np.array(w) for w in model.get_weights()], np.arange(64) % 2
     levels = 150 * labels[:, None, None, None].astype("uint8")
     split = data.ArraySplit("train", ("dark", "light"), pixels(64, 12, 20, 3) // 5 + levels, labels)
     setting = Setting(0.1, steps=40, batch_size=32, image_size=8, warmup=5, accumulate=2)

@@ -212,8 +212,7 @@ def test_what_does_not_fit_is_refused(untrained: Any, splits: Splits, tmp_path: 
     images = np.concatenate([batch for batch, _ in batches])
     predict, words = untrained.copy().predict, "neither scaled nor normalized"
     warned(words, predict, images / 65535, verbose=0, kind=DataRangeWarning)
-    other = digits_vit()
-    unsaid = untrained.copy()
+    other, unsaid = digits_vit(), untrained.copy()
     unsaid.eval_transform = "stretch"
     words, files = r"EvalTransform\(bands=\(1,\)\)", splits.val.files
     refused(words, lambda: next(predict_files(unsaid, files)))

@@ -40,7 +40,7 @@ from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.proof import Proof
 from keras_vit.exporting.smallest import Smallest, Trial, export_smallest
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Classification
+from keras_vit.tasks import Classification, Regression
 from keras_vit.weights import CheckpointError
 from tests import bank
 from tests.backend import refused
@@ -426,6 +426,24 @@ def test_whose_answers_change(digits: Any) -> None:
     assert f"and {flipped.sum() - 20:,} more" in str(found)
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("here")
+def test_numbers_are_scored_in_their_units(command: Command) -> None:
+    """A table's own mean and scale are not those of the training."""
+    pngs = {
+        f"{i}.png": encode(Image.fromarray(pixels), "PNG")
+        for i, pixels in enumerate(bank.pixels(9, 8, 8, 3))
+    }
+    ages = "".join(f"{name},{i + 3}\n" for i, name in enumerate(pngs))
+    write(Path("photos"), {**pngs, "ages.csv": f"file,age\n{ages}".encode()})
+    task = Regression(("age",)).fitted([20.0, 60.0])
+    bank.small(input_shape=(8, 8, 3), task=task).save("m.keras")
+    words = "m.keras --data photos --labels ages.csv"
+    mae = command(f"evaluate {words}").split("\nmae ")[1].split()[0]
+    printed = command(f"export {words} --format litert --out m.tflite")
+    assert printed.split("  mae ")[1].split()[:2] == [mae, mae]
+
+
 @pytest.mark.parametrize("kind", ["multilabel", "regression", "ordinal"])
 def test_changes_of_other_tasks(kind: str) -> None:
     task, random = TASKS[kind], np.random.default_rng(0)
@@ -639,8 +657,7 @@ def test_the_first_block_that_differs(artifacts: Artifacts, tmp_path: Path, caps
         values = to_array(one).copy()
         values.flat[3] += 2
         one.CopyFrom(from_array(values, one.name))
-        result = check(sealed(proto, about, proof, file))
-        first = name.split("/")[0]
+        result, first = check(sealed(proto, about, proof, file)), name.split("/")[0]
         first = {"patch_embedding": "patches"}.get(first, first)
         assert (result.is_whole, result.ok, result.first_feature) == (True, False, first), name
         place = FEATURES.index(first) - 2
@@ -683,9 +700,11 @@ def test_engines_that_cannot(artifacts: Artifacts, monkeypatch: Any, command: Co
     import onnx
     import openvino
 
-    model = artifacts.model("deep", deep_model)
+    model = artifacts.model("deep", deep_model).copy()
+    model.eval_transform = EvalTransform(views="flip")
     model.save("m.keras")
-    assert "keras-vit check m.onnx" in command("export m.keras --format onnx --out m.onnx --debug")
+    printed = command("export m.keras --format onnx --out m.onnx --debug")
+    assert re.search("of one view of an image, .*keras-vit check m.onnx", printed, re.DOTALL)
     error = command("check m.onnx --engine tensorrt", status=2)
     known = "onnxruntime (pip install 'keras3-vit[onnx]'), openvino (pip install"
     assert f"--engine tensorrt does not run ONNX. Engines that do: {known}" in error

@@ -94,6 +94,8 @@ def test_a_page_in_a_folder(artifacts: Artifacts, tmp_path: Path) -> None:
     assert files.keys() - kept == {"worker.js", "SHA256SUMS", "notes.txt"}
     assert kept == {name: hashlib.sha256(files[name]).hexdigest() for name in kept}
     assert check(folder).ok
+    (folder / "worker.js").write_bytes(b"")
+    refused("worker.js: changed or missing", check, folder, error=CheckpointError)
     (folder / "wasm.bin").write_bytes(files["graph.bin"])
     refused("part wasm was changed", check, folder, error=CheckpointError)
 
@@ -323,8 +325,7 @@ PREPARED = """([pixels, height, width, channels, size, transform]) => Array.from
 
 def test_prepares_as_in_evaluation(page_of: Any, browser: Any) -> None:
     """Every mode but one, at sizes that are rounded: bytes to the level, floats to 1e-3 of it."""
-    random = np.random.default_rng(0)
-    path = page_of(bank.tiny())
+    random, path = np.random.default_rng(0), page_of(bank.tiny())
     with opened(browser, path, 900, [path.as_uri(), "blob:"]) as page:
         page.wait_for_selector(READY)
         for mode in sorted(set(EVAL_TRANSFORMS) - {"big_vision"}):

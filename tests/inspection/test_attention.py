@@ -310,8 +310,7 @@ def test_the_rollouts_mass_lies_on_the_flower(shared: Path) -> None:
 
     flowers, boxes = shared / "photos" / "flowers", sheet.boxes()
     weights = shared / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    others = sheet.others(flowers, 4)
-    model = load(weights / "model.safetensors")
+    others, model = sheet.others(flowers, 4), load(weights / "model.safetensors")
     maps = sheet.rollouts(model, flowers, [*boxes, *others])
     baseline = maps[len(boxes) :].mean(axis=0)
     for rollout, (name, box) in zip(maps, boxes.items(), strict=False):

@@ -135,8 +135,7 @@ PRECISIONS = ("mixed_bfloat16", "mixed_float16", "int8")
 @pytest.mark.parametrize("precision", rows(PRECISIONS, PRECISIONS[:1]))
 def test_other_precisions(precision: str) -> None:
     model = model_of("token")
-    before = numpy(model(IMAGES))
-    expected = class_attribution(model, IMAGES, 1)
+    before, expected = numpy(model(IMAGES)), class_attribution(model, IMAGES, 1)
     np.testing.assert_array_equal(numpy(model(IMAGES)), before)  # the model stays as it is
     if precision == "int8":
         other = model.copy()

@@ -45,8 +45,7 @@ def test_keras_conformance(name: str) -> None:
 def test_keras_set_to_channels_first(name: str) -> None:
     """What takes images or returns a grid follows Keras's configuration; all else is as it was."""
     cls, arguments, given = CASES[name]
-    inputs = arrays(given)
-    layer = cls(**arguments)
+    inputs, layer = arrays(given), cls(**arguments)
     expected = keras.tree.flatten(layer(**inputs))
     keras.config.set_image_data_format("channels_first")
     same = cls(**{key: value for key, value in arguments.items() if key != "data_format"})
@@ -153,8 +152,7 @@ def vision_transformer(remat: bool, **noise: Any) -> keras.Model:
 
 def one_layer(cls: Any, shape: tuple[int, ...], **arguments: Any) -> Any:
     def build(remat: bool, **noise: float) -> keras.Model:
-        inputs = keras.Input(shape)
-        layer = cls(remat=remat, **arguments, **noise)
+        inputs, layer = keras.Input(shape), cls(remat=remat, **arguments, **noise)
         mask = {"mask": keras.ops.array(MASK)} if cls is encoder_block else {}
         return keras.Model(inputs, layer(inputs, **mask))
 

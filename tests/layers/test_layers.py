@@ -188,8 +188,7 @@ def test_a_block_as_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("TPUs are JAX's")
     import jax
 
-    tokens = values(2, 9, 32)
-    block = layers.EncoderBlock(BLOCK)
+    tokens, block = values(2, 9, 32), layers.EncoderBlock(BLOCK)
     block.build(tokens.shape)
 
     def loss(weights: Any, tokens: Any) -> Any:

@@ -109,8 +109,7 @@ def test_losses_and_gradients_are_those_of_torch(kind, in_torch, seed, rtol: flo
 def test_relative_scores_are_those_of_aligned_depths() -> None:
     rng = np.random.default_rng(3)
     targets, _ = maps(rng)
-    task = RelativeDepth()
-    valid = targets > 0
+    task, valid = RelativeDepth(), targets > 0
     answers = (3 / np.where(valid, targets, 1) + rng.normal(0, 0.3, targets.shape))[..., None] + 9
     shares, errors = [], []
     for y, x, m in zip(targets[:3], answers[:3, ..., 0], valid[:3], strict=True):

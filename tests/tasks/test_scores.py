@@ -256,8 +256,7 @@ def test_coverage_over_random_splits_is_beta_binomial(method: str, coverage: flo
 def test_sets_up_to_a_sum_by_the_definition_of_their_papers() -> None:
     """Romano et al. 2020 with the random part u of the image: S - u p; MAPIE includes the last."""
     rows, truth = np.sort(NEW)[:, ::-1], np.zeros(len(NEW), int)
-    part = dither(rows[:, 0], rows[:, 1], np)
-    sums = np.cumsum(rows, axis=1)
+    part, sums = dither(rows[:, 0], rows[:, 1], np), np.cumsum(rows, axis=1)
     for method, u in (("aps_randomized", part), ("aps_inclusive", np.ones(len(rows)))):
         sets = PredictionSets.calibrated(truth, rows, 0.9, method, conditional=False)
         quantile = np.sort(rows[:, 0] * (1 - part))[conformal_rank(len(rows), 0.9) - 1]

@@ -79,8 +79,7 @@ def test_the_loss_is_that_of_torch() -> None:
 @pytest.mark.every_backend
 def test_scores_are_those_of_scikit_learns_confusion_matrix() -> None:
     labels, logits = maps(np.random.default_rng(2))
-    answers = TASK.answers(logits)
-    known = labels != 255
+    answers, known = TASK.answers(logits), labels != 255
     matrix = confusion_matrix(labels[known], logits.argmax(-1)[known])
     iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
     scores = TASK.scores(labels, answers, resamples=20)
@@ -145,8 +144,7 @@ def test_segments_of_queries_are_those_of_transformers(stuff: tuple[int, ...]) -
     torch = pytest.importorskip("torch")
     name = "transformers.models.eomt.image_processing_pil_eomt"
     module = pytest.importorskip(name, exc_type=ImportError)
-    size = {"shortest_edge": 24, "longest_edge": 24}
-    rng = np.random.default_rng(0)
+    size, rng = {"shortest_edge": 24, "longest_edge": 24}, np.random.default_rng(0)
     masks = rng.normal(-3, 1, (6, 12, 8, 8)).astype("float32")
     for mask in masks.reshape(-1, 8, 8):
         top, left = rng.integers(0, 6, 2)
@@ -196,8 +194,7 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
     # Gray, with a palette, of 16 bits: the same numbers.
-    file = splits.train.sources[0]
-    expected = splits.train.label_map(0)
+    file, expected = splits.train.sources[0], splits.train.label_map(0)
     numbers = np.asarray(Image.open(file))
     palette = Image.fromarray(numbers, "P")
     palette.putpalette([7, 8, 9] * 256)

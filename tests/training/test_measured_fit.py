@@ -68,8 +68,7 @@ def noise_of(count: int) -> np.ndarray:
 
 
 def outcomes(gain: float, spread: float, count: int = 40, expected: bool = False) -> Any:
-    rng = np.random.default_rng(1)
-    labels = np.arange(count) % 4
+    rng, labels = np.random.default_rng(1), np.arange(count) % 4
     frozen = rng.normal(size=(count, 4)) + 1.5 * np.eye(4)[labels]
     better = gain + spread * rng.normal(size=count)
     tuned = frozen + better[:, None] * np.eye(4)[labels]
@@ -106,8 +105,7 @@ def test_a_plan_fits_its_limit() -> None:
 
 
 def splits_of(count: int = 24, noise: float = 40) -> data.Splits:
-    rng = np.random.default_rng(0)
-    labels = np.arange(count) % 3
+    rng, labels = np.random.default_rng(0), np.arange(count) % 3
     patterns = rng.integers(60, 196, (3, 8, 8, 3))
     pixels = patterns[labels] + noise * rng.normal(size=(count, 8, 8, 3))
     pixels = pixels.clip(0, 255).astype("uint8")

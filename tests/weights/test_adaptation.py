@@ -123,8 +123,7 @@ def test_a_class_token_too_many_or_too_few(file: Path, tmp_path: Path) -> None:
     assert (report.adapted, report.ignored) == (("position_embedding",), ("cls",))
     expected = values(small(), "position_embedding")[:, 1:]
     np.testing.assert_array_equal(values(model, "position_embedding"), expected)
-    file = saved(tmp_path, pooling="gap")
-    model = fresh()
+    file, model = saved(tmp_path, pooling="gap"), fresh()
     refused(r"fresh=\('class_token',\)", load_weights, model, file)
     assert_same_weights(model, small())  # untouched
     report = load_weights(model, file, fresh=["class_token"])
@@ -201,8 +200,7 @@ def test_torch_files(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
-    file = tmp_path / "m.pth"
-    state = load_file(saved(tmp_path, "timm"))
+    file, state = tmp_path / "m.pth", load_file(saved(tmp_path, "timm"))
     for content in (state, {"model": state, "epoch": 3}, {"state_dict": state}):
         torch.save(content, file)
         assert_same_weights(load(file, num_heads=4), small())

@@ -52,8 +52,7 @@ def test_every_flipped_bit_is_detected(name: str, count: int, tmp_path: Path) ->
     save_weights(model, file, layout=layout)
     whole = file.read_bytes()
     load_weights(model, file)
-    before = canonical_values(model)
-    random = np.random.default_rng(count)
+    before, random = canonical_values(model), np.random.default_rng(count)
     # Headers, directories and the sums themselves lie at both ends.
     ends = [*range(1000), *range(len(whole) - 1000, len(whole))]
     places = [*random.choice(ends, count // 3), *random.integers(0, len(whole), count - count // 3)]

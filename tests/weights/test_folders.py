@@ -302,8 +302,7 @@ TASKS = {
 def model(request: pytest.FixtureRequest) -> Any:
     sizes = {"hidden_dim": 16, "depth": 1, "num_heads": 2, "mlp_dim": 64}
     model = fresh(filled=False, activation="gelu", task=TASKS[request.param], **sizes)
-    random = np.random.default_rng(0)
-    head = model.get_layer("head")
+    random, head = np.random.default_rng(0), model.get_layer("head")
     head.set_weights([random.normal(0, 2, w.shape).astype("float32") for w in head.weights])
     model.eval_transform = {**TRANSFORMS["stretch"][0], **PILLOW}
     return model

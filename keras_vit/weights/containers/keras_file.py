@@ -207,8 +207,9 @@ def _config(
         ) from error
     if not isinstance(registered, type) or not issubclass(registered, ImageModel):
         raise CheckpointError(
-            f"{path} holds a {model.get('class_name')}, not a model of keras_vit. "
-            "If you trust the file, keras.saving.load_model reads it."
+            f"{path} holds a {model.get('class_name')}, not a model of keras_vit. Give one, or "
+            "weights of timm, transformers or the released code. If you trust the file, "
+            "keras.saving.load_model reads it, to use as Keras does."
         )
     if not isinstance(config, dict) or not _is_plain(config.get("dtype"), keras.dtype_policies):
         raise CheckpointError(

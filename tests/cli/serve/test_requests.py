@@ -21,7 +21,7 @@ from keras_vit._base.errors import printable
 from keras_vit.data.decode.image_files import prepare_contents
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.layer_state import weights_digest
-from keras_vit.tasks import Classification, PredictionSets, Segmentation
+from keras_vit.tasks import Classification, PredictionSets, Regression, Segmentation, Task
 from keras_vit_cli.predict.schema import Schema
 from keras_vit_cli.serve import infer
 from keras_vit_cli.serve.model import ServedModel
@@ -37,6 +37,7 @@ from tests.models.test_task import TASKS, vit
 BROKEN = jpeg()[:-200]
 FILES = {"a.jpg": jpeg(1), "broken.jpg": BROKEN, "b.jpg": jpeg(2)}
 INFER, PREDICT = "/v2/models/photos/infer", "/v1/models/photos:predict"
+TWO = pytest.param(Regression(("tall", "wide")), marks=pytest.mark.thorough)
 Rows = list[dict[str, Any]]
 
 
@@ -376,14 +377,17 @@ def test_many_images_leave_room_for_one(file: Path, start_server: Start) -> None
     assert (status, len(content["rows"])) == (200, 20)
 
 
-def test_another_task_in_each_way(tmp_path: Path, start_server: Start) -> None:
-    model = vit(task=TASKS["multilabel"])
+@pytest.mark.parametrize("task", [TASKS["multilabel"], TWO])
+def test_another_task_in_each_way(task: Task, tmp_path: Path, start_server: Start) -> None:
+    model = vit(task=task)
     server = start_server(save(model, tmp_path / "photos.keras"), *LIMITS)
     _, one, _ = request(server.port, "/predict", jpeg(1))
     _, listed = post(server.port, PREDICT, instances(jpeg(1)))
     status, tensors = post(server.port, INFER, tensor("contents", "BYTES", [1], [FILE]))
     _, described, _ = request(server.port, "/v1/models/photos")
+    looked = request(server.port, "/attention", jpeg(1))
     assert server.stop() == 0
+    assert (looked[0], looked[1]["class"] in described["classes"]) == (200, True)
     assert {**one, "version": None} == {**listed["predictions"][0], "version": None}
     assert (status, tensors["outputs"][0]["name"]) == (200, model.task.answer_names[0])
     assert tensors["outputs"][0]["shape"] == [1, model.task.size]
