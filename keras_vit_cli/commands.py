@@ -145,15 +145,13 @@ def _export(options: ExportOptions) -> None:
         more["calibration"] = calibration_images(model, images.train)
     if options.format == "html":
         more["card"] = card_of_run(options.model)
-    work = "writing and comparing " + ("each quantization" if is_auto else "the file")
-    print_text(f"{work}: a large model takes minutes")
     if images and is_auto:
-        smallest = export_smallest(
-            model, out, split=images.split, max_flips=options.max_flips, **more
-        )
+        more |= {"max_flips": options.max_flips, "print_fn": print_text}
+        smallest = export_smallest(model, out, split=images.split, **more)
         print_text(f"{smallest}\nwritten to {out}, {smallest.chosen.name}")
         compared = smallest.chosen.comparison
     else:
+        print_text("writing and comparing the file: a large model takes minutes")
         export(model, out, **more)
         print_text(f"written to {out}")
         compared = compare(model, load_exported(out), images.split) if images else None

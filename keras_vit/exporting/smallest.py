@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def export_smallest(
     max_flips: float = 0.01,
     calibration: np.ndarray | None = None,
     overwrite: bool = False,
+    print_fn: Callable[[str], None] = print,
     **options: Any,
 ) -> Smallest:
     """Writes a model in the smallest of a format's quantizations that keeps its answers.
@@ -100,6 +102,7 @@ def export_smallest(
             give another class, labels or grade, or a number that differs by a hundredth of its
             scale; of pixels, where every pixel has a class. On others the part may be another: what
             is returned prints how large, where the 95 % interval reaches above the bound.
+        print_fn: Prints a line for each quantization, before it is written: all take minutes.
         **options: Further ones of `keras_vit.export`, but for `quantize`.
 
     Returns:
@@ -117,6 +120,9 @@ def export_smallest(
     ...                                     num_heads=2, input_shape=(8, 8, 1))
     >>> digits = keras_vit.data.load("digits").val
     >>> made = export_smallest(model, tempfile.mkdtemp() + "/m.tflite", split=digits)
+    writing and comparing int8
+    writing and comparing float16
+    writing and comparing float32
     >>> [trial.name for trial in made.trials]
     ['int8', 'float16', 'float32']
     """
@@ -139,6 +145,7 @@ def export_smallest(
         for name, quantize, images in [*ways, ("float32", None, None)]:
             file = files[name] = Path(folder) / name / path.name
             file.parent.mkdir()
+            print_fn(f"writing and comparing {name}")
             try:
                 export(model, file, format, quantize=quantize, calibration=images, **options)
             except RuntimeError as error:
