@@ -1,8 +1,8 @@
 """The recipe of a training job: named or chosen, with the options that take its numbers' place."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from keras_vit import data
 from keras_vit._base.errors import counted, did_you_mean
@@ -61,7 +61,7 @@ def recipe_of(
         named = None if job.model is None else named_model(job.model)
     except ValueError as error:
         more = " Files and folders are given as weights=, which bring their model."
-        raise ValueError(f"{error}{more if Path(str(job.model)).exists() else ''}") from error
+        raise ValueError(f"{error}{more if os.path.exists(str(job.model)) else ''}") from error
     recipe = recipes.get(name or recipe_name(job, images_per_class, side)[0])
     changes = {
         name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None
