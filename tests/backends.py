@@ -65,7 +65,6 @@ SLOW: dict[str, tuple[str, ...]] = {
 
 
 def is_in(table: dict[str, tuple[str, ...]], item: pytest.Item) -> bool:
-    """Whether a table names a test for this backend."""
     return any(
         item.nodeid.startswith(name) and keras.backend.backend() in backends
         for name, backends in table.items()

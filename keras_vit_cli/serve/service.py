@@ -271,8 +271,12 @@ class Service:
             raise RefusedError(400, f"There is no class {class_name!r}. {known}")
         if class_name is not None and method == "rollout":
             raise RefusedError(400, "Rollout is the same for every class: leave class= out.")
-        if method == "attribution" and class_name is None and model.task.are_numbers:
-            class_name = model.class_names[0]  # none of several numbers is the predicted one
+        if method == "attribution" and class_name is None:
+            if model.task.are_numbers:
+                class_name = model.class_names[0]  # none of several numbers is the predicted one
+            elif len(model.class_names) == 1:
+                reason = "This model has one class: name it with class= in the query."
+                raise RefusedError(400, reason)
         return lambda pixels: explain(pixels, method, class_name)
 
     @property

@@ -44,7 +44,8 @@ RESULTS = {
     "own_parts": {"fourier_accuracy": 0.9, "saved_model_agrees": 1, "foreign_weights_agree": 1},
 }
 # The others take minutes, mostly of processes that start and compile; `make guides` runs all.
-QUICK, SLOW = "inspection", pytest.mark.slow
+QUICK = "inspection"
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in RESULTS if name != QUICK]
 WEIGHTS = SHARED / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k/model.safetensors"
 TI16 = {"KERAS_VIT_TI16": WEIGHTS}
 PRETRAINED = TI16 | {"KERAS_VIT_FLOWERS": SHARED / "photos/flowers"}
@@ -76,7 +77,7 @@ def test_guides_make_promises_and_have_the_outputs_of_their_scripts() -> None:
 
 
 @pytest.mark.backends("jax")  # as their committed outputs did
-@pytest.mark.parametrize("name", [QUICK, *(pytest.param(n, marks=SLOW) for n in RESULTS)])
+@pytest.mark.parametrize("name", [QUICK, *OTHERS])
 def test_guides_keep_their_promises(name: str) -> None:
     files = NEEDS_SHARED.get(name, {})
     if not all(file.exists() for file in files.values()):
