@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 
-.PHONY: digits test test-all test-thorough check docs guides
+.PHONY: digits test test-all check docs guides
 
 # The folder of `site/` that `make docs` writes: `make docs VERSION=0.1.0` for a release.
 VERSION ?= dev
@@ -24,9 +24,9 @@ BACKENDS = tensorflow jax torch
 test: $(BACKENDS:%=test-%)
 
 # And what other tests stand for there: examples, documents, benchmarks, browsers, hostile files.
-test-all: test test-thorough
-
-test-thorough: $(BACKENDS:%=thorough-%)
+# On JAX and torch in one run, which collects once, shares what is trained and keeps both processes
+# at work; TensorFlow's would grow to nine gigabytes each.
+test-all: test-tensorflow thorough-tensorflow all-jax all-torch
 
 $(BACKENDS:%=test-%): test-%: .venv/dev
 	@echo "== tests on $*"
@@ -35,6 +35,10 @@ $(BACKENDS:%=test-%): test-%: .venv/dev
 $(BACKENDS:%=thorough-%): thorough-%: .venv/dev
 	@echo "== thorough tests on $*"
 	KERAS_BACKEND=$* $(PYTEST_RUN) -m 'thorough and not slow'
+
+$(BACKENDS:%=all-%): all-%: .venv/dev
+	@echo "== quick and thorough tests on $*"
+	KERAS_BACKEND=$* $(PYTEST_RUN) -m 'not slow'
 
 check: .venv/dev
 	.venv/bin/ruff check .

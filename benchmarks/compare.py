@@ -132,12 +132,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if failed:
             print(f"Failed: {', '.join(failed)}", file=sys.stderr)
             return 1
-        status = _quick.verdict(results, record=options.record) if options.quick else 0
+        lost = _quick.verdict(results, record=options.record) if options.quick else []
+        status = int(bool(lost))
         if options.against:
             status |= _against.verdict(results, options.against)
         if not (status and remaining):
             break
-        print("Measuring again.")
+        options.contestants = lost or options.contestants
+        print(f"Measuring again: {', '.join(options.contestants)}")
     return status
 
 

@@ -22,7 +22,6 @@ HOMES = {
 # What runs in `make test-all` alone, beside tests marked `thorough` and those with a browser: the
 # beginning of its name, and on which backends. Another backend, or another test, stands for it.
 THOROUGH: dict[str, tuple[str, ...]] = {
-    "tests/cli/test_kills.py": BACKENDS,
     "tests/data/test_preprocessing.py::test_commands_read_the_data_of_other": BACKENDS,
     "tests/distribution/test_two_processes.py": BACKENDS,
     "tests/docs/": BACKENDS,
@@ -55,8 +54,12 @@ SLOW: dict[str, tuple[str, ...]] = {
     "tests/cli/test_tasks.py::test_train_writes_everything": ("jax",),
     "tests/distribution/test_two_processes.py::test_in_two_processes": ("jax",),
     "tests/distribution/test_two_processes.py::test_on_many_devices": ("tensorflow",),
+    "tests/docs/test_guides.py::test_no_page_scrolls_sideways[firefox": BACKENDS,
     "tests/evaluation/test_windows.py::test_a_photograph_of_16": BACKENDS,
     "tests/examples/test_tables.py::test_imbalance": BACKENDS,
+    "tests/examples/test_tables.py::test_torchrun": BACKENDS,
+    "tests/exporting/test_every_kind.py::test_goes_through_every_format[torch-merging": BACKENDS,
+    "tests/exporting/test_formats.py::test_mixed_rounds_the_blocks_between[html": BACKENDS,
     "tests/test_faults.py::test_some_faults[train": BACKENDS,
     "tests/training/test_distillation.py::test_other_tasks_learn_from_a_teacher": ("tensorflow",),
     "tests/training/test_pretraining.py::test_a_killed_visreg": ("tensorflow",),

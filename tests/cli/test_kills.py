@@ -15,12 +15,11 @@ from PIL import Image
 from tests import processes
 from tests.cli.helpers import TRAIN, color_photos, outcome_of, save_tiny, sums
 
-SLOW = pytest.mark.slow
-COMPILED = [SLOW, pytest.mark.backends("tensorflow", "jax")]
-EVERYWHERE = [SLOW, pytest.mark.every_backend]
+pytestmark = pytest.mark.slow  # tests/training/test_resume.py kills on every backend
+COMPILED = pytest.mark.backends("tensorflow", "jax")
+EVERYWHERE = pytest.mark.every_backend
 CACHED = "--epochs 4 --coverage 0.8 --cache 16 --reader"
 EOMT = "--labels masks --recipe from_scratch_tiny --head eomt --epochs 12"
-ON_TORCH = [SLOW, pytest.mark.backends("torch")]
 # Checkpoints are written all the time, so that kills meet them, too.
 CODE = """
 import dataclasses, os, sys, keras_vit, keras_vit_cli.start
@@ -72,19 +71,17 @@ def prepare(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        ("--epochs 4", 1),  # tests/training/test_resume.py kills on every backend
         pytest.param("--epochs 12", 50, marks=COMPILED),
-        pytest.param("--epochs 12 --teacher teacher.keras", 5, marks=SLOW),
-        pytest.param("--epochs 12 --reader grain", 20, marks=ON_TORCH),
+        ("--epochs 12 --teacher teacher.keras", 5),
+        pytest.param("--epochs 12 --reader grain", 20, marks=pytest.mark.backends("torch")),
         pytest.param(EOMT, 10, marks=EVERYWHERE),
         pytest.param(f"{CACHED} tensorflow", 30, marks=EVERYWHERE),
         pytest.param(f"{CACHED} grain", 30, marks=EVERYWHERE),
     ],
 )
 def test_kills(words: str, number: int, tmp_path: Path) -> None:
-    """At the first checkpoint, or at random moments of training, report and export."""
-    anywhere = number > 1
-    exports = anywhere and not words.startswith(CACHED)
+    """At random moments of training, report and export."""
+    exports = not words.startswith(CACHED)
     options = {} if exports else {"NO_EXPORT": "1"}
     whole, began = prepare(tmp_path / "whole"), time.monotonic()
     process = start(whole, words, **options)
@@ -100,7 +97,7 @@ def test_kills(words: str, number: int, tmp_path: Path) -> None:
             # Late enough to be in the work, and at times so late that it ends by itself.
             until = time.monotonic() + chance.uniform(0, 1.15 * seconds)
             while process.poll() is None and len(kills) < number:
-                if time.monotonic() > until if anywhere else mode(folder):
+                if time.monotonic() > until:
                     with suppress(ProcessLookupError):  # and what writes its SavedModel
                         os.killpg(process.pid, signal.SIGKILL)
                     process.kill()

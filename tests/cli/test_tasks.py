@@ -316,7 +316,7 @@ def test_average(run: Path, photographs: Path, command: Command) -> None:
     assert "is an exported file" in command(*words, "flip", status=2)
 
 
-@pytest.mark.thorough  # test_kills resumes a killed one
+@pytest.mark.thorough  # tests/training/test_resume.py resumes a killed one
 @pytest.mark.usefixtures("no_export")
 def test_a_run_is_resumed(photographs: Path, monkeypatch: Any, command: Command) -> None:
     photographs = Path(shutil.copytree(photographs, "photos"))

@@ -54,8 +54,8 @@ from tests.models.test_task import TASKS, vit
 from tests.weights.models import flips
 
 INT8 = [made.case("openvino", True, quick=False)]
-INT8 += [made.case(format, False, quick=False) for format in ("onnx", "litert", "html")]
-INT8 += [made.case(f, False, quick=False, long=pytest.mark.thorough) for f in made.LONG]
+INT8 += [made.case(format, False, quick=False) for format in ("onnx", "litert")]
+INT8 += [made.case(f, False, quick=False, rest=pytest.mark.slow) for f in ("html", *made.LONG)]
 FOLDER, FLOATS = {"format": "tf_saved_model"}, {"quantize": "int8", "calibration": IMAGES / 255}
 # Another backend's file is written by a new process, which starts in seconds: one stands for all.
 FILES = [pytest.param("onnx", marks=pytest.mark.every_backend)]
