@@ -14,6 +14,7 @@ from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.exporting import check, export, export_smallest, load_exported, prove_folder
 from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import FOLDERS, check_format
+from keras_vit.exporting.formats import check_target
 from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
@@ -124,6 +125,7 @@ def _export(options: ExportOptions) -> None:
     row = check_format(options.format, "int8" if is_auto else options.quantize)
     if options.data is not None or is_auto:
         row.require_system(options.out)
+    check_target(options.out, row, options.overwrite)
     if options.triton:
         check_place(options.out)
     is_several, out = is_combined(options.model), options.out

@@ -128,6 +128,7 @@ def make_app(
         exception_handlers={HTTPException: not_found},
         lifespan=service.lifespan,
     )
+    app.router.redirect_slashes = False  # "/predict/" would be an answer without a word
     return RequestLog(app, log)
 
 

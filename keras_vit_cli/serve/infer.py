@@ -81,6 +81,8 @@ def _in_range(image: np.ndarray) -> Contents:
 def _numbers(data: list[Any]) -> np.ndarray:
     # NumPy would make numbers of texts, and a text of many characters as wide an array of them.
     try:
+        if bool in map(type, data):
+            raise TypeError("true and false are none")
         return np.frombuffer(array("d", data))
     except (TypeError, OverflowError) as error:
         raise ValueError(f"has something that is not a number: {error}") from error

@@ -218,6 +218,7 @@ def test_tensors_in_binary(port: int) -> None:
 SHAPE = [1, 32, 24, 3]
 SHAPES: list[list[int]] = [[32, 24, 3], [-1, 32, 24, 3], [True, 32, 24, 3]]
 BLACK = [0] * (32 * 24 * 3)
+U8 = ("images", "UINT8", SHAPE)
 FILE = base64_of(jpeg())
 NO_JSON = (b"", jpeg(), b"[" * 250, b"9" * 5000, b"\xff\xfe{}")
 LOGITS = {"outputs": [{"name": "logits"}]}
@@ -250,9 +251,8 @@ def test_what_is_refused(port: int) -> None:
         (INFER, tensor("images", "UINT8", [0, 32, 24, 3], []), 400, "has the shape"),
         (INFER, tensor("images", "UINT8", [10**30, 32, 24, 3], []), 413, "10 images"),
         (INFER, tensor("images", "UINT8", SHAPE, BLACK[1:]), 400, "list of 2304 values"),
-        (INFER, tensor("images", "UINT8", SHAPE, [256, *BLACK[1:]]), 400, "from 0 to 255"),
-        (INFER, tensor("images", "UINT8", SHAPE, [0.5, *BLACK[1:]]), 400, "from 0 to 255"),
-        (INFER, tensor("images", "UINT8", SHAPE, ["0", *BLACK[1:]]), 400, "not a number"),
+        *((INFER, tensor(*U8, [w, *BLACK[1:]]), 400, "from 0 to 255") for w in (256, 0.5)),
+        *((INFER, tensor(*U8, [w, *BLACK[1:]]), 400, "not a number") for w in ("0", True)),
         (INFER, tensor("pixels", "FP32", SHAPE, [10**400, *BLACK[1:]]), 400, "not a number"),
         (INFER, tensor("images", "UINT8", SHAPE, [[0] * 2304]), 400, "not a flat list"),
         (INFER, tensor("images", "UINT8", SHAPE, ["0"] * 2304), 400, "or numbers in quotes"),
@@ -296,7 +296,7 @@ def test_what_the_model_is_and_tricks_in_its_name(file: Path, port: int) -> None
     for name in (*TRICKS.split(), "p" * 10_000, ""):
         v1, v2 = f"/v1/models/{name}", f"/v2/models/{name}"
         calls: dict[str, bytes | None] = {v1: None, v2: None, f"{v2}/ready": None}
-        calls |= {f"{v1}:predict": b"{}", f"{v2}/infer": b"{}"}
+        calls |= {f"{v1}:predict": b"{}", f"{v2}/infer": b"{}", "/predict/": b""}
         for path, body in calls.items():
             status, content, headers = request(port, path, body)
             assert status in (404, 405), (path, content)
