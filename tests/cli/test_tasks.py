@@ -182,7 +182,7 @@ def tiles(tmp_path: Path) -> None:
         tifffile.imwrite(file, image, **options, extratags=[(42113, "s", 0, "0", True)])
 
 
-@pytest.mark.thorough  # tests/data/test_rasters.py has what differs
+@pytest.mark.slow  # tests/data/test_rasters.py has what differs
 @pytest.mark.usefixtures("tiles")
 def test_from_tiles_of_bands_to_the_exported_file(monkeypatch: Any, command: Command) -> None:
     small = {"patch_size": 4, "hidden_dim": 16, "depth": 1, "num_heads": 2, "pooling": "gap"}
@@ -227,7 +227,7 @@ def test_what_a_beginner_gets_wrong_of_bands(command: Command) -> None:
 
 IN_A_RUN = """SHA256SUMS model.keras saved_models report.json report.md report.html curves.png
 confusion.png calibration.png mistakes.png best.keras history.csv config.json images.csv"""
-LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.thorough)
+LORA = pytest.param("--lora 2 --epochs 1", marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")

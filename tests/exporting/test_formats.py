@@ -537,7 +537,7 @@ def is_wrong(path: Path) -> bool:
         return True
 
 
-@formats("onnx")
+@formats("onnx", rest=pytest.mark.slow)
 def test_damage_is_found(format: str, artifacts: Artifacts, tmp_path: Path) -> None:
     model = artifacts.model("sensitive", sensitive_model)
     path = copied(artifacts.path("sensitive", format), tmp_path)
@@ -686,7 +686,7 @@ def test_the_first_block_that_differs(artifacts: Artifacts, tmp_path: Path, caps
     assert "block 3 of 4 (block_2): its values are not finite: they overflow" in str(result)
 
 
-@formats("onnx", of=("onnx", "litert"))
+@formats("onnx", of=("onnx", "litert"), rest=pytest.mark.slow)
 def test_other_engines(format: str, artifacts: Artifacts) -> None:
     artifacts.model("deep", deep_model)
     for engine in {"onnx": ("openvino", "onnx"), "litert": ("tensorflow",)}[format]:

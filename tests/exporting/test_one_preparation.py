@@ -193,7 +193,7 @@ def test_names_and_limits_that_nobody_expects(artifacts: Artifacts, tmp_path: Pa
     assert served(limited, files)["valid"].tolist() == [False] * 3
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_prepared_images_and_those_of_other_channels(tmp_path: Path) -> None:
     """Not prepared again where that changes an image of the model's size, as those of timm do."""
     import tensorflow as tf

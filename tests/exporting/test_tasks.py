@@ -119,7 +119,7 @@ def test_a_saved_model_has_names_for_integers(kind: str, artifacts: Artifacts) -
         assert not any(texts[1])
 
 
-@formats("tf_saved_model", of=("tf_saved_model", "onnx", "torch"))  # the others are made of these
+@formats("tf_saved_model", of=("tf_saved_model", "onnx", "torch"), rest=pytest.mark.slow)
 def test_every_format_has_the_same_sets_and_novelty(format: str, tmp_path: Path) -> None:
     """RAPS and APS, whose graphs compare classes in pairs; LAC compares each with a number."""
     thresholds = (0.05, 0.2, -0.05, 0.3, 0.01, 0.1)
