@@ -82,7 +82,7 @@ def _numbers(data: list[Any]) -> np.ndarray:
     # NumPy would make numbers of texts, and a text of many characters as wide an array of them.
     try:
         if bool in map(type, data):
-            raise TypeError("true and false are none")
+            raise TypeError("true and false are not")
         return np.frombuffer(array("d", data))
     except (TypeError, OverflowError) as error:
         raise ValueError(f"has something that is not a number: {error}") from error
