@@ -14,7 +14,7 @@ from keras_vit.evaluation.unseen_images import table_arguments
 from keras_vit.exporting import check, export, export_smallest, load_exported, prove_folder
 from keras_vit.exporting.comparison import calibration_images, compare
 from keras_vit.exporting.format_table import FOLDERS, check_format
-from keras_vit.exporting.formats import check_target
+from keras_vit.exporting.formats import check_target, format_of_path
 from keras_vit.exporting.peer_folder import PROVEN
 from keras_vit.exporting.triton_config import check_place, write_config
 from keras_vit.models import list_models, model_cost
@@ -120,9 +120,10 @@ def _inspect(options: InspectOptions) -> int:
 
 
 def _export(options: ExportOptions) -> None:
+    format = format_of_path(options.out, options.format)
     is_auto = options.quantize == "auto"
     # Names missing packages before any work.
-    row = check_format(options.format, "int8" if is_auto else options.quantize)
+    row = check_format(format, "int8" if is_auto else options.quantize)
     if options.data is not None or is_auto:
         row.require_system(options.out)
     check_target(options.out, row, options.overwrite)
@@ -145,7 +146,7 @@ def _export(options: ExportOptions) -> None:
     more = {name: getattr(options, name) for name in names}
     if images and images.train is not None and options.quantize in ("int8", "auto"):
         more["calibration"] = calibration_images(model, images.train)
-    if options.format == "html":
+    if format == "html":
         more["card"] = card_of_run(options.model)
     if images and is_auto:
         more |= {"max_flips": options.max_flips, "print_fn": print_text}
@@ -159,7 +160,7 @@ def _export(options: ExportOptions) -> None:
         compared = compare(model, load_exported(out), images.split) if images else None
     if options.triton:
         print_text(f"written to {write_config(out)}")
-    if options.format == "html" and out.is_dir():
+    if format == "html" and out.is_dir():
         print_text(f"to see it: {shlex.join(['python', '-m', 'http.server', '-d', str(out)])}")
     if compared:
         print_text(in_options(str(compared), "export"))

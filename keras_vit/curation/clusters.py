@@ -61,7 +61,7 @@ def find_clusters(
 
     Args:
         features: An index, or an array `(n, dimension)`.
-        clusters: Their number; None for the one of 2 to 30 with the best silhouette.
+        clusters: Their number; None: the best silhouette of 2 to 6, 8, 10, 12, 15, 20, 25 and 30.
         seed: Where the centers start, and which rows are drawn.
 
     Raises:

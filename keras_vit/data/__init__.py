@@ -1,4 +1,4 @@
-"""Sources of labeled images and the tf.data pipelines that turn them into batches.
+"""Sources of labeled images, and the pipelines of tf.data or Grain that turn them into batches.
 
     source ── load() ──► Splits ── pipeline() ──► batches of (images 0..255, labels)
                                       │

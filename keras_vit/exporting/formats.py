@@ -84,8 +84,8 @@ def export(
 
     It carries the task, the size and the preparation of photographs, which
     `keras_vit.exporting.load_exported` reads. It is written in float32, whatever the model's dtype
-    policy, and run once in its own engine: a file that does not predict what the model does is
-    not kept.
+    policy, and run once before it is kept (in its own engine, but for Core ML off a Mac): a file
+    that does not predict what the model does is not.
 
     | format | is | engine |
     |---|---|---|
@@ -116,10 +116,10 @@ def export(
             `saved_models/NAME/VERSION` of TensorFlow Serving and OpenVINO Model Server.
         format: One of the table; None for the one with the suffix of `path`, and a SavedModel in a
             folder.
-        quantize: `"int8"` for weights in eight bits: a quarter of the size; `"float16"` for weights
-            in sixteen, and products in float32; `"mixed"` for int8 in the blocks between the first
-            and the last, and float16 elsewhere. Formats `"onnx"` and `"html"`; `"litert"` and
-            `"openvino"` do not have mixed, `"executorch"` and `"coreml"` have int8 alone.
+        quantize: `"int8"` for weights in eight bits: about a third of the size; `"float16"` for
+            weights in sixteen, and products in float32; `"mixed"` for int8 in the blocks between
+            the first and the last, and float16 elsewhere. Formats `"onnx"` and `"html"`; `"litert"`
+            and `"openvino"` do not have mixed, `"executorch"` and `"coreml"` have int8 alone.
         calibration: images `(images, height, width, channels)` as the model is to see them, some
             hundred, of the dtype of `images`. With them OpenVINO quantizes activations, too; the
             others need none.
@@ -237,8 +237,8 @@ def format_of_path(path: Path, name: str | None) -> str:
         return of_suffix or "tf_saved_model"
     if of_suffix and of_suffix != name:
         raise ValueError(
-            f"path={str(path)!r} is one of format={of_suffix!r}, and format={name!r}: leave the "
-            "format out, or give another path."
+            f"path={str(path)!r} is one of format={of_suffix!r}, and format={name!r}: leave "
+            "format= out, or give another path=."
         )
     return name
 

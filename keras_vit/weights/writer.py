@@ -48,7 +48,7 @@ def save_weights(
             formats and need no layout.
         layout: `"google"` or `"big_vision"`; and for a ViT `"timm"` or `"huggingface"`, in which
             CLIP, SigLIP, DINOv2 and 3, BEiT, EVA-02 and the distilled DeiT have the names that
-            these packages give them.
+            these packages give them; `"dino_linear_head"` for a linear head of masks alone.
         overwrite: Replace a file that this function wrote. Others are never replaced, such as the
             released file that the weights came from.
 
@@ -83,7 +83,7 @@ def save_weights(
     if layout is None:
         raise ValueError(
             f"Choose the layout in which {str(path)!r} names its tensors: "
-            "layout='google', 'big_vision', 'timm' or 'huggingface'."
+            "layout='google', 'big_vision', 'timm', 'huggingface' or 'dino_linear_head'."
         )
     chosen = layout_for(layout, model, stored_family(model))
     is_folder = layout in CONFIGS and (

@@ -35,7 +35,7 @@ class ConvertOptions:
         name=POSITIONAL,
     )
     layout: str | None = in_model(
-        "names and shapes of the tensors: google, big_vision, timm or huggingface", None
+        "tensor names and shapes: google, big_vision, timm, huggingface or dino_linear_head", None
     )
     overwrite: bool = in_run("replace a file that convert wrote earlier", False)
 
@@ -137,17 +137,18 @@ class ExportOptions(shared.MapOptions):
     image_size: int | None = in_model(
         "resize images to this height and width (default: the model's)", None, PIXELS
     )
-    format: str = in_run(
+    format: str | None = in_run(
         "what to write: tf_saved_model and openvino are folders, onnx is a .onnx file, litert "
         "a .tflite file, torch a .pt2 file, executorch a .pte file, coreml a .mlpackage folder for "
-        "Macs and iPhones, html a page for browsers, a folder where --out lacks a suffix",
-        "tf_saved_model",
+        "Macs and iPhones, html a page for browsers, a folder where --out lacks a suffix "
+        "(default: by the suffix of --out, else tf_saved_model)",
+        None,
         choices=EXPORT_FORMATS,
     )
     quantize: str | None = in_run(
-        "weights in eight bits, a quarter of the size, in float16, or mixed: float16 in the first "
-        "and the last block and around them, int8 between; auto tries what the format has and "
-        "keeps the smallest that holds --max-flips: onnx, html and, but for mixed, litert and "
+        "weights in eight bits, about a third of the size, in float16, or mixed: float16 in the "
+        "first and the last block and around them, int8 between; auto tries what the format has "
+        "and keeps the smallest that holds --max-flips: onnx, html and, but for mixed, litert and "
         "openvino; executorch and, without auto, coreml: int8 alone",
         None,
         choices=("int8", "mixed", "float16", "auto"),
@@ -191,7 +192,7 @@ def _check_export(options: dict[str, Any]) -> None:
         )
     if options["labels"] is not None and options["data"] is None:
         raise UsageError("--labels has no effect without --data (see keras-vit export -h).")
-    if options["triton"] and options["format"] != "onnx":
+    if options["triton"] and options["format"] not in (None, "onnx"):
         raise UsageError("--triton is for --format onnx (see keras-vit export -h).")
     if options["max_flips"] is None:
         options["max_flips"] = 0.01

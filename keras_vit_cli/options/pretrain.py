@@ -36,8 +36,8 @@ class PretrainOptions(shared.RunOptions, shared.TableOptions):
     )
     labels: str | None = in_data(
         "table of the labels of some of the images, by which the weights are compared before and "
-        "after: a CSV, TSV, JSON lines or Parquet file with a column of files; or none, where the "
-        "folders are not classes (default: the folders' names)",
+        "after: a CSV, TSV, JSON lines or Parquet file with a column of files; or none, with "
+        "--keep after, where the folders are not classes (default: the folders' names)",
         None,
         metavar="FILE",
     )

@@ -185,8 +185,8 @@ class TrainOptions(shared.RunOptions, shared.MapOptions):
     )
     tensorboard: bool = in_run("write logs for TensorBoard", False)
     distribution: str | None = in_run(
-        "cut the batches (data_parallel), the weights as well (fsdp), or the products of each "
-        "block (tensor_parallel) over several GPUs or TPU cores; with KERAS_BACKEND=jax",
+        "cut the batches (data_parallel), the weights as well (fsdp) or the products of each block "
+        "(tensor_parallel) over GPUs or TPU cores; on JAX, or data_parallel in torch's processes",
         None,
         choices=DISTRIBUTIONS,
     )

@@ -472,7 +472,7 @@ def test_errors() -> None:
 
 
 def test_the_option_of_train(monkeypatch, command) -> None:
-    """tests/cli/test_cli.py has that --resume compares it."""
+    """tests/cli/test_tasks.py has that --resume compares it."""
     jobs: list[Any] = []
     monkeypatch.setattr(cli, "train", lambda job, print_fn: jobs.append(job))
     command("train --data digits --augment tiny")

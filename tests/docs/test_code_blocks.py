@@ -31,7 +31,7 @@ PAGES = {page.relative_to(REPOSITORY).as_posix(): page for page in pages()}
 # Commands whose effect the continuous integration has: environments, installations, make targets.
 RUN_BY_CI = ("make", "pip", "python3", ".", "pytest")
 # A reader and the highlighter both need the language; plain blocks are output.
-LANGUAGES = {"", "bash", "python", "text", "indented", "mermaid", "yaml", "dockerfile"}
+LANGUAGES = {"", "bash", "python", "text", "indented", "yaml", "dockerfile"}
 WITH_PYTHON = [
     pytest.param(name, marks=MARKS.get(name, []))
     for name, page in PAGES.items()

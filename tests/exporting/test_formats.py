@@ -188,7 +188,7 @@ def test_executorch_does_not_run_one_channel(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_model_repository_of_triton(artifacts: Artifacts, command: Command) -> None:
     artifacts.model("ordinal").save("m.keras")
-    export = "export m.keras --triton --overwrite --format onnx --out r/photos/1/model.onnx"
+    export = "export m.keras --triton --overwrite --out r/photos/1/model.onnx"
     config = Path("r/photos/config.pbtxt")
     for _ in range(2):
         command(export)
