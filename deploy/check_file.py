@@ -115,7 +115,7 @@ def main(path):
     wrong = False
     for name, (text, shape) in proof["expected"].items():
         truth, found = unpacked(text, shape, "float32"), np.asarray(outputs[name])
-        largest = max(1, np.abs(truth).max())
+        largest, spread = max(1, np.abs(truth).max()), float(np.ptp(truth)) or 1.0
         # Features of a debug export, block by block: of the last image alone.
         of_features = name in contract.get("features", ())
         truth, found = (truth[-1:], found[-1:]) if of_features else (truth[files:], found)
@@ -125,6 +125,10 @@ def main(path):
         scale = np.maximum(truth, 1) if name == "novelty" else largest
         if name == "values":  # numbers, in their units
             scale = contract["task"]["scale"]
+        elif name == "depth":
+            scale = contract["task"]["typical"]
+        elif name == "inverse_depth":  # of no unit
+            scale = spread
         off, most = float(np.max(np.abs(found - truth) / scale)), proof["tolerance"][name]
         wrong |= not off <= most
         verdict = "as its model" if off <= most else "WRONG"

@@ -73,7 +73,7 @@ def same_parts(task: Task, answers: np.ndarray, others: np.ndarray) -> Any:
     """Return which decisions of two answers to an image are the same, `(images, decisions)`."""
     first, second = (decisions(task, each) for each in (answers, others))
     if first is None or second is None:  # the answers themselves are what is decided
-        same = np.abs(answers - others) < task.answer_scale / 100
+        same = np.abs(answers - others) < scale_of("", task, answers) / 100
     else:
         same = first == second
     return same.reshape(len(same), -1)
@@ -89,7 +89,11 @@ def scale_of(name: str, task: Task | None, truth: np.ndarray) -> Any:
     """Return the scale of an output, of which differences from the true values are parts."""
     if name == NOVELTY:
         return np.maximum(truth, 1)
-    return max(1.0, float(np.abs(truth).max())) if task is None else task.answer_scale
+    if task is None:
+        return max(1.0, float(np.abs(truth).max()))
+    if not task.joins_windows:  # of no unit: the spread of the answers themselves
+        return float(np.ptp(truth)) or 1.0
+    return task.answer_scale
 
 
 def check_agreement(

@@ -74,6 +74,9 @@ def export(
     | | 1 from the label's threshold on |
     | regression | `values`, float32 `(batch, numbers)`, in their units |
     | ordinal | `probabilities`, float32 `(batch, grades)`; `grade`, int32 `(batch,)` |
+    | segmentation | `probabilities`, float32 `(batch, height, width, classes)`; `classes`, |
+    | | int32 `(batch, height, width)` |
+    | depth | `depth`, or `inverse_depth` of relative depth, float32 `(batch, height, width, 1)` |
     | none | `outputs`, float32, as the model returns them: features, tokens, or of a head |
     | | with `model.task = None` |
     | several (`combine`) | those of each head, behind its name: `photos_probabilities` |

@@ -100,7 +100,8 @@ class Proof:
         for head in contract.heads if contract.has_task else ():
             task, answers = head.task, outputs[head.outputs[0]]
             assert task is not None
-            step, top = between * task.answer_scale, answers == answers.max(-1, keepdims=True)
+            step = between * scale_of(head.outputs[0], task, self.expected[head.outputs[0]])
+            top = answers == answers.max(-1, keepdims=True)
             others = (answers + step, answers - step, answers + np.where(top, -step, step))
             sure = [decisions_agree(task, answers, other) for other in others]
             steady = np.all([steady, *sure, self.same_decisions(outputs, head)], axis=0)

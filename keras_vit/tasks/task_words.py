@@ -11,6 +11,11 @@ def scale_of(task: Task) -> tuple[Any, ...]:
     return (*getattr(task, "offset", ()), *getattr(task, "scale", ()))
 
 
+def form_of(task: Task | type[Task]) -> str | None:
+    """Return which form of a number outputs are, such as its logarithm; None of other tasks."""
+    return getattr(task, "form", None)
+
+
 def in_words(task: Task) -> str:
     """Return the kind, size, names and scale of a task.
 

@@ -158,16 +158,21 @@ def _task(network: keras.Model) -> Task:
     return task_of(network)
 
 
-def check_task(network: keras.Model, asked: Task) -> None:
-    """Raises a ValueError where a model answers something else than the labels of data mean.
+def is_answered_by(task: Task, asked: Task) -> bool:
+    """Return whether outputs of a task mean what the labels of data mean.
 
     A head without names may have more classes than there are.
     """
-    task = _task(network)
     is_wider = task.sums_to_one and task.size > asked.size and not task.names
     fits = task.kind == asked.kind and (task.size == asked.size or is_wider)
     same_names = not (task.names and asked.names) or task.names == asked.names
-    if fits and same_names and scale_of(task) == scale_of(asked):
+    return fits and same_names and scale_of(task) == scale_of(asked)
+
+
+def check_task(network: keras.Model, asked: Task) -> None:
+    """Raises a ValueError where a model answers something else than the labels of data mean."""
+    task = _task(network)
+    if is_answered_by(task, asked):
         return
     fix = "Give model.with_classifier(task=splits.task)"
     if not hasattr(network, "task"):

@@ -35,6 +35,7 @@ def adapt(
     model: ImageModel,
     fresh: Sequence[str] = (),
     file_grid: Grid | None = None,
+    why_new_head: str = "",
 ) -> tuple[Tensors, list[Entry]]:
     """Return the tensors that a model needs, as far as the file has them, and the report's entries.
 
@@ -45,6 +46,7 @@ def adapt(
         fresh: Names that may stay as they are in the model: canonical, or a group's
             (`"pre_logits"`), or a shell pattern.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
+        why_new_head: Why its head is not the model's although the shapes fit.
     """
     allowed = _matching(fresh, expected)
     remaining = dict(checkpoint.tensors)
@@ -56,7 +58,7 @@ def adapt(
 
     for name, reason in _excluded_by_options(remaining, expected, model).items():
         ignore(remaining.pop(name), reason)
-    new_head = _why_new_head(checkpoint.tensors, expected)
+    new_head = _why_new_head(checkpoint.tensors, expected) or why_new_head
     if checkpoint.is_head and (new_head or "head/kernel" not in expected):
         raise CheckpointError(
             f"The head of the file does not fit the model: {new_head or 'it has num_classes=0'}. "

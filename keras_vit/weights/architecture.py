@@ -11,7 +11,7 @@ from typing import Any
 from keras_vit.models.dpt import STAGES
 from keras_vit.models.geometry import DEFAULT_SIZE, feature_stride
 from keras_vit.models.variants import UNNAMED_WIDTHS, WIDTHS
-from keras_vit.tasks import Depth, RelativeDepth, Segmentation
+from keras_vit.tasks import Depth, RelativeDepth, Segmentation, Task
 from keras_vit.weights.adaptation import (
     PATCHES,
     POSITIONS,
@@ -203,6 +203,12 @@ def _options(shapes: Shapes, hidden_dim: int) -> dict[str, Any]:
     elif DPT not in shapes and QUERIES not in shapes and shapes.num_features == 2 * hidden_dim:
         options["pooling"] = "token_gap"
     return options
+
+
+def task_of_maps(checkpoint: Checkpoint) -> Task | None:
+    """Return what a DPT or EoMT head in a file answers for every pixel; None where nobody knows."""
+    activation = str(checkpoint.stated.get("activation"))
+    return _map_head(Shapes(checkpoint), activation, checkpoint.arguments).get("task")
 
 
 def _map_head(shapes: Shapes, activation: str, stated: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.geometry import feature_stride, patch_grid
 from keras_vit.models.map_heads import head_of_other_outputs, kind_of
 from keras_vit.tasks import Segmentation, Task
+from keras_vit.tasks.task_words import form_of
 from keras_vit.weights.adaptation import Grid
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.canonical_names import OPTIONS
@@ -231,6 +232,7 @@ def _arguments(
         _settle_input_shape(arguments, overrides, path)
     elif "input_shape" in overrides:
         arguments.pop("position_grid", None)  # follows from the shape
+    head = _map_head(arguments.get("map_head"), overrides, arguments.get("task"))
     if {"num_classes", "task", "pooling", "classifier_activation"} & {*overrides}:
         arguments["task"] = None  # that of the file's head
     if isinstance(overrides.get("task"), Task | Mapping):
@@ -239,20 +241,24 @@ def _arguments(
         arguments["class_token"] = True
     elif "pooling" in overrides:  # a second head is on a second token
         arguments.pop("distilled", None)
-    return {**arguments, **overrides, **_map_head(arguments.get("map_head"), overrides)}
+    return {**arguments, **overrides, **head}
 
 
-def _map_head(of_file: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the `map_head` that the file's becomes; of one with options, the
-    neck or the queries stay."""
+def _map_head(of_file: Any, overrides: dict[str, Any], task: Any) -> dict[str, Any]:
+    """Return the `map_head` that the file's, of a task, becomes; of one with options, the neck or
+    the queries stay, and of the same form of a number the last layers, too."""
     is_given, asked = "map_head" in overrides, overrides.get("map_head")
     is_same = isinstance(of_file, Mapping) and asked == kind_of(of_file)
     if of_file is None or (is_given and not is_same):
         return {}
     if not {"num_classes", "task"} & {*overrides}:
         return {"map_head": of_file}
-    task = Segmentation.kind if is_given else overrides.get("task")
-    return {"map_head": head_of_other_outputs(of_file, task)}
+    other = overrides.get("task")
+    if other is not None and task is not None and (form := form_of(task := tasks.get(task))):
+        meant = tasks.TASKS.get(other) if isinstance(other, str) else tasks.get(other)
+        if meant is not None and (meant.kind, form_of(meant)) == (task.kind, form):
+            return {"map_head": of_file}
+    return {"map_head": head_of_other_outputs(of_file, Segmentation.kind if is_given else other)}
 
 
 def _settle_input_shape(arguments: dict[str, Any], overrides: dict[str, Any], path: Path) -> None:

@@ -9,9 +9,9 @@ from keras_vit._base.errors import warn_at_caller
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.image_model import ImageModel
 from keras_vit.tasks import Task
-from keras_vit.tasks.task_words import in_words, scale_of
+from keras_vit.tasks.task_words import form_of, in_words, scale_of
 from keras_vit.weights.adaptation import HEAD_PARTS, Grid, adapt
-from keras_vit.weights.architecture import NUM_HEADS
+from keras_vit.weights.architecture import NUM_HEADS, task_of_maps
 from keras_vit.weights.cache import resolve
 from keras_vit.weights.catalog import find_for_model
 from keras_vit.weights.checkpoint_error import CheckpointError
@@ -112,7 +112,9 @@ def load_checkpoint(
     expected = {name: shape for b in bound for name, shape in b.shapes().items()}
     if checkpoint.is_head:
         expected = {n: s for n, s in expected.items() if n.split("/")[0] in HEAD_PARTS}
-    tensors, entries = adapt(checkpoint, expected, model, fresh, file_grid)
+    tensors, entries = adapt(
+        checkpoint, expected, model, fresh, file_grid, _why_of_maps(model, checkpoint)
+    )
     new_values = [
         (b.variable, values) for b in bound if (values := _new_value(b, tensors)) is not None
     ]
@@ -129,6 +131,7 @@ def load_checkpoint(
         return report
     if "head/kernel" in report.loaded:
         _take_task(model, checkpoint, path)
+        _take_novelty(model, checkpoint)
     eval_transform = checkpoint.arguments.get("evaluation", checkpoint.conventions.eval_transform)
     is_of_maps = model.head_kind != "row" and "head/kernel" in report.loaded
     if is_of_maps or model.eval_transform == EvalTransform():
@@ -138,27 +141,50 @@ def load_checkpoint(
     return report
 
 
+def _why_of_maps(model: ImageModel, checkpoint: Checkpoint) -> str:
+    """Return what the file's outputs of every pixel are, where those of the model's task are other
+    numbers, which need a new head; else ""."""
+    task = checkpoint.arguments.get("task") or task_of_maps(checkpoint)
+    asked = model.task if model._task_from == "user" else None
+    if task is None or asked is None or not (task.per_pixel and asked.per_pixel):
+        return ""
+    is_same = (task.kind, form_of(task)) == (asked.kind, form_of(asked))
+    return "" if is_same else f"the file's are {in_words(task)}"
+
+
 def _take_task(model: ImageModel, checkpoint: Checkpoint, path: str | Path) -> None:
     """Gives the model the task of its new head, and the names."""
     task, names = checkpoint.arguments.get("task"), checkpoint.class_names
     task_from = checkpoint.arguments.get("keras", {}).get("task_from")  # None: the user
-    fits = len(model.output_shape) == 2 and (task is None or task.outputs == model.num_classes)
+    before = model.task if model._task_from == "user" else None
+    fits = len(model.output_shape) != 3 and (
+        task is None
+        or (task.outputs == model.num_classes and task.per_pixel == (model.head_kind != "row"))
+    )
     if fits and (task is not None or task_from is not None):
-        before = model.task if model._task_from == "user" else None
         model.task = task
         model._task_from = task_from or "user"
-        if before is not None and task is not None and _means_other(before, task):
-            warn_at_caller(
-                f"{path} has a head for {in_words(task)}, and {model.name} was for "
-                f"{in_words(before)}: with this head it is for {task.kind}, as its outputs mean "
-                "that. For the other task train a new head: model.with_classifier(task=...)."
-            )
     if model.task is None:
         return
-    if names is None and model.task.kind == "classification":
+    if names is None and model.task.kind == "classification" and not model.task.names:
         names = names_of_head(model.num_classes)
     if names is not None and len(names) == model.task.size:
         model.class_names = names
+    if before is not None and _means_other(before, model.task):
+        warn_at_caller(
+            f"{path} has a head for {in_words(model.task)}, and {model.name} was for "
+            f"{in_words(before)}: with this head it is for {model.task.kind}, as its outputs mean "
+            "that. For the other task train a new head: model.with_classifier(task=...). Where "
+            "only the names differ, model.class_names = (...) renames its outputs."
+        )
+
+
+def _take_novelty(model: ImageModel, checkpoint: Checkpoint) -> None:
+    """Gives the model the novelty score of a file whose features it has."""
+    novelty, of_file = checkpoint.arguments.get("novelty"), checkpoint.arguments.get("keras", {})
+    is_same = of_file.get("pooling") == getattr(model, "pooling", None)
+    if novelty is not None and is_same and model.novelty is None:
+        model.set_novelty(novelty)
 
 
 def _means_other(before: Task, task: Task) -> bool:

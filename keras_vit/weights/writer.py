@@ -94,6 +94,12 @@ def save_weights(
     if is_folder:
         check_folder(path, layout, overwrite)
         _warn_of_novelty(model, path)
+        if (views := model.eval_transform.views) not in (None, "one"):
+            warn_at_caller(
+                f"{model.name} answers by the mean of several views, {views!r}, and other packages "
+                f"look once: answers by {printable(path)} are of one view, and less accurate. "
+                "keras_vit.export writes files that keep the views."
+            )
         model = _in_units(model)
 
         def write_weights(file: Path, stack: ExitStack) -> None:

@@ -1,14 +1,18 @@
 """The model that a job names, or that of its weights or recipe, at the recipe's size."""
 
+import warnings
 from typing import Any
 
 import keras_vit
 from keras_vit import data
+from keras_vit._base.errors import warn_at_caller
 from keras_vit.data import EvalTransform
 from keras_vit.models import MLPMixer, VisionTransformer
 from keras_vit.models.families import family_of
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.tasks import Task
+from keras_vit.tasks.task_words import in_words
+from keras_vit.training.compilation import is_answered_by
 from keras_vit.training.recipes import Recipe
 from keras_vit.weights.loading import stored_model, stored_side
 from keras_vit_cli.train.job import Job
@@ -37,12 +41,15 @@ def build(
         arguments["map_head"] = job.map_head
     if rasters is not None:
         arguments["normalization"] = data.band_statistics(rasters)
-    if job.model is not None:
-        model = keras_vit.create(job.model, weights=job.weights, **arguments)
-    elif job.weights is not None:
-        model = keras_vit.load(job.weights, **arguments)
-    else:
-        model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* has a head for ")  # `_for_task` says more
+        if job.model is not None:
+            model = keras_vit.create(job.model, weights=job.weights, **arguments)
+        elif job.weights is not None:
+            model = keras_vit.load(job.weights, **arguments)
+        else:
+            model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
+    model = _for_task(model, task)
     is_named = job.model is not None or job.weights is not None
     if is_named and (rates := recipe.rates(model.get_config())):
         model = model.copy(**rates)
@@ -59,3 +66,14 @@ def build(
     elif bands is not None:
         model.eval_transform = EvalTransform(bands=bands, nodata=job.nodata)
     return model
+
+
+def _for_task(model: Any, task: Task) -> Any:
+    """Return the model; with a new head where that of its weights answers something else."""
+    if model.task is not None and is_answered_by(model.task, task):
+        return model
+    answers = "something that is not known" if model.task is None else in_words(model.task)
+    warn_at_caller(
+        f"The weights answer {answers}, and the data has {in_words(task)}: the head is new."
+    )
+    return model.with_classifier(task=task)

@@ -286,12 +286,15 @@ def test_evaluate_lists_left_out_files(tmp_path: Path, photographs: Path, comman
 @pytest.mark.usefixtures("no_export")
 @pytest.mark.parametrize("options", [LORA, "--freeze-backbone"])
 def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, command: Command) -> None:
-    words = f"train --out runs/cheap --batch-size 8 {options} --data"
+    words, other = f"train --out runs/cheap --batch-size 8 {options} --data", Path("other")
     assert "weights" in command(words, photographs, status=2)
-    printed = command(words, photographs, "--weights", run)
+    (shutil.copytree(photographs, other) / "green").rename(other / "bad")  # as many other classes
+    with pytest.warns(match=r"\(green, red\), and the data has .* \(bad, red\): the head is new"):
+        printed = command(words, other, "--weights", run)
     assert "image size 16: that of the weights, where recipe finetune_few has 224; --im" in printed
     before, after = map(keras.saving.load_model, (run / "model.keras", "runs/cheap/model.keras"))
     assert after.count_params() == before.count_params()  # LoRA's are folded in
+    assert after.class_names == ("bad", "red")
     moved = not np.array_equal(*(m.get_layer("block_0").get_weights()[2] for m in (before, after)))
     assert moved == ("--lora" in options)
 

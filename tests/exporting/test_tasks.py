@@ -152,6 +152,8 @@ def test_answers_with_sets_are_compared() -> None:
     task = tasks.Classification(tuple("abc"), sets=sets)
     same = decisions_agree(task, rows, rows[:, [0, 2, 1]])
     assert same.tolist() == (rows.argmax(1) == 0).tolist()
+    maps = rows[..., None, None] / 1000  # of no unit: a hundredth of their spread counts
+    assert not decisions_agree(tasks.RelativeDepth(), maps, maps[:, ::-1]).all()
 
 
 @formats("onnx", of=("onnx", "torch"))

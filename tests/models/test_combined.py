@@ -79,21 +79,18 @@ def of_another_weight(one: Any) -> Any:
     return other
 
 
-@pytest.mark.parametrize(
-    ("other_of", "message", "transform"),
-    [
-        (of_another_weight, "block_1/mlp/.*bias is the first .* by up to 0.001.*train", "stretch"),
-        (lambda one: bank.fresh(patch_size=16), "patch_size is .8, 8. and .16, 16.", "stretch"),
-        (lambda one: one.copy(dtype="bfloat16"), "dtype is .*float32.* and .*bfloat16", "stretch"),
-        (lambda one: bank.fresh(num_classes=0), "returns features: give one", "stretch"),
-        (lambda one: one.with_input_shape((None, None, 3)), "any size: give model", "stretch"),
-        (lambda one: bank.fresh(task=SCENES, map_head="eomt"), "an EoMT head.*linear", "stretch"),
-        (lambda one: one.with_token_merging(2), "with_token_merging.0.", "stretch"),
-        (lambda one: one.copy(), "views='flip'.*leaves views out", {"views": "flip"}),
-        (lambda one: bank.fresh(), "'flip' and None. Train with views='one' in", {"views": "flip"}),
-        (lambda one: one.with_classifier(task=SCENES), "border of images out", "crop"),
-    ],
-)
+@pytest.mark.parametrize(("other_of", "message", "transform"), [
+    (of_another_weight, "block_1/mlp/.*bias is the first .* by up to 0.001.*train", "stretch"),
+    (lambda one: bank.fresh(patch_size=16), "patch_size is .8, 8. and .16, 16.", "stretch"),
+    (lambda one: one.copy(dtype="bfloat16"), "dtype is .*float32.* and .*bfloat16", "stretch"),
+    (lambda one: bank.fresh(num_classes=0), "returns features: give one", "stretch"),
+    (lambda one: one.with_input_shape((None, None, 3)), "any size: give model", "stretch"),
+    (lambda one: bank.fresh(task=SCENES, map_head="eomt"), "an EoMT head.*linear", "stretch"),
+    (lambda one: one.with_token_merging(2), "with_token_merging.0.", "stretch"),
+    (lambda one: one.copy(), "views='flip'.*leaves views out", {"views": "flip"}),
+    (lambda one: bank.fresh(), "'flip' and None. Train with views='one' in", {"views": "flip"}),
+    (lambda one: one.with_classifier(task=SCENES), "border of images out", "crop"),
+])  # fmt: skip
 def test_what_does_not_go_together(other_of: Any, message: str, transform: Any) -> None:
     one = bank.fresh()
     one.eval_transform = transform

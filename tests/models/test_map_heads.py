@@ -83,37 +83,34 @@ def test_sizes_that_follow_from_the_encoder() -> None:
     assert map_head_of(small.get_config()) == small
 
 
-@pytest.mark.parametrize(
-    ("head", "changes", "message"),
-    [
-        ("dtp", {}, "map_head='dtp' is not a head"),
-        ({"widht": 3}, {}, "Did you mean 'width'"),
-        ({"width": 0}, {}, "width=0 must be"),
-        ({"scale": float("nan")}, {}, "scale=nan"),
-        ({"blocks": (0, 1)}, {}, "must be 4 integers"),
-        ({"blocks": (0, -1, 1, 2)}, {}, r"blocks\[1\]=-1 must be"),
-        ({"blocks": (0, 1, 1, 1)}, {}, "up to the last of the encoder's 3"),
-        ({"readout": "add"}, {}, "readout='add'"),
-        ({"activation": "relu"}, {"task": TASK}, "leave it out"),
-        ({"readout": "project"}, {"pooling": "gap"}, "class_token=True"),
-        (DPT, {"pooling": "gap", "norm_after_pooling": True}, '"normalized": False'),
-        (DPT, {"token_merging": 1}, 'map_head="linear"'),
-        (DPT, {"input_shape": (21, 12, 3)}, r"give \(20, 12\)"),
-        (DPT, {"input_shape": (None, None, 3)}, "a head for every pixel returns a map"),
-        (DPT, {"classifier_activation": "softmax"}, "takes logits"),
-        (DPT, {"task": "classification"}, "the task, classification, is of one row per image"),
-        ({**EOMT, "queries": 0}, {}, "queries=0 must be"),
-        ({**EOMT, "blocks": 4}, {"task": TASK}, "give at most 3"),
-        ({**EOMT, "upscale_blocks": 9}, {}, "upscale_blocks"),
-        ({**EOMT, "masked": "yes"}, {}, "masked"),
-        (EOMT, {"task": "depth", "num_classes": 1}, 'map_head="dpt" or "linear"'),
-        (EOMT, {"task": None, "num_classes": 0}, "num_classes=0"),
-        (EOMT, {"token_merging": 1}, 'map_head="eomt": leave it out'),
-        (EOMT, {"position_embedding": "relative_2d"}, "position_embedding='relative_2d'"),
-        (EOMT, {"pooling": "gap", "norm_after_pooling": True}, "norm_after_pooling=True"),
-        (EOMT, {"input_shape": (21, 12, 3)}, r"the EoMT head needs: give \(20, 12\)"),
-    ],
-)
+@pytest.mark.parametrize(("head", "changes", "message"), [
+    ("dtp", {}, "map_head='dtp' is not a head"),
+    ({"widht": 3}, {}, "Did you mean 'width'"),
+    ({"width": 0}, {}, "width=0 must be"),
+    ({"scale": float("nan")}, {}, "scale=nan"),
+    ({"blocks": (0, 1)}, {}, "must be 4 integers"),
+    ({"blocks": (0, -1, 1, 2)}, {}, r"blocks\[1\]=-1 must be"),
+    ({"blocks": (0, 1, 1, 1)}, {}, "up to the last of the encoder's 3"),
+    ({"readout": "add"}, {}, "readout='add'"),
+    ({"activation": "relu"}, {"task": TASK}, "leave it out"),
+    ({"readout": "project"}, {"pooling": "gap"}, "class_token=True"),
+    (DPT, {"pooling": "gap", "norm_after_pooling": True}, '"normalized": False'),
+    (DPT, {"token_merging": 1}, 'map_head="linear"'),
+    (DPT, {"input_shape": (21, 12, 3)}, r"give \(20, 12\)"),
+    (DPT, {"input_shape": (None, None, 3)}, "a head for every pixel returns a map"),
+    (DPT, {"classifier_activation": "softmax"}, "takes logits"),
+    (DPT, {"task": "classification"}, "the task, classification, is of one row per image"),
+    ({**EOMT, "queries": 0}, {}, "queries=0 must be"),
+    ({**EOMT, "blocks": 4}, {"task": TASK}, "give at most 3"),
+    ({**EOMT, "upscale_blocks": 9}, {}, "upscale_blocks"),
+    ({**EOMT, "masked": "yes"}, {}, "masked"),
+    (EOMT, {"task": "depth", "num_classes": 1}, 'map_head="dpt" or "linear"'),
+    (EOMT, {"task": None, "num_classes": 0}, "num_classes=0"),
+    (EOMT, {"token_merging": 1}, 'map_head="eomt": leave it out'),
+    (EOMT, {"position_embedding": "relative_2d"}, "position_embedding='relative_2d'"),
+    (EOMT, {"pooling": "gap", "norm_after_pooling": True}, "norm_after_pooling=True"),
+    (EOMT, {"input_shape": (21, 12, 3)}, r"the EoMT head needs: give \(20, 12\)"),
+])  # fmt: skip
 def test_what_is_refused(head: Any, changes: dict[str, Any], message: str) -> None:
     refused(message, vit, head, **changes)
 
@@ -356,13 +353,10 @@ def test_every_weight_learns(head: Any, changes: dict[str, Any], prepare: str) -
 
 # Names of facebookresearch/dinov2's released heads and of those that dinov3's training writes.
 @pytest.mark.every_backend
-@pytest.mark.parametrize(
-    ("outer", "norm", "convolution"),
-    [
-        ("state_dict", "decode_head.bn", "decode_head.conv_seg"),
-        ("model", "segmentation_model.1.batchnorm_layer", "segmentation_model.1.conv"),
-    ],
-)
+@pytest.mark.parametrize(("outer", "norm", "convolution"), [
+    ("state_dict", "decode_head.bn", "decode_head.conv_seg"),
+    ("model", "segmentation_model.1.batchnorm_layer", "segmentation_model.1.conv"),
+])  # fmt: skip
 def test_linear_heads_of_dino(outer: str, norm: str, convolution: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

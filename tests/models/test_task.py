@@ -123,7 +123,8 @@ def test_a_novelty_is_saved_and_copied_with_the_model(tmp_path: Path, false_alar
     model.set_novelty(fit_novelty(rows[:20], rows[20:], false_alarms, classifier_head(model)))
     assert model.get_config()["novelty"] == ("energy" if false_alarms == 0.2 else "distance")
     expected, loaded = model.novelty.scores(rows[:3]), reloaded(model, tmp_path)
-    for each in (loaded, model.copy(), model.copy(dtype="mixed_bfloat16")):
+    again = keras_vit.load(tmp_path / "reloaded.keras", dropout=0.1)
+    for each in (loaded, again, model.copy(), model.copy(dtype="mixed_bfloat16")):
         np.testing.assert_allclose(each.novelty.scores(rows[:3]), expected)
     of_images = model.novelty.scores(outputs(model.feature_model("pre_logits"), images()))
     for seen in (model, loaded):

@@ -21,7 +21,7 @@ from keras_vit.tasks.depth_colors import depth_colors
 from keras_vit.tasks.depth_losses import AffineInvariant, AlignedCloseShare, CloseShare, SiLog
 from keras_vit.training.fitting import augmentation_of
 from tests import bank
-from tests.backend import refused
+from tests.backend import refused, warned
 from tests.tasks.test_losses import value_and_gradient
 
 SIZE = (20, 30)
@@ -189,7 +189,7 @@ def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
     refused(
         r"(?s)5 maps of 6 cannot be used.*1.npy: not one of its pixels is measured.*2.tiff: has "
         r"7 x 9 pixels, and its photograph 30 x 20.*3.npy: a NumPy file of object.*4.tiff: "
-        r"integers, whose unit is not known: give depth_scale.*5.npy: 2 bands",
+        r"integers, whose unit is not known: give depth_.*classes, write PNG.*5.npy: 2 bands",
         load,
     )
     np.save(place / "1.npy", np.linspace(-1, 1, 600).reshape(20, 30))
@@ -197,6 +197,9 @@ def test_maps_that_do_not_fit_are_named(tmp_path: Path) -> None:
         "1.npy: inverse depths below 0, down to -1, wh", load, task=Depth(depth_scale="inverse")
     )
     refused("0.npy is not there, and .*maps.0.TIFF is", load, labels=folder, task="depth")
+    for i in range(6):
+        np.save(place / f"{i}.npy", np.full((20, 30), 1.0 + i % 2))
+    warned("have the numbers 1, 2 alone: if these are classes, write PNG", load)
     (folder / "coco.json").write_text("{}")
     refused("is a file, not a folder of maps", load, labels=folder / "coco.json", task="depth")
 
@@ -239,8 +242,10 @@ def test_released_models_answer(activation: str, task: Depth, tmp_path: Path) ->
     changes: dict[str, Any] = {"layer_scale": 1.0, "activation": "gelu", "depth": 4, "mlp_dim": 128}
     model = bank.fresh(num_classes=1, map_head=head, normalization="imagenet", **changes)
     keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
-    model = keras_vit.load(tmp_path / "folder")
-    assert model.task == task
+    model, same = (keras_vit.load(tmp_path / "folder", **x) for x in ({}, {"task": task}))
+    assert (model.task, model.map_head) == (task, same.map_head)
+    assert "head/kernel" in same.load_report.loaded
+    assert "head/kernel" in keras_vit.load(tmp_path / "folder", task=Depth()).load_report.fresh
     outputs = bank.outputs(model, bank.pixels(2, 32, 32, 3))
     np.testing.assert_array_equal(task.answers(outputs), outputs)
     np.testing.assert_array_equal(task.outputs_in_graph(task.answers_in_graph(outputs)), outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from functools import partial
@@ -204,7 +205,8 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("train", "val"):  # folders at the top are splits
         for kind in ("photos", "masks"):
             (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
-    splits = load(folder / "photos", labels="../masks")
+    place = (folder / "masks").rename(folder / "photos" / "masks")
+    splits = load(os.path.relpath(folder / "photos"), labels=place)
     assert [len(splits[name]) for name in ("train", "val")] == [6, 6]
 
 
@@ -212,7 +214,8 @@ SHAPES = {"tree": [[4, 3], [30, 3], [30, 20], [4, 20]], "road": [[10, 8], [44, 1
 
 
 def write_labelme(file: Path, shapes: dict[str, list[list[float]]] = SHAPES, **more: Any) -> None:
-    rows = [{"label": k, "points": v, "shape_type": "polygon", **more} for k, v in shapes.items()]
+    of = {2: None, 3: "polygon", 4: "rectangle"}  # as X-AnyLabeling has it
+    rows = [{"label": k, "points": v, "shape_type": of[len(v)], **more} for k, v in shapes.items()]
     text = json.dumps({"shapes": rows, "imageHeight": 40, "imageWidth": 48})
     write(file.parent, {file.name: text.encode()})
 
@@ -324,12 +327,14 @@ def test_drawings_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: Any) ->
         ({"annotations": [{"image_id": 0}]}, "does not have image_id and category_id"),
         ({"categories": [{"id": 4, "name": n} for n in "ab"]}, "two categories with one id"),
         ({"images": images}, "3 photographs of 4 .*have no mask in .*coco.json"),
+        ({"images": [{**image, "id": 0} for image in images]}, "has two images with one id"),
     ):
         refused(match, drawn, labels=write_coco(folder, **record))
     for photo in sorted(photos.rglob("*.png"))[1:]:
         photo.unlink()
-    match = r"(?s)2 masks of 2 .*photos/x: is in .*0.png: is of 41 x 40 pixels, and its photograph"
-    refused(match, drawn, labels=write_coco(folder, images=images))
+    match = r"(?s)3 masks of 3 .*photos/x: is in .*0.png: is two images of .*coco.json, 0 and 2: .*"
+    match += "0.png: is of 41 x 40 pixels, and its photograph"
+    refused(match, drawn, labels=write_coco(folder, images=[*images, {**images[0], "id": 2}]))
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     runs = [{**one, "segmentation": {"size": [40, 48], "counts": "0"}}]
     refused(r"vit\[coco\]", drawn, labels=write_coco(folder, annotations=runs), error=ImportError)
@@ -341,6 +346,7 @@ def test_masks_that_do_not_fit_are_named(tmp_path: Path) -> None:
     of_masks = partial(load, photos, labels=masks.parent)
     (masks / "0.png").unlink()
     refused(r"1 photograph of 12 .* has no mask in .*0.png is not there", of_masks)
+    refused("png would be its own map: photographs and .png", load, masks, labels=masks)
     Image.new("L", (40, 48)).save(masks / "0.png")
     Image.new("L", (48, 40), 3).save(masks / "2.png")
     Image.new("RGB", (48, 40)).save(masks / "4.png")

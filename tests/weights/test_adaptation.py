@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import create
+from keras_vit.tasks import Classification
 from keras_vit.weights import arguments_for, load, load_weights, save_weights
 from keras_vit.weights.resampling import RULES, resample_grid, resample_patches
 from keras_vit.weights.variables import canonical_values
@@ -183,7 +184,9 @@ def test_what_comes_with_the_weights(tmp_path: Path) -> None:
         save_weights(model, tmp_path / file, layout=layout)
         assert load(tmp_path / file).class_names == model.class_names
         assert load(tmp_path / file, num_classes=2).class_names is None
-    assert load(saved(tmp_path, num_classes=1000)).class_names[281] == "tabby, tabby cat"
+    file, given = saved(tmp_path, num_classes=1000), Classification(tuple(map(str, range(1000))))
+    names = [load(file, **task).class_names[281] for task in ({}, {"task": given})]
+    assert names == ["tabby, tabby cat", "281"]
     file = saved(tmp_path, "timm", activation="gelu", pooling="gap")
     sizes = {name: SIZES[name] for name in ("patch_size", "hidden_dim", "depth")}
     inherited = arguments_for(file, **sizes)

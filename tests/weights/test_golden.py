@@ -302,12 +302,6 @@ def test_outputs(name: str, tmp_path: Path) -> None:
         assert difference <= 1e-5 * max(np.abs(expected[output]).max(), 1), (output, difference)
 
 
-def positions_of_file(gradients: dict[str, np.ndarray], count: int) -> np.ndarray:
-    first, others = np.split(gradients["pos_embed"], [1], axis=1)
-    fewer = count < 1 + others.shape[1]
-    return others if fewer else np.concatenate([first, gradients["reg_token"], others], axis=1)
-
-
 # One of each kind of positions and pooling; `test_common.py` has the gradients of each option.
 @pytest.mark.parametrize("name", rows(WITH_GRADIENTS, ("hf_siglip", "hf_dinov3", "hf_beit")))
 def test_gradients(name: str, tmp_path: Path) -> None:
@@ -339,7 +333,10 @@ def test_gradients(name: str, tmp_path: Path) -> None:
                     gradient = gradient[1:]
                 else:
                     assert tensor == "pos_embed"
-                    gradient = positions_of_file(of_file, case["tensors"][tensor][1])
+                    first, others = np.split(gradient, [1], axis=1)
+                    tokens = [first, of_file.get("reg_token"), others]
+                    is_of_fewer = case["tensors"][tensor][1] < 1 + others.shape[1]
+                    gradient = others if is_of_fewer else np.concatenate(tokens, axis=1)
             summary = weights.summary(tensor, gradient, case["seed"])
             np.testing.assert_allclose(summary, recorded, rtol=0, atol=1e-5 * scale)
     assert len(of_file) > 40

@@ -105,9 +105,12 @@ class Labelme:
                 turns = np.linspace(0, 2 * np.pi, _CORNERS, endpoint=False)
                 radius = np.hypot(right - left, bottom - top)
                 points = np.stack([left + radius * np.cos(turns), top + radius * np.sin(turns)], -1)
-        elif kind != "polygon":
+        elif kind not in ("polygon", "rotation") and not (  # the last two as X-AnyLabeling writes
+            kind == "rectangle" and np.shape(points) == (4, 2)
+        ):
             raise ValueError(
-                f"has a shape of the type {kind!r}: polygon, rectangle and circle are read"
+                f"has a shape of the type {kind!r}: polygon, rectangle of 2 or 4 points and circle "
+                "of 2 are read"
             )
         return Shape(str(shape["label"]), (_outline(points, size),))
 
@@ -227,8 +230,12 @@ class Coco(Labelme):
 
     def _read(self, file: Path) -> None:
         record = _fields(_read_json(file), "images", "annotations", "categories")
-        for one in record["images"]:
-            self.images[f"{file}:{_fields(one, 'id', 'file_name')['id']}"] = file, one
+        images = [_fields(one, "id", "file_name") for one in record["images"]]
+        self.images |= {f"{file}:{one['id']}": (file, one) for one in images}
+        if len({str(x["id"]) for x in images}) < len(
+            {f"{x['id']} {x['file_name']}" for x in images}
+        ):
+            raise ValueError("has two images with one id")
         kinds = [_fields(one, "id", "name") for one in record["categories"]]
         numbers = {int(one["id"]): str(one["name"]) for one in kinds}
         if len(numbers) < len(kinds):
@@ -253,6 +260,9 @@ class Coco(Labelme):
             path = next((there[place] for place in places if place in there), None)
             if path is None:
                 self.problems.append(f"{name}: is in {file}, and not in {self.folder}")
+            elif path in sources:
+                ids = f"{self.images[sources[path]][1]['id']} and {image['id']}"
+                self.problems.append(f"{name}: is two images of {file}, {ids}: join them in one")
             else:
                 sources[path] = number
         return sources

@@ -209,7 +209,8 @@ def photographs_in(folder: Path, maps: Path, options: FileOptions, layout: str) 
         raise ValueError(
             "maps of pixels are for photographs, and bands for rasters: leave one out."
         )
-    inside = maps if maps != folder and maps.is_relative_to(folder) else None
+    top, place = folder.resolve(), maps.resolve()
+    inside = folder / place.relative_to(top) if top in place.parents else None
     paths = []
     for path in sorted(folder.rglob("*")):
         if inside and inside in path.parents:
@@ -228,6 +229,9 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
 
     The suffix may be in upper case, and the first of several counts. Photographs without such a
     file are left out. Where none has one, all files may have one ending more, as `1_mask.png`.
+
+    Raises:
+        ValueError: A photograph would be the file of its own labels.
     """
     there: dict[Path, Path] = {}
     files = sorted(labels.rglob("*"))  # of two, the one in lower case
@@ -237,6 +241,13 @@ def beside(paths: Iterable[Path], folder: Path, labels: Path, *suffixes: str) ->
     composed = {_composed(stem): path for stem, path in there.items()}  # or not, as Macs do
     of_each = {p: there.get(stem) or composed.get(_composed(stem)) for p, stem in stems.items()}
     same = {path: file for path, file in of_each.items() if file is not None}
+    both = [path for path, file in same.items() if path.name == file.name]
+    if both and folder.resolve() == labels.resolve():
+        raise ValueError(
+            f"{printable(both[0])} would be its own map: photographs and {both[0].suffix} "
+            f"files of labels lie in one folder, {printable(folder)}. Give each a folder of its "
+            "own: photos/1.jpg has masks/1.png."
+        )
     if same or not stems:
         return same
     first = next(iter(stems.values()))

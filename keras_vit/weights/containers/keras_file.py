@@ -111,7 +111,7 @@ def _checkpoint(source: Any, tensors: dict[str, Tensor], grid: Any) -> Checkpoin
         conventions,
         tensors,
         has_class_position="class_token" in tensors,
-        arguments={**arguments, "seen_images": source.seen_images},
+        arguments={**arguments, "seen_images": source.seen_images, "novelty": source.novelty},
         class_names=source.class_names,
         grid=grid,
     )
