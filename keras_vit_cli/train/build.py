@@ -1,5 +1,6 @@
 """The model that a job names, or that of its weights or recipe, at the recipe's size."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras_vit
@@ -43,6 +44,9 @@ def build(
         model = keras_vit.load(job.weights, **arguments)
     else:
         model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
+    # What the weights were calibrated to, and the views of their recipe, are not of this training.
+    model = model.uncalibrated()
+    model.eval_transform = replace(model.eval_transform, views=None)
     is_named = job.model is not None or job.weights is not None
     if is_named and (rates := recipe.rates(model.get_config())):
         model = model.copy(**rates)
