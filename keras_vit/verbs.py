@@ -11,6 +11,7 @@ from keras_vit import data as sources
 from keras_vit import evaluation
 from keras_vit._base.errors import check_positive, printable
 from keras_vit.curation.photo_sources import find_photos
+from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.table_files import SUFFIXES as TABLES
 from keras_vit.evaluation.answer_row import Row, answer_row, row_of_heads
 from keras_vit.evaluation.prediction import check_takes_pixels_to_answers, predict_files
@@ -142,6 +143,8 @@ def predict(
     check_positive(batch_size=batch_size)
     _, model = _opened(model, several=True)
     answers: Iterable[tuple[Any, Any]]
+    if hasattr(data, "__array__") and np.ndim(data) == 1:
+        data = list(data)  # a column of files
     if hasattr(data, "__array__") and not hasattr(data, "tobitmap"):
         check_takes_pixels_to_answers(model)
         if windows is not None:
@@ -196,7 +199,9 @@ def _files(data: Any) -> Iterable[str | Path]:
     path = Path(data).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"There is nothing at {printable(path)}. {accepted}")
-    if not path.is_dir() and path.suffix.lower() not in TABLES:
-        return [path]
-    photos = find_photos(path)
-    return (photos.root / photo.name for photo in photos.walk())
+    if path.is_dir():
+        photos = find_photos(path)
+        return (photos.root / photo.name for photo in photos.walk())
+    if path.suffix.lower() in TABLES:  # in its order, and as often as it has them
+        return [path.parent / name for name, *_ in read_file_table(path)]
+    return [path]

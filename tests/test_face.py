@@ -41,9 +41,11 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
     given: list[tuple[Any, Any]] = [(model, splits), (model, splits.val)]
     given += [(model, splits.val.as_arrays()), (str(file), splits)]
     given += [(bank.fresh(**SIZES), splits.val.as_arrays())]  # without names
+    images, labels = splits.val.as_arrays()
+    given += [(model, (images, np.eye(10)[labels]))]
     scores = [keras_vit.evaluate(m, d, print_fn=lines.append).scores["accuracy"] for m, d in given]
     scores.append(keras_vit.evaluate(file, "digits", split="valid").scores["accuracy"])
-    assert scores == scores[:1] * 6
+    assert scores == scores[:1] * 7
     assert "360 images; " in lines[0]
     model.seen_images = data.seen_images.SeenImages.of({"trained on": splits.train.digests()})
     report = keras_vit.evaluate(model, "digits", print_fn=lines.append)
@@ -65,17 +67,20 @@ def test_evaluate_takes_arrays_splits_names_and_files(tmp_path: Path) -> None:
 def test_predict_answers_as_the_command(command: Command) -> None:
     model = bank.tiny(num_classes=3, task=tasks.Classification(("a", "b", "c")))
     model.save("model.keras")
-    photos = color_photos(Path("photos"), 4)
-    Path("table.csv").write_text("file,other\n" + f"{next(photos.rglob('*.jpg'))},1\n")
+    color_photos(Path("photos"), 4)
     command("predict model.keras photos --top 2 --out rows.jsonl")
     expected = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     files = [row["file"] for row in expected]
+    again = [*files[:0:-1], files[-1]]  # in another order, and one twice
+    Path("table.csv").write_text("\n".join(["file,other", *(f"{file},1" for file in again)]))
+    assert [str(row["file"]) for row in keras_vit.predict(model, "table.csv")] == again
+    assert [row["file"] for row in keras_vit.predict(model, np.array(again))] == again
     for given in ("photos", files):
         rows = keras_vit.predict("model.keras", given, top=2)
         for row, answer in zip(rows, expected, strict=True):
             assert row["file"] == answer["file"]
             assert row["predictions"][0]["class"] == answer["predictions"][0]["class"]
-    assert [len(keras_vit.predict(model, one)) for one in ("table.csv", files[0])] == [1, 1]
+    assert len(keras_vit.predict(model, files[0])) == 1
     (row,) = keras_vit.predict(model, ["nowhere.jpg"])
     assert row["error"] == "No such file or directory"
     images = np.full((2, *model.input_shape[1:]), 100, "uint8")

@@ -194,7 +194,8 @@ def with_classes(split: Split, model: Any) -> Split:
         if same != [*split.class_names]:
             split = split.take(range(len(split)))
             split.task = split.task.with_names(same)
-    classes, counts = split.class_names, np.bincount(split.labels(), minlength=split.num_classes)
+    labels, classes = split.labels(), split.class_names
+    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=len(classes))
     unknown = {n: int(c) for n, c in zip(classes, counts, strict=True) if c and n not in names}
     if (
         tuple(classes) == tuple(names)

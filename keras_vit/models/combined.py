@@ -8,7 +8,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit._base.errors import listed, warn_of_data
+from keras_vit._base.errors import listed, warn_at_caller, warn_of_data
 from keras_vit.data.eval_transform import EvalTransform
 from keras_vit.models.answers import HEAD_NAME, head_prefix, several_tasks, task_of
 from keras_vit.models.dpt import DPTHead
@@ -205,6 +205,9 @@ def combine(
                 "letter first, such as 'photos'."
             )
         _check_part(key, model)
+    if scored := [key for key, model in models.items() if model.novelty is not None]:
+        warn_at_caller(f"A combined model has no novelty score: that of {listed(scored)} goes.")
+        models = {key: model._copy_with({"novelty": None}) for key, model in models.items()}
     _check_names(models)
     (first, reference), *others = models.items()
     for key, model in others:
@@ -259,8 +262,6 @@ def _check_part(key: str, model: ImageModel) -> None:
         reason = "merges tokens: give model.with_token_merging(0), or train without"
     elif None in model.image_size:
         reason = "takes images of any size: give model.with_input_shape((224, 224, 3))"
-    elif model.novelty is not None:
-        reason = "has a novelty score, which a combined model does not: give model.uncalibrated()"
     elif any(layer.quantization_mode for layer in model._flatten_layers()):
         reason = "is quantized by Keras: give the model before that, and export with quantize="
     if reason:

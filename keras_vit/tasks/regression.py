@@ -214,7 +214,7 @@ class Regression(RowTask):
                 f"{images} too few for prediction intervals of {INTERVAL_COVERAGE:.0%}: hold out "
                 f"at least {MIN_EXAMPLES}."
             )
-            return self
+            return self.uncalibrated()
         return self.with_intervals(targets, answers)
 
     def uncalibrated(self) -> Self:
@@ -262,7 +262,7 @@ class Regression(RowTask):
             return {}
         errors, margins = np.abs(tally["values"] - tally["answers"]), np.array(self.margins)
         inside = (errors <= margins).mean(axis=0)
-        low, high = wilson_interval(inside, len(errors))
+        low, high = np.transpose([wilson_interval(rate, len(errors)) for rate in inside])
         images = np.full(self.size, len(errors))
         return {"margin": margins, "inside": inside, "low": low, "high": high, "images": images}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit._base.errors import check_finite, warn_at_caller
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.models.normalization import own_statistics
 
 Arrays = list[np.ndarray]
 UNRELATED = 0.1  # cosine: of random weights it is near 0, of fine-tunings of one model near 1
@@ -169,6 +170,19 @@ def _check_alike(models: Sequence[Any]) -> None:
                 "fine-tunings of one model, with the same classes and image size."
             )
     first = models[0].get_weights()
+    # Statistics of bands are of the training images, which differ from seed to seed.
+    inputs = [(m.eval_transform.bands, own_statistics(m) is not None) for m in models]
+    if len({*inputs}) > 1:
+        bands = ", ".join(str(of_model) for of_model, _ in inputs)
+        raise ValueError(
+            f"The models do not take the same channels: bands {bands}, where None is photographs. "
+            "Average models of images of one kind."
+        )
+    if any(model.eval_transform != models[0].eval_transform for model in models):
+        warn_at_caller(
+            "The models prepare images in other ways (eval_transform), and the average has the "
+            "first one's: what it answers may be less certain."
+        )
     for number, other in enumerate(models[1:], 2):
         if (cosine := _likeness(first, other.get_weights())) < UNRELATED:
             warn_at_caller(

@@ -22,6 +22,7 @@ from keras_vit._base.errors import check_above_zero, check_choice
 from keras_vit.models.answers import task_of
 from keras_vit.models.head import DENSE_HEADS
 from keras_vit.models.image_model import ImageModel
+from keras_vit.models.normalization import own_statistics
 from keras_vit.ops import without_gradient
 from keras_vit.tasks import Task
 from keras_vit.trainer.compiled_model import CompiledModel
@@ -354,6 +355,14 @@ def _check_pair(student: ImageModel, teacher: keras.Model) -> None:
             f"The teacher has include_preprocessing={kinds[0]!r} and the student {kinds[1]!r}: one "
             "takes pixels, the other normalized images. Build both to take pixels; the weights "
             "stay the same."
+        )
+    bands = [getattr(getattr(m, "eval_transform", None), "bands", None) for m in (teacher, student)]
+    ranges = [own_statistics(model) is not None for model in (teacher, student)]
+    if ranges[0] != ranges[1] or (all(bands) and bands[0] != bands[1]):
+        raise ValueError(
+            f"The teacher {teacher.name} and the student {student.name} do not take the same "
+            f"channels: bands {bands[0]} and {bands[1]}, a range of their own {ranges[0]} and "
+            f"{ranges[1]}. Train the teacher on the student's images."
         )
     if {id(v) for v in teacher.variables} & {id(v) for v in student.variables}:
         raise ValueError(

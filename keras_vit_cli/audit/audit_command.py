@@ -90,7 +90,8 @@ def audit(options: AuditOptions) -> int:
     for remark in remarks:
         print(f"keras-vit: {printable(remark)}", file=sys.stderr)
     if results is None:
-        print_next("train", "--data", index.photos, "--labels", out / TABLE)
+        words = ["--task", "classification"] if index.class_names else []
+        print_next("train", "--data", index.photos, "--labels", out / TABLE, *words)
         return 0
     print_text(f"next: open {shlex.quote(str(out / PAGE))} in a browser, decide, and")
     source = options.photos if has_index else index.folder

@@ -4,6 +4,7 @@ index, labels ──► next_to_label ──► label.html   labels by key, and 
                                └──► label.csv    the same images, with an empty cell each
 """
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -141,13 +142,24 @@ def _print(options: LabelOptions, index: FeatureIndex, labels: Labels, line: str
     print_text(f"next: open {page} in a browser, label, download {DOWNLOAD}, and")
     weights: tuple[object, ...] = ()
     again: tuple[object, ...] = ()
-    if options.model is not None:
+    source = options.model or _source(index)
+    if source is not None:
         # A run's weights have learned from the labels of before: its first ones start anew.
-        weights = ("--weights", run_options(options.model).get("weights") or options.model)
+        weights = ("--weights", run_options(source).get("weights") or source)
+    if options.model is not None:
         again = ("--model", options.model, "--index", options.index or index.folder)
-    print_next("train", "--data", index.photos, "--labels", DOWNLOAD, *weights)
+    print_next(
+        "train", "--data", index.photos, "--labels", DOWNLOAD, "--task", "classification", *weights
+    )
     out = f"{options.out}_2"
     print_next("label", options.photos, *again, "--labels", DOWNLOAD, "--out", out)
+
+
+def _source(index: FeatureIndex) -> Path | str | None:
+    """Return the file or the released weights that an index was made with, if it notes them."""
+    source = index.info.get("source")
+    path = Path(os.path.normpath(index.folder / (source or "")))
+    return path if source and path.exists() else source
 
 
 def _write_page(

@@ -1,6 +1,7 @@
 """The model that a job names, or that of its weights or recipe, at the recipe's size."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import keras_vit
@@ -50,6 +51,9 @@ def build(
         else:
             model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
     model = _for_task(model, task)
+    # What the weights were calibrated to, and the views of their recipe, are not of this training.
+    model = model.uncalibrated()
+    model.eval_transform = replace(model.eval_transform, views=None)
     is_named = job.model is not None or job.weights is not None
     if is_named and (rates := recipe.rates(model.get_config())):
         model = model.copy(**rates)

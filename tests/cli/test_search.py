@@ -201,8 +201,8 @@ def test_a_second_call_goes_on(command: Command) -> None:
     printed = command(f"{LABEL} --labels labels.csv --out next", status=1)
     # Without a label: 17 less four and a copy of one of these.
     assert re.search(r"6 images to label: of 12 images without a label, \d+ change", printed)
-    train = "keras-vit train --data photos --labels labels.csv --weights model.keras"
-    assert f"next: {train}" in printed
+    train = "keras-vit train --data photos --labels labels.csv --task classification"
+    assert f"next: {train} --weights model.keras" in printed
     assert f"{LABEL.partition(' --count')[0]} --labels labels.csv --out next_2" in printed
     rows = rows_of("next/label.csv")
     assert {row["file"]: row["label"] for row in rows[:4]} == first

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from keras_vit import tasks
+from keras_vit.evaluation import fit_novelty
 from keras_vit.layers import EncoderBlock
 from keras_vit.models.combined import combine
 from keras_vit.weights import CheckpointError
 from keras_vit.weights.folders.combined_folder import load_combined, save_combined
 from tests import bank
-from tests.backend import refused
+from tests.backend import refused, warned
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 32, 32, 3)).astype("float32")
 SCENES = tasks.Segmentation(("sky", "tree", "sea"))
@@ -95,6 +96,14 @@ def test_what_does_not_go_together(other_of: Any, message: str, transform: Any) 
     one = bank.fresh()
     one.eval_transform = transform
     refused(message, combine, {"kinds": one, "other": other_of(one)})
+
+
+def test_novelty_goes_and_says_so() -> None:
+    one = bank.fresh()
+    width = one.get_layer("head").kernel.shape[0]
+    one.set_novelty(fit_novelty(*np.random.default_rng(0).normal(size=(2, 60, width))))
+    both = warned("that of kinds goes", combine, {"kinds": one, "other": bank.fresh()})
+    assert [head.name for head in both.heads] == ["kinds", "other"]
 
 
 @pytest.mark.parametrize("names", [("kinds",), ("kinds", "a/b"), ("a", "A"), ("a", "1a")])

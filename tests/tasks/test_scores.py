@@ -164,8 +164,12 @@ def test_scores_and_calibrations_that_are_not_defined() -> None:
     assert np.isnan(none["mean_average_precision"]).all()
     # Few examples cannot be calibrated with, and some tasks not at all.
     numbers, few = Regression(size=1), np.arange(8.0)
-    assert warned("hold out at least 9", numbers.calibrated, few, few) == numbers
-    assert numbers.calibrated(np.arange(9.0), np.zeros(9)).margins == (8.0,)
+    nine = numbers.calibrated(np.arange(9.0), np.zeros(9))
+    assert nine.margins == (8.0,)
+    assert warned("hold out at least 9", nine.calibrated, few, few) == numbers
+    two, rows = Regression(size=2), np.arange(18.0).reshape(9, 2)
+    inside = two.calibrated(rows, 0 * rows).name_scores(two.tally(rows, rows))
+    assert (inside["inside"].tolist(), inside["high"].tolist()) == ([1, 1], [1, 1])
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.95])

@@ -310,6 +310,7 @@ UNFIT: list[tuple[Any, Any, dict[str, Any], str]] = [
     ({"input_shape": (None, None, 3)}, {}, {}, "any size.*with_input_shape"),
     ({}, {"input_shape": (32, 32, 1)}, {}, "images of 1 channels, and the student.* of 3"),
     ({}, {"include_preprocessing": False}, {}, "preprocessing=False and the student True"),
+    ({}, {"normalization": ((3e3,) * 3, (5e2,) * 3)}, {}, "do not take the same channels"),
     (lambda: dense(4), {}, {}, "The student is a Sequential. Give a model of keras_vit"),
     ({}, lambda: dense(4), {}, "does not map images to one score per class"),
     ({}, lambda: dense(32, 32, 3, activation="softmax"), {}, "returns probabilities"),

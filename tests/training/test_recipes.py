@@ -164,6 +164,16 @@ def job(**options: Any) -> Job:
     return Job("photos", Path("runs"), **options)
 
 
+def test_a_second_training_keeps_neither_sets_nor_views_of_the_first(tmp_path: Path) -> None:
+    model, task, rows = tiny_vit(), Classification(("a", "b", "c")), np.tile(np.eye(3), (20, 1))
+    model.task = task.with_coverage(rows.argmax(1), rows, 0.9)
+    model.eval_transform = replace(model.eval_transform, views="flip")
+    model.save(tmp_path / "model.keras")
+    recipe = replace(get("finetune_small"), image_size=model.image_size[0])
+    again = build(job(weights=tmp_path / "model.keras"), recipe, task, 3)
+    assert (again.is_calibrated, again.eval_transform.views) == (False, None)
+
+
 RATES = {"dropout": 0.1, "stochastic_depth": 0.2}
 
 
@@ -320,6 +330,9 @@ def test_a_soup_is_the_mean_and_model_stock_nearest_to_the_center() -> None:
     assert_equal(heads[0], combined(0.5, heads[1], 0.5, heads[2]), atol=1e-6)
 
 
+BANDS = ((3000.0,) * 3, (500.0,) * 3)
+
+
 def test_errors_of_averages() -> None:
     wider, headless = tiny_vit(1, num_classes=4), tiny_vit(0, num_classes=0)
     one, other = tiny_vit(0), tiny_vit(1)
@@ -328,6 +341,7 @@ def test_errors_of_averages() -> None:
         (lambda: average_weights([one, wider]), "Model 2", "'head/bias' ((3,) and (4,))"),
         (lambda: average_weights([one, other], (0.5, 0.6)), "shares=(0.5, 0.6)", "sum 1"),
         (lambda: average_weights([one], (float("nan"),)), "shares[0]=nan"),
+        (lambda: average_weights([one, tiny_vit(normalization=BANDS)]), "the same channels"),
         (lambda: model_stock(one, [other]), "two or more", "not 1"),
         (lambda: model_stock(headless, [one, other]), "differs", "head/"),
     ):
