@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import tasks
 from keras_vit.data import DataRangeWarning
 from keras_vit.tasks.losses import SigmoidCrossentropy
 from keras_vit.trainer.compiled_model import CompiledModel
@@ -75,31 +74,28 @@ def expect(message: str | None, call: Callable[[], Any]) -> None:
         assert re.search(message, str(warning.message))
 
 
-@pytest.mark.parametrize(
-    ("loss", "activation", "message"),
-    [
-        ("sparse_categorical_crossentropy", None, r"SparseCategoricalCrossentropy\(from_logits=T"),
-        ("SparseCategoricalCrossentropy", "linear", 'classifier_activation="softmax"'),
-        ("crossentropy", None, "expects probabilities"),
-        ("bce", None, 'classifier_activation="sigmoid"'),
-        ("kl_divergence", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
-        (keras.losses.KLDivergence(), "softmax", None),
-        ("categorical_focal_crossentropy", None, "CategoricalFocalCrossentropy"),
-        (keras.losses.BinaryFocalCrossentropy, None, "BinaryFocalCrossentropy"),
-        (keras.losses.binary_crossentropy, None, "binary_crossentropy expects probabilities"),
-        ([SPARSE()], None, "expects probabilities"),
-        ({"head": "sparse_categorical_crossentropy"}, None, "expects probabilities"),
-        (SPARSE(from_logits=True), "softmax", "from_logits=False"),
-        (with_logits(keras.losses.categorical_crossentropy), "softmax", "returns probabilities"),
-        (SPARSE(from_logits=True), None, None),
-        (OwnLoss(), None, None),
-        (OwnLoss(), "softmax", "OwnLoss expects logits"),
-        (SigmoidCrossentropy(), None, None),
-        (SigmoidCrossentropy(), "sigmoid", "SigmoidCrossentropy expects logits"),
-        ("sparse_categorical_crossentropy", "softmax", None),
-        ("mse", None, None),
-    ],
-)
+@pytest.mark.parametrize(("loss", "activation", "message"), [
+    ("sparse_categorical_crossentropy", None, r"SparseCategoricalCrossentropy\(from_logits=T"),
+    ("SparseCategoricalCrossentropy", "linear", 'classifier_activation="softmax"'),
+    ("crossentropy", None, "expects probabilities"),
+    ("bce", None, 'classifier_activation="sigmoid"'),
+    ("kl_divergence", None, r"\.CategoricalCrossentropy\(from_logits=True\)"),
+    (keras.losses.KLDivergence(), "softmax", None),
+    ("categorical_focal_crossentropy", None, "CategoricalFocalCrossentropy"),
+    (keras.losses.BinaryFocalCrossentropy, None, "BinaryFocalCrossentropy"),
+    (keras.losses.binary_crossentropy, None, "binary_crossentropy expects probabilities"),
+    ([SPARSE()], None, "expects probabilities"),
+    ({"head": "sparse_categorical_crossentropy"}, None, "expects probabilities"),
+    (SPARSE(from_logits=True), "softmax", "from_logits=False"),
+    (with_logits(keras.losses.categorical_crossentropy), "softmax", "returns probabilities"),
+    (SPARSE(from_logits=True), None, None),
+    (OwnLoss(), None, None),
+    (OwnLoss(), "softmax", "OwnLoss expects logits"),
+    (SigmoidCrossentropy(), None, None),
+    (SigmoidCrossentropy(), "sigmoid", "SigmoidCrossentropy expects logits"),
+    ("sparse_categorical_crossentropy", "softmax", None),
+    ("mse", None, None),
+])  # fmt: skip
 def test_a_warning_of_losses(loss: Any, activation: Any, message: Any) -> None:
     model = small_vit(classifier_activation=activation)
     expect(message, lambda: model.compile("adam", loss))
@@ -107,29 +103,26 @@ def test_a_warning_of_losses(loss: Any, activation: Any, message: Any) -> None:
         refused(message, model.fit, IMAGES, LABELS, verbose=0)
 
 
-@pytest.mark.parametrize(
-    ("metrics", "classes", "activation", "message"),
-    [
-        (["AUC"], 1, None, r"metric AUC expects probabilities.*from_logits=True.*sigmoid"),
-        ([METRICS.AUC()], 5, None, r'AUC expects.*wrong\. Give the model.*activation="softmax"'),
-        ([METRICS.AUC(from_logits=True)], 1, "sigmoid", "AUC expects logits"),
-        ({"head": [METRICS.Precision()]}, 1, None, r"Precision expects.*thresholds=0\.0"),
-        ([METRICS.Precision(thresholds=0.0), METRICS.Recall(thresholds=0)], 1, None, None),
-        ([METRICS.AUC(from_logits=True), METRICS.BinaryAccuracy(threshold=0.0)], 1, None, None),
-        ([METRICS.Precision(top_k=1), METRICS.Recall(top_k=1), "acc", "accuracy"], 5, None, None),
-        ([[METRICS.TruePositives]], 1, None, "TruePositives expects probabilities"),
-        (["binary_accuracy"], 1, None, r"BinaryAccuracy expects.*threshold=0\.0"),
-        ([METRICS.binary_accuracy], 1, None, "BinaryAccuracy expects probabilities"),
-        (["accuracy"], 1, None, r"'accuracy' expects.*BinaryAccuracy\(threshold=0\.0\)"),
-        ([METRICS.F1Score(threshold=0.5)], 5, None, "F1Score expects probabilities"),
-        ([METRICS.F1Score(), METRICS.TopKCategoricalAccuracy()], 5, None, None),
-        (["sparse_categorical_crossentropy"], 5, None, "SparseCategoricalCrossentropy expects"),
-        ([METRICS.CategoricalCrossentropy()], 5, None, r"CategoricalCrossentropy.*from_logits=T"),
-        (["ce"], 5, None, "'ce' expects probabilities"),
-        ([keras.losses.categorical_crossentropy], 5, None, "CategoricalCrossentropy expects"),
-        (["mse", METRICS.MeanAbsoluteError(), "cosine_similarity"], 5, None, None),
-    ],
-)
+@pytest.mark.parametrize(("metrics", "classes", "activation", "message"), [
+    (["AUC"], 1, None, r"metric AUC expects probabilities.*from_logits=True.*sigmoid"),
+    ([METRICS.AUC()], 5, None, r'AUC expects.*wrong\. Give the model.*activation="softmax"'),
+    ([METRICS.AUC(from_logits=True)], 1, "sigmoid", "AUC expects logits"),
+    ({"head": [METRICS.Precision()]}, 1, None, r"Precision expects.*thresholds=0\.0"),
+    ([METRICS.Precision(thresholds=0.0), METRICS.Recall(thresholds=0)], 1, None, None),
+    ([METRICS.AUC(from_logits=True), METRICS.BinaryAccuracy(threshold=0.0)], 1, None, None),
+    ([METRICS.Precision(top_k=1), METRICS.Recall(top_k=1), "acc", "accuracy"], 5, None, None),
+    ([[METRICS.TruePositives]], 1, None, "TruePositives expects probabilities"),
+    (["binary_accuracy"], 1, None, r"BinaryAccuracy expects.*threshold=0\.0"),
+    ([METRICS.binary_accuracy], 1, None, "BinaryAccuracy expects probabilities"),
+    (["accuracy"], 1, None, r"'accuracy' expects.*BinaryAccuracy\(threshold=0\.0\)"),
+    ([METRICS.F1Score(threshold=0.5)], 5, None, "F1Score expects probabilities"),
+    ([METRICS.F1Score(), METRICS.TopKCategoricalAccuracy()], 5, None, None),
+    (["sparse_categorical_crossentropy"], 5, None, "SparseCategoricalCrossentropy expects"),
+    ([METRICS.CategoricalCrossentropy()], 5, None, r"CategoricalCrossentropy.*from_logits=T"),
+    (["ce"], 5, None, "'ce' expects probabilities"),
+    ([keras.losses.categorical_crossentropy], 5, None, "CategoricalCrossentropy expects"),
+    (["mse", METRICS.MeanAbsoluteError(), "cosine_similarity"], 5, None, None),
+])  # fmt: skip
 def test_a_warning_of_metrics(metrics: Any, classes: int, activation: Any, message: Any) -> None:
     model = small_vit(num_classes=classes, classifier_activation=activation)
     kind = keras.losses.BinaryCrossentropy if classes == 1 else CATEGORICAL
@@ -358,7 +351,7 @@ def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model:
 
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
 def test_maps_have_classes_no_class_weight_and_an_ignored_class(source: Source) -> None:
-    model = fresh(task=tasks.Segmentation(size=3))
+    model = fresh(task=keras_vit.tasks.Segmentation(size=3))
     model.compile("sgd", model.task.loss(), run_eagerly=True)
     images = np.resize(IMAGES, (4, *model.input_shape[1:]))
     maps = np.resize([0, 1, 2, 255], images.shape[:3])
@@ -480,18 +473,14 @@ def test_images_in_another_range_are_one_warning(case: str) -> None:
 
 DARK = np.random.default_rng(0).poisson(3, (8, 16, 16, 3)).astype("uint8")  # 0 to 12
 RIGHT: dict[str, np.ndarray] = {
-    "pixels": IMAGES,
-    "bytes": IMAGES.astype("uint8"),
-    "dark bytes": DARK,
-    "one dark photograph": DARK[:1].astype("float32"),
-    "one flat photograph": 90 + DARK[:1].astype("float32"),
+    "pixels": IMAGES, "bytes": IMAGES.astype("uint8"), "dark bytes": DARK,
+    "one dark photograph": DARK[:1].astype("float32"), "zeros": np.zeros((8, 16, 16, 3)),
+    "one flat photograph": 90 + DARK[:1].astype("float32"), "none": np.zeros((0, 16, 16, 3)),
     "a dark photograph among others": np.concatenate([DARK[:3], IMAGES[:1]]),
-    "zeros": np.zeros((8, 16, 16, 3)),
     "a color each": np.arange(8.0)[:, None, None, None] + np.zeros((8, 16, 16, 3)),
     "one pixel": np.array([[[[0.3]]]]),
     "overshoot of a cubic resize": np.where(IMAGES < 9, -14, np.where(IMAGES > 240, 270, IMAGES)),
-    "none": np.zeros((0, 16, 16, 3)),
-}
+}  # fmt: skip
 
 
 def test_no_false_alarm_and_one_of_normalized_images() -> None:
