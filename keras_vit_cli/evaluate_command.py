@@ -59,7 +59,11 @@ def evaluate(options: EvaluateOptions) -> int:
         )
     print_text(f"{classifier.name} on {images.source}\n{images.line}")
     if on_features:
-        assert images.train is not None  # `scored_images` has seen to it
+        if images.train is None:
+            raise ValueError(
+                f"--probe, --knn and --fewshot are fitted on train, and {images.source} does not "
+                "have it: give a folder with train/ too, or one of classes, which is split."
+            )
         rows = Table("on frozen features", "accuracy", "")
         for row in transfer_rows(classifier, images.train, images.split, options):
             rows.add_row(*row)

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit._base.manifest import sha256
 from keras_vit.data import Split
-from keras_vit.evaluation.unseen_images import OF_TABLE, Scored, unseen_images
+from keras_vit.evaluation.unseen_images import OF_FILES, OF_TABLE, Scored, unseen_images
 from keras_vit.exporting import ExportedModel, load_classifier
 from keras_vit.models import ImageModel
 
@@ -110,7 +110,7 @@ def scored_images(
     Raises:
         ValueError: As `unseen_images`.
     """
-    names = ("data_dir", "max_pixels", "reader", *OF_TABLE)
+    names = (*OF_FILES, *OF_TABLE)
     return unseen_images(
         model,
         options.data,

@@ -111,7 +111,7 @@ class Report:
             "scores": {name: score.to_list() for name, score in self.scores.items()},
             "constant": {name: score.to_list() for name, score in self.constant.items()},
             "constant_of": self.constant_of,
-            "names": {title: column.tolist() for title, column in self.names.items()},
+            "names": {title: _without_nan(column) for title, column in self.names.items()},
             "facts": dict(self.facts),
             "pairs": None if self.pairs is None else self.pairs.tolist(),
             "calibration": self.calibration and self.calibration.to_dict(),
@@ -125,7 +125,7 @@ class Report:
 
         def scores(name: str) -> dict[str, Score]:
             known = values[name].items()
-            return {k: Score(*(np.nan if n is None else n for n in v)) for k, v in known}
+            return {k: Score.from_list(v) for k, v in known}
 
         pairs = values["pairs"]
         return cls(
@@ -134,13 +134,20 @@ class Report:
             scores("scores"),
             scores("constant"),
             values["constant_of"],
-            {title: np.array(column) for title, column in values["names"].items()},
+            {
+                title: np.array([np.nan if cell is None else cell for cell in column])
+                for title, column in values["names"].items()
+            },
             values["facts"],
             None if pairs is None else np.array(pairs, np.int64).reshape(-1, 3),
             values["calibration"] and Calibration.from_dict(values["calibration"]),
             values["sets"] and SetReport(**values["sets"]),
             values["novelty"] and NoveltyReport(**values["novelty"]),
         )
+
+
+def _without_nan(column: np.ndarray) -> list[Any]:
+    return [None if cell != cell else cell for cell in column.tolist()]
 
 
 def report(task: Task, targets: Any, answers: Any, training_targets: Any = None) -> Report:

@@ -31,10 +31,12 @@ _FAR = 5  # standard deviations
 WHOLE = "all"  # the split of a source that does not have any
 IMAGES = "images.csv"  # of a run: which images it used, and for what
 COLUMNS = ("image", "sha256_begins", "use")
+OF_FILES = ("data_dir", "max_pixels", "reader")
 OF_TABLE = (
     *("labels", "task", "order", "depth_scale", "file_column", "label_columns", "separator"),
     "on_bad_row",
 )
+_DEFAULTS = {"max_pixels": MAX_PIXELS, "on_bad_row": "error"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def seen_images_of(model: Any, path: str | PathLike[str] | None) -> SeenImages |
             rows = list(csv.DictReader(stream))
         _, digest, use = COLUMNS
         listed_ = {u: np.array([r[digest] for r in rows if r[use] == u], "S32") for u in USES}
-        return SeenImages.of(listed_)
+        # That file does not know what came later, such as a calibration.
+        return SeenImages.of(listed_) | SeenImages.of(seen.digests, [seen.looks])
     return seen
 
 
@@ -113,7 +116,7 @@ def unseen_images(
             is not there, or classes are unknown.
     """
     for name in loading:
-        check_choice(name, "argument", ("data_dir", "max_pixels", "reader", *OF_TABLE))
+        check_choice(name, "argument", (*OF_FILES, *OF_TABLE))
     split = split and (split_of(split) or split)
     run, seen = {} if path is None else run_options(path), seen_images_of(model, path)
     if data is None and not run:
@@ -339,11 +342,11 @@ def _loading(model: Any, loading: Mapping[str, Any], run: Mapping[str, Any]) -> 
     """Return the arguments of `load`: the caller's, else of the run that had the images."""
     of_run = loading.get("labels") is None and run.get("labels") is not None
     transform = eval_transform_of(model)
+    asked = {k: v for k, v in loading.items() if v is not None and v != _DEFAULTS.get(k)}
+    either = {**_DEFAULTS, **run, **asked}
     return {
-        **table_arguments({**loading, **run} if of_run else loading, getattr(model, "task", None)),
-        "data_dir": loading.get("data_dir") or run.get("data_dir"),
-        "max_pixels": loading.get("max_pixels", MAX_PIXELS),
-        "reader": loading.get("reader"),
+        **table_arguments(either if of_run else loading, getattr(model, "task", None)),
+        **{name: either.get(name) for name in OF_FILES},
         "bands": transform.bands,
         "nodata": transform.nodata,
     }

@@ -221,13 +221,13 @@ class Answer:
             others: The same of another model.
         """
         first, second = (self.tally(targets, each) for each in (answers, others))
-        return self.changes_of(first, second, resamples, seed)
+        return self.changes_of(first, second, self, resamples, seed)
 
     def changes_of(
-        self, tally: Tally, other: Tally, resamples: int = 1000, seed: int = 0
+        self, tally: Tally, other: Tally, task: "Answer", resamples: int = 1000, seed: int = 0
     ) -> dict[str, Score]:
-        """Return `score_changes` of the tallies of two answers to the same examples."""
-        (names, before), (_, after) = self._scores(tally), self._scores(other)
+        """Return `score_changes` of tallies of the same examples, the other one by its `task`."""
+        (names, before), (_, after) = self._scores(tally), task._scores(other)
         examples = len(next(iter(tally.values())))
 
         def change(weights: np.ndarray) -> list[float]:

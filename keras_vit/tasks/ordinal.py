@@ -33,6 +33,13 @@ _KNOWN_ORDERS = (
 )
 
 
+_UNIT = re.compile(
+    r"\d\s*(s|sec|second|min|minute|h|hr|hour|d|day|wk|week|mo|month|y|yr|year|[mck]?m|[mk]?g|m?l)"
+    r"s?\b",
+    re.IGNORECASE,
+)
+
+
 def known_order(names: Iterable[str]) -> tuple[str, ...]:
     """Grades with the words of a usual scale from the lowest on; empty where they are others.
 
@@ -59,10 +66,12 @@ def grade_order(names: Iterable[str]) -> tuple[str, ...]:
     texts = sorted(names)
     if len(order := known_order(texts)) == len(texts):
         return order
-    numbered = [re.match(r"(\D*)(\d+(?:\.\d+)?)", text) for text in texts]
+    # 1,000 may be a thousand or one; and 6 months are less than 1 year.
+    numbered = [re.match(r"(\D*)(\d+(?:\.\d+)?)(?!,?\d)", text) for text in texts]
+    units = {unit.lower() for text in texts for unit in _UNIT.findall(text)}
     parts = {m[1]: None for m in numbered if m}
     values = {float(m[2]): m.string for m in numbered if m}
-    if len(parts) == 1 and len(values) == len(texts):
+    if len(parts) == 1 and len(values) == len(texts) and len(units) < 2:
         return tuple(values[value] for value in sorted(values))
     raise ValueError(
         f"The texts {printable(listed(texts))} do not show the order of the grades: give all of "

@@ -193,6 +193,14 @@ class Regression(RowTask):
         scale, offset = np.array(self.scale, np.float32), np.array(self.offset, np.float32)
         return replace(self, scale=(), offset=()), kernel * scale, bias * scale + offset
 
+    def head_of(
+        self, other: Self, kernel: np.ndarray, bias: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights of another task's head for the same answers by this one's scale."""
+        scale, offset = np.array(self.scale), np.array(self.offset)
+        ratio = np.array(other.scale) / scale
+        return kernel * ratio, bias * ratio + (np.array(other.offset) - offset) / scale
+
     def outputs_like(self, other: Task, outputs: Any) -> Any:
         return self.outputs_in_graph(other.answers_in_graph(outputs))
 
@@ -254,26 +262,29 @@ class Regression(RowTask):
         return replace(self, margins=margins, coverage=coverage, calibrated_on=len(rows))
 
     def tally(self, targets: Any, answers: Any) -> Tally:
-        return {**super().tally(targets, answers), "values": self.values(targets)}
+        rows = super().tally(targets, answers)["answers"]
+        return {"answers": rows, "targets": self.values(targets)}
+
+    def distance(self, tally: Tally) -> np.ndarray:
+        errors = np.abs(tally["answers"].astype(np.float64) - tally["targets"])
+        return (errors / self.answer_scale.astype(np.float64)).sum(axis=1)
 
     def name_scores(self, tally: Tally) -> Columns:
         """Return half the width of each number's interval, and what part of images is inside."""
         if not self.margins:
             return {}
-        errors, margins = np.abs(tally["values"] - tally["answers"]), np.array(self.margins)
+        errors, margins = np.abs(tally["targets"] - tally["answers"]), np.array(self.margins)
         inside = (errors <= margins).mean(axis=0)
         low, high = np.transpose([wilson_interval(rate, len(errors)) for rate in inside])
         images = np.full(self.size, len(errors))
         return {"margin": margins, "inside": inside, "low": low, "high": high, "images": images}
 
     def _truth(self, target: np.ndarray) -> str:
-        values = np.ravel(self.to_targets(target[None]))
-        return ", ".join(f"{value:.4g}" for value in values)
+        return ", ".join(f"{value:.4g}" for value in target)
 
     def _scores(self, tally: Tally) -> NamedScores:
         """MAE and RMSE in units; of several numbers `mae_NAME` and so on, and `r2`, the mean R2."""
-        values = tally["targets"].astype(np.float64) * self.scale + self.offset
-        scores = NumberScores(values, tally["answers"])
+        scores = NumberScores(tally["targets"], tally["answers"])
         ends = [f"_{name}" for name in self.shown_names] if self.size > 1 else [""]
         names = [f"{score}{end}" for end in ends for score in NumberScores.names]
         if self.size == 1:

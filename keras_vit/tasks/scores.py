@@ -5,7 +5,7 @@ once.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,6 +20,11 @@ class Score(NamedTuple):
     def to_list(self) -> list[float | None]:
         """Return what JSON has of it: None in place of a number that is not defined."""
         return [float(value) if np.isfinite(value) else None for value in self]
+
+    @classmethod
+    def from_list(cls, values: Sequence[float | None]) -> Self:
+        """Return the score that `to_list` was called of, as far as it is defined."""
+        return cls(*(np.nan if value is None else value for value in values))
 
     def interval(self, form: str, between: str = " to ") -> str:
         """Return the interval as a text, "unknown" of too few images."""

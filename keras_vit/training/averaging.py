@@ -1,15 +1,19 @@
 """Averages of weights: with those that training started from, and across runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any
 
 import numpy as np
 
-from keras_vit._base.errors import check_finite, warn_at_caller
+from keras_vit._base.errors import check_finite, listed, printable, warn_at_caller
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.models.head import DENSE_HEADS
 from keras_vit.models.normalization import own_statistics
+from keras_vit.tasks import Multilabel, Regression, Task
+from keras_vit.tasks.task_words import in_words, scale_of
 
 Arrays = list[np.ndarray]
 UNRELATED = 0.1  # cosine: of random weights it is near 0, of fine-tunings of one model near 1
@@ -32,8 +36,8 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
         calibrated for one of them: see `uncalibrated`.
 
     Raises:
-        ValueError: There is no model, their weights have different names or shapes, or the shares
-            do not sum to 1.
+        ValueError: There is no model, they answer something else or in other units, their weights
+            have different names or shapes, or the shares do not sum to 1.
 
     Example:
 
@@ -46,8 +50,13 @@ def average_weights(models: Sequence[Any], shares: Sequence[float] | None = None
     0.5
     """
     # Sets, intervals and novelty are of the answers of one.
-    models = [model.uncalibrated() for model in models]
+    models = _of_one_task([model.uncalibrated() for model in models])
     _check_alike(models)
+    if any(model.eval_transform != models[0].eval_transform for model in models):
+        warn_at_caller(
+            "The models prepare images in other ways (eval_transform), and the average has the "
+            "first one's: what it answers may be less certain."
+        )
     if shares is None:
         shares = [1 / len(models)] * len(models)
     check_finite(**{f"shares[{i}]": share for i, share in enumerate(shares)})
@@ -78,7 +87,8 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
         A copy of the first one, not compiled nor calibrated, with the average.
 
     Raises:
-        ValueError: There are fewer than two models, or their weights differ in name or shape.
+        ValueError: There are fewer than two models, or they or their weights differ, as for
+            `average_weights`.
 
     Example:
 
@@ -92,6 +102,7 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
     if len(models) < 2:
         raise ValueError(f"Model Stock needs two or more fine-tuned models, not {len(models)}.")
     start, *models = (model.uncalibrated() for model in (start, *models))
+    models = _of_one_task(models)
     _check_alike([start, *models])
     stock = models[0].copy()
     stock.seen_images = _seen_by([start, *models])
@@ -103,6 +114,47 @@ def model_stock(start: Any, models: Sequence[Any]) -> Any:
         ]
     )
     return stock
+
+
+def _of_one_task(models: Sequence[Any]) -> list[Any]:
+    """Return models whose outputs mean the same: numbers in the scale of the first model.
+
+    Labels are predicted from 0.5 on: thresholds were chosen for the answers of one model.
+    """
+    if not models or models[0].task is None:
+        return [*models]
+    first, alike = models[0].task, []
+    for number, model in enumerate(models, 1):
+        task = model.task or first
+        has_names = not (task.names and first.names) or task.names == first.names
+        if not has_names or _kind_and_unit(task) != _kind_and_unit(first):
+            here, there = (in_words(each) + _kind_and_unit(each)[1] for each in (task, first))
+            raise ValueError(
+                f"Model {number} answers {here}, and the first one {there}: average fine-tunings "
+                "of one model, with the same kind of labels, names and units."
+            )
+        if isinstance(first, Regression) and scale_of(task) != scale_of(first):
+            model = model.copy()
+            for layer in (layer for layer in model.layers if layer.name in DENSE_HEADS):
+                layer.set_weights(first.head_of(task, *layer.get_weights()))
+            model.task = first
+        alike.append(model)
+    if isinstance(first, Multilabel):
+        plain = replace(first, thresholds=(), positives=())
+        if any(model.task != plain for model in models):
+            warn_at_caller(
+                "The average predicts each label from 0.5 on, as thresholds were chosen for the "
+                "answers of one model: model.task.calibrated(targets, answers) chooses new ones "
+                "on images that none of them was trained on."
+            )
+        alike[0] = alike[0].copy()
+        alike[0].task = plain
+    return alike
+
+
+def _kind_and_unit(task: Task) -> tuple[str, str]:
+    units = [unit for unit in (*getattr(task, "units", ()), getattr(task, "unit", "")) if unit]
+    return task.kind, f" in {printable(listed(units))}" if units else ""
 
 
 def _seen_by(models: Sequence[Any]) -> SeenImages | None:
@@ -177,11 +229,6 @@ def _check_alike(models: Sequence[Any]) -> None:
         raise ValueError(
             f"The models do not take the same channels: bands {bands}, where None is photographs. "
             "Average models of images of one kind."
-        )
-    if any(model.eval_transform != models[0].eval_transform for model in models):
-        warn_at_caller(
-            "The models prepare images in other ways (eval_transform), and the average has the "
-            "first one's: what it answers may be less certain."
         )
     for number, other in enumerate(models[1:], 2):
         if (cosine := _likeness(first, other.get_weights())) < UNRELATED:

@@ -22,7 +22,7 @@ def first_look(
         seed: Of the folds, or of the held-out examples, that choose the penalty.
 
     Returns:
-        The head, and its scores by name.
+        The head, and its scores by name, as far as they are defined.
 
     Raises:
         ValueError: There are too few examples, or features are not finite.
@@ -34,4 +34,4 @@ def first_look(
         probe = task_probe(task, *train, recipe_loss(task, recipe, train[1]), seed)
     outputs = (np.asarray(val[0]) @ probe.kernel + probe.bias).astype(np.float32)
     scores = task.scores(task.to_targets(val[1]), task.answers(outputs), resamples=0)
-    return probe, {name: score.value for name, score in scores.items()}
+    return probe, {name: s.value for name, s in scores.items() if np.isfinite(s.value)}

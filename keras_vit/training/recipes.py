@@ -152,6 +152,11 @@ class Recipe:
         check_positive(
             image_size=self.image_size, batch_size=self.batch_size, accumulation=self.accumulation
         )
+        if self.batch_size < self.accumulation:
+            raise ValueError(
+                f"batch_size={self.batch_size} is below accumulation={self.accumulation}, the "
+                "parts of a batch: give a larger batch_size, or accumulation=1."
+            )
         for name in ("mixup", "cutmix"):  # or they would be lost: the recipe's own count
             if value := getattr(self.augmentation, name):
                 raise ValueError(
@@ -236,6 +241,7 @@ class Recipe:
         batch_size = self.batch_size if batch_size is None else batch_size
         check_positive(batch_size=batch_size)
         ratio = batch_size / self.batch_size
+        parts = min(self.accumulation, batch_size)
         if steps is not None:
             check_positive(steps=steps)
         elif self.steps:
@@ -243,13 +249,15 @@ class Recipe:
         warmup = self.warmup
         if warmup >= 1:
             before = self.total_steps(self.examples)
-            after = steps or replace(self, batch_size=batch_size).total_steps(self.examples)
+            other = replace(self, batch_size=batch_size, accumulation=parts)
+            after = steps or other.total_steps(self.examples)
             warmup = max(round(warmup * after / before), 1)
         rate = ratio if self.scaling == "linear" else math.sqrt(ratio)
         return replace(
             self,
             steps=steps or 0,
             batch_size=batch_size,
+            accumulation=parts,
             warmup=warmup,
             learning_rate=self.learning_rate * rate,
             end=self.end * rate,

@@ -216,16 +216,29 @@ def hold_out_for_coverage(splits: Splits, coverage: float, seed: int = 0) -> tup
     # Rounded per class: a little more than needed.
     fraction = max(CALIBRATION, min((least + splits.task.size) / len(train), 0.5))
     part = grouped_part(splits, fraction, seed)
-    if len(part) < least:
+    # `apart` will leave out copies of those that are trained on.
+    is_copy = np.isin(train.digests()[part], np.delete(train.digests(), part))
+    if np.count_nonzero(~is_copy) < least:
         raise ValueError(few)
     return without(splits, train, part)
 
 
 def grouped_part(splits: Splits, fraction: float, seed: int) -> np.ndarray:
-    """Return the indices of training images to hold out; a group is never on both sides."""
+    """Return the indices of training images to hold out.
+
+    A group is never on both sides; without groups, nor are copies of an image.
+    """
     task, train = splits.task, splits.train
     targets = task.to_targets(train.labels())
-    return np.flatnonzero(task.split(targets, fraction, seed, train.groups))
+    if train.groups is not None or not isinstance(train, IndexedSplit):
+        return np.flatnonzero(task.split(targets, fraction, seed, train.groups))
+    _, first, unit = np.unique(train.digests(), return_index=True, return_inverse=True)
+    if len(first) == len(train):
+        return np.flatnonzero(task.split(targets, fraction, seed))
+    order = np.argsort(first)  # as many images as before, of fewer different ones
+    fraction = min(fraction * len(train) / len(first), max(fraction, 0.5))
+    is_held_out = task.split(targets[first[order]], fraction, seed)
+    return np.flatnonzero(is_held_out[np.argsort(order)][unit])
 
 
 def without(splits: Splits, train: IndexedSplit, part: np.ndarray) -> tuple[Splits, Split]:

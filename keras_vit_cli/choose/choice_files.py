@@ -68,16 +68,25 @@ class Choice:
         """The layer, and how its tokens are pooled."""
         return f"{self.layer}, {self.pooling}" if self.pooling else self.layer
 
+    @property
+    def interval(self) -> str:
+        """The interval of the probe's score as text."""
+        return self.probe.interval(self._form)
+
     def shown(self, value: float) -> str:
         """Return a score as text."""
-        return f"{value:.1%}" if self.scores.measure in _PARTS else f"{value:.3f}"
+        return f"{value:{self._form}}"
+
+    @property
+    def _form(self) -> str:
+        return ".1%" if self.scores.measure in _PARTS else ".3f"
 
     def __str__(self) -> str:
         probe = self.probe
         return (
             f"{self.name}, {self.size_text} pixels, {self.layer_text}: "
             f"{self.scores.measure.replace('_', ' ')} of the probe {self.shown(probe.value)} "
-            f"({self.shown(probe.low)} to {self.shown(probe.high)}), of k-NN "
+            f"({self.interval}), of k-NN "
             f"{self.shown(self.knn.value)}"
         )
 
@@ -121,7 +130,7 @@ def table_of(choices: Sequence[Choice]) -> Table:
             choice.layer_text,
             choice.shown(choice.knn.value),
             choice.shown(probe.value),
-            f"{choice.shown(probe.low)} to {choice.shown(probe.high)}",
+            choice.interval,
             f"{choice.images_per_second:.1f}",
             f"{choice.parameters:,}",
             f"{choice.training_bytes / 2**30:.2f} GiB",
@@ -147,10 +156,10 @@ def write_table(path: Path, choices: Sequence[Choice]) -> None:
             *(choice.weights, *choice.image_size, choice.layer, choice.pooling or ""),
             *(choice.scores.measure, choice.scores.examples),
             *(
-                round(float(value), 6)
+                "" if value is None else round(value, 6)
                 for scores in (choice.scores.knn, choice.scores.probe)
                 for name in names
-                for value in scores[name]
+                for value in scores[name].to_list()
             ),
             *(choice.scores.penalty, round(choice.images_per_second, 2)),
             *(choice.parameters, choice.training_bytes, choice.license or ""),
@@ -174,12 +183,13 @@ def draw(choices: Sequence[Choice]) -> Any:
     labeled = set()
     for choice in choices:
         probe = choice.probe
+        low, high = np.where(np.isfinite(probe[1:]), probe[1:], probe.value)
         name = printable(f"{choice.name}, {choice.layer_text}")
         axes.errorbar(
             1000 / choice.images_per_second,
             probe.value,
             # Rounding must not turn an interval that ends at the score into a negative length.
-            np.maximum([[probe.value - probe.low], [probe.high - probe.value]], 0),
+            np.maximum([[probe.value - low], [high - probe.value]], 0),
             fmt=_MARKERS[layers.index(choice.layer_text) % len(_MARKERS)],
             c=f"C{weights.index(choice.weights) % 10}",
             ecolor=SOFT,

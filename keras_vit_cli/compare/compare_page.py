@@ -94,7 +94,7 @@ def _scores(compared: Compared) -> str:
 
 def _names(compared: Compared) -> str:
     """Return a table of each name's score, those first whose score differs most; "" without."""
-    tables = [compared.task.name_scores(one.tally) for one in compared.outcomes]
+    tables = [one.task.name_scores(one.tally) for one in compared.outcomes]
     known = [name for name in ("F1", "IoU", "inside") if name in tables[0]]
     if not known:
         return ""
@@ -139,9 +139,7 @@ def _differing(compared: Compared, which: int) -> list[dict[str, Any]]:
     files = None if split.skips else split.files
     first, other, rows = compared.outcomes[0], compared.outcomes[which], []
     for place in compared.differing(which)[:MOST_SHOWN].tolist():
-        (before, truth), (after, _) = (
-            compared.task.texts(one.tally, place) for one in (first, other)
-        )
+        (before, truth), (after, _) = (one.task.texts(one.tally, place) for one in (first, other))
         file = file_text(place, None if files is None else str(files[place]))
         row = {"index": place, "file": file, "truth": truth, "A": before, LETTERS[which]: after}
         rows.append(row)

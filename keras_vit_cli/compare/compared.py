@@ -33,14 +33,14 @@ class Compared:
     @cached_property
     def scores(self) -> dict[str, list[Score]]:
         """Each score of every model, with its own interval."""
-        rows = [self.task.scores_of(one.tally) for one in self.outcomes]
+        rows = [one.task.scores_of(one.tally) for one in self.outcomes]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     @cached_property
     def changes(self) -> list[dict[str, Score]]:
         """By how much each model but the first scores more, with paired intervals."""
-        first, *others = (one.tally for one in self.outcomes)
-        return [self.task.changes_of(first, other) for other in others]
+        first, *others = self.outcomes
+        return [first.task.changes_of(first.tally, each.tally, each.task) for each in others]
 
     @property
     def verdicts(self) -> list[str]:
@@ -73,7 +73,7 @@ class Compared:
         """
         first, other = self.outcomes[0], self.outcomes[which]
         gap = np.abs(self.task.distance(first.tally) - self.task.distance(other.tally))
-        differ = gap > 0
+        differ = gap > 1e-5  # answers of float32, perhaps of another offset and scale
         if self.task.is_one_name:
             differ = first.tally["predictions"] != other.tally["predictions"]
         order = np.argsort(-gap, kind="stable")

@@ -33,6 +33,7 @@ class CalibrateOptions(shared.MapOptions):
     )
     data_dir: str | None = shared.data_dir()
     max_pixels: int = shared.max_pixels()
+    reader: str | None = shared.reader()
     split: str | None = shared.split(
         "images to calibrate on; those that the model was made with are left out (default: val, or "
         "all of a folder that is not split)",

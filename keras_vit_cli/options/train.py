@@ -181,7 +181,7 @@ class TrainOptions(shared.RunOptions, shared.MapOptions):
     )
     views: str | None = in_recipe(VIEWS_HELP, None, choices=VIEWS)
     first_look: bool = in_run(
-        "before training, print the accuracy of k-NN and of a linear probe", False
+        "before training, print the scores of a linear probe on the frozen features", False
     )
     tensorboard: bool = in_run("write logs for TensorBoard", False)
     distribution: str | None = in_run(

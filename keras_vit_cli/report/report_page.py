@@ -12,6 +12,7 @@ from keras_vit.data import Augmentation
 from keras_vit.evaluation.markdown import code, inline, table
 from keras_vit.evaluation.report_text import HEADING, constant_text, score_rows
 from keras_vit.tasks import Task
+from keras_vit.tasks.scores import Score
 from keras_vit.training.compilation import loss_name
 from keras_vit.training.head_choice import Candidate
 from keras_vit.training.measured_tuning import MeasuredChoice
@@ -161,7 +162,7 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
         "image size": f"{height} x {width} pixels, {colors}" if height else "",
         "initial weights": describe_weights(job.get("model"), job.get("weights")) if job else "",
         "teacher": short_path(job.get("teacher") or ""),
-        "duration": " in ".join(
+        "duration": ("; since it was resumed, " if facts.get("resumed") else " in ").join(
             counted(round(facts[key]), key.removesuffix("s"))
             for key in ("epochs", "seconds")
             if facts.get(key)
@@ -183,6 +184,10 @@ def _trained(task: Task, facts: Mapping[str, Any], job: Mapping[str, Any]) -> st
     return "\n\n".join(parts)
 
 
+def _probe(row: Mapping[str, Any]) -> Score:
+    return Score.from_list([row[name] for name in ("probe", "low", "high")])
+
+
 def _weights(facts: Mapping[str, Any]) -> str:
     """Return the table of `--weights auto`, the best probe first."""
     if not facts:
@@ -192,7 +197,7 @@ def _weights(facts: Mapping[str, Any]) -> str:
             inline(short_path(row["weights"])) + " (chosen)" * (row["weights"] == facts["chosen"]),
             f"{row['parameters']:,}",
             f"{row['knn']:.4f}",
-            f"{row['probe']:.4f} ({row['low']:.4f} to {row['high']:.4f})",
+            f"{_probe(row).value:.4f} ({_probe(row).interval('.4f')})",
             f"{row['images_per_second']}",
         )
         for row in facts["compared"]

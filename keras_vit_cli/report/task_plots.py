@@ -49,7 +49,7 @@ def draw_precision_recall(report: Report, outcomes: Outcomes) -> Any:
 
 def draw_numbers(report: Report, outcomes: Outcomes) -> Any:
     """Draw predicted against true numbers as a matplotlib Figure, and below them the residuals."""
-    task, true, answers = report.task, outcomes.tally["values"], outcomes.tally["answers"]
+    task, true, answers = report.task, outcomes.tally["targets"], outcomes.tally["answers"]
     units = getattr(task, "units", ())
     shown = min(task.size, MOST_NUMBERS)
     figure = new_figure(max(3.4 * shown, 4.6), 6)

@@ -62,10 +62,18 @@ def recipe_of(
     except ValueError as error:
         more = " Files and folders are given as weights=, which bring their model."
         raise ValueError(f"{error}{more if os.path.exists(str(job.model)) else ''}") from error
-    recipe = recipes.get(name or recipe_name(job, images_per_class, side)[0])
+    name = name or recipe_name(job, images_per_class, side)[0]
+    recipe = recipes.get(name)
+    if not recipe.model and job.model is None and job.weights is None:
+        example = "BiT-R50x1" if name.startswith("bit") else "Mixer-B/16"
+        raise ValueError(
+            f"recipe={name!r} is not for a Vision Transformer, and does not bring a model: give "
+            f"model=, such as model='{example}', or weights=."
+        )
     changes = {
         name: getattr(job, name) for name in RECIPE_OPTIONS if getattr(job, name) is not None
     }
+    changes["accumulation"] = min(recipe.accumulation, job.batch_size or recipe.batch_size)
     if named is not None and named.image_size is not None:
         changes.setdefault("image_size", named.image_size)
     elif job.weights not in (None, AUTO) and (stored := stored_side(str(job.weights))):
@@ -137,6 +145,12 @@ def suited_recipe(
     pixels, what = PIXELS[head]
     if head == "eomt" and job.loss is not None:
         check_query_loss(job.loss)
+    elif job.loss is not None and job.loss not in splits.task.losses:
+        # Of a recipe, a loss of classes stands for the task's own; one that was asked for does not.
+        raise ValueError(
+            f"loss={job.loss!r} is not a loss of {splits.task.kind}: give "
+            f"{' or '.join(splits.task.losses)}, or leave it out."
+        )
     if head == "eomt" and job.freeze_backbone:
         raise ValueError(
             "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import platform
 import shlex
@@ -131,7 +132,7 @@ def note_of_probe(report: Report, facts: dict[str, Any], job: Job) -> str:
         return ""
     name = next(name for name in MAIN_SCORES if name in report.scores)
     reached = report.scores[name].value
-    if reached >= probe[name]:
+    if not reached < probe.get(name, -math.inf):
         return ""
     return (
         f"note: a linear probe on the frozen features has {name} {probe[name]:.4g} on the "

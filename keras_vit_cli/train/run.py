@@ -320,7 +320,7 @@ class Run:
             self.facts.setdefault("doubts", []).append(note.removeprefix("note: "))
 
     def look_first(self) -> None:
-        """k-NN and a linear probe on the frozen features, where something needs them."""
+        """Fit a linear probe to the frozen features, where something needs it."""
         job, recipe = self.job, self.recipe
         task = self.model.task
         if task.per_pixel:  # a probe is of one answer per image
@@ -466,6 +466,7 @@ class Run:
         report, name = self.images.known.report, self.job.output.place.name
         facts = {
             "seconds": round(time.time() - started, 1),
+            "resumed": self.job.resume,  # and the seconds are those since then
             "model": describe_model(self.model),
             "parameters": self.model.count_params(),
             "pixels": [*self.model.image_size, self.model.channels],

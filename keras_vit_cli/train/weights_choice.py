@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_vit import data, list_weights
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.files import cache_folder, write_text
@@ -110,7 +112,8 @@ def choose_weights(
 def best_within_error(choices: Sequence[Choice]) -> Choice:
     """Return the smallest model whose probe is within one standard error of the best one's."""
     best = max(choices, key=lambda choice: choice.probe.value).probe
-    least = best.value - (best.high - best.low) / _INTERVAL
+    error = (best.high - best.low) / _INTERVAL
+    least = best.value - (error if np.isfinite(error) else 0)  # unknown where nothing is a mistake
     near = [choice for choice in choices if choice.probe.value >= least]
     return min(near, key=lambda choice: (choice.parameters, -choice.probe.value))
 

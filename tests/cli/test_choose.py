@@ -17,6 +17,7 @@ import keras_vit
 from keras_vit.curation import embedding
 from keras_vit.data.seen_images import TRAINED, VALIDATED
 from keras_vit.models import variants
+from keras_vit.tasks.scores import Score
 from keras_vit_cli.pretrain import pretrain_command
 from keras_vit_cli.train.weights_choice import best_within_error, local_weights
 from tests import processes
@@ -130,6 +131,8 @@ def test_the_smallest_within_one_standard_error() -> None:
 
     choices = [choice(0.9, 30), choice(0.89, 20), choice(0.881, 10), choice(0.87, 1)]
     assert best_within_error(choices).parameters == 10
+    best = Names(probe=Score(1.0, -np.inf, np.inf), parameters=40)  # without a mistake
+    assert best_within_error([*choices, best]) is best
 
 
 PRETRAIN = "pretrain photos --weights one.keras --blocks 1 --epochs 2 --batch-size 16 --out out"

@@ -11,9 +11,11 @@ from sklearn.metrics import accuracy_score, f1_score
 import keras_vit
 from keras_vit import data, evaluation, tasks
 from keras_vit.data.seen_images import SeenImages
+from keras_vit.evaluation.outcomes import Outcomes
 from keras_vit.evaluation.prediction import predict_files
+from keras_vit.evaluation.unseen_images import Scored
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Classification, conformal
+from keras_vit_cli.compare.compared import Compared
 from keras_vit_cli.options import score_options as options
 from tests import bank
 from tests.cli.helpers import COLORS, color_photos, rows_of, save_tiny
@@ -98,12 +100,26 @@ def test_scores_and_images_that_differ(command: Command) -> None:
     assert "or --overwrite" in command(*words, status=2)
 
 
+def test_each_model_is_scored_by_its_own_task() -> None:
+    x, images = np.random.default_rng(0).normal(50, 10, (40, 1)), data.load("digits")
+    scales = [tasks.Regression(("x",), offset=(o,), scale=(s,)) for o, s in ((50, 10), (48, 12))]
+    thresholds = [tasks.Multilabel(("x",), thresholds=(t,)) for t in (0.9, 0.5)]
+    for both, targets, answers in ((scales, x, x + np.sin(x)), (thresholds, x > 50, x / 100)):
+        outcomes = [Outcomes.of(task, targets, answers) for task in both]
+        compared = Compared(outcomes, "", "ab", Scored(images.val, None, "", ""))
+        own = [task.scores(targets, answers) for task in both]
+        assert compared.scores == {name: [scores[name] for scores in own] for name in own[0]}
+        gains = [own[1][name].value - own[0][name].value for name in own[0]]
+        assert [c.value for c in compared.changes[0].values()] == pytest.approx(gains, abs=1e-9)
+        assert not compared.differing(1).size
+
+
 def test_images_that_any_of_them_was_trained_on_are_left_out(command: Command) -> None:
     folder = color_photos(Path("photos"), 6, ".png", brighter=3)
     digests = keras_vit.data.load(folder, val_fraction=None)["all"].digests()
     parts = ("a", digests[:4], digests[10:11]), ("b", digests[4:10], None), ("c", digests[4:], None)
     for name, part, validated in parts:
-        model = bank.fresh(task=Classification(COLORS), num_classes=2)
+        model = bank.fresh(task=tasks.Classification(COLORS), num_classes=2)
         model.seen_images = SeenImages.of({"trained on": part, "validated on": validated})
         model.save(f"{name}.keras")
     printed = command("compare a.keras b.keras --out page --data", folder)
@@ -124,7 +140,7 @@ def test_calibrate_predict_and_evaluate(command: Command) -> None:
     head = model.get_layer("head")
     head.kernel.assign(np.random.default_rng(0).normal(0, 0.5, head.kernel.shape))
     model.save("model.keras")
-    assert options.METHODS == conformal.METHODS
+    assert options.METHODS == tasks.conformal.METHODS
     printed = command("calibrate --data digits --split val --coverage 0.9 model.keras")
     assert "calibrated on 360 images for a coverage of 0.9" in printed
     assert "10 classes with a threshold and a coverage of its own" in printed

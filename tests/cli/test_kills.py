@@ -68,17 +68,14 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("words", "number"),
-    [
-        pytest.param("--epochs 12", 50, marks=COMPILED),
-        ("--epochs 12 --teacher teacher.keras", 5),
-        pytest.param("--epochs 12 --reader grain", 20, marks=pytest.mark.backends("torch")),
-        pytest.param(EOMT, 10, marks=EVERYWHERE),
-        pytest.param(f"{CACHED} tensorflow", 30, marks=EVERYWHERE),
-        pytest.param(f"{CACHED} grain", 30, marks=EVERYWHERE),
-    ],
-)
+@pytest.mark.parametrize(("words", "number"), [
+    pytest.param("--epochs 12", 50, marks=COMPILED),
+    ("--epochs 12 --teacher teacher.keras", 5),
+    pytest.param("--epochs 12 --reader grain", 20, marks=pytest.mark.backends("torch")),
+    pytest.param(EOMT, 10, marks=EVERYWHERE),
+    pytest.param(f"{CACHED} tensorflow", 30, marks=EVERYWHERE),
+    pytest.param(f"{CACHED} grain", 30, marks=EVERYWHERE),
+])  # fmt: skip
 def test_kills(words: str, number: int, tmp_path: Path) -> None:
     """At random moments of training, report and export."""
     exports = not words.startswith(CACHED)

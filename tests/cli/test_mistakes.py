@@ -21,7 +21,6 @@ from keras_vit_cli import printing
 from keras_vit_cli.exit_status import message_of
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.options import COMMANDS
-from keras_vit_cli.printing import noted, short_warnings
 from keras_vit_cli.train import run
 from keras_vit_cli.train.job import Job
 from tests.cli.helpers import COLORS, color_photos, save_tiny, sums
@@ -53,6 +52,9 @@ train --data photos --task ordinal -> --task has no effect | without --labels | 
 train --data photos --model m.keras -> No model | folders are given as --weights | their model
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
 train --data photos --recipe mesured -> 'mesured' | No recipe | Did you mean 'measured'
+train --data photos --recipe mixer -> --recipe mixer is not for a Vision | give --model, such as
+train --data photos --loss huber -> --loss huber is not a loss of classification | give softmax
+train --data photos --labels two.csv --task multilabel --loss softmax -> binary_crossentropy or asym
 train --data photos --freeze-backbone -> pretrained | give --weights | leave
 train --data photos --weights m.keras --coverage 0.9 -> at least 9 training images | or more
 train --data photos --weights m.kears -> at m.kears | MODEL:TAG | you mean m.keras
@@ -86,6 +88,7 @@ calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
 calibrate m.keras --data digits -> predicts 2 classes
 calibrate masks.keras --data photos --labels two.csv -> segmentation has neither | of classification
 calibrate m.keras --data photos --labels masks -> answers classification | has segmentation
+evaluate m.keras --data halves --knn -> fitted on train, and | give a folder with train/ too
 evaluate masks.keras --data photos --labels masks --probe -> score classes | has segmentation of
 compare m.keras --data photos --out page -> 1 model given: give two to 8
 compare m.keras n.keras --out page.html -> is the name of a file | give its name, such as 'page'
@@ -136,6 +139,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "flat", {"a.png": plain(1), "b.png": plain(2)})
     write(folder / "lone", {"train/a.png": plain(1)})
     write(folder / "one", {"red/a.png": plain(1)})
+    write(folder / "halves", {f"{s}/{c}/a.png": plain(1) for s in ("val", "test") for c in COLORS})
     write(folder / "scans", {"a/1.pdf": b"%PDF", "b/1.pdf": b"%PDF"})
     write(folder, {"mine/notes.txt": b"mine", "labels.txt": b"red", "broken.jpg": b"\xff\xd8\xff"})
     (folder / "empty").mkdir()
@@ -238,15 +242,15 @@ def test_arguments_become_options(command: str, text: str, printed: str) -> None
     assert in_options(text, command) == printed
     assert message_of(ValueError(text), command) == printed
     assert message_of(ValueError(text)) == text
-    with short_warnings(command):
+    with printing.short_warnings(command):
         line = warnings.formatwarning(DataRangeWarning(text), DataRangeWarning, "file.py", 1)
     assert line == f"keras-vit: warning: {printed}\n"
 
 
 def test_a_warning_of_the_data_is_printed_once() -> None:
     """From several calls of the library; and a note on how files are read is not a doubt."""
-    with warnings.catch_warnings(record=True) as warned, short_warnings("train"):
-        with noted("train") as doubts:
+    with warnings.catch_warnings(record=True) as warned, printing.short_warnings("train"):
+        with printing.noted("train") as doubts:
             for category in (ReadingWarning, UserWarning):
                 warnings.warn_explicit(category.__name__, category, printing.__file__, 1)
         for line in (1, 2):

@@ -23,11 +23,9 @@ LOGITS = X[:, :3]
 ROWS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)  # probabilities
 LABELS = Y % 3
 ALONE = np.eye(3), [0, 0, 0]
-UNLIKE = r"features \(200, 12\) and targets \(3, 1\) do not match"
 ONE_NAN = np.where(np.arange(200)[:, None] == 7, np.nan, X)
 F, K = X[:, :4].reshape(50, 16)[:20], Y[:20]  # of few images
-FEW_LABELS = "two classes or more with two labeled images each"
-ONE, TWO = np.ones((4, 1)), np.ones((4, 2))
+ONE, TWO, ONE_NUMBER = np.ones((4, 1)), np.ones((4, 2)), Regression(("x",))
 SPLIT = ArraySplit("val", NAMES, np.zeros((3, 16, 16, 3), np.uint8), np.arange(3))
 
 
@@ -93,8 +91,8 @@ def quantized() -> Any:
     ("Labels range from 1 to 3", lambda: calibration(LABELS + 1, ROWS)),
     ("Labels are float64", lambda: calibration(LABELS / 2, ROWS)),
     ("indices from -1 to 1", lambda: images_at(SPLIT, [-1, 1])),
-    (UNLIKE, lambda: evaluation.task_probe(Regression(("x",)), X, np.zeros((3, 1)))),
-    ("example 7 are not fin", lambda: evaluation.task_probe(Regression(("x",)), ONE_NAN, X[:, :1])),
+    (r"\(200, 12\) and targets \(3, 1\)", lambda: evaluation.task_probe(ONE_NUMBER, X, ONE[:3])),
+    ("example 7 are not finite", lambda: evaluation.task_probe(ONE_NUMBER, ONE_NAN, X[:, :1])),
     (r"labels \(0,\).*at least one row", lambda: evaluation.fit_temperature([], np.zeros((0, 3)))),
     (r"labels \(2,\).*logits \(3, 3\)", lambda: evaluation.fit_temperature([0, 1], np.eye(3))),
     ("from 0 to 3.*0 to 2", lambda: evaluation.fit_temperature([0, 3], np.zeros((2, 3)))),
@@ -118,7 +116,7 @@ def quantized() -> Any:
     ("closeness=2", lambda: duplicates(closeness=2)),
     ("2 measures do not fit 20 photographs", lambda: duplicates(2)),
     ("do not fit 20 rows", lambda: curation.find_label_errors(F, K[:5])),
-    (FEW_LABELS, lambda: curation.find_label_errors(F, np.zeros(20, int))),
+    ("two classes or more with two labeled im", lambda: curation.find_label_errors(F, 0 * K)),
     ("Groups of shape", lambda: curation.find_label_errors(F, K, [0])),
     ("do not match", lambda: curation.label_quality(K, np.ones((20, 1)))),
     ("are not classes of 0 to 1", lambda: curation.confident_errors(K[2:3], np.ones((1, 2)))),

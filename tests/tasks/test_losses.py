@@ -29,7 +29,6 @@ from keras_vit.tasks import (
     losses,
 )
 from keras_vit.tasks.balance import class_weights, describe_counts, positive_weights
-from keras_vit.tasks.losses import BalancedLoss, BinaryCrossentropy
 from keras_vit.tasks.pixel_losses import IGNORED, PixelCrossentropy
 from keras_vit.tasks.query_losses import QueryLoss
 from tests.backend import refused, rows
@@ -42,8 +41,7 @@ EVERY_LOSS = [
     ("regression", "quantile", {"quantile": 0.9}),
     ("depth", "silog", {"balance": 1.0}),
     ("relative_depth", "affine_invariant", {"gradients": 0.1}),
-    ("classification", "softmax", {"label_smoothing": 0.1}),
-    ("classification", "sigmoid", {"label_smoothing": 0.1}),
+    *(("classification", name, {"label_smoothing": 0.1}) for name in ("softmax", "sigmoid")),
 ]
 LOSSES = {"sigmoid": losses.SigmoidCrossentropy, "softmax": losses.SoftmaxCrossentropy}
 
@@ -94,15 +92,14 @@ SOFT = np.array([[0.75, 0, 0.25, 1], [0, 0.5, 0.1, 0.9], [1, 0.05, 0, 0.4]], "fl
 GRADES = np.array([1, 4, 0])  # for timm, rows of whether the grade is above each
 RECORDED = {
     "binary, hard": (losses.BinaryCrossentropy(), HARD),
-    "binary, soft": (losses.BinaryCrossentropy(), SOFT),
+    "binary, soft": (losses.BinaryCrossentropy(), SOFT), "zlpr, hard": (losses.ZLPRLoss(), HARD),
     "asymmetric, hard": (losses.AsymmetricLoss(), HARD),
     "asymmetric, soft": (losses.AsymmetricLoss(), SOFT),
     "asymmetric, no clip": (losses.AsymmetricLoss(2, 0, 0), HARD),
     "asymmetric, smooth": (losses.AsymmetricLoss(label_smoothing=0.2), HARD),
-    "zlpr, hard": (losses.ZLPRLoss(), HARD),
     "cumulative": (losses.CumulativeCrossentropy(), GRADES),
     "huber": (TASKS["regression"](size=4).loss("huber", delta=1.5), SOFT),
-}
+}  # fmt: skip
 ONE_PER_LOSS = ("binary, soft", "asymmetric, smooth", "zlpr, hard", "cumulative", "huber")
 
 
@@ -393,7 +390,7 @@ def test_losses_of_classes_are_those_by_hand(loss: str) -> None:
                 actual, slope = of_logits(one, given, NORMAL)
                 np.testing.assert_allclose(actual, expected, rtol=2e-6)
                 np.testing.assert_allclose(slope, gradient, atol=1e-6)
-        assert isinstance(restored, BalancedLoss)
+        assert isinstance(restored, losses.BalancedLoss)
 
 
 def test_losses_are_those_of_torch() -> None:
@@ -404,7 +401,7 @@ def test_losses_are_those_of_torch() -> None:
     pair = tensor, torch.tensor(present)
     theirs = torch.nn.functional.binary_cross_entropy_with_logits(*pair, pos_weight=weight)
     theirs.backward()
-    loss = BinaryCrossentropy(positive_weights=weights)
+    loss = losses.BinaryCrossentropy(positive_weights=weights)
     for one in (loss, restore(loss)):
         actual, slope = of_logits(one, present, NORMAL)
         np.testing.assert_allclose(actual, theirs.item(), rtol=1e-5)

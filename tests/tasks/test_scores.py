@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.stats import betabinom, binomtest
 from sklearn import metrics
 
 from keras_vit import tasks
@@ -250,10 +249,10 @@ def test_coverage_over_random_splits_is_beta_binomial(method: str, coverage: flo
         sets = PredictionSets.calibrated(labels[some], pool[some], **options)
         counts.append(sets.contains(pool[rest])[np.arange(new), labels[rest]].sum())
     excluded = int(round((calibration + 1) * (1 - coverage), 9))
-    band = betabinom(new, calibration + 1 - excluded, excluded)
+    band = stats.betabinom(new, calibration + 1 - excluded, excluded)
     assert band.ppf(1e-5) <= min(counts) <= max(counts) <= band.ppf(1 - 1e-5)
     inside = (band.ppf(0.025) <= counts) & (counts <= band.ppf(0.975))
-    assert binomtest(int(inside.sum()), 200, 0.95).pvalue > 0.01
+    assert stats.binomtest(int(inside.sum()), 200, 0.95).pvalue > 0.01
     assert abs(np.mean(counts) - band.mean()) < 3.3 * band.std() / np.sqrt(200)
 
 

@@ -22,7 +22,6 @@ from sklearn.metrics import confusion_matrix
 
 import keras_vit
 from keras_vit import data, tasks
-from keras_vit.data import EvalTransform
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.decode import pillow
 from keras_vit.data.image_readers import READERS
@@ -471,7 +470,7 @@ def test_every_model_answers_pixels(kind: str, tmp_path: Path) -> None:
     assert outputs.shape == (2, 32, 32, 3)
     model.save(tmp_path / "model.keras")
     restored = keras_vit.load(tmp_path / "model.keras")
-    assert (restored.task, restored.eval_transform) == (TASK, EvalTransform("stretch"))
+    assert (restored.task, restored.eval_transform) == (TASK, data.EvalTransform("stretch"))
     np.testing.assert_array_equal(bank.outputs(restored, images), outputs)
     larger = model.with_input_shape((64, 48, 3)) if kind != "mixer" else model
     assert larger.output_shape == (None, *larger.image_size, 3)

@@ -14,6 +14,7 @@ from keras_vit import tasks
 from keras_vit.tasks import Classification, Depth, Multilabel, Ordinal, Regression, Task, losses
 from keras_vit.tasks.balance import class_weights, log_priors, sampling_rates
 from keras_vit.tasks.depth_losses import SiLog
+from keras_vit.tasks.ordinal import grade_order
 from keras_vit.tasks.splitting import held_out
 from tests.backend import refused
 
@@ -21,14 +22,12 @@ EXAMPLES = 1000
 RATES = np.geomspace(0.01, 0.4, 12)  # of labels, from rare to frequent
 NAMES = ("low", "middle", "high")
 EVERY = {
-    "classification": Classification(NAMES),
+    "classification": Classification(NAMES), "ordinal": Ordinal(NAMES),
     "multilabel": Multilabel(NAMES, thresholds=(0.5, 0.25, 0.75)),
     "regression": Regression(NAMES, units=("kg", "m", ""), offset=(1, -2, 0.5), scale=(3, 0.1, 1)),
-    "ordinal": Ordinal(NAMES),
-    "segmentation": tasks.Segmentation(NAMES),
-    "depth": Depth(unit="m", depth_scale=0.001),
+    "segmentation": tasks.Segmentation(NAMES), "depth": Depth(unit="m", depth_scale=0.001),
     "relative_depth": tasks.RelativeDepth(depth_scale="inverse"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(params=EVERY)
@@ -225,8 +224,7 @@ TARGETS: list[tuple[str, Any, str]] = [
     ("classification", [0, 1.5], r"Target 1.5 of row 1"),
     ("classification", [[0.0, 1, 2]], r"Target \[0.0, 1.0, 2.0\] of row 0"),
     ("classification", [[0.0, 1]], r"\(1, 2\) do not fit .* give \(examples, 3\)"),
-    ("classification", [], "empty"),
-    ("classification", [0, None], "Target None of row 1"),
+    ("classification", [], "empty"), ("classification", [0, None], "Target None of row 1"),
     ("classification", [["low", "high"], ["low"]], "different lengths"),
     ("regression", [[1, 2, None]], "row 0 does not suit regression"),
     ("multilabel", [["low"], ["lwo"]], r"'lwo' of row 1 .* low, middle, high"),
@@ -236,7 +234,7 @@ TARGETS: list[tuple[str, Any, str]] = [
     ("regression", [["a", "b", "c"]], "not rows of 3 numbers"),
     ("depth", np.ones((1, 2, 2, 1)), r"\(1, 2, 2, 1\) do not fit depth: give numbers"),
     ("ordinal", [[0, 1, 0]], r"\(1, 3\) are not grades"),
-]
+]  # fmt: skip
 RANDOM = np.random.default_rng(0)
 LABELS, ROWS = RANDOM.integers(0, 6, 300), RANDOM.dirichlet(np.ones(6), 300)
 ZLPR = "weights", "zlpr"
@@ -253,16 +251,17 @@ def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **opt
 
 @pytest.mark.parametrize(("words", "call"), [
     *((words, partial(EVERY[kind].check_targets, targets)) for kind, targets, words in TARGETS),
-    ("at least 2 names", lambda: Classification()),
+    ("at least 2 names", lambda: Classification()), ("is one text", lambda: Classification("cat")),
     ("more than once: a", lambda: Multilabel(("a", "a"))),
     ("Target 'a' of row 1", lambda: Classification(("a", "b", "a")).check_targets(["b", "a"])),
     ("size=3 and 2 names", lambda: Classification(("a", "b"), size=3)),
-    ("is one text", lambda: Classification("cat")),
     ("2 numbers in", lambda: Multilabel(size=2, thresholds=(0.5,))),
     ("above 0", lambda: Regression(size=1, scale=(0.0,))),
     ("Did you mean 'classification'", lambda: tasks.get("clasification", size=2)),
     ("'sizes'", lambda: tasks.get("ordinal", sizes=2)),
-    ("3 is not a task", lambda: tasks.get(3)),
+    ("3 is not a task", lambda: tasks.get(3)), ("scale=0.0", lambda: losses.UnitError(0.0)),
+    *(("give all of them from", partial(grade_order, grades.split("; "))) for grades in
+        ("500; 1,000; 2,000", "6-12 months; 1-2 years; 2-5 years", "5 days; 2 weeks; 1 month")),
     ("kind='multilabel'", lambda: Ordinal.from_config(EVERY["multilabel"].get_config())),
     ("'squared_error', 'huber', 'quantile'", lambda: EVERY["regression"].loss("mse")),
     ("delta", lambda: EVERY["regression"].loss("huber", dleta=1)),
@@ -278,7 +277,6 @@ def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **opt
     ("clip=1.0", lambda: losses.AsymmetricLoss(clip=1.0)),
     ("quantile=1.0", lambda: losses.QuantileLoss(1.0)),
     ("label_smoothing=-0.1", lambda: losses.BinaryCrossentropy(label_smoothing=-0.1)),
-    ("scale=0.0", lambda: losses.UnitError(0.0)),
     ("numbers, of which none is rare", lambda: ONE.check_balance("weights", "squared_error")),
     ("the limits of the others", lambda: LEVELS.check_balance("logits", CUMULATIVE)),
     ("give 'weights', or leave it out", lambda: TAG.check_balance("sampling", BINARY)),
@@ -287,8 +285,7 @@ def calibrate(labels: Any = LABELS, rows: Any = ROWS, coverage: Any = 0.9, **opt
     ("weights", lambda: CAT.check_balance("weight", "softmax")),
     *((NOT_COUNTS, lambda f=f, c=c: f(c)) for f in (class_weights, log_priors, sampling_rates)
         for c in ([], [0, 0], [1, -1], [1, np.nan], [[1]])),
-    ("beta=2", lambda: class_weights([1, 2], 2)),
-    ("size=2 and 1 names", lambda: Depth(size=2)),
+    ("beta=2", lambda: class_weights([1, 2], 2)), ("size=2 and 1 names", lambda: Depth(size=2)),
     ("balance=1.5 must be a number from 0 to 1", lambda: SiLog(1.5)),
     ("Not one pixel of 2 maps", lambda: Depth().initial_bias(np.zeros((2, 3, 3)))),
     ("give maps of one size", lambda: Depth().scores(np.ones((2, 3, 3)), np.ones((2, 3, 4, 1)))),

@@ -15,13 +15,12 @@ from keras_vit.data.sources import load as loading
 from keras_vit.data.sources.depth_folder import DepthSplit
 from keras_vit.evaluation.windows import Windows
 from keras_vit.models.views import mean_of_views
-from keras_vit.tasks import Depth
 from tests.backend import refused
 from tests.evaluation.test_windows import by_pixel
 
 
 @dataclass(frozen=True)
-class Normals(Depth):
+class Normals(tasks.Depth):
     """Normals to the right, down and away: what of them is no depth's."""
 
     kind = "normals"

@@ -15,7 +15,6 @@ from scipy.stats import entropy
 
 import keras_vit
 from keras_vit import data, recipes
-from keras_vit.data import Augmentation
 from keras_vit.models.answers import answers_of
 from keras_vit.ops import without_gradient
 from keras_vit.tasks import Classification, Multilabel, Ordinal, Regression, Task
@@ -270,7 +269,7 @@ def often_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("often_kept")
 def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """Dropout, mixup, EMA, patience; the best model is the student; the teacher is not stored."""
-    shifted = Augmentation(crop="resize", flip=False, shift=1)
+    shifted = data.Augmentation(crop="resize", flip=False, shift=1)
     of_run = {"image_size": 8, "steps": 12, "batch_size": 240, "ema": 0.5, "mixup": 0.4}
     recipe, splits = replace(RECIPE, augmentation=shifted, **of_run), data.load("digits")
 

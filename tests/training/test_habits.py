@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import tasks
 from keras_vit.data import DataRangeWarning
 from keras_vit.tasks.losses import SigmoidCrossentropy
 from keras_vit.trainer.compiled_model import CompiledModel
@@ -352,7 +351,7 @@ def test_workers_do_not_repeat_it_and_models_of_other_data_are_left_alone(model:
 
 @pytest.mark.parametrize("source", [arrays, tensorflow_dataset])
 def test_maps_have_classes_no_class_weight_and_an_ignored_class(source: Source) -> None:
-    model = fresh(task=tasks.Segmentation(size=3))
+    model = fresh(task=keras_vit.tasks.Segmentation(size=3))
     model.compile("sgd", model.task.loss(), run_eagerly=True)
     images = np.resize(IMAGES, (4, *model.input_shape[1:]))
     maps = np.resize([0, 1, 2, 255], images.shape[:3])
@@ -474,18 +473,14 @@ def test_images_in_another_range_are_one_warning(case: str) -> None:
 
 DARK = np.random.default_rng(0).poisson(3, (8, 16, 16, 3)).astype("uint8")  # 0 to 12
 RIGHT: dict[str, np.ndarray] = {
-    "pixels": IMAGES,
-    "bytes": IMAGES.astype("uint8"),
-    "dark bytes": DARK,
-    "one dark photograph": DARK[:1].astype("float32"),
-    "one flat photograph": 90 + DARK[:1].astype("float32"),
+    "pixels": IMAGES, "bytes": IMAGES.astype("uint8"), "dark bytes": DARK,
+    "one dark photograph": DARK[:1].astype("float32"), "zeros": np.zeros((8, 16, 16, 3)),
+    "one flat photograph": 90 + DARK[:1].astype("float32"), "none": np.zeros((0, 16, 16, 3)),
     "a dark photograph among others": np.concatenate([DARK[:3], IMAGES[:1]]),
-    "zeros": np.zeros((8, 16, 16, 3)),
     "a color each": np.arange(8.0)[:, None, None, None] + np.zeros((8, 16, 16, 3)),
     "one pixel": np.array([[[[0.3]]]]),
     "overshoot of a cubic resize": np.where(IMAGES < 9, -14, np.where(IMAGES > 240, 270, IMAGES)),
-    "none": np.zeros((0, 16, 16, 3)),
-}
+}  # fmt: skip
 
 
 def test_no_false_alarm_and_one_of_normalized_images() -> None:

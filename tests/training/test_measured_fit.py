@@ -13,8 +13,9 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation
 from keras_vit.data.sources.array_splits import ArraySplit
-from keras_vit.evaluation import features, predict_split
+from keras_vit.tasks import Regression
 from keras_vit.training import measured_tuning
+from keras_vit.training.first_look import first_look
 from keras_vit.training.head_choice import choose_head, mean_and_error
 from keras_vit.training.measured_fit import measured_fit, prepare
 from keras_vit.training.measured_tuning import Tuning, TuningPlan, compare, plan_tuning
@@ -24,7 +25,6 @@ from keras_vit.training.refinement import set_head
 from keras_vit.training.training_set import hold_out_to_choose
 from keras_vit_cli.train import job_recipe
 from keras_vit_cli.train.job import Job
-from keras_vit_cli.train.job_recipe import obstacle_to_measuring, recipe_of, suited_recipe
 from keras_vit_cli.train.record import note_of_probe
 from tests.backend import refused
 from tests.cli.helpers import color_photos, save_tiny
@@ -120,18 +120,18 @@ def small_model(**changes: Any) -> Any:
 
 def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     splits, model = splits_of(), small_model(distilled=True)
-    x, mirrored = (features(model, splits.train, mirrored=m)[0] for m in (False, True))
+    x, mirrored = (evaluation.features(model, splits.train, mirrored=m)[0] for m in (False, True))
     pixels = np.flip(splits.train.as_arrays()[0], 2)
     flipped = ArraySplit("train", ("a", "b", "c"), pixels.copy(), splits.train.labels())
-    np.testing.assert_allclose(mirrored, features(model, flipped)[0], atol=1e-5)
+    np.testing.assert_allclose(mirrored, evaluation.features(model, flipped)[0], atol=1e-5)
     head = choose_head(x, splits.train.labels(), 3).fit(x, splits.train.labels())
     set_head(model, head)
-    _, scores = predict_split(model, splits.train)
+    _, scores = evaluation.predict_split(model, splits.train)
     np.testing.assert_allclose(scores, head.scores(x), atol=1e-3)
     prepared = prepare(model, RECIPE, splits, tmp_path)._replace(plan=None)
     twin, options = small_model(distilled=True), {"prepared": prepared, "print_fn": str}
     fitted, choice, history = measured_fit(twin, RECIPE, splits, tmp_path, **options)
-    np.testing.assert_allclose(predict_split(fitted, splits.train)[1], scores, atol=1e-3)
+    np.testing.assert_allclose(evaluation.predict_split(fitted, splits.train)[1], scores, atol=1e-3)
     assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
 
 
@@ -160,10 +160,10 @@ def test_the_winner_is_kept(wins: bool, tmp_path: Path, monkeypatch: Any) -> Non
         assert choice.selected in ("class means", "ridge", "logistic regression")
         assert seen == [16]  # the first fold was enough
         assert fitted is model
-        x, labels = features(model, splits.train)
+        x, labels = evaluation.features(model, splits.train)
         head = choose_head(x, labels, 3).fit(x, labels)
         np.testing.assert_allclose(
-            predict_split(fitted, splits.train)[1], head.scores(x), atol=1e-3
+            evaluation.predict_split(fitted, splits.train)[1], head.scores(x), atol=1e-3
         )
 
 
@@ -217,15 +217,15 @@ def test_auto_measures_where_it_was_shown_to_win(command: Command, monkeypatch: 
         return Job("photos", Path("run"), weights="file.npz", recipe=recipe)
 
     few, more = splits_of(57), splits_of(60)
-    assert obstacle_to_measuring(job(None), few) == ""
-    assert "20 images per class or more" in obstacle_to_measuring(job(None), more)
-    assert obstacle_to_measuring(job("measured"), more) == ""
+    assert job_recipe.obstacle_to_measuring(job(None), few) == ""
+    assert "20 images per class or more" in job_recipe.obstacle_to_measuring(job(None), more)
+    assert job_recipe.obstacle_to_measuring(job("measured"), more) == ""
     monkeypatch.setattr(job_recipe, "FEW", 50)
-    assert "10 images per class or more" in obstacle_to_measuring(job(None), few)
+    assert "10 images per class or more" in job_recipe.obstacle_to_measuring(job(None), few)
     lora, plain = replace(job("measured"), lora=4), replace(job("measured"), weights=None)
-    refused(["recipe='measured'", "give weights="], recipe_of, plain)
+    refused(["recipe='measured'", "give weights="], job_recipe.recipe_of, plain)
     words = ["recipe='measured' compares ways of training", "--lora is one way"]
-    refused(words, suited_recipe, lora, recipe_of(lora), more, print)
+    refused(words, job_recipe.suited_recipe, lora, job_recipe.recipe_of(lora), more, print)
     budgets = {"0.5s": "Give a time from 1s to 30d"}
     budgets |= {"10m --recipe deit": "--budget has no effect with --recipe deit"}
     for words, message in budgets.items():
@@ -236,7 +236,7 @@ def test_auto_measures_where_it_was_shown_to_win(command: Command, monkeypatch: 
 def parts() -> dict[str, Any]:
     rest, part = hold_out_to_choose(splits_of())
     model = small_model()
-    x, y = features(model, rest.train)
+    x, y = evaluation.features(model, rest.train)
     set_head(model, evaluation.linear_probe(x, y, x, y))
     return {"model": model, "start": model.get_weights(), "rest": rest, "part": part}
 
@@ -287,8 +287,11 @@ def test_a_run_below_a_probe_says_so() -> None:
     assert "the trained model 0.5: try --freeze-backbone" in note
     kept = {"probe_scores": {"accuracy": 0.75}, "choice": {"selected": "linear probe"}}
     assert not note_of_probe(report, facts, replace(job, freeze_backbone=True))  # it is that probe
-    for facts in ({"probe_scores": {"accuracy": 0.5}}, {}, kept):
+    for facts in ({"probe_scores": {"accuracy": 0.5}}, {"probe_scores": {}}, {}, kept):
         assert not note_of_probe(report, facts, job)
+    numbers = np.arange(20.0)[:, None]  # R2 of equal numbers is not defined
+    train, val = (numbers, numbers.astype("float32")), (numbers[:4], np.ones((4, 1), "float32"))
+    assert first_look(Regression(("x",)), train, val, RECIPE)[1].keys() == {"mae", "rmse"}
 
 
 def arrays(counts: list[int]) -> data.Splits:
@@ -298,10 +301,9 @@ def arrays(counts: list[int]) -> data.Splits:
     return common.splits_of(names, images, labels)
 
 
-@pytest.mark.parametrize(
-    ("counts", "held"),
-    [([50, 50], 20), ([10] * 5, 10), ([8, 8], 3), ([45, 1], 9), ([4000] * 3, 500), ([2] * 200, 80)],
-)
+@pytest.mark.parametrize(("counts", "held"), [
+    ([50, 50], 20), ([10] * 5, 10), ([8, 8], 3), ([45, 1], 9), ([4000] * 3, 500), ([2] * 200, 80),
+])  # fmt: skip
 def test_what_is_held_out_leaves_enough(counts: list[int], held: int) -> None:
     splits = arrays(counts)
     rest, part = hold_out_to_choose(splits, seed=3)

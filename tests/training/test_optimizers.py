@@ -329,14 +329,12 @@ def test_layerwise_decay_is_timms() -> None:
     for group in param_groups_layer_decay(theirs, 0.05, layer_decay=decay):
         rates |= {names[id(parameter)]: group["lr_scale"] for parameter in group["params"]}
     ours = {
-        "patch_embed.proj.weight": "patch_embedding/kernel",
-        "cls_token": "class_token/embedding",
-        "pos_embed": "position_embedding/embedding",
+        "patch_embed.proj.weight": "patch_embedding/kernel", "cls_token": "class_token/embedding",
+        "pos_embed": "position_embedding/embedding", "norm.weight": "encoder_norm/gamma",
         **{f"blocks.{i}.mlp.fc1.weight": f"block_{i}/mlp/dense_0/kernel" for i in range(depth)},
         **{f"blocks.{i}.norm1.bias": f"block_{i}/norm_0/beta" for i in range(depth)},
-        "norm.weight": "encoder_norm/gamma",
         "head.weight": "head/kernel",
-    }
+    }  # fmt: skip
     assert set(ours.values()) <= {v.path for v in small(depth=depth).trainable_variables}
     rows = find_groups(ours.values(), parameter_groups.layerwise_decay(depth, decay))
     for (name, path), group in zip(ours.items(), rows, strict=True):
@@ -385,11 +383,9 @@ OFFICIAL = {"big_vision.momentum_hp": MomentumSGD, "scale_by_adam": DecoupledAda
 # The recorded wd_mults and lr_mults of `train_adam_bv_map`, as one table over our names.
 MAP_GROUPS = (
     ParameterGroup("head/kernel", learning_rate=10),
-    ParameterGroup("head/bias", weight_decay=0.5, learning_rate=10),
-    ParameterGroup(".*/kernel"),
-    ParameterGroup(".*/(bias|beta)", weight_decay=0.5),
-    ParameterGroup(".*", weight_decay=0.25),
-)
+    ParameterGroup("head/bias", weight_decay=0.5, learning_rate=10), ParameterGroup(".*/kernel"),
+    ParameterGroup(".*/(bias|beta)", weight_decay=0.5), ParameterGroup(".*", weight_decay=0.25),
+)  # fmt: skip
 STEPS = {1: "step01", 5: "step05", 20: "final"}
 
 

@@ -61,15 +61,14 @@ def by_the_command_line(policy: str) -> keras.Model:
 
 
 WAYS: dict[str, Callable[[str], keras.Model]] = {
-    "the program's policy": by_the_program,
-    "a name": small_vit,
+    "the program's policy": by_the_program, "a name": small_vit,
+    "the command line": by_the_command_line,
     "a policy": lambda policy: small_vit(keras.DTypePolicy(policy)),
     "a map": lambda policy: by_a_map(policy, ".*norm_0", "float32"),
     "a map of blocks": lambda policy: by_a_map("float32", "block_.*", policy),
-    "the command line": by_the_command_line,
     "a copy": lambda policy: small_vit().copy(dtype=policy),
     "a feature model": lambda policy: small_vit(policy).feature_model("logits"),
-}
+}  # fmt: skip
 EXTRAS: dict[str, Any] = {"plain": {}, "all": {"rho": 1e-5, "accumulation": 2, "ema": 0.75}}
 
 

@@ -13,7 +13,6 @@ import pytest
 import keras_vit
 from keras_vit import data, evaluation, tasks
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Classification, Multilabel, Regression, Task
 from keras_vit.tasks.balance import log_priors
 from keras_vit.tasks.losses import SigmoidCrossentropy, SoftmaxCrossentropy
 from keras_vit.training import average_weights, model_stock
@@ -31,7 +30,7 @@ from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.job_recipe import recipe_name, recipe_of
 from keras_vit_cli.train.run import Run
 from tests import bank
-from tests.backend import refused, reloaded
+from tests.backend import refused, reloaded, warned
 from tests.bank import TINY, fill, fresh, pixels, small
 from tests.training import common
 from tests.training.common import BACKEND, Killed, StopAt, assert_equal, killed
@@ -91,6 +90,9 @@ def test_steps_of_the_sources_scaling_and_sizes() -> None:
     ):
         recipe = recipe_of(job(**options))
         assert (recipe.image_size, recipe.eval_size) == (size, 0), options
+    few = recipe_of(job(recipe="finetune/flowers", batch_size=4))
+    assert few.accumulation == few.scaled(batch_size=4).accumulation == 4
+    refused("accumulation=8.*or accumulation=1", replace, get("finetune/flowers"), batch_size=4)
 
 
 @pytest.mark.every_backend
@@ -165,7 +167,8 @@ def job(**options: Any) -> Job:
 
 
 def test_a_second_training_keeps_neither_sets_nor_views_of_the_first(tmp_path: Path) -> None:
-    model, task, rows = tiny_vit(), Classification(("a", "b", "c")), np.tile(np.eye(3), (20, 1))
+    model, rows = tiny_vit(), np.tile(np.eye(3), (20, 1))
+    task = tasks.Classification(("a", "b", "c"))
     model.task = task.with_coverage(rows.argmax(1), rows, 0.9)
     model.eval_transform = replace(model.eval_transform, views="flip")
     model.save(tmp_path / "model.keras")
@@ -182,11 +185,11 @@ def test_a_mixers_weights_are_for_one_size(tmp_path: Path) -> None:
     keras_vit.save_weights(trained, tmp_path / "mixer.npz", layout="google")
     of_mixer = job(weights=str(tmp_path / "mixer.npz"))
     recipe = replace(recipe_of(of_mixer), image_size=320)
-    mixer = build(of_mixer, recipe, Classification(size=5), 3)
+    mixer = build(of_mixer, recipe, tasks.Classification(size=5), 3)
     refined, _ = refine(mixer, replace(recipe, eval_size=384), None, None)
     assert refined.input_shape == (None, 224, 224, 3)
     with pytest.raises(ValueError, match="token_merging=2 is for the blocks of a Vision"):
-        build(replace(of_mixer, token_merging=2), recipe, Classification(size=5), 3)
+        build(replace(of_mixer, token_merging=2), recipe, tasks.Classification(size=5), 3)
 
 
 def test_auto_follows_the_images_and_rates_the_model() -> None:
@@ -203,7 +206,7 @@ def test_auto_follows_the_images_and_rates_the_model() -> None:
             assert recipe_name(replace(plain, **folder), images)[0] == name
     recipe = replace(get("finetune_small"), image_size=32, **RATES)
     for name, accepted in (("ViT-Ti/16", RATES), ("Mixer-S/16", {"stochastic_depth": 0.2})):
-        model = build(job(model=name), recipe, Classification(size=5), 3)
+        model = build(job(model=name), recipe, tasks.Classification(size=5), 3)
         config = model.get_config()
         assert {rate: config[rate] for rate in RATES if rate in config} == accepted
         assert model.output_shape == (None, 5)
@@ -346,6 +349,17 @@ def test_errors_of_averages() -> None:
         (lambda: model_stock(headless, [one, other]), "differs", "head/"),
     ):
         refused(words, call)
+    # Numbers by the scale of the first, labels without thresholds, and nothing of another task.
+    numbers = [tasks.Regression(size=1, offset=(o,), scale=(s,)) for o, s in ((50, 10), (48, 12))]
+    scaled, x = [tiny_vit(task=task, num_classes=1) for task in numbers], IMAGES[:, :16, :16]
+    for soup in (average_weights(scaled), model_stock(scaled[0].with_classifier(1), scaled)):
+        found, *rows = (answers_of(m, bank.outputs(m, x)) for m in (soup, *scaled))
+        np.testing.assert_allclose(found, np.mean(rows, axis=0), rtol=1e-5)
+    labels = [tiny_vit(task=tasks.Multilabel(size=3, thresholds=(0.3, 0.5, t))) for t in (0.4, 0.6)]
+    assert warned("from 0.5 on", average_weights, labels).task == tasks.Multilabel(size=3)
+    scaled[1].task = replace(numbers[1], units=("kg",))
+    refused("Model 2 answers .* in kg, and the first", average_weights, scaled)
+    refused("Model 2 answers multilabel of 3, and", average_weights, [one, labels[0]])
     with pytest.warns(UserWarning, match=r"do not descend from the same .* is -?0\.0"):
         average_weights([one, other])  # of other random weights
 
@@ -364,7 +378,7 @@ def unbalanced(counts: list[int] = COUNTS) -> data.Splits:
     return common.splits_of(tuple("abc"), *parts[0], parts[1])
 
 
-def gray_vit(task: Task | None = None) -> Any:
+def gray_vit(task: tasks.Task | None = None) -> Any:
     keras.utils.set_random_seed(0)
     classes = 3 if task is None else task.outputs
     return keras_vit.VisionTransformer(**GRAY, num_classes=classes, task=task)
@@ -392,7 +406,7 @@ def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
     refused("targets=splits", compile_model, gray_vit(), replace(BALANCED, balance="weights"), 9)
     recipe = replace(BALANCED, balance="logits")
     with pytest.raises(ValueError, match="give 'weights', or leave it out"):
-        compile_model(gray_vit(Multilabel(size=3)), recipe, 9, targets=np.zeros((4, 3)))
+        compile_model(gray_vit(tasks.Multilabel(size=3)), recipe, 9, targets=np.zeros((4, 3)))
     refused("balance='weight'", replace, BALANCED, balance="weight")
     model = gray_vit()
     compile_model(model, recipe, 9, targets=[0, 0, 1, 2])
@@ -404,7 +418,7 @@ def test_refusals_and_a_saved_loss(tmp_path: Path) -> None:
 
 def test_several_labels_start_at_the_mean_of_the_weighted_loss(tmp_path: Path) -> None:
     """Where present labels weigh as much as absent ones, that is a probability of one half."""
-    task, labels = Multilabel(("a", "b")), np.zeros((100, 2), "float32")
+    task, labels = tasks.Multilabel(("a", "b")), np.zeros((100, 2), "float32")
     labels[:50, 0], labels[:2, 1] = 1, 1
     splits = common.splits_of(task, np.zeros((100, 8, 8, 1), np.uint8), labels)
     model, recipe = gray_vit(task), replace(BALANCED, balance="weights", learning_rate=1e-9)
@@ -477,7 +491,7 @@ def test_the_command_counts_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert printed(unbalanced(), balance="logits") == [counts]
     assert printed(unbalanced([10, 9, 8]), balance="logits") == []
     assert Job("d", tmp_path, balance="logits").identity != Job("d", tmp_path).identity
-    ages = Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
+    ages = tasks.Regression(("age",)), np.zeros((4, 8, 8, 1), np.uint8), np.arange(4.0)
     refused("'logits' is not for regression", printed, common.splits_of(*ages), balance="logits")
 
 
