@@ -95,7 +95,7 @@ def _scores(compared: Compared) -> str:
 def _names(compared: Compared) -> str:
     """Return a table of each name's score, those first whose score differs most; "" without."""
     tables = [one.task.name_scores(one.tally) for one in compared.outcomes]
-    known = [name for name in ("F1", "IoU", "inside") if name in tables[0]]
+    known = [name for name in ("F1", "IoU", "inside") if all(name in t for t in tables)]
     if not known:
         return ""
     values = [table_[known[0]] for table_ in tables]
