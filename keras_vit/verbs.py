@@ -198,5 +198,5 @@ def _files(data: Any) -> Iterable[str | Path]:
         raise FileNotFoundError(f"There is nothing at {printable(path)}. {accepted}")
     if not path.is_dir() and path.suffix.lower() not in TABLES:
         return [path]
-    photos = find_photos(path)
+    photos = find_photos(path, only_files=True)
     return (photos.root / photo.name for photo in photos.walk())
