@@ -203,5 +203,5 @@ def _files(data: Any) -> Iterable[str | Path]:
         photos = find_photos(path)
         return (photos.root / photo.name for photo in photos.walk())
     if path.suffix.lower() in TABLES:  # in its order, and as often as it has them
-        return [path.parent / name for name, *_ in read_file_table(path)]
+        return [path.parent / name for name, *_ in read_file_table(path, only_files=True)]
     return [path]

@@ -50,7 +50,8 @@ def name_of_model(path: Path) -> str:
     """Return the name of a model's file; every run calls its "model", in a folder with a name."""
     # The links of the hub's cache are not followed: they lead to files called by their sums.
     place = Path(os.path.abspath(path))
-    return place.parent.name if place.name.partition(".")[0] == "model" else place.stem
+    name = place.name if place.is_dir() else place.stem
+    return place.parent.name if name.partition(".")[0] == "model" else name
 
 
 def sum_of_files(path: Path) -> str:

@@ -203,6 +203,7 @@ def embed(
         "dimension": encoder.dimension,
         "photos": path_from(output.place, listed.root),
         "is_folder": listed.is_folder,
+        "table": listed.table,
     }
     is_begun = read_manifest(output.workspace) is not None and (output.workspace / INFO).exists()
     if is_begun:
@@ -252,7 +253,7 @@ def index_of(
     if isinstance(photos, str | os.PathLike) and (Path(photos) / INFO).is_file():
         photos = FeatureIndex.open(photos)
     if isinstance(photos, FeatureIndex):
-        made_by = Encoder(model, photos.info["layer"], photos.info["pooling"]).identity
+        made_by = photos.encoder(model).identity
         made_by |= {k: v for k, v in options.items() if k in ("layer", "pooling", "dtype")}
         check_identity(photos.folder, photos.info, made_by, model.name)
         return photos

@@ -54,7 +54,7 @@ IDENTITY = ("layer", "pooling", "dtype", "preparation", "weights")
 _OPTIONAL = (str, NoneType)
 _INFO_TYPES: dict[str, Any] = {
     **dict.fromkeys(("layer", "weights", "model", "photos"), str),
-    **dict.fromkeys(("pooling", "source"), _OPTIONAL),
+    **dict.fromkeys(("pooling", "source", "table"), _OPTIONAL),
     **{"preparation": dict, "class_names": list, "left_out": (dict, NoneType)},
     "made_with": (int, NoneType),
 }
@@ -198,8 +198,8 @@ class FeatureIndex:
         Raises:
             IndexMismatchError: The index is of other weights or another preparation.
         """
-        pixels = self.info["preparation"]["max_pixels"]
-        encoder = Encoder(model, self.info["layer"], self.info["pooling"], batch_size, pixels)
+        of_files = {key: self.info["preparation"].get(key) for key in ("max_pixels", "decoder")}
+        encoder = Encoder(model, self.info["layer"], self.info["pooling"], batch_size, **of_files)
         check_identity(self.folder, self.info, encoder.identity, model.name)
         return encoder
 

@@ -1,5 +1,6 @@
 """A model up to one of its layers, as the function from prepared images to a vector each."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +35,7 @@ class Encoder:
         batch_size: Images per batch. Every batch is filled up to it, so that the numbers of an
             image are those of one compiled function.
         max_pixels: Largest height times width of a file to decode.
+        decoder: What decodes JPEG files, in place of the model's, as `EvalTransform` has it.
 
     Raises:
         ValueError: The model does not take pixels, the layer is unknown, or the pooling does not
@@ -47,6 +49,7 @@ class Encoder:
         pooling: str | None = None,
         batch_size: int = 32,
         max_pixels: int = MAX_PIXELS,
+        decoder: str | None = None,
     ) -> None:
         check_positive(batch_size=batch_size, max_pixels=max_pixels)
         check_choice(pooling, "pooling", (None, *POOLINGS))
@@ -58,7 +61,8 @@ class Encoder:
         self.dimension: int = self._function.output_shape[-1]
         arguments = pipeline_arguments(model)
         self._size, self._channels = arguments["image_size"], arguments["channels"]
-        self._transform = arguments["eval_transform"]
+        transform = arguments["eval_transform"]
+        self._transform = replace(transform, decoder=decoder or transform.decoder)
 
     def _build(self) -> keras.Model:
         model, layer = self.model, self.layer

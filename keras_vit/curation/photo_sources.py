@@ -49,6 +49,7 @@ class PhotoList:
         left_out: How many files are not images, by their suffix, once `walk` is done.
         known: The size of each file and when it was changed, in nanoseconds, where `root` is not on
             a disk.
+        table: The name of the table in `root` that lists them; None without one.
     """
 
     root: Path
@@ -56,6 +57,7 @@ class PhotoList:
     is_folder: bool = False
     left_out: Counter[str] = field(default_factory=Counter)
     known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    table: str | None = None
 
     def status(self, name: str) -> tuple[int, int]:
         """Return the size of a file and when it was changed; zeros where it is not there."""
@@ -95,7 +97,7 @@ def find_photos(source: PhotoSource) -> PhotoList:
             photos = _of_folder(path)
         elif path.suffix.lower() in TABLE_SUFFIXES:
             rows = sorted({row[0]: Photo(*row) for row in read_file_table(path)}.items())
-            photos = PhotoList(path.parent, lambda: (photo for _, photo in rows))
+            photos = PhotoList(path.parent, lambda: (photo for _, photo in rows), table=path.name)
         elif path.exists():
             raise ValueError(
                 f"{printable(path)} is neither a folder nor a table: give a folder of images, or "

@@ -46,11 +46,12 @@ def initialize(
 ) -> None:
     """Joins the processes of one training; in a process of its own, does nothing.
 
-    Call it first, in every process; then set a distribution by `create`. Without arguments it
-    takes, in this order: the variables `KERAS_DISTRIBUTION_JOB_ADDRESSES`,
-    `KERAS_DISTRIBUTION_NUM_PROCESSES` and `KERAS_DISTRIBUTION_PROCESS_ID`; those of torchrun; those
-    of a SLURM step (`srun`); on JAX whatever JAX knows, such as a TPU pod. Processes that are
-    connected already, as those of Ray Train with GPUs, stay so.
+    Call it first, in every process; then `keras.distribution.set_distribution(data_parallel())`, or
+    another kind. Without arguments it takes, in this order: the variables
+    `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `KERAS_DISTRIBUTION_NUM_PROCESSES` and
+    `KERAS_DISTRIBUTION_PROCESS_ID`; those of torchrun; those of a SLURM step (`srun`); on JAX
+    whatever JAX knows, such as a TPU pod. Processes that are connected already, as those of Ray
+    Train with GPUs, stay so.
 
     On JAX, start a process per machine, which takes all of its devices; where torchrun starts
     several on a machine, each takes one GPU. On torch, a process takes one GPU. CPUs exchange data

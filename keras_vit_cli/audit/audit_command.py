@@ -10,6 +10,7 @@ from rich.text import Text
 from keras_vit._base.errors import counted, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex
+from keras_vit.data.sources.table_labels import are_classes
 from keras_vit_cli.audit.audit_page import PAGE, write_audit_page
 from keras_vit_cli.audit.decisions import (
     LISTINGS,
@@ -90,7 +91,8 @@ def audit(options: AuditOptions) -> int:
     for remark in remarks:
         print(f"keras-vit: {printable(remark)}", file=sys.stderr)
     if results is None:
-        words = ["--task", "classification"] if index.class_names else []
+        is_class = index.class_names and (index.info["is_folder"] or are_classes(index.class_names))
+        words = ["--task", "classification"] if is_class else []
         print_next("train", "--data", index.photos, "--labels", out / TABLE, *words)
         return 0
     print_text(f"next: open {shlex.quote(str(out / PAGE))} in a browser, decide, and")

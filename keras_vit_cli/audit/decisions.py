@@ -16,7 +16,9 @@ from keras_vit._base.manifest import sha256
 from keras_vit._base.spreadsheet import from_text_cell
 from keras_vit.curation import FeatureIndex
 from keras_vit.curation.feature_index import modified_times
+from keras_vit.data.sources.label_table import LabeledFiles, read_file_rows
 from keras_vit.data.sources.listings import read_text
+from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.table_files import numbered_rows
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit_cli.predict.image_paths import image_paths
@@ -202,16 +204,39 @@ def clean(
 def write_lists(folder: Path, index: FeatureIndex, cleaned: CleanedList) -> Iterator[str]:
     """Writes `cleaned.csv`, and `train.txt` and others where they can say it; yields remarks.
 
+    Of images that a table lists, `cleaned.csv` has all of its columns: `group` keeps a patient on
+    one side of a split.
+
     A list of `<class>/1.jpg` cannot give a file another class than its folder's: those are in the
     table alone.
     """
     has_splits = any(index.splits)
     has_labels = any(cleaned.rows.values())
-    columns = ["file", *(["label"] if has_labels else []), *(["split"] if has_splits else [])]
+    table = LabeledFiles(("file",), "file", "label", [], [], [])
+    name = index.info.get("table") or ""
+    try:
+        table = read_file_rows(index.photos / name) if name else table
+    except (OSError, ValueError) as error:
+        yield (
+            f"columns of {index.photos / name}, such as a group, are not in {TABLE}, as it cannot "
+            f"be read any more: {error}"
+        )
+    pairs = zip(table.labels, table.cells, strict=True)
+    row_of = dict(zip(table.names, pairs, strict=True))
+    split = next((column for column in table.columns if column.lower() == "split"), "split")
+    known = [*([table.label] if has_labels else []), *([split] if has_splits else [])]
+    columns = list(dict.fromkeys([*table.columns, *known]))
 
     def cells(row: int, label: str) -> list[str]:
-        values = {"file": index.files[row], "label": label, "split": index.splits[row] or ""}
-        return [values[column] for column in columns]
+        file, part = index.files[row], index.splits[row]
+        before, texts = row_of.get(file, (None, ()))
+        values = dict(zip(table.columns, texts, strict=False))
+        if label and label != before:  # else the cell says it in its own way
+            values[table.label] = label
+        if part and part != split_of(values.get(split, "")):
+            values[split] = part
+        values[table.file] = file
+        return [values.get(column, "") for column in columns]
 
     write_csv(folder / TABLE, columns, (cells(*item) for item in cleaned.rows.items()))
     odd = [row for row in cleaned.rows if name_of(index.files[row]) != index.files[row]]

@@ -16,6 +16,7 @@ from keras_vit.curation import (
     measure_photos,
     outlier_distances,
 )
+from keras_vit.data.sources.table_labels import are_classes
 from keras_vit_cli.search.result_table import label_of
 
 COLUMNS = (
@@ -98,7 +99,11 @@ def audit_photos(
 
 
 def _unlabeled(index: FeatureIndex) -> str:
-    counts = np.bincount(index.labels[index.labels >= 0])
+    labels = index.labels[index.labels >= 0]
+    counts = np.bincount(labels)
+    is_folder = index.info.get("is_folder", True)  # its folders are the classes
+    if not is_folder and not are_classes([index.class_names[n] for n in labels.tolist()]):
+        return "Wrong labels were not looked for: these are numbers, or several labels per image."
     if (counts > 1).sum() >= 2:
         return ""
     return "Wrong labels were not looked for: that takes two classes with two labeled images each."

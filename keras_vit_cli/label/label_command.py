@@ -17,6 +17,7 @@ from keras_vit._base.errors import counted, printable
 from keras_vit._base.output_folder import OutputFolder
 from keras_vit.curation import FeatureIndex, ToLabel, next_to_label
 from keras_vit.data.sources.label_table import LabeledFiles, read_labeled_files
+from keras_vit.data.sources.split_names import split_of
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.unseen_images import run_options
 from keras_vit_cli.embed_command import index_from, is_index
@@ -38,11 +39,13 @@ class Labels(NamedTuple):
         table: Its cells are of rows with a label alone.
         known: int `(n,)`, the class of each image of the index, -1 without one. An image has the
             label of another file with the same bytes.
+        unlabeled: The cells of the table's rows without a label, by the image.
     """
 
     table: LabeledFiles
     classes: tuple[str, ...]
     known: np.ndarray
+    unlabeled: Mapping[str, tuple[str, ...]]
 
 
 def label(options: LabelOptions) -> int:
@@ -60,7 +63,7 @@ def label(options: LabelOptions) -> int:
     has_index = is_index(options.photos)
     index = index_from(options.photos, options.model, options.index, options.out)
     labels = _read_labels(options, index)
-    usable = _usable(index)
+    usable = _usable(index, labels)
     if not len(usable):
         raise ValueError(
             f"No image of {printable(index.photos)} can be labeled for training: each is in a "
@@ -73,7 +76,7 @@ def label(options: LabelOptions) -> int:
         seed=options.seed,
     )
     rows = usable[chosen.rows].tolist()
-    cells = [_cells(labels.table, index.files[row]) for row in rows]
+    cells = [_cells(labels, index.files[row]) for row in rows]
     predicted = [labels.classes[number] if number >= 0 else "" for number in chosen.predicted]
     with output.opened(overwrite=options.overwrite) as workspace:
         write_csv(workspace / TABLE, labels.table.columns, [*labels.table.cells, *cells])
@@ -92,6 +95,9 @@ def label(options: LabelOptions) -> int:
     if others := len(index) - len(usable):
         images = counted(others, "image")
         print_text(f"left out: {images} of other splits, or with names that a table cannot have")
+    groups = [i for i, name in enumerate(labels.table.columns) if name.lower() == "group"]
+    if any(not row[i] for row in cells for i in groups):
+        print_text("note: fill in the group of images that were not in the table: train needs it")
     return 1 if index.unreadable and not has_index else 0
 
 
@@ -101,30 +107,43 @@ def _read_labels(options: LabelOptions, index: FeatureIndex) -> Labels:
         raise ValueError("--classes has an empty name: give names such as cat dog.")
     if options.labels is None:
         table = LabeledFiles(("file", "label"), "file", "label", [], [], [])
-        return Labels(table, tuple(names), np.full(len(index), -1))
+        return Labels(table, tuple(names), np.full(len(index), -1), {})
     table = read_labeled_files(options.labels, index.photos)
-    labeled = {n: label for n, label in zip(table.names, table.labels, strict=True) if label}
-    cells = [row for row, label in zip(table.cells, table.labels, strict=True) if label]
-    table = table._replace(cells=cells)
+    rows = list(zip(table.names, table.labels, table.cells, strict=True))
+    labeled = {name: label for name, label, _ in rows if label}
+    unlabeled = {name: cells for name, label, cells in rows if not label}
+    table = table._replace(cells=[cells for _, label, cells in rows if label])
     classes = tuple(dict.fromkeys([*names, *sorted(set(labeled.values()))]))
     number = {name: i for i, name in enumerate(classes)}
     digests = dict(zip(index.files, index.sums, strict=True))
     of_digest = {digests[n]: number[c] for n, c in labeled.items() if n in digests}
-    return Labels(table, classes, np.array([of_digest.get(each, -1) for each in index.sums]))
+    known = np.array([of_digest.get(each, -1) for each in index.sums])
+    return Labels(table, classes, known, unlabeled)
 
 
-def _usable(index: FeatureIndex) -> np.ndarray:
+def _usable(index: FeatureIndex, labels: Labels) -> np.ndarray:
     """Return the rows that may be trained on, and whose name a table can have."""
+    places = [i for i, name in enumerate(labels.table.columns) if name.lower() == "split"]
+    held_out = {
+        name
+        for name, cells in labels.unlabeled.items()
+        if any(split_of(cells[place] or "train") != "train" for place in places)
+    }
     pairs = zip(index.files, index.splits, strict=True)
     return np.flatnonzero(
-        [part in (None, "train") and name == name_of(name).strip() for name, part in pairs]
+        [
+            part in (None, "train") and name not in held_out and name == name_of(name).strip()
+            for name, part in pairs
+        ]
     )
 
 
-def _cells(table: LabeledFiles, name: str) -> tuple[str, ...]:
-    """Return a row of the table for an image without a label."""
-    values = {table.file: name, **{c: "train" for c in table.columns if c.lower() == "split"}}
-    return tuple(values.get(column, "") for column in table.columns)
+def _cells(labels: Labels, name: str) -> tuple[str, ...]:
+    """Return a row of the table for an image without a label: its own one, where it has one."""
+    columns = labels.table.columns
+    texts = labels.unlabeled.get(name, ("",) * len(columns))
+    usual = {labels.table.file: name, **{c: "train" for c in columns if c.lower() == "split"}}
+    return tuple(cell or usual.get(column, "") for column, cell in zip(columns, texts, strict=True))
 
 
 def _reason(chosen: ToLabel) -> str:

@@ -76,7 +76,8 @@ def _paths(word: Path, left_out: Counter[str]) -> Iterator[Path]:
     elif kind == "folder":
         yield from _images_in(word, left_out)
     elif kind == "table":
-        yield from (word.parent / name for name, *_ in read_file_table(word))
+        rows = read_file_table(word, only_files=True)
+        yield from (word.parent / name for name, *_ in rows)
     else:
         yield from _matches(word)
 

@@ -59,7 +59,7 @@ def predict(options: PredictOptions) -> int:
     schema = schema_of(model, options.top)
     tasks = {name: each.task for name, each in _heads(schema)}
     if options.maps is not None:
-        check_maps(options.maps, tasks)
+        check_maps(options.maps, tasks, options.resume)
     done = None
     if out is not None and options.resume:
         done = answered(out, options.format, schema)
@@ -76,9 +76,9 @@ def predict(options: PredictOptions) -> int:
     with _writer(options, schema, end) as write, progress_bar(*columns, off=on_terminal) as bar:
         task = bar.add_task("images", total=total)
         while batch := list(islice(answers, options.batch_size)):
+            if options.maps is not None:  # first: what has a row is not predicted again
+                write_maps(options.maps, tasks, batch, options.resume)
             write([schema.row(name(file), answer) for file, answer in batch])
-            if options.maps is not None:
-                write_maps(options.maps, tasks, batch)
             count += len(batch)
             unread += sum(isinstance(answer, str) for _, answer in batch)
             infinite += sum(not isinstance(x, str) and not is_finite(x) for _, x in batch)

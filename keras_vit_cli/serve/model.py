@@ -36,7 +36,7 @@ class Explanation:
     Attributes:
         map: `(grid_h, grid_w)`: see `class_attribution` and `attention_rollout`.
         covered: Height and width in pixels that the grid covers.
-        class_name: The class that the map is of; None for rollout, which is of none.
+        class_name: What the map speaks for, as `Task.evidence_text`; None for rollout, of no class.
     """
 
     map: np.ndarray
@@ -165,7 +165,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)
         looks = look(model, arranged(images), images.shape[1:3], 1, method, number)
-        explained = printed[looks.classes[0]] if looks.classes else None
+        explained = task.evidence_text(looks.classes[0]) if looks.classes else None
         return Explanation(looks.maps[0], looks.covered, explained)
 
     return ServedModel(

@@ -33,6 +33,7 @@ def serve(options: ServeOptions, report: Callable[[str], None] = print) -> None:
     """
     import uvicorn
 
+    from keras_vit_cli.model_files import name_of_model
     from keras_vit_cli.serve.app import make_app
     from keras_vit_cli.serve.connections import MAX_CONNECTIONS, FairConnection, Server
     from keras_vit_cli.serve.decoders import Decoders
@@ -52,9 +53,7 @@ def serve(options: ServeOptions, report: Callable[[str], None] = print) -> None:
         tracing(report),
     ):
         versions = Versions(path, options.batch_size, report)
-        # Every run calls its file "model"; its folder has a name of its own.
-        title = path.resolve().parent.name if path.stem == "model" else path.stem
-        service = Service(versions, options, title or str(path), decoders)
+        service = Service(versions, options, name_of_model(path), decoders)
         is_local = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
         hosts = ["localhost", "127.0.0.1", "::1", "[::1]"] if is_local else ["*"]
         app = make_app(service, hosts, report if options.log_requests else None)

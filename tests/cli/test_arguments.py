@@ -94,7 +94,6 @@ USAGE = [
     ("train --data x --lr=3", "(see keras-vit train --help). Did you mean --learni"),
     ("predict x y --lr=3", "(see keras-vit predict --help).\n"),
     *((f"train --data x --{word} 3", "--help).\n") for word in ("notes", "gpu", "class-weights")),
-    ("train --data x --num-epochs 3", "Did you mean --epochs?"),
     ("train --data x --Batch_Size 3", "Did you mean --batch-size?"),
     ("predict no/model a.png --out a.txt", "does not end in .csv"),
     ("predict no/model a.png --format table --out a.csv", "--format table is printed"),

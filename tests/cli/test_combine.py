@@ -16,6 +16,7 @@ from keras_vit.evaluation.prediction import predict_files
 from keras_vit.evaluation.unseen_images import Scored
 from keras_vit.models.answers import answers_of
 from keras_vit_cli.compare.compared import Compared
+from keras_vit_cli.model_files import name_of_model
 from keras_vit_cli.options import score_options as options
 from tests import bank
 from tests.cli.helpers import COLORS, color_photos, rows_of, save_tiny
@@ -36,6 +37,8 @@ def test_from_runs_to_rows_and_maps(command: Command) -> None:
     for i in range(3):
         Image.new("RGB", (40, 36), (60 * i, 9, 200)).save(f"{i}.png")
     Path("bad.png").write_text("no image")
+    Path("runs/v1.5").mkdir()
+    assert name_of_model(Path("runs/v1.5")) == "v1.5"
     printed = command("combine runs/kinds runs/scenes --out both --eval-transform stretch")
     assert "next: keras-vit predict both photos/ --out rows.csv --maps maps/" in printed
     command("predict both 0.png 1.png bad.png --out rows.csv --maps maps", status=1)

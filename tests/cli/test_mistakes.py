@@ -85,7 +85,6 @@ evaluate m.keras --data photos --knn 99 -> --knn 99 is more than the
 calibrate m.keras --data photos --split val --coverage 0.999 -> at least 999 images
 calibrate m.keras --data photos --out a.h5 -> must end in .keras
 calibrate m.keras --data photos --out m.keras -> exists. Give --overwrite
-calibrate m.keras --data digits -> predicts 2 classes
 calibrate masks.keras --data photos --labels two.csv -> segmentation has neither | of classification
 calibrate m.keras --data photos --labels masks -> answers classification | has segmentation
 evaluate m.keras --data halves --knn -> fitted on train, and | give a folder with train/ too

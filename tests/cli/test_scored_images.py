@@ -60,13 +60,6 @@ def contents(files: Any) -> set[str]:
     return {hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
 
 
-def moved(folder: Path, to: Path, added: int) -> Path:
-    for place, file in enumerate(sorted(folder.rglob("*.png"), reverse=True)):
-        write(to, {f"{file.parent.name}/{place % 7}-{place}.png": file.read_bytes()})
-    write_photos(to, added, 1000)
-    return to
-
-
 class Scored(Exception):
     """A command has come to what scores these images."""
 
@@ -129,7 +122,10 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path, monkeypatc
     validated = contents(uses.known.val.files)
     assert validated
     assert not validated & used
-    others = moved(photos, tmp_path / "others", int(rng.integers(1, 9)))
+    others = tmp_path / "others"
+    for place, file in enumerate(sorted(photos.rglob("*.png"), reverse=True)):
+        write(others, {f"{file.parent.name}/{place % 7}-{place}.png": file.read_bytes()})
+    write_photos(others, int(rng.integers(1, 9)), 1000)
     Path("config.json").write_text(json.dumps({"job": asdict(run.job)}, default=str))
     assert scored_by("evaluate model.keras", run.model, monkeypatch) == validated
     for place in (photos, others):
@@ -154,18 +150,15 @@ def test_nothing_that_a_run_used_is_scored(seed: int, tmp_path: Path, monkeypatc
         assert not contents(again.images.known.val.files) & used
 
 
-def turned(image: Image.Image, file: Path) -> None:
-    turned = image.transpose(Image.Transpose.ROTATE_90)
-    turned.save(file.with_suffix(".jpg"), exif=orientation(6))
-
-
 SAVED_ANEW = {
     "another format": lambda image, file: image.save(file.with_suffix(".png")),
     "half the size": lambda image, file: image.resize((48, 32)).save(file.with_suffix(".jpg")),
     "a square": lambda image, file: image.resize((64, 64)).save(file.with_suffix(".webp")),
     "a poor quality": lambda image, file: image.save(file.with_suffix(".jpg"), quality=40),
     "without colors": lambda image, file: image.convert("L").save(file.with_suffix(".jpg")),
-    "turned": turned,
+    "turned": lambda image, file: image.transpose(Image.Transpose.ROTATE_90).save(
+        file.with_suffix(".jpg"), exif=orientation(6)
+    ),
     "with a comment": lambda image, file: image.save(file, comment="mine"),
 }
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -65,6 +66,9 @@ def test_embed_and_a_search_without_a_model(command: Command, tmp_path: Path) ->
     words = ["--top", "1", "--model", tmp_path / "other.keras"]
     command("search index photos/red/1.png", *words)
     assert "made with other weights" in command("search index new.png", *words, status=2)
+    decoder = "pillow" if keras.backend.backend() == "tensorflow" else "tensorflow"
+    command(f"{EMBED} --out decoded --decoder {decoder}", status=1)
+    assert "red/1.png" in command("search decoded new.png --top 17")
 
 
 def test_embed_writes_a_table_as_predict_does(command: Command, tmp_path: Path) -> None:
@@ -213,12 +217,15 @@ def test_a_second_call_goes_on(command: Command) -> None:
     assert {photo["predicted"] for photo in photos} <= {*COLORS}
     with pytest.raises(ValueError, match="label"):
         data.load("photos", labels="next/label.csv", verify=False)
-    # Half filled in by hand is as good; other columns stay, and new rows are to train on.
-    text = "file,label,split\n" + "".join(f"{f},{c},val\n" for f, c in first.items())
-    Path("splits.csv").write_text(text)
-    command(f"{LABEL} --labels splits.csv --out splits", status=1)
+    # Half filled in by hand is as good; rows stay as they are, and new ones are to train on.
+    own = {f"{color}/{i}.png": ("train", "test")[i == 2] for color in COLORS for i in (2, 3, 4)}
+    text = "file,label,split,group\n" + "".join(f"{f},{c},val,a\n" for f, c in first.items())
+    Path("splits.csv").write_text(text + "".join(f"{f},,{s},{f}\n" for f, s in own.items()))
+    assert "fill in the group" in command(f"{LABEL} --labels splits.csv --out splits", status=1)
     rows = rows_of("splits/label.csv")
     assert [row["split"] for row in rows] == ["val"] * 4 + ["train"] * 6
+    assert "test" not in {own.get(row["file"]) for row in rows}
+    assert all(row["group"] == row["file"] for row in rows[4:] if row["file"] in own)
 
 
 def test_labels_that_are_refused(command: Command) -> None:

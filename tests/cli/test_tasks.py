@@ -107,10 +107,16 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
     for name in ("report.md", "iou.png", "overlays.png"):
         assert Path("run", name).exists()
     assert "mean_iou" in command("evaluate run --data photos --labels masks --split all")
-    command("predict run photos --out rows.csv --maps maps --top 2")
+    command("predict run photos --out rows.csv --maps maps --top 2 --batch-size 8")
     assert Path("rows.csv").read_text().startswith('"file","error","class_1","part_1","class_2"')
     files = sorted(Path("maps").rglob("*.png"))
     assert len(files) == 16
+    whole, sums = Path("rows.csv").read_text(), {file: file.read_bytes() for file in files}
+    Path("rows.csv").write_text("".join(whole.splitlines(keepends=True)[:9]))  # was stopped
+    files[-1].unlink()
+    command("predict run photos --out rows.csv --maps maps --top 2 --batch-size 8 --resume")
+    assert Path("rows.csv").read_text() == whole
+    assert {file: file.read_bytes() for file in files} == sums
     model = keras_vit.load("run")
     assert model.head_kind == head
     splits = data.load("photos", labels="masks", val_fraction=None)["all"]
@@ -131,8 +137,9 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
     assert "Answers to every pixel" in Path("inspection/index.html").read_text()
     assert "is not an empty folder" in command("predict run photos --maps maps", status=2)
     Image.open("photos/a/0.png").convert("RGB").save("photos/a/0.jpg")
-    told = command("predict run photos --maps two --batch-size 1", status=2)
+    told = command("predict run photos --maps two --out two.csv --batch-size 1", status=2)
     assert "0.png would be that of another image" in told
+    assert len(rows_of("two.csv")) == 1  # none without its map
     Path("photos/a/0.jpg").unlink()
     again = "train --data photos --labels masks --weights run --image-size 32 --epochs 1"
     assert f"recipe {head}_pixels: " in command(f"{again} --out again")

@@ -57,19 +57,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of images in each batch that is computed from here on."""
-    batches: list[int] = []
-    call = Encoder.__call__
-
-    def count(self: Encoder, images: np.ndarray) -> np.ndarray:
-        batches.append(len(images))
-        return call(self, images)
-
-    monkeypatch.setattr(Encoder, "__call__", count)
-    return batches
-
-
 @pytest.mark.every_backend
 def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -> None:
     index = embed(model, photos, photos.parent / "index", dtype="float32", batch_size=4)
@@ -94,7 +81,14 @@ def test_rows_are_the_features_of_the_files_in_order(model: Any, photos: Path) -
 
 def test_a_second_call_computes_the_rest(model: Any, photos: Path, monkeypatch: Any) -> None:
     out, new = photos.parent / "index", photos.parent / "afresh"
-    before, batches = embed(model, photos, out, batch_size=4), computed(monkeypatch)
+    before, call = embed(model, photos, out, batch_size=4), Encoder.__call__
+    batches: list[int] = []  # images in each that is computed from here on
+
+    def count(self: Encoder, images: np.ndarray) -> np.ndarray:
+        batches.append(len(images))
+        return call(self, images)
+
+    monkeypatch.setattr(Encoder, "__call__", count)
     for change in (
         lambda: None,
         lambda: os.utime(photos / "daisy/01.png", ns=(0, 0)),  # read, and not computed

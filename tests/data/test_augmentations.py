@@ -157,29 +157,24 @@ def test_each_change_stays_within_its_range(option: str) -> None:
     assert abs(np.mean(seen)) < 0.4 * value  # either side
 
 
-def by_hand(choice: float, sigma: float, *factors: float) -> np.ndarray:
-    """The same changes with Pillow's and scipy's functions."""
-    if choice < 1 / 3:
-        changed = PICTURE.convert("L").convert("RGB")
-    elif choice < 2 / 3:
-        changed = ImageOps.solarize(PICTURE, 128)
-    else:
-        width = (0.1 + 1.9 * sigma) / 2  # half the size that the radius is stated for
-        options = {"mode": "mirror", "radius": (3, 3, 0)}
-        blurred = ndimage.gaussian_filter(PIXELS.astype(float), (width, width, 0), **options)
-        changed = Image.fromarray(np.rint(blurred).astype("uint8"))
-    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
-    for enhancer, factor in zip(enhancers, factors, strict=True):
-        changed = enhancer(changed).enhance(0.7 + 0.6 * float(factor))
-    return np.asarray(changed, float)
-
-
 def test_three_augment_equals_pillow_up_to_its_rounding() -> None:
     chosen, images = set(), applied(ThreeAugment(), PIXELS, count=12)
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     for draws, image in zip(uniform(5, "test", 0, 12, 5), images, strict=True):
         chosen.add(int(draws[0] * 3))
+        if draws[0] < 1 / 3:
+            changed = PICTURE.convert("L").convert("RGB")
+        elif draws[0] < 2 / 3:
+            changed = ImageOps.solarize(PICTURE, 128)
+        else:
+            width = (0.1 + 1.9 * draws[1]) / 2  # half the size that the radius is stated for
+            options = {"mode": "mirror", "radius": (3, 3, 0)}
+            blurred = ndimage.gaussian_filter(PIXELS.astype(float), (width, width, 0), **options)
+            changed = Image.fromarray(np.rint(blurred).astype("uint8"))
+        for enhancer, factor in zip(enhancers, draws[2:], strict=True):
+            changed = enhancer(changed).enhance(0.7 + 0.6 * float(factor))
         # Pillow rounds to integers after each of four changes.
-        np.testing.assert_allclose(image, by_hand(*draws), atol=4)
+        np.testing.assert_allclose(image, np.asarray(changed, float), atol=4)
     assert chosen == {0, 1, 2}
     for shape in ((1, 1, 3), (8, 8, 1), (33, 64, 3)):
         images = applied(ThreeAugment(), np.random.default_rng(0).uniform(0, 255, shape), count=6)

@@ -178,6 +178,7 @@ def test_exif_orientation_comes_out_upright(kind: str) -> None:
         assert image.shape == (*expected.size[::-1], 3)
         np.testing.assert_allclose(image, np.asarray(expected).astype(int), atol=atol)
         np.testing.assert_allclose(decode_with_pillow(file).astype(int), image, atol=atol)
+        assert displayed_size(file) == image.shape[:2]
 
 
 def gif_with_frame(frame: Image.Image, left: int, top: int, canvas: tuple[int, int]) -> bytes:

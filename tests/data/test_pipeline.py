@@ -305,10 +305,9 @@ def test_every_image_keeps_its_label(source, name: str, tmp_path, training: bool
     np.testing.assert_array_equal(labels, expected[index])
 
 
-PAIRS = [("multilabel", "mixup"), ("regression", "cutmix"), ("soft classes", "mixup")]
-
-
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("multilabel", "mixup"), ("regression", "cutmix"), ("soft classes", "mixup")]
+)
 def test_rows_are_mixed_as_the_images_are(name: str, kind: str) -> None:
     split = arrays(*TASKS[name])
     augment = Augmentation(crop="resize", flip=False, **{kind: 1.0})

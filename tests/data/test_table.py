@@ -80,11 +80,6 @@ def errors(said: str) -> dict[int, str]:
     return {int(row.split()[1].rstrip(":")): row.partition(": ")[2] for row in rows}
 
 
-def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
-
-
 def write_csv(path: Path, rows: list[dict[str, Any]], delimiter=",", encoding="utf-8") -> None:
     with path.open("w", newline="", encoding=encoding) as file:
         writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
@@ -99,7 +94,9 @@ FORMATS: dict[str, Callable[..., Any]] = {
     "with a mark.csv": partial(write_csv, encoding="utf-8-sig"),
     "t.tsv": partial(write_csv, delimiter="\t"),
     "t.jsonl": lambda path, rows: path.write_text("\n".join(map(json.dumps, rows)) + "\n"),
-    "t.parquet": write_parquet,
+    "t.parquet": lambda path, rows: pytest.importorskip("pyarrow.parquet").write_table(
+        pytest.importorskip("pyarrow").Table.from_pylist(rows), path
+    ),
 }
 ELEVEN = "holds 11 distinct integers; the task ordinal is for grades, and regression"
 DOGS = [("retriever, golden", "terrier, small")[i // 2 % 2] for i in range(COUNT)]
@@ -124,7 +121,6 @@ ORDERS = (
 )
 CSV, JSON = b"file,label\n00.png,cat\n", b'{"file": "00.png", "label": "cat"}\n'
 LONG = b"x" * 10**7
-DELTA = {"column_encoding": "DELTA_BYTE_ARRAY", "use_dictionary": False}
 NOT_AN_OBJECT = "line 2 has what is not an object"
 COLUMNS, NAMES = (b",".join(form % i for i in range(10**6)) for form in (b"c%d", b'"%d": 1'))
 WIDE, SPARSE = COLUMNS[:191_889], b"\n".join(b'{"c%d": 1}' % i for i in range(6000))
@@ -430,6 +426,11 @@ def test_paths_that_are_written_otherwise(tmp_path: Path) -> None:
     table.write_text("Unnamed: 0,name,kind\n50,0,cat \n70,1.JPG,dog\n")
     with pytest.warns(UserWarning, match="2 paths of 'name' taken"):
         assert read_file_table(table) == [("cat/0.jpg", "cat", None), ("dog/1.jpg", "dog", None)]
+    table.write_text("file,kind,split\ncat/0.jpg,cat,train\ngone.jpg,cat,val\n")
+    assert read_file_table(table)[1] == ("gone.jpg", "cat", "val")
+    for row in ("cat/0.jpg,dog,train", "cat/0.jpg,cat,test"):
+        table.write_text(f"file,kind,split\ncat/0.jpg,cat,train\n{row}\n")
+        refused("line 3: .* has another label or split .*\nCorrect.*them.$", read_file_table, table)
 
 
 def test_csv_of_spreadsheets(photos: Path, tmp_path: Path) -> None:
@@ -525,7 +526,7 @@ def test_hostile_parquet(photos: Path, tmp_path: Path) -> None:
     for column, options, reason in (
         (texts, {}, "has 1,000,000,000 bytes of text, and at most 268,435,456"),
         (lists, {"store_schema": False}, "has 1,000,000,000 bytes of text"),
-        (few, DELTA, "it as PLAIN"),
+        (few, {"column_encoding": "DELTA_BYTE_ARRAY", "use_dictionary": False}, "it as PLAIN"),
         (flags, {}, "has 11,000,000 rows or more, and at most 10,000,000 rows and 30,000,000"),
         (pa.array([2**30], pa.date32()), {}, "cannot be read as Parquet: "),
     ):

@@ -28,6 +28,7 @@ from keras_vit.evaluation.answer_row import answer_row
 from keras_vit.evaluation.novelty import classifier_head
 from keras_vit.evaluation.prediction import predict_files
 from keras_vit.exporting import check, load_exported, page_engine, page_file
+from keras_vit.exporting.format_table import QUANTIZATIONS
 from keras_vit.exporting.page_engine import ENGINE, PACKAGE, WASM, engine_files
 from keras_vit.inspection import attention_rollout
 from keras_vit.models.scoring import has_novelty
@@ -77,6 +78,8 @@ def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
         assert f"'sha256-{digest}'" in policy
     assert len(re.findall("<script", page)) == 1 + 7 + 1  # the script, the parts, their sums
     assert not re.findall(r"(src|href)=\"http", page)
+    texts = re.findall(r'^  (\w+): "', page, re.MULTILINE)
+    assert {*QUANTIZATIONS, "float32", *TASKS} <= {*texts}
 
 
 def test_a_page_in_a_folder(artifacts: Artifacts, tmp_path: Path) -> None:
@@ -333,7 +336,8 @@ def test_prepares_as_in_evaluation(page_of: Any, browser: Any) -> None:
             for size in ((16, 16), (16, 24), (30, 20)):
                 for filter in ("bilinear", "lanczos", None) if of_pillow else (None,):
                     transform = EvalTransform(mode, 0.9, filter)
-                    height, width = random.integers(5, 90, 2).tolist()
+                    strip = (331, 3) if (size, filter) == ((16, 24), None) else None
+                    height, width = strip or random.integers(5, 90, 2).tolist()
                     image = random.integers(0, 256, (height, width, 3)).astype("uint8")
                     values = [image.ravel().tolist(), height, width, 3, size, transform.to_dict()]
                     found = np.reshape(page.evaluate(PREPARED, values), (*size, 3))
@@ -354,7 +358,8 @@ def test_every_task_in_a_page(kind: str, page_of: Any, browser: Any, tmp_path: P
         config = {**TASKS[kind].get_config(), "margins": [4.0], "coverage": 0.9}
         model = vit(task=tasks.get(config))
     files = sorted(write(tmp_path / "images", dict(list(EXACT.items())[:4])).iterdir())
-    path = page_of(model)
+    path = page_of(model, quantize="float16" if kind == "multilabel" else None)
+    model = load_exported(path)
     with opened(browser, path, 900, [path.as_uri(), "blob:"]) as page:
         page.wait_for_selector("#state.good")
         rows = answered(page, files)
@@ -369,12 +374,18 @@ def test_a_damaged_page_refuses(page_of: Any, browser: Any, tmp_path: Path) -> N
     whole, broken = page_of(bank.tiny()).read_text("utf-8"), tmp_path / "broken.html"
     graph, script = part_of(whole, "graph"), whole.index('"use strict"')
     other = graph[:-9] + "AAAA" + graph[-5:]
+    packed = base64.b64decode(part_of(whole, "checks"))
+    checks = json.loads(gzip.decompress(packed))
+    checks["images"][0]["outputs"]["probabilities"][0] += 0.01
+    changed = gzip.compress(json.dumps(checks).encode())
+    answers = whole.replace(part_of(whole, "checks"), base64.b64encode(changed).decode())
+    before, after = (hashlib.sha256(content).hexdigest() for content in (packed, changed))
     cases = {
         "is cut off": whole[: len(whole) // 2],
         "part “graph” of this page was changed": whole.replace(graph, other),
         "part “wasm”": whole.replace('id="part-wasm">H', 'id="part-wasm">G'),
         "If this line stays": whole[:script] + "/* edited */" + whole[script:],
-        "differ from the stored answers": with_other_answers(whole),  # a part and its sum
+        "differ from the stored answers": answers.replace(before, after),  # a part and its sum
     }
     for words, content in cases.items():
         broken.write_text(content, "utf-8")
@@ -383,12 +394,3 @@ def test_a_damaged_page_refuses(page_of: Any, browser: Any, tmp_path: Path) -> N
             page.locator("#state", has_text=words).wait_for()
             assert page.evaluate("document.documentElement.dataset.verified") == "false"
             assert not page.locator("#main").is_visible()
-
-
-def with_other_answers(page: str) -> str:
-    packed = base64.b64decode(part_of(page, "checks"))
-    checks = json.loads(gzip.decompress(packed))
-    checks["images"][0]["outputs"]["probabilities"][0] += 0.01
-    changed = gzip.compress(json.dumps(checks).encode())
-    page = page.replace(part_of(page, "checks"), base64.b64encode(changed).decode())
-    return page.replace(hashlib.sha256(packed).hexdigest(), hashlib.sha256(changed).hexdigest())

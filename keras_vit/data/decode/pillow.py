@@ -62,8 +62,8 @@ def displayed_size(contents: bytes, max_pixels: int | None = MAX_PIXELS) -> tupl
     """
 
     def size(image: Any) -> tuple[int, int]:
-        is_turned = exif_orientation(image.info.get("exif", b"")) > 4
-        return image.size if is_turned else image.size[::-1]
+        exif = png_exif(contents) if image.format == "PNG" else image.info.get("exif", b"")
+        return image.size if exif_orientation(exif) > 4 else image.size[::-1]
 
     return _read(contents, max_pixels, size)
 
@@ -203,6 +203,17 @@ def exif_orientation(block: bytes) -> int:
     except Exception:  # as above
         return 1
     return value if value in range(1, 9) else 1
+
+
+def png_exif(contents: bytes) -> bytes:
+    """Return the EXIF block of a PNG file, wherever it stands; or nothing."""
+    place = 8  # behind the signature
+    while place + 8 <= len(contents):
+        length, kind = int.from_bytes(contents[place : place + 4]), contents[place + 4 : place + 8]
+        if kind == b"eXIf":
+            return contents[place + 8 : place + 8 + length]
+        place += 12 + length
+    return b""
 
 
 def turn_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:

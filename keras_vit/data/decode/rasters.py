@@ -17,11 +17,11 @@ import numpy as np
 
 from keras_vit._base.errors import printable
 from keras_vit._base.version import install_command
-from keras_vit.data.data_errors import JPEG, PNG, BadImageError, damaged_reason, too_large
+from keras_vit.data.data_errors import JPEG, BadImageError, damaged_reason, too_large
 from keras_vit.data.decode.budget import BudgetedFile, jpeg_2000_size, jpeg_size
 from keras_vit.data.decode.headers import MAX_PIXELS, ORIENTATION_TAG
 from keras_vit.data.decode.image_kinds import BANDS, kind_of_contents, kinds_of
-from keras_vit.data.decode.pillow import exif_orientation, turn_upright
+from keras_vit.data.decode.pillow import exif_orientation, png_exif, turn_upright
 from keras_vit.data.decode.quiet_decoders import QUIET
 
 _DNG = 50706
@@ -326,18 +326,7 @@ def _read_png(contents: bytes, check: Callable[..., None]) -> np.ndarray:
     check(height, width, 4)
     if b"IEND" not in contents[-12:]:
         raise BadImageError("the PNG file is incomplete")
-    return turn_upright(imagecodecs.png_decode(contents), exif_orientation(_png_exif(contents)))
-
-
-def _png_exif(contents: bytes) -> bytes:
-    """Return the EXIF block of a PNG file, wherever it stands; or nothing."""
-    place = len(PNG)
-    while place + 8 <= len(contents):
-        length, kind = int.from_bytes(contents[place : place + 4]), contents[place + 4 : place + 8]
-        if kind == b"eXIf":
-            return contents[place + 8 : place + 8 + length]
-        place += 12 + length
-    return b""
+    return turn_upright(imagecodecs.png_decode(contents), exif_orientation(png_exif(contents)))
 
 
 def _read_npy(contents: bytes, check: Callable[..., None]) -> np.ndarray:

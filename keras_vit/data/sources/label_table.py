@@ -165,7 +165,7 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     known = set(splits) if reading.whole else {"train"}
     trained = [row not in bad and split in known for row, split in enumerate(splits)]
     if bad and not any(trained):
-        _report_bad(table, bad, "error")  # without a name, labels would raise another
+        _report_bad(table, bad, None)  # without a name, labels would raise another
     cells = {name: table.columns[name] for name in columns.labels}
     try:
         labels = read_labels(cells, options.task, options.separator, trained, table.places)
@@ -206,15 +206,21 @@ def _notes(table: Table, columns: _Columns, labels: Labels, rows: list[int]) -> 
             yield f"left out, {what}: {shown_names}"
 
 
-def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
+def read_file_table(
+    path: Path, *, only_files: bool = False
+) -> list[tuple[str, str | None, str | None]]:
     """Return the images of a table: their names, labels and splits, None where these are not known.
+
+    A file that is missing is among them: whoever reads it says so.
 
     Args:
         path: A table with a column of files, relative to its folder. Another column has labels
             where it is the only one besides `split` and `group`.
+        only_files: Whether labels and splits are not looked at, and all None.
 
     Raises:
-        ValueError: No column, or more than one, has files; or a file is not there.
+        ValueError: No column, or more than one, has files; or a row does not have a file, has a
+            split of another name, or another label or split than the same file before.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -223,18 +229,25 @@ def read_file_table(path: Path) -> list[tuple[str, str | None, str | None]]:
     >>> read_file_table(folder / "photos.csv")
     [('a.jpg', 'daisy', None)]
     """
-    table, columns, names, labels, bad = _read_files(path, path.parent)
+    table, columns, names, labels, bad = _read_files(path, path.parent, only_files)
+    is_path = [name != "." and row not in table.broken for row, name in enumerate(names)]
+    bad = {r: why for r, why in bad.items() if not is_path[r] or (path.parent / names[r]).is_file()}
     splits: Sequence[str | None] = [None] * len(names)
-    if columns.split:
+    if columns.split and not only_files:
         splits = _read_splits(table, columns, bad)
-    _report_bad(table, bad, "error")
-    return list(zip(names, labels, splits, strict=True))
+    rows, first = list(zip(names, labels, splits, strict=True)), dict[str, tuple[str | None, ...]]()
+    for row, entry in enumerate(rows):
+        if row not in bad and first.setdefault(names[row], entry) != entry:
+            bad[row] = f"{shown(names[row])} has another label or split before"
+    _report_bad(table, bad, None)
+    return rows
 
 
 class LabeledFiles(NamedTuple):
     """A table of one label per image.
 
     Attributes:
+        label: The column of labels; of `read_file_rows`, "label" where none, or several, may be.
         names: The image of each row, relative to the folder.
         labels: Its label; None where the cell is empty.
         cells: Those of each row, in the order of `columns`.
@@ -267,14 +280,30 @@ def read_labeled_files(path: Path, folder: Path) -> LabeledFiles:
             bad.setdefault(row, f"{shown(label_cells[row])} is not one class")
         elif row not in bad and first.setdefault(name, label) != label:
             bad[row] = f"{shown(name)} has another label before"
-    _report_bad(table, bad, "error")
+    _report_bad(table, bad, None)
+    return _labeled_files(table, columns, names, labels)
+
+
+def read_file_rows(path: Path) -> LabeledFiles:
+    """Return all rows of a table of files, relative to its folder, those of no use as well.
+
+    Raises:
+        ValueError: No column, or more than one, has files.
+    """
+    return _labeled_files(*_read_files(path, path.parent)[:4])
+
+
+def _labeled_files(
+    table: Table, columns: _Columns, names: list[str], labels: list[str | None]
+) -> LabeledFiles:
     texts = ([str(cell) for cell in cells] for cells in table.columns.values())
     rows = list(zip(*texts, strict=True))
-    return LabeledFiles(tuple(table.columns), columns.file, columns.labels[0], names, labels, rows)
+    label = columns.labels[0] if len(columns.labels) == 1 else "label"
+    return LabeledFiles(tuple(table.columns), columns.file, label, names, labels, rows)
 
 
 def _read_files(
-    path: Path, folder: Path
+    path: Path, folder: Path, only_files: bool = False
 ) -> tuple[Table, _Columns, list[str], list[str | None], dict[int, str]]:
     """Return a table, its columns, files and labels, and the reasons of rows not to be used."""
     table, images = read_table(path), ImageFolder(folder, suffixes_of(FileOptions().read_by))
@@ -287,7 +316,7 @@ def _read_files(
     columns, bad = _Columns(file, labels, split, None, indices), dict(table.broken)
     files, _ = images.find_all(table.columns[file], file, bad)
     cells: Sequence[Cell] = [""] * len(files)
-    if len(labels) == 1:
+    if len(labels) == 1 and not only_files:
         cells = read_cells(labels[0], table.columns[labels[0]], (), table.places, bad)
     known = [cell if isinstance(cell, str) and cell else None for cell in cells]
     return table, columns, [each.relative_to(folder).as_posix() for each in files], known, bad
@@ -467,17 +496,19 @@ def _find_repeated(
     return repeated
 
 
-def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str) -> None:
-    """Raises a ValueError for rows that cannot be used, or warns that they are left out."""
+def _report_bad(table: Table, bad: dict[int, str], on_bad_row: str | None) -> None:
+    """Raises a ValueError for rows that cannot be used, or warns that they are left out.
+
+    None is where a caller does not have `on_bad_row`, or leaving them out is of no use.
+    """
     if not bad:
         return
     rows = sorted(bad.items())
     lines = reasons([(table.places[row], why) for row, why in rows])
     number = f"{counted(len(rows), 'row')} of {printable(table.path)}"
-    if on_bad_row == "error":
-        raise ValueError(
-            f"{number} cannot be used:{lines}\nCorrect or remove them, or give on_bad_row='skip'."
-        )
+    if on_bad_row != "skip":
+        fix = ", or give on_bad_row='skip'" if on_bad_row else ""
+        raise ValueError(f"{number} cannot be used:{lines}\nCorrect or remove them{fix}.")
     warn_at_caller(f"{number} left out, see splits.report.ignored:{lines}", ReportedWarning)
 
 

@@ -176,6 +176,14 @@ def _kind(columns: Columns, task: str | Task | None, separator: str | None) -> t
     return kind, reason
 
 
+def are_classes(cells: Sequence[str]) -> bool:
+    """Return whether labels of images are taken for a class each, or may be."""
+    try:
+        return _guess({"label": cells}, None)[0] == "classification"
+    except ValueError:  # they may be, or something else
+        return True
+
+
 def _guess(columns: Columns, separator: str | None) -> tuple[str, str]:
     """Return the kind of task that the columns show, and the reason."""
     settle = "give label_columns= or task="

@@ -213,7 +213,17 @@ const both = change => [0, 1].map(change);
  */
 function prepare(image, size, transform) {
   const {mode = "crop", crop_fraction: part = 0.875, interpolation = "bicubic"} = transform;
-  const shape = [image.height, image.width], f = Math.fround;
+  const f = Math.fround, sides = [image.height, image.width];
+  // Of a strip, its center alone is resized: `part_to_resize` of Python.
+  const most = 16 * Math.ceil(Math.max(...size) / Math.min(...size)) * Math.min(...sides);
+  const ends = both(i => /stretch|squash/.test(mode) ? 0 : Math.floor(Math.max(sides[i] - most, 0) / 2));
+  const shape = both(i => sides[i] - 2 * ends[i]), own = i => ({first: i, weights: [1]});
+  for (const axis of [0, 1]) if (ends[axis]) image = along(image, axis, own, ends[axis], shape[axis], true);
+  const cropped = (pixels, begin, target) => ({
+    pixels: Float32Array.from(pixels),
+    begin: both(i => begin[i] + ends[i] * target[i] / shape[i]),
+    target: both(i => sides[i] * target[i] / shape[i]),
+  });
   const filtered = name => (length, target) => antialiased(length, target, name);
   const whole = taps => ({pixels: resizedPart(image, size, [0, 0], size, taps), begin: [0, 0], target: size});
   if (mode === "stretch") return whole(nearest);
@@ -226,7 +236,7 @@ function prepare(image, size, transform) {
     const ratio = Math.max(...both(i => f(roundEven(size[i] / part) / shape[i])));
     const target = both(i => Math.max(roundEven(f(shape[i] * ratio)), size[i]));
     const begin = both(i => Math.floor((target[i] - size[i]) / 2));
-    return {pixels: resizedPart(image, target, begin, size, filtered("bilinear")), begin, target};
+    return cropped(resizedPart(image, target, begin, size, filtered("bilinear")), begin, target);
   }
   let target = size.map(side => Math.floor(side / part + 1e-6));
   if (mode === "timm_center" || mode === "huggingface_crop") {  // these keep the aspect ratio
@@ -236,5 +246,5 @@ function prepare(image, size, transform) {
   }
   const round = mode.startsWith("timm") ? roundEven : Math.floor;
   const begin = both(i => round((target[i] - size[i]) / 2));
-  return {pixels: Float32Array.from(resizedPart(image, target, begin, size, filtered(interpolation), true)), begin, target};
+  return cropped(resizedPart(image, target, begin, size, filtered(interpolation), true), begin, target);
 }

@@ -92,6 +92,8 @@ const TEXT = {
   preparation: "preparation",
   weights: "weights",
   float32: "float32",
+  float16: "float16 (rounded to sixteen bits: answers differ a little from the model they were made of)",
+  mixed: "mixed (rounded to sixteen bits, in the inner blocks to eight: answers differ a little from the model they were made of)",
   int8: "int8 (rounded to eight bits: answers differ a little from the model they were made of)",
   coverage: "prediction sets",
   coverageOf: "{coverage} coverage, by {method}, from {images} images",

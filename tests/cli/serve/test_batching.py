@@ -20,7 +20,7 @@ from keras_vit.data.data_errors import BadImageError
 from keras_vit.evaluation import fit_novelty
 from keras_vit.exporting import ExportedModel
 from keras_vit.inspection import attention_rollout, class_attribution
-from keras_vit.tasks import Classification
+from keras_vit.tasks import Classification, Ordinal
 from keras_vit_cli.serve.batching import Batcher, FullError, Places
 from keras_vit_cli.serve.decoders import Decoders
 from keras_vit_cli.serve.metrics import MOST_NAMES, OTHERS, Metrics
@@ -202,6 +202,10 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
     rollout = served.explain(images[:1], "rollout", None)
     np.testing.assert_array_equal(rollout.map, attention_rollout(model, taken[:1])[0])
     assert rollout.class_name is None
+    model = bank.tiny(num_classes=1, task=Ordinal(("none", "severe")))
+    graded = load_served(save(model, tmp_path / "graded.keras"))
+    pixels = images[:1, : graded.image_size[0], : graded.image_size[1]]
+    assert graded.explain(pixels, "attribution", "severe").class_name == "at least severe"
 
 
 def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
