@@ -91,14 +91,18 @@ def audit(options: AuditOptions) -> int:
     for remark in remarks:
         print(f"keras-vit: {printable(remark)}", file=sys.stderr)
     if results is None:
-        is_class = index.class_names and (index.info["is_folder"] or are_classes(index.class_names))
-        words = ["--task", "classification"] if is_class else []
-        print_next("train", "--data", index.photos, "--labels", out / TABLE, *words)
+        print_next("train", "--data", index.photos, "--labels", out / TABLE, *_task_words(index))
         return 0
     print_text(f"next: open {shlex.quote(str(out / PAGE))} in a browser, decide, and")
     source = options.photos if has_index else index.folder
     print_next("audit", source, "--decisions", "decisions.csv", "--out", "cleaned")
     return 1 if results.unreadable else 0
+
+
+def _task_words(index: FeatureIndex) -> list[str]:
+    """Return the task of classes for `train`, which may take their names for numbers or lists."""
+    is_folder, names = index.info.get("is_folder", True), index.class_names
+    return ["--task", "classification"] if names and (is_folder or are_classes(names)) else []
 
 
 def _index(options: AuditOptions, has_index: bool) -> FeatureIndex:

@@ -102,7 +102,9 @@ def test_novelty_goes_and_says_so() -> None:
     one = bank.fresh()
     width = one.get_layer("head").kernel.shape[0]
     one.set_novelty(fit_novelty(*np.random.default_rng(0).normal(size=(2, 60, width))))
-    both = warned("that of kinds goes", combine, {"kinds": one, "other": bank.fresh()})
+    both = warned(
+        "Without the novelty score of kinds", combine, {"kinds": one, "other": bank.fresh()}
+    )
     assert [head.name for head in both.heads] == ["kinds", "other"]
 
 
