@@ -206,7 +206,7 @@ def combine(
             )
         _check_part(key, model)
     if scored := [key for key, model in models.items() if model.novelty is not None]:
-        warn_at_caller(f"Without the novelty score of {listed(scored)}: combined models have none.")
+        warn_at_caller(f"The novelty score of {listed(scored)} is left out: it is of one model.")
         models = {key: model._copy_with({"novelty": None}) for key, model in models.items()}
     _check_names(models)
     (first, reference), *others = models.items()

@@ -103,7 +103,7 @@ def test_novelty_goes_and_says_so() -> None:
     width = one.get_layer("head").kernel.shape[0]
     one.set_novelty(fit_novelty(*np.random.default_rng(0).normal(size=(2, 60, width))))
     both = warned(
-        "Without the novelty score of kinds", combine, {"kinds": one, "other": bank.fresh()}
+        "The novelty score of kinds is left out", combine, {"kinds": one, "other": bank.fresh()}
     )
     assert [head.name for head in both.heads] == ["kinds", "other"]
 
