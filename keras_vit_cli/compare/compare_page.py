@@ -101,7 +101,7 @@ def _names(compared: Compared) -> str:
     values = [table_[known[0]] for table_ in tables]
     images = tables[0]["images"]
     gaps = [max(abs(one[i] - values[0][i]) for one in values[1:]) for i in range(len(images))]
-    order = sorted(range(len(gaps)), key=lambda i: -gaps[i])[:MOST_NAMES]
+    order = sorted(range(len(gaps)), key=lambda i: (gaps[i] != gaps[i], -gaps[i]))[:MOST_NAMES]
     of_models = (f"{known[0]} of {letter}" for letter in compared.letters)
     header = (compared.task.nouns[0], *of_models, "images")
     rows = [

@@ -192,7 +192,8 @@ def _write_page(
 ) -> None:
     """Writes the page from the template `label.html` beside this file; links lead from `place`."""
     data = {
-        "key": f"keras_vit label {index.info['weights'][:12]} {index.photos.absolute()}",
+        "key": f"keras_vit label {index.info['weights'][:12]} {index.photos.absolute()}"
+        f" {table.label} {sorted(classes)}",  # labels of another task do not come here
         "columns": table.columns,
         "at": table.columns.index(table.label),
         "earlier": table.cells,

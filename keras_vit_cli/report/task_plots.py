@@ -24,14 +24,15 @@ def draw_precision_recall(report: Report, outcomes: Outcomes) -> Any:
     axes = figure.subplots()
     present, answers = outcomes.tally["targets"] >= 0.5, outcomes.tally["answers"]
     task, thresholds = report.task, report.names["threshold"].astype(np.float32)
+    lines = {}  # with their names: matplotlib leaves out those that begin with an underscore
     for i in np.argsort(-present.sum(0), kind="stable")[:MOST_LABELS]:
         order = np.argsort(-answers[:, i], kind="stable")
         true = np.cumsum(present[order, i])
         if not true[-1]:
             continue
         precision, recall = true / np.arange(1, len(true) + 1), true / true[-1]
-        name = printable(task.shown_names[i])[:24]
-        (line,) = axes.step(recall, precision, where="post", label=name, lw=1.5)
+        (line,) = axes.step(recall, precision, where="post", lw=1.5)
+        lines[line] = printable(task.shown_names[i])[:24]
         at = int((answers[:, i] >= thresholds[i]).sum()) - 1
         if at >= 0:
             axes.plot(recall[at], precision[at], "o", c=line.get_color())
@@ -42,9 +43,9 @@ def draw_precision_recall(report: Report, outcomes: Outcomes) -> Any:
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8, frameon=False, loc="lower left")
-    return figure
+    if lines:
+        axes.legend([*lines], [*lines.values()], fontsize=8, frameon=False, loc="lower left")
+    return _without_math(figure)
 
 
 def draw_numbers(report: Report, outcomes: Outcomes) -> Any:
@@ -71,7 +72,7 @@ def draw_numbers(report: Report, outcomes: Outcomes) -> Any:
             axes.spines[["top", "right"]].set_visible(False)
     if shown < task.size:
         figure.suptitle(f"the first {shown} of {task.size:,} numbers")
-    return figure
+    return _without_math(figure)
 
 
 def draw_names(report: Report, outcomes: Outcomes) -> Any:
@@ -89,6 +90,13 @@ def draw_names(report: Report, outcomes: Outcomes) -> Any:
     shown = "" if len(order) == report.task.size else f", the {len(order)} lowest"
     axes.set_title(f"{title} of the {noun}{shown}", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
+    return _without_math(figure)
+
+
+def _without_math(figure: Any) -> Any:
+    """Return a Figure that shows dollars of names as they are, not as formulas between two."""
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+        text.set_parse_math(False)
     return figure
 
 

@@ -503,8 +503,8 @@ def test_names_in_any_script_give_one_warning(tmp_path: Path, caplog: Any) -> No
 
 
 @pytest.mark.parametrize(("task", "targets"), [
-    (tasks.Multilabel(size=400), DRAWS.random((30, 400)) < 0.1),
-    (tasks.Regression(size=8), DRAWS.normal(size=(30, 8))),
+    (tasks.Multilabel([f"_${i}_$" for i in range(400)]), DRAWS.random((30, 400)) < 0.1),
+    (tasks.Regression([f"_${i}_$" for i in range(8)]), DRAWS.normal(size=(30, 8))),
     (tasks.Ordinal(size=400), DRAWS.integers(0, 400, 30)),
 ])  # fmt: skip
 def test_plots_of_very_many_names_are_bounded(task: tasks.Task, targets: np.ndarray) -> None:

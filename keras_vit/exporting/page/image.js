@@ -27,12 +27,50 @@ function orientationOf(block) {
   return 1;
 }
 
+/** Whether the first image of a file is there to its end, where a browser (Firefox) would fill up the rest. */
+function isWhole(bytes, kind) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  try {
+    if (kind === "JPEG") {  // a thumbnail before the scans has an end of its own
+      let at = 2;
+      while (view.getUint8(at) === 0xff && view.getUint8(at + 1) !== 0xda) {
+        at += view.getUint8(at + 1) === 0xff ? 1 : 2 + view.getUint16(at + 2);
+      }
+      while (view.getUint16(at) !== 0xffd9) at++;
+    } else if (kind === "PNG") {
+      let at = 8;
+      while (wordAt(bytes, at + 4, 4) !== "IEND") at += 12 + view.getUint32(at);
+    } else if (kind === "GIF") {
+      const table = at => view.getUint8(at) & 128 ? 3 << (view.getUint8(at) & 7) + 1 : 0;
+      let at = 13 + table(10);
+      while (view.getUint8(at) === 0x21) at = afterBlocks(view, at + 2);
+      afterBlocks(view, at + 11 + table(at + 9));
+    } else if (kind === "BMP") {
+      const start = view.getUint32(10, true);
+      const isOld = view.getUint32(14, true) === 12;  // of OS/2
+      const [width, height, bits] = isOld ? [18, 20, 24].map(at => view.getUint16(at, true))
+        : [view.getInt32(18, true), view.getInt32(22, true), view.getUint16(28, true)];
+      const isPacked = !isOld && [1, 2].includes(view.getUint32(30, true));
+      const length = isPacked ? view.getUint32(34, true) : Math.ceil(width * bits / 32) * 4 * Math.abs(height);
+      return bytes.length >= start + length;
+    }
+    return true;
+  } catch (error) { return false; }  // beyond the end
+}
+
+/** The place after the blocks of a GIF, each behind its length, the last of length 0. */
+function afterBlocks(view, at) {
+  while (view.getUint8(at)) at += 1 + view.getUint8(at);
+  return at + 1;
+}
+
 /**
  * A file without what browsers treat differently, and its orientation. Color profiles and gamma,
  * which a browser would apply and Pillow does not, orientation, and transparency where it lies
  * beside the colors are cut out of the file: then no option of a decoder is relied on.
  */
 function bare(bytes, kind) {
+  if (!isWhole(bytes, kind)) throw new Error(say("undecodable", {kind}));
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), parts = [];
   let orientation = 0;
   const seen = block => { orientation ||= orientationOf(block); };
@@ -135,6 +173,7 @@ async function decode(bytes, channels, maxPixels) {
     if (data[i] !== 255) { data = colorsBehindAlpha(bitmap); break; }
   }
   bitmap.close();
+  canvas.width = canvas.height = 0;  // gives its memory back, which Safari is short of
   return upright(data, width, height, orientation, channels);
 }
 

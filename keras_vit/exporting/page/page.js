@@ -3,12 +3,12 @@
 
 const at = id => document.getElementById(id);
 const percent = value => (100 * value).toFixed(value > 0.9995 && value < 1 ? 2 : 1) + " %";
-const number = value => Number(value.toPrecision(4)).toString();
+const number = value => String(Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(4)));
 const shortPercent = value => Number((100 * value).toPrecision(4)) + " %";
 const made = (tag, text = "", className = "") => Object.assign(document.createElement(tag), {textContent: text, className});
 
 const rows = [];  // {row, look, url, button}: an image's answer, and its line of the table
-let model, waiting = [], busy = false, pastes = 0, shownRow;
+let model, waiting = [], busy = false, pastes = 0, shownRow, removals = 0;
 
 function tell(place, text, className = "") {
   at(place).textContent = text;
@@ -62,19 +62,21 @@ function add(files) {
 
 async function work() {
   busy = true;
-  const before = rows.length;
+  let done = 0;
   while (waiting.length) {
-    const file = waiting.shift(), name = file.name || say("pasted", {number: ++pastes});
-    tell("status", say("working", {name, done: rows.length - before + 1, count: rows.length - before + 1 + waiting.length}));
+    const before = removals, file = waiting.shift(), name = file.name || say("pasted", {number: ++pastes});
+    tell("status", say("working", {name, done: done + 1, count: done + 1 + waiting.length}));
     await new Promise(resolve => setTimeout(resolve));  // the page is drawn
-    const bytes = new Uint8Array(await file.arrayBuffer().catch(() => new ArrayBuffer(0)));
-    const entry = {...await model.answer(name, bytes), url: URL.createObjectURL(file)};
+    const bytes = await file.arrayBuffer().then(buffer => new Uint8Array(buffer), () => null);
+    const answer = bytes ? await model.answer(name, bytes) : {row: {file: name, error: say("unopened")}, look: null};
+    if (before !== removals) { done = 0; continue; }  // all were removed meanwhile
+    const entry = {...answer, url: URL.createObjectURL(file)};
     rows.push(entry);
     addLine(entry);
-    if (rows.length === before + 1) show(entry);
+    if (++done === 1) show(entry);
   }
   const failed = rows.filter(({row}) => row.error !== null).length;
-  tell("status", say(failed ? "doneWithErrors" : "done", {count: rows.length, failed}));
+  tell("status", rows.length ? say(failed ? "doneWithErrors" : "done", {count: rows.length, failed}) : "");
   busy = false;
 }
 
@@ -84,7 +86,10 @@ async function work() {
 function inShort(row) {
   const [first] = row.predictions, unit = first.unit ? " " + first.unit : "";
   if ("labels" in row) return [row.labels.join(", ") || say("noLabels"), ""];
-  if ("grade" in row) return [row.grade, percent(row.predictions.find(entry => entry.grade === row.grade)?.probability ?? 0)];
+  if ("grade" in row) {
+    const listed = row.predictions.find(entry => entry.grade === row.grade);  // not always among the most probable
+    return [row.grade, listed ? percent(listed.probability) : ""];
+  }
   if ("value" in first) {
     const rest = row.predictions.map(entry => `${entry.name} ${number(entry.value)}${entry.unit ? " " + entry.unit : ""}`);
     return row.predictions.length > 1 ? [rest.join(", "), ""] : [first.name, number(first.value) + unit];
@@ -235,6 +240,8 @@ at("shown").addEventListener("change", () => showLook(shownRow));
 at("csv").addEventListener("click", () => save("answers.csv", asCsv(rows.map(({row}) => row)), "text/csv"));
 at("json").addEventListener("click", () => save("answers.json", JSON.stringify(rows.map(({row}) => row), null, 1), "application/json"));
 at("clear").addEventListener("click", () => {
+  waiting.length = 0;
+  removals++;
   rows.splice(0).forEach(({url}) => URL.revokeObjectURL(url));
   at("rows").replaceChildren();
   at("one").hidden = at("all").hidden = true;

@@ -37,6 +37,7 @@ const TEXT = {
   doneWithErrors: "Answered: {count} in all, {failed} not readable.",
   unknownKind: "not a JPEG, PNG, WebP, GIF, BMP or AVIF file",
   empty: "the file is empty",
+  unopened: "the browser cannot open it: a folder, or a file that is gone or may not be read",
   animated: "an animated WebP file, which is not supported",
   undecodable: "a damaged {kind} file, or one that this browser cannot decode",
   transparent: "it has half-transparent pixels, whose colors this browser does not give: save it without transparency",
