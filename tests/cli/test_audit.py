@@ -266,5 +266,10 @@ def test_decisions_are_downloaded(browser: Any, tmp_path: Path) -> None:
             "red/copy.png": lists.Decision("relabel", "green"),
             "red/2.png": lists.Decision("keep"),
         }
+        only.click()
+        wrong.last.focus()  # the last of all
+        page.keyboard.press("r")
+        page.keyboard.press("d")  # of none
         page.reload()
+        assert only.get_attribute("aria-pressed") == "true"
         assert wrong.get_attribute("data-decision") == "relabel"

@@ -210,6 +210,7 @@ def test_a_second_call_goes_on(command: Command) -> None:
     assert f"{LABEL.partition(' --count')[0]} --labels labels.csv --out next_2" in printed
     rows = rows_of("next/label.csv")
     assert {row["file"]: row["label"] for row in rows[:4]} == first
+    assert page_data("all/label.html")["key"] != page_data("next/label.html")["key"]  # of a task
     chosen = {row["file"] for row in rows[4:]}
     assert len(chosen) == 6
     assert not chosen & {*first, "red/copy.png"}
@@ -250,7 +251,11 @@ def test_labels_are_downloaded_and_trained_on(browser: Any, tmp_path: Path) -> N
     with opened(browser, place, 1440, ("file", "data", "blob")) as page:
         assert_fits_and_can_be_read(page, 390, 1440)
         labels = page.locator(".photo output")
-        page.keyboard.press("1")  # green, and on to the next one
+        with page.expect_popup() as popup:
+            page.evaluate("open(location.href)")
+        tab = popup.value
+        page.keyboard.down("1")  # green, and on to the next one
+        page.keyboard.down("1")  # held down
         page.keyboard.press("Enter")  # what is predicted
         page.keyboard.press("2")
         page.keyboard.press("Backspace")  # undo
@@ -262,9 +267,20 @@ def test_labels_are_downloaded_and_trained_on(browser: Any, tmp_path: Path) -> N
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("0")
         assert labels.all_text_contents()[2:] == ['=new "one"', "", "", ""]
-        page.reload()  # the browser has kept them
+        color = COLORS[second == COLORS[0]]
+        tab.click(f"#classes >> text={color}")
+        tab.keyboard.press("Enter")  # what is predicted, and not the button again
+        page.reload()  # the browser has kept them, of both tabs
         assert page.text_content("#count") == "3 of 6 labeled"
+        assert labels.all_text_contents()[:3] == [color, second, '=new "one"']
         (tmp_path / "labels.csv").write_bytes(downloaded(page, "#download"))
+        assert page.evaluate("['-33.5', '-a'].map(quoted)") == ['"-33.5"', '"\'-a"']
+        page.evaluate("() => { Storage.prototype.setItem = () => { throw Error('full') } }")
+        for key in "2222232":  # the last one behind the last image
+            page.keyboard.press(key)
+        assert labels.all_text_contents() == ["red"] * 5 + ['=new "one"']
+        assert "download it before you close" in page.text_content("#kept")
+        assert not page.evaluate("dispatchEvent(new Event('beforeunload', {cancelable: true}))")
     splits = data.load("photos", labels=tmp_path / "labels.csv", verify=False)
     assert sum(map(len, splits.splits.values())) == 7
     assert set(splits.class_names) == {*COLORS, '=new "one"'}

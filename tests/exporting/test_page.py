@@ -206,6 +206,7 @@ NEAR: dict[str, bytes] = {
 }
 HALF_TRANSPARENT = {"gray and alpha.png", "transparent.png", "transparent.webp"}
 UNREADABLE = {
+    "cut.jpg": EXACT["420.jpg"][:200],
     **{f"cut {name}": content[:-40] for name, content in EXACT.items()},
     "no image.jpg": b"no image",
     "empty.png": b"",
@@ -315,11 +316,21 @@ def test_the_answers_of_a_page(page_of: Any, browser: Any, tmp_path: Path) -> No
         assert "<b>flowers</b>" in page.locator("#card").inner_text()
         assert_fits_and_can_be_read(page, 390, 1440)
         page.keyboard.press("Escape")
-        page.click("#clear")
+        page.set_input_files("#file", files)
+        page.locator("#status", has_text="Looking at").wait_for()
+        page.click("#clear")  # what is waiting as well
         assert page.evaluate("document.activeElement.id") == "file"  # by keyboard from here on
         assert not page.locator("#all").is_visible()
+        assert answered(page, files[:1]) == rows[:1]
+        assert page.evaluate(WRITTEN) == ["b", "", "1234567", "0.5"]
+        page.evaluate(GONE)
+        page.locator("#rows", has_text="cannot open it").wait_for()
 
 
+# A grade that is not among those listed, a large number; and a folder.
+WRITTEN = """[...inShort({grade: "b", predictions: [{grade: "a", probability: 0.9}]}),
+    number(1234567), number(0.50001)]"""
+GONE = "add([Object.assign(new File([], 'a'), {arrayBuffer: () => Promise.reject(Error())})])"
 DECODED = """async files => Promise.all(files.map(async file =>
     Array.from((await decode(bytesOf(file), 3, Infinity)).data)))"""
 PREPARED = """([pixels, height, width, channels, size, transform]) => Array.from(

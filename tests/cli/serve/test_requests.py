@@ -480,3 +480,11 @@ def test_a_chosen_file_and_errors(page: Any, tmp_path: Path) -> None:
     drop(page, jpeg())
     page.wait_for_selector("#look:not([hidden])")
     assert page.text_content("#status") == ""
+    row = {"predictions": [{"name": "x", "value": 250000.4}], "novel": True, "novelty": 2.34567}
+    row |= {"set": ["a", "b"], "warning": "It has 16 bits."}
+    page.route("**/predict", lambda route: route.fulfill(json=row))
+    drop(page, jpeg())
+    page.wait_for_selector("#status.wrong")
+    unlike = "Unlike the training images (novelty 2.346): do not rely on this answer."
+    assert page.text_content("#status") == f"{unlike}\nOne of: a, b\nIt has 16 bits."
+    assert page.text_content("#classes") == "x250000"
