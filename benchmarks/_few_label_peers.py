@@ -12,10 +12,11 @@ import keras_vit
 from keras_vit import data
 
 BATCH = 32
+Outcome = tuple[float, int]
 
 
-def timm_recipe(weights: str, size: int, splits: data.Splits, seconds: float, seed: int) -> float:
-    """Fine-tune timm's own model by timm's parts, as its users fine-tune; return the accuracy.
+def timm_recipe(weights: str, size: int, splits: data.Splits, seconds: float, seed: int) -> Outcome:
+    """Fine-tune timm's own model by timm's parts, as its users do; return accuracy and steps.
 
     AdamW with layer decay 0.75 and weight decay 0.05, drop path 0.1, RandAugment, random erasing,
     Mixup and CutMix, one cycle of a cosine after a warm-up.
@@ -46,7 +47,7 @@ def timm_recipe(weights: str, size: int, splits: data.Splits, seconds: float, se
     optimizer = create_optimizer_v2(model, "adamw", 5e-4, 0.05, layer_decay=0.75)
     peaks = [group["lr_scale"] * 5e-4 for group in optimizer.param_groups]
     labels = splits.train.labels()
-    random, started = np.random.default_rng(seed), time.process_time()
+    random, started, steps = np.random.default_rng(seed), time.process_time(), 0
     model.train()
     while (part := (time.process_time() - started) / seconds) < 1:
         places = random.permutation(len(labels))[:BATCH]
@@ -58,41 +59,48 @@ def timm_recipe(weights: str, size: int, splits: data.Splits, seconds: float, se
         optimizer.zero_grad()
         loss_of(model(images), targets).backward()
         optimizer.step()
+        steps += 1
     plain, right = create_transform(**prepared, crop_pct=0.9), []
     model.eval()
     with torch.inference_mode():
         for places in batches(len(splits.val)):
             images = torch.stack([plain(picture(splits.val, place)) for place in places])
             right += (model(images).argmax(-1).numpy() == splits.val.labels()[places]).tolist()
-    return float(np.mean(right))
+    return float(np.mean(right)), steps
 
 
-def keras_guide(weights: str, size: int, splits: data.Splits, seconds: float, seed: int) -> float:
-    """Fine-tune as Keras's guide "Transfer learning & fine-tuning" does; return the accuracy.
+def keras_guide(weights: str, size: int, splits: data.Splits, seconds: float, seed: int) -> Outcome:
+    """Fine-tune as Keras's guide "Transfer learning & fine-tuning"; return accuracy and steps.
 
     Half the time a new head behind the frozen network, with Adam's defaults, then all weights at
-    1e-5; images are mirrored and turned by up to a tenth of a turn.
+    1e-5; images are mirrored and turned by up to a tenth of a turn. The head learns from features
+    of the images and their mirror images, computed once: the guide trains it until it learns no
+    more, for which a step through the network takes too long here.
     """
     keras.utils.set_random_seed(seed)
     base = keras_vit.load(weights, num_classes=0, input_shape=(size, size, 3))
-    base.trainable = False
+    head = keras.layers.Dense(splits.num_classes)
     inputs = keras.Input((size, size, 3))
     x = keras.layers.RandomFlip("horizontal")(inputs)
     x = keras.layers.RandomRotation(0.1)(x)
     x = keras.layers.Dropout(0.2)(base(x, training=False))  # which takes pixels from 0 to 255
-    model = keras.Model(inputs, keras.layers.Dense(splits.num_classes)(x))
+    model = keras.Model(inputs, head(x))
+    alone = keras.Sequential([keras.Input(base.output_shape[1:]), keras.layers.Dropout(0.2), head])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     images, labels = pixels(splits.train, size), splits.train.labels()
-    random = np.random.default_rng(seed)
-    for learning_rate, is_trainable in ((1e-3, False), (1e-5, True)):
-        base.trainable = is_trainable
-        model.compile(keras.optimizers.Adam(learning_rate), loss)
-        started = time.process_time()
+    random, steps = np.random.default_rng(seed), 0
+    for network, learning_rate in ((alone, 1e-3), (model, 1e-5)):
+        network.compile(keras.optimizers.Adam(learning_rate), loss)
+        started, x, y = time.process_time(), images, labels
+        if network is alone:
+            x = np.concatenate([images, images[:, :, ::-1]])
+            x, y = base.predict(x, batch_size=BATCH, verbose=0), np.concatenate([labels, labels])
         while time.process_time() - started < seconds / 2:
-            places = random.permutation(len(labels))[:BATCH]
-            model.train_on_batch(images[places], labels[places])
+            places = random.permutation(len(y))[:BATCH]
+            network.train_on_batch(x[places], y[places])
+            steps += 1
     answers = model.predict(pixels(splits.val, size), batch_size=BATCH, verbose=0)
-    return float((answers.argmax(-1) == splits.val.labels()).mean())
+    return float((answers.argmax(-1) == splits.val.labels()).mean()), steps
 
 
 PEERS = {"timm": timm_recipe, "Keras guide": keras_guide}

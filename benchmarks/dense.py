@@ -19,13 +19,13 @@ its standard error. What is finished lies in --out, and is not computed again.
 
 import argparse
 import gzip
-import json
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ from PIL import Image
 
 import keras_vit
 from examples.digits_on_photographs import draw
+from examples.study import finished
 from keras_vit import data
-from keras_vit._base.files import write_text
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.markdown import table
@@ -82,20 +82,25 @@ def main(arguments: Sequence[str]) -> int:
         for contestant in options.contestants:
             if contestant == "eomt" and name == "motorcycle":
                 continue  # queries are masks with a class
-            rows = []
+            rows: list[Any] = []
             for seed in range(options.seeds):
                 loss = f"-{options.loss}" if options.loss else ""
                 words = f"{name}-{contestant}{loss}-{options.seconds:g}-{seed}".replace(" ", "_")
                 file = options.out / f"{words}.json"
-                if not file.is_file():
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    splits = SETS[name](seed, *(folders[folder] for folder in NEEDS[name]))
-                    write_text(file, json.dumps(run(options, contestant, splits, seed)))
-                rows.append(json.loads(file.read_text("utf-8")))
+                of = [folders[folder] for folder in NEEDS[name]]
+                depends = {"weights": options.weights, **dict(zip(NEEDS[name], of, strict=True))}
+                trained = partial(train_on, options, contestant, name, of, seed)
+                rows.append(finished(file, depends, trained))
                 print(f"{name}, {contestant}, seed {seed}: {rows[-1]}", flush=True)
             lines.append((contestant, *cells_of(rows)))
         print(table((name, *list(rows[0])), lines, "l" + "r" * len(rows[0])))
     return 0
+
+
+def train_on(
+    options: argparse.Namespace, contestant: str, name: str, folders: list[Path], seed: int
+) -> dict[str, Any]:
+    return run(options, contestant, SETS[name](seed, *folders), seed)
 
 
 def run(options: argparse.Namespace, contestant: str, splits: Set, seed: int) -> dict[str, Any]:
@@ -197,14 +202,16 @@ def unet(seconds: float, train: ArraySplit, test: ArraySplit, seed: int) -> tupl
     batches = iter(
         data.pipeline(train, size, BATCH, True, seed=seed, augment=augmentation, repeat=True)
     )
-    steps, started = 0, time.process_time()
-    while (part := (time.process_time() - started) / seconds) < 1:
+    steps, started = -FIRST, math.inf
+    while (part := max(time.process_time() - started, 0) / seconds) < 1:
         rate = (
             min(part / 0.04, 1) * (1 + math.cos(math.pi * part)) / 2
         )  # as recipes: warm-up, cosine
         model.optimizer.learning_rate = PEAK * rate
         model.train_on_batch(*map(np.asarray, next(batches)))
         steps += 1
+        if not steps:  # as of heads, the time of the first ones does not count; their rate is 0
+            started = time.process_time()
     return train.task.answers(model.predict(pixels_of(test), batch_size=BATCH, verbose=0)), steps
 
 

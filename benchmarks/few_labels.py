@@ -11,16 +11,17 @@ images per class, else `finetune_small`), with its own choice between linear pro
 weights; "logistic regression" is scikit-learn's, with its own settings, on the pooled features of
 the images. "timm" and "Keras guide" fine-tune the same weights by the ways of their users, for as
 many seconds of the processor as the longest of the others took, or `--seconds`. Prints the mean
-accuracy, and of the paired differences to "logistic regression" and "by number" the mean and its
-standard error. What is finished lies in --out, and is not computed again.
+accuracy, of the paired differences to "logistic regression" and "by number" the mean and its
+standard error, and the steps of others' ways. What is finished lies in --out, and is not computed
+again; with other data, weights or such options it needs another --out.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ import numpy as np
 
 from benchmarks._few_label_peers import PEERS
 from benchmarks._few_label_sets import SETS
+from examples.study import finished
 from keras_vit import data
-from keras_vit._base.files import cache_folder, write_text
+from keras_vit._base.files import cache_folder
 from keras_vit.evaluation import features, predict_split
 from keras_vit.evaluation.markdown import table
 from keras_vit.models.answers import answers_of
@@ -41,6 +43,8 @@ from keras_vit_cli.train.run import Run
 
 MEASURE, BY_NUMBER, LOGISTIC = MEASURED, "by number", "logistic regression"
 CONTESTANTS = (LOGISTIC, BY_NUMBER, MEASURE)
+DEPENDS = ("data", "images", "weights", "image_size")  # what results depend on, and those of some
+OF = {MEASURE: ("budget",), **dict.fromkeys(PEERS, ("seconds",))}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,6 +61,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--contestants", nargs="+", default=CONTESTANTS, choices=names)
     parser.add_argument("--out", type=Path, default=Path("runs/few_labels"))
     options = parser.parse_args(arguments)
+    # Those last whose time is that of the others.
+    options.contestants = sorted(options.contestants, key=lambda name: name in PEERS)
+    if options.contestants[0] in PEERS and not options.seconds:
+        parser.error(
+            f"--contestants {' '.join(options.contestants)} train for as long as the longest of "
+            f"the others, of which none is asked for: give --seconds, or {', '.join(CONTESTANTS)}"
+        )
     splits = SETS[options.data](options) if options.data in SETS else data.load(options.data)
     lines = []
     for shots in options.shots:
@@ -65,16 +76,15 @@ def main(arguments: Sequence[str]) -> int:
             part = subset(splits, shots, seed)
             for name in options.contestants:
                 file = options.out / f"{shots}-{seed}-{name.replace(' ', '_')}.json"
-                if not file.is_file():
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    longest = max([row[-1]["seconds"] for row in rows.values() if row], default=0)
-                    seconds = options.seconds or longest
-                    write_text(file, json.dumps(run(options, part, name, shots, seed, seconds)))
-                rows[name].append(json.loads(file.read_text("utf-8")))
+                longest = max([row[-1]["seconds"] for row in rows.values() if row], default=0)
+                seconds = max(options.seconds or longest, 1)
+                trained = partial(run, options, part, name, shots, seed, seconds)
+                depends = {key: getattr(options, key) for key in DEPENDS + OF.get(name, ())}
+                rows[name].append(finished(file, depends, trained))
                 print(f"{shots} per class, seed {seed}, {name}: {rows[name][-1]}", flush=True)
         lines += [(str(shots), *cells_of(name, rows)) for name in options.contestants]
-    header = ("per class", "", "accuracy", f"less {LOGISTIC}", f"less {BY_NUMBER}")
-    print(table(header, lines, "rlrrr"))
+    header = ("per class", "", "accuracy", f"less {LOGISTIC}", f"less {BY_NUMBER}", "steps")
+    print(table(header, lines, "rlrrrr"))
     return 0
 
 
@@ -95,8 +105,8 @@ def run(
     seed: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Trains once; returns the accuracy, what was kept, and the seconds of the processor."""
-    started = time.process_time()
+    """Trains once; returns the accuracy, what was kept, the seconds, and the steps of peers."""
+    started, steps = time.process_time(), 0
     by_number = choose_recipe(shots, has_weights=True).recipe
     folder = options.out / f"{shots}-{seed}-{name.replace(' ', '_')}"
     job = Job(
@@ -110,7 +120,7 @@ def run(
     )
     if name in PEERS:
         size = recipe_of(job).image_size
-        accuracy, kept = PEERS[name](options.weights, size, splits, seconds, seed), ""
+        (accuracy, steps), kept = PEERS[name](options.weights, size, splits, seconds, seed), ""
     elif name == LOGISTIC:
         accuracy, kept = logistic(job, splits), ""
     else:
@@ -123,7 +133,8 @@ def run(
         labels, scores = predict_split(training.model, splits.val)
         accuracy = float((answers_of(training.model, scores).argmax(-1) == labels).mean())
         kept = training.facts.get("choice", {}).get("selected", "")
-    return {"accuracy": accuracy, "kept": kept, "seconds": round(time.process_time() - started)}
+    spent = round(time.process_time() - started)
+    return {"accuracy": accuracy, "kept": kept, "seconds": spent, "steps": steps}
 
 
 def logistic(job: Job, splits: data.Splits) -> float:
@@ -146,4 +157,6 @@ def cells_of(name: str, rows: dict[str, list[dict[str, Any]]]) -> tuple[str, ...
         differences.append(
             f"{statistics.fmean(of_seeds):+.2f} ± {error:.2f}" if is_pair else "",
         )
-    return (name, f"{statistics.fmean(own):.2%}", *differences)
+    steps = statistics.fmean(row.get("steps", 0) for row in rows[name])
+    accuracy = f"{statistics.fmean(own):.2%}"
+    return (name, accuracy, *differences, f"{steps:,.0f}" if steps else "")

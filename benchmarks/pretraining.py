@@ -11,11 +11,11 @@ differences and its standard error. What is finished lies in --out, and is not c
 """
 
 import argparse
-import json
 import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ import keras
 import numpy as np
 
 import keras_vit
+from examples.study import finished
 from keras_vit import data
-from keras_vit._base.files import write_text
 from keras_vit.curation import compare_features
 from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation import features
@@ -32,6 +32,8 @@ from keras_vit.evaluation.markdown import table
 from keras_vit.training import pretrain
 
 PIXELS = 96  # of a digit on its texture
+# What results depend on, beside what is in their names.
+DEPENDS = ("data", "weights", "batch_size", "learning_rate", "image_size")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,13 +50,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/pretraining"))
     options = parser.parse_args(arguments)
     images = digits(options.texture) if options.data is None else whole(options.data)
-    rows = []
+    rows: list[Any] = []
     for seed in range(options.seeds):
         file = options.out / f"{images.name}-{options.images}-{options.epochs}-{seed}.json"
-        if not file.is_file():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, json.dumps(run(options, images, seed, file.with_suffix(""))))
-        rows.append(json.loads(file.read_text("utf-8")))
+        depends = {name: getattr(options, name) for name in DEPENDS}
+        trained = partial(run, options, images, seed, file.with_suffix(""))
+        rows.append(finished(file, depends, trained))
         print(f"{images.name}, seed {seed}: {rows[-1]}", flush=True)
     print(table(("", "before", "after", "difference"), map(cells_of, ("knn", "probe"), [rows] * 2)))
     return 0

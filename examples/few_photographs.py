@@ -12,15 +12,15 @@ Interrupted, it goes on with the runs that are missing. Needs keras3-vit[train].
 """
 
 import argparse
-import json
 import statistics
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import Row, command_line, mean_and_spread, pages, to_markdown
+from study import Row, command_line, finished, mean_and_spread, pages, to_markdown
 
 from keras_vit import data
 from keras_vit._base.files import write_text
@@ -110,11 +110,9 @@ def main() -> None:
                 part = subset(splits, shots, seed, options.final)
                 kind = "final" if options.final else "choice"
                 folder = options.out / f"{kind}-{shots}-{name.replace('/', '_')}-{seed}"
-                if not (folder / "row.json").is_file():
-                    row = run(options, part, name, seed, folder)
-                    folder.mkdir(parents=True, exist_ok=True)
-                    write_text(folder / "row.json", json.dumps(row))
-                results.append(json.loads((folder / "row.json").read_text("utf-8")))
+                depends = {key: getattr(options, key) for key in ("data", "weights", "precision")}
+                trained = partial(run, options, part, name, seed, folder)
+                results.append(finished(folder / "row.json", depends, trained))
                 print(f"{shots} per class, {name}, seed {seed}: {results[-1]['accuracy']:.2%}")
             rows.append(
                 {

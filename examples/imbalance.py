@@ -14,17 +14,18 @@ Interrupted, it goes on with what is missing. Needs keras3-vit[train].
 """
 
 import argparse
-import json
 import statistics
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 from scipy import stats
-from study import Row, command_line, data_name, mean_and_spread, pages, to_markdown
+from study import Row, command_line, data_name, finished, mean_and_spread, pages, to_markdown
 
 import keras_vit
 from keras_vit import data, evaluation, recipes
@@ -115,7 +116,9 @@ def tokens(
     options: argparse.Namespace, model: Any, before: keras.Model, split: data.Split
 ) -> np.ndarray:
     """What the blocks before the trained ones return, computed once for all seeds."""
-    path = options.out / f"{split.name}-{options.image_size}-{options.blocks}.npy"
+    source = zlib.crc32(f"{options.data} {options.weights}".encode())
+    words = f"{split.name}-{options.image_size}-{options.blocks}-{source:08x}"
+    path = options.out / f"{words}.npy"
     if not path.is_file():
         batches = data.pipeline(split, batch_size=50, **pipeline_arguments(model))
         values = before.predict(batches, verbose=0)
@@ -170,6 +173,26 @@ def verdict(lines: Sequence[dict[str, Any]]) -> str:
     return " ".join(sorted(sentences, key=lambda sentence: "not help" not in sentence))
 
 
+def run(
+    options: argparse.Namespace, splits: data.Splits, tail: Any, mode: str, way: str, seed: int
+) -> Row:
+    """Fits once; returns the row."""
+    counts = np.bincount(splits.train.labels()[tail], minlength=splits.num_classes)
+    recall = (frozen if mode == FROZEN else fine_tuned)(options, splits, tail, way, seed)
+    return {
+        **{"mode": mode, "way": way, "seed": seed},
+        "balanced": statistics.fmean(recall),
+        "frequent": float(np.average(recall, weights=counts)),
+        "rarest": float(np.mean(np.array(recall)[np.argsort(counts)[:3]])),
+    }
+
+
+def made_with(options: argparse.Namespace, mode: str) -> dict[str, Any]:
+    """The options that a row depends on."""
+    tuning = ("image_size", "blocks", "epochs") if mode == TUNED else ()
+    return {name: getattr(options, name) for name in ("data", "weights", "ratio", *tuning)}
+
+
 def main() -> None:
     options = parser.parse_args()
     splits = data.load(options.data)
@@ -181,18 +204,8 @@ def main() -> None:
         for mode in options.modes:
             for way in BALANCES:
                 path = options.out / f"{mode}-{way}-{seed}" / "row.json"
-                if not path.is_file():
-                    train = frozen if mode == FROZEN else fine_tuned
-                    recall = train(options, splits, tail, way, seed)
-                    row = {
-                        **{"mode": mode, "way": way, "seed": seed},
-                        "balanced": statistics.fmean(recall),
-                        "frequent": float(np.average(recall, weights=counts)),
-                        "rarest": float(np.mean(np.array(recall)[np.argsort(counts)[:3]])),
-                    }
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_text(path, json.dumps(row))
-                rows.append(json.loads(path.read_text("utf-8")))
+                fitted = partial(run, options, splits, tail, mode, way, seed)
+                rows.append(finished(path, made_with(options, mode), fitted))
                 print(f"seed {seed}, {mode}, {way}: {rows[-1]['balanced']:.2%}", flush=True)
     lines = summary(sorted(rows, key=lambda row: options.modes.index(row["mode"])))
     columns = {

@@ -209,6 +209,27 @@ def read_rows(folder: Path) -> list[Row]:
     return [json.loads(path.read_text("utf-8")) for path in results]
 
 
+def finished(file: Path, options: Mapping[str, Any], compute: Callable[[], Any]) -> Row:
+    """Return the row in a file, or compute and write it, with the options that it depends on.
+
+    Raises:
+        SystemExit: The row is one of other options.
+    """
+    options = json.loads(json.dumps(options, default=str))
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps({**compute(), "options": options}))
+    row: Any = json.loads(file.read_text("utf-8"))
+    made_with = row.pop("options", options)  # earlier files do not have any
+    names = [name for name in options if made_with.get(name) != options[name]]
+    if names:
+        was, now = (
+            ", ".join(f"{name}={of.get(name)!r}" for name in names) for of in (made_with, options)
+        )
+        raise SystemExit(f"{file} was made with {was}, not with {now}: give another --out.")
+    return row
+
+
 def write_csv(folder: Path) -> None:
     """Writes `results.csv`, all results in a folder as a table."""
     rows = read_rows(folder)

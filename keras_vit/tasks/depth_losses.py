@@ -81,6 +81,8 @@ class CloseShare(keras.metrics.Mean):
     0.5
     """
 
+    _direction = "up"  # Keras looks it up where it is monitored
+
     def __init__(self, name: str = "delta1", dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)
 

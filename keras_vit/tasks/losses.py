@@ -386,6 +386,8 @@ class UnitError(keras.metrics.Mean):
     5.0
     """
 
+    _direction = "down"  # Keras looks it up where it is monitored
+
     def __init__(
         self, scale: float = 1.0, column: int = 0, name: str = "mae", dtype: Any = None
     ) -> None:
@@ -412,6 +414,8 @@ class GradeError(keras.metrics.Mean):
     >>> float(error.result())
     0.5
     """
+
+    _direction = "down"  # Keras looks it up where it is monitored
 
     def __init__(self, name: str = "grade_mae", dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)

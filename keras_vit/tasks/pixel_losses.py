@@ -138,6 +138,8 @@ class MeanIoU(keras.metrics.Metric):
     0.5
     """
 
+    _direction = "up"  # Keras looks it up where it is monitored
+
     def __init__(self, size: int, name: str = "mean_iou", dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)
         self.size = size

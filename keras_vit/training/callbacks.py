@@ -20,6 +20,7 @@ from keras_vit._base.errors import check_positive
 from keras_vit._base.files import atomic_write, write_bytes
 from keras_vit._base.version import DISTRIBUTION
 from keras_vit.trainer.guarded_step import synchronize
+from keras_vit.training.lora import set_trainable_layers, trainable_layers
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -296,13 +297,17 @@ class HistoryLog(keras.callbacks.CSVLogger):
 class BestModel(keras.callbacks.ModelCheckpoint):
     """Keras's `ModelCheckpoint` of the best epoch, with a file that is replaced atomically.
 
-    A kill or a full disk leaves the best model of the epochs before.
+    A kill or a full disk leaves the best model of the epochs before. It is saved with `unfrozen`,
+    what `lora.trainable_layers` returned before a recipe froze layers, where that is given.
     """
 
-    def __init__(self, path: str | os.PathLike[str], monitor: str = "val_loss") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], monitor: str = "val_loss", unfrozen: Any = ()
+    ) -> None:
         super().__init__(str(path), monitor, save_best_only=True)
         self.path = Path(path)
         self.best: Any
+        self.unfrozen = unfrozen
 
     @property
     def model(self) -> Any:
@@ -311,6 +316,14 @@ class BestModel(keras.callbacks.ModelCheckpoint):
         return getattr(model, "student", model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        frozen = trainable_layers(self.model) if self.unfrozen else []
+        set_trainable_layers(self.unfrozen)
+        try:
+            self._replace_file(epoch, logs)
+        finally:
+            set_trainable_layers(frozen)
+
+    def _replace_file(self, epoch: int, logs: Any) -> None:
         if not backend.is_first_process():
             if backend.current_processes():  # which gather the weights to save together
                 self.filepath = str(self.path)
@@ -341,6 +354,7 @@ def default_callbacks(
     tensorboard: bool = False,
     print_fn: Callable[[str], None] | None = None,
     progress: bool = True,
+    unfrozen: Any = (),
 ) -> list[keras.callbacks.Callback]:
     """Return the callbacks of `fit`, which is called with `verbose=0` as `Progress` is one of them.
 
@@ -354,6 +368,7 @@ def default_callbacks(
         patience: Stop when `monitor` has not improved for this many epochs; None never stops.
         tensorboard: Write logs for TensorBoard.
         progress: Whether `Progress` is one of them.
+        unfrozen: See `BestModel`.
 
     Raises:
         ValueError: `patience` below 1, or without a `monitor`.
@@ -378,7 +393,7 @@ def default_callbacks(
     log = HistoryLog(folder / "history.csv")
     callbacks: list[Any] = [StopAtNonFiniteLoss(), LearningRate(), log]
     if monitor is not None:
-        callbacks.append(BestModel(folder / "best.keras", monitor))
+        callbacks.append(BestModel(folder / "best.keras", monitor, unfrozen))
     if patience is not None:
         callbacks.append(keras.callbacks.EarlyStopping(monitor, patience=patience))
     if tensorboard and backend.is_first_process():

@@ -1,5 +1,6 @@
 """`fit`: trains a model by a recipe on the splits of a data set, and can resume."""
 
+import functools
 import hashlib
 import math
 import os
@@ -23,7 +24,7 @@ from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compilation import check_task, compile_model, loss_name, set_head_bias
-from keras_vit.training.lora import freeze_backbone
+from keras_vit.training.lora import freeze_backbone, set_trainable_layers, trainable_layers
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.resume import CHECKPOINT_SECONDS, ResumableRun
 from keras_vit.training.training_set import note_images, without_copies
@@ -32,9 +33,30 @@ from keras_vit.training.training_set import note_images, without_copies
 FEW = 4
 VALIDATED_PART = 0.2  # of arrays
 
+# Fields of a recipe for what comes before and after `fit`, where they do not ask for anything.
+AROUND_FIT: dict[str, Any] = {"probe_first": False, "tuned_share": 1.0}
+AROUND_FIT |= {"eval_size": 0, "views": "one", "held_out": 0.0}
+
 History = dict[str, list[float]]
 
 
+def _thawed_again(fit: Callable[..., History]) -> Callable[..., History]:
+    """Let `fit` leave the layers as trainable as they were, in `best.keras`, too."""
+
+    @functools.wraps(fit)
+    def wrapped(model: Any, recipe: Recipe, *arguments: Any, **options: Any) -> History:
+        network = getattr(model, "student", model)
+        before = trainable_layers(network) if recipe.frozen else []
+        _note_left_out(recipe, options.get("print_fn", print))
+        try:
+            return fit(model, recipe, *arguments, **options, unfrozen=before)
+        finally:
+            set_trainable_layers(before)
+
+    return wrapped
+
+
+@_thawed_again
 def fit(
     model: Any,
     recipe: Recipe,
@@ -60,6 +82,10 @@ def fit(
             `Distillation`. Where its image size is fixed, it need not be the recipe's.
         recipe: A recipe of `keras_vit.recipes`. Where there are more than four times as many images
             in `val` as in `train`, several of its epochs follow each other without validation.
+            What it has for before and after training is left out, and a line names it:
+            `probe_first`, `tuned_share`, `eval_size`, `views` and `held_out`, which
+            `training.refinement` (`set_head`, `refine`) and `measured_fit` apply. Layers that it
+            freezes are thawed at the end, and in `best.keras`.
         splits: What `keras_vit.data.load` returned; or a folder of photographs, or the name of a
             data set, which it loads; or arrays `(images, labels)`, uint8
             `(n, height, width, 1 or 3)` and targets of the model's task: a fifth validates.
@@ -152,6 +178,11 @@ def fit(
         verbose=0,  # `Progress` is one of the callbacks
     ).history
     return {name: [float(value) for value in values] for name, values in history.items()}
+
+
+def _note_left_out(recipe: Recipe, print_fn: Callable[[str], None]) -> None:
+    if around := [name for name, none in AROUND_FIT.items() if getattr(recipe, name) != none]:
+        print_fn(f"fit leaves out the recipe's {listed(around)}: see training.refinement")
 
 
 def _loaded(splits: Any, model: Any, seed: int) -> data.Splits:

@@ -67,8 +67,20 @@ def freeze_backbone(model: Any) -> None:
         layer.trainable = layer.name in HEAD_LAYERS
 
 
+def trainable_layers(model: Any) -> list[tuple[keras.layers.Layer, bool]]:
+    """Return all layers with what their `trainable` is, for `set_trainable_layers` to restore."""
+    return [(layer, layer.trainable) for layer in model._flatten_layers()]
+
+
+def set_trainable_layers(layers: list[tuple[keras.layers.Layer, bool]]) -> None:
+    for layer, trainable in layers:
+        layer.trainable = trainable
+
+
 def merged(model: Any) -> Any:
     """Return a plain copy of a model: the updates of `enable_lora` folded into the kernels.
+
+    All of it trains, as `compile_model` froze layers without updates as a whole.
 
     Example:
 
@@ -87,4 +99,5 @@ def merged(model: Any) -> Any:
         file = f"{folder}/merged.weights.h5"
         model.save_weights(file)
         plain.load_weights(file)
+    plain.trainable = True
     return plain

@@ -17,6 +17,7 @@ from keras import ops
 from keras_vit._base.errors import check_positive
 from keras_vit.layers.configured import Shape
 from keras_vit.layers.tokens import TOKEN_INITIALIZER
+from keras_vit.models.normalization import own_statistics
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.ops import random_rows
 from keras_vit.trainer.compiled_model import CompiledModel
@@ -55,9 +56,9 @@ class MaskedPatchPrediction(CompiledModel):
             trained by the task and not saved with it: save the model itself to keep them.
 
     Raises:
-        ValueError: The model is not a Vision Transformer, takes images of any size, or merges or
-            drops patches; the patches of a hybrid do not divide its images; or a number is out of
-            range.
+        ValueError: The model is not a Vision Transformer, takes images of any size or bands in a
+            range of their own, or merges or drops patches; the patches of a hybrid do not divide
+            its images; or a number is out of range.
 
     Example:
 
@@ -272,6 +273,11 @@ def _check_model(model: VisionTransformer) -> None:
     if not isinstance(model, VisionTransformer):
         raise ValueError(
             f"{type(model).__name__} does not have patch tokens to mask. Give a VisionTransformer."
+        )
+    if own_statistics(model) is not None:
+        raise ValueError(
+            f"{model.name} takes bands in a range of their own, and colors are those of pixels 0 "
+            'to 255. Give a model with normalization="inception", or call pretrain(model, images).'
         )
     shape = model.inputs[0].shape[1:]
     features = model.feature_model(["patches", "encoder_norm"]).output

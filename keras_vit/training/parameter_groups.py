@@ -129,9 +129,9 @@ def layerwise_decay(
 ) -> tuple[ParameterGroup, ...]:
     """Return a table whose learning rates fall from layer to layer, from the head to the patches.
 
-    The head and the last norm have the full learning rate, block i of `depth` decay^(depth - i) of
-    it, and what comes before the first block decay^(depth + 1), as in BEiT (Bao et al. 2022),
-    section 3.1 and its released code.
+    The head, the last norm and biases that all blocks share have the full learning rate, block i of
+    `depth` decay^(depth - i) of it, and what comes before the first block decay^(depth + 1), as in
+    BEiT (Bao et al. 2022), section 3.1 and its released code.
 
     Args:
         depth: Encoder blocks of the model.
@@ -144,16 +144,18 @@ def layerwise_decay(
     Example:
 
     >>> from keras_vit.training.parameter_groups import find_groups, layerwise_decay
-    >>> paths = ["patch_embedding/kernel", "block_0/mlp/dense_0/bias", "block_1/x", "head/kernel"]
+    >>> paths = ["patch_embedding/kernel", "block_0/mlp/dense_0/bias", "block_1/x"]
+    >>> paths += ["pooling_norm/gamma", "relative_position_bias/table", "head/kernel"]
     >>> [group.learning_rate for group in find_groups(paths, layerwise_decay(2, 0.5))]
-    [0.125, 0.25, 0.5, 1.0]
+    [0.125, 0.25, 0.5, 1.0, 1.0, 1.0]
     """
     if not 0 < decay <= 1:
         raise ValueError(
             f"decay={decay!r} must be in (0, 1], for instance 0.75; 1 changes nothing."
         )
     layers = {rf"block_{i}/": decay ** (depth - i) for i in range(depth)}
-    layers[r"(encoder_norm|pooling|pre_logits|pre_head_norm|head|head_\w+|dpt_\w+|eomt_\w+)/"] = 1.0
+    behind = r"(encoder_norm|pooling(_norm)?|pre_logits|pre_head_norm|head|(head|dpt|eomt)_\w+)/"
+    layers[rf"relative_position_bias/|{behind}"] = 1.0
     layers[""] = decay ** (depth + 1)
     return tuple(
         replace(

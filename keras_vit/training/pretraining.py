@@ -28,6 +28,7 @@ from keras_vit.models.shared_model import SharedModel
 from keras_vit.tasks import Classification
 from keras_vit.training import recipes
 from keras_vit.training.fitting import History, fit
+from keras_vit.training.lora import set_trainable_layers, trainable_layers
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.visreg import VIEWS, ViewsModel
 
@@ -38,7 +39,7 @@ RECOGNIZED = 64  # images that every epoch is validated on: are they recognized 
 
 _BLOCK = re.compile(r"block_(\d+)")
 # The layers behind the blocks, which are trained with them.
-_BEHIND = ("encoder_norm", "pooling", "pre_logits", "pre_head_norm", "head")
+_BEHIND = ("encoder_norm", "pooling", "pooling_norm", "pre_logits", "pre_head_norm", "head")
 # Before the peak of the learning rate, up to the last step: the head's training is the warm-up.
 _ALL_WARMUP = 0.999_999
 
@@ -130,7 +131,7 @@ def pretrain(
     if method == VISREG:
         options["identity"] |= {"method": method, "views": views}
         print_fn(f"{views} views of each image")
-    before = [(layer, layer.trainable) for layer in model._flatten_layers()]
+    before = trainable_layers(model)
     model.trainable = True
     histories = []
     try:
@@ -139,8 +140,7 @@ def pretrain(
                 layer.trainable = names is None or layer.name in names
             histories.append(fit(network, part, splits, Path(folder) / name, **options))
     finally:
-        for layer, trainable in before:
-            layer.trainable = trainable
+        set_trainable_layers(before)
     return {name: [v for history in histories for v in history[name]] for name in histories[-1]}
 
 

@@ -72,7 +72,8 @@ class Recipe:
         cutmix: Parameter of CutMix's Beta distribution; 0 for none.
         dropout: For models that have it.
         stochastic_depth: For models that have it.
-        ema: Momentum of a moving average of the weights; 0 for none.
+        ema: Momentum of a moving average of the weights, which they become at the end of `fit`;
+            each validation, and `best.keras`, are of the weights before. 0 for none.
         accumulation: Batches whose gradients are summed up to one update.
         rho: SAM's neighborhood size (see `sam`); 0 for plain steps.
         rho_min: GSAM: rho at the end of the schedule; None for `rho` throughout.

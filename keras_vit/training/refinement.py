@@ -30,9 +30,10 @@ def some_images(held_out: Split) -> Split:
 
 def set_head(model: Any, probe: evaluation.LinearProbe | TaskProbe | Head) -> None:
     """Makes a linear probe the head of the model, also of one with two."""
-    # Beside a second head, which stays zero, the mean of both is half of this one.
-    number = sum(layer.name in DENSE_HEADS for layer in model.layers)
-    model.get_layer("head").set_weights([number * probe.kernel, number * probe.bias])
+    heads = [layer for layer in model.layers if layer.name in DENSE_HEADS]
+    for layer in heads:  # the mean of the probe and of a second head of zeros is half of the probe
+        share = len(heads) if layer.name == "head" else 0
+        layer.set_weights([share * probe.kernel, share * probe.bias])
 
 
 def refine(

@@ -39,7 +39,7 @@ from keras_vit.training.callbacks import check_tensorboard
 from keras_vit.training.compilation import loss_name
 from keras_vit.training.distillation import Distillation, check_classifier
 from keras_vit.training.first_look import first_look
-from keras_vit.training.fitting import History, fit
+from keras_vit.training.fitting import AROUND_FIT, History, fit
 from keras_vit.training.lora import enable_lora, merged
 from keras_vit.training.measured_fit import measured_fit, prepare
 from keras_vit.training.probe_choice import choose_probe
@@ -376,7 +376,7 @@ class Run:
             self.print(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
         self.history = fit(
             trained,
-            self.recipe,
+            replace(recipe, **AROUND_FIT),
             self.images.splits,
             self.folder,
             seed=job.seed,
@@ -392,7 +392,7 @@ class Run:
             self.model = load(self.folder / "best.keras")
         else:
             self.model = self.model.copy() if job.lora is None else merged(self.model)
-        if recipe.frozen:
+        if job.lora is not None:
             self.model.trainable = True
 
     def choose(self) -> None:

@@ -69,10 +69,8 @@ def test_half_is_corrupted_80_10_10_by_draws_of_the_seed() -> None:
     patches, chosen = map(array, layer(grid.reshape(500, 8, 8, 2), training=True))
     patches = patches.reshape(500, 64, 2)
     is_mask = (patches == array(layer.mask_token)).all(-1)
-    # An embedding that is not the mask still comes from the same image.
     np.testing.assert_array_equal(patches[~is_mask][:, 1], grid[~is_mask][:, 1])
     actual = np.where(is_mask, 0, patches[:, :, 0]).astype(int)
-    assert chosen.shape == (500, 32)
     assert all(len(set(row)) == 32 for row in chosen)
     is_chosen = np.zeros(actual.shape, bool)
     np.put_along_axis(is_chosen, chosen, True, axis=1)
@@ -152,7 +150,6 @@ def test_fit_trains_mask_token_and_model() -> None:
         assert not np.array_equal(array(variable), before[variable.path]), variable.path
     assert "corrupt_patches/mask_token" in before
     assert not [path for path in before if path.startswith(("pooling", "head_"))]
-    # What was trained is the model itself; its head did not change.
     np.testing.assert_array_equal(array(task.backbone.get_layer("head").kernel), 0)
 
 
@@ -163,13 +160,11 @@ def test_transfer_and_file(tmp_path: Path) -> None:
         variable.assign(np.random.default_rng(0).normal(0, 0.1, variable.shape))
     compiled_task(task).optimizer.build(task.trainable_variables)
     loaded = reloaded(task, tmp_path)
-    assert isinstance(loaded, MaskedPatchPrediction)
     assert loaded.get_config() == task.get_config()
     for name, values in task(IMAGES).items():
         np.testing.assert_array_equal(array(loaded(IMAGES)[name]), array(values))
     tokens = predict(model.feature_model("encoder_norm"), IMAGES)
     for classifier in (model.with_classifier(7), loaded.backbone.with_classifier(7)):
-        assert classifier.output_shape == (None, 7)
         actual = predict(classifier.feature_model("encoder_norm"), IMAGES)
         np.testing.assert_allclose(actual, tokens, atol=1e-6)
 
@@ -208,7 +203,6 @@ def test_the_loss_is_that_of_the_papers(monkeypatch: pytest.MonkeyPatch) -> None
     ours = network.evaluate(x, labels, batch_size=12, verbose=0, return_dict=True)["loss"]
     features = torch.tensor(array(model.feature_model("pre_logits")(x)))
     kernel = torch.tensor(array(network.get_layer("head").kernel))
-    assert kernel.shape == (model.hidden_dim, 12)
     bound = model.hidden_dim**-0.5  # of torch.nn.Linear
     assert 0.8 * bound < float(kernel.abs().max()) <= bound
     logits = torch.nn.functional.normalize(features.requires_grad_(), dim=1) @ kernel
@@ -268,7 +262,6 @@ def test_a_killed_visreg_ends_with_the_same_weights(tmp_path: Path, monkeypatch:
     whole, history = run("whole")
     assert {"loss", "val_loss"} <= set(history)
     assert "val_accuracy" not in history
-    assert np.isfinite(history["loss"]).all()
     assert (array(whole.weights[0]) != first).any()
     killed(run, "part", callbacks=[StopAt(7)], checkpoint_seconds=0)
     resumed, again = run("part", callbacks=[StopAt(100)], checkpoint_seconds=0)
@@ -312,6 +305,7 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (lambda: small_task(token_merging=2), ["token_merging=0 and patch_dropout=0"]),
     (lambda: small_task(patch_dropout=0.5), ["token_merging=0 and patch_dropout=0"]),
     (lambda: small_task(**ODD), ["input_shape that they divide"]),
+    (lambda: small_task(normalization=((9e3,) * 3, (1e3,) * 3)), ["bands in a range of their own"]),
     (lambda: MaskedPatchPrediction(keras.Sequential()), ["Give a VisionTransformer"]),
     (lambda: CorruptPatches(mask_ratio=0), ["mask_ratio=0 must be in (0, 1]"]),
     (lambda: CorruptPatches(0.5, 0.9, 0.2), ["0.9 and random_patch_probability=0.2"]),

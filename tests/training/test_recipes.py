@@ -280,12 +280,19 @@ def test_labels_are_rows_only_where_mixed(mixup: float, tmp_path: Path, monkeypa
     assert shapes == {"train": [None, 3] if mixup else [None], "val": [None]}
 
 
-def test_epochs_of_few_images(tmp_path: Path) -> None:
-    """One is singular; 32 images are not validated after each pass."""
+def test_epochs_of_few_images_and_what_a_recipe_freezes(tmp_path: Path) -> None:
     printed: list[str] = []
     options = {"print_fn": printed.append, "monitor": None}
-    fit(tiny_vit(), replace(TINY_RECIPE, batch_size=64), splits_of(60), tmp_path / "one", **options)
-    assert "1 epoch of 1 step of 60 images" in printed[0]
+    model, file = tiny_vit(), tmp_path / "one/best.keras"
+    recipe = replace(TINY_RECIPE, batch_size=64, frozen=True, views="flip", held_out=0.1)
+    fit(model, recipe, splits_of(60), tmp_path / "one", print_fn=printed.append)
+    assert "leaves out the recipe's views, held_out" in printed[0]
+    assert "1 epoch of 1 step of 60 images" in printed[1]
+    counts = [len(each.trainable_variables) for each in (model, keras_vit.load(file), tiny_vit())]
+    assert counts == [counts[-1]] * 3
+    numbers = tiny_vit(num_classes=1, task=Regression(("age",)))
+    ages = pixels(20, 16, 16, 3).astype("uint8"), np.arange(20.0)
+    fit(numbers, TINY_RECIPE, ages, tmp_path / "ages", print_fn=str, monitor="val_mae")
     part = splits_of(360)
     part = replace(part, splits={"train": part.train.take(range(32)), "val": part.val})
     printed.clear()
