@@ -290,7 +290,7 @@ def test_epochs_of_few_images_and_what_a_recipe_freezes(tmp_path: Path) -> None:
     assert "1 epoch of 1 step of 60 images" in printed[1]
     counts = [len(each.trainable_variables) for each in (model, keras_vit.load(file), tiny_vit())]
     assert counts == [counts[-1]] * 3
-    numbers = tiny_vit(num_classes=1, task=Regression(("age",)))
+    numbers = tiny_vit(num_classes=1, task=tasks.Regression(("age",)))
     ages = pixels(20, 16, 16, 3).astype("uint8"), np.arange(20.0)
     fit(numbers, TINY_RECIPE, ages, tmp_path / "ages", print_fn=str, monitor="val_mae")
     part = splits_of(360)
