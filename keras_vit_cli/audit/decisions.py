@@ -213,7 +213,7 @@ def write_lists(folder: Path, index: FeatureIndex, cleaned: CleanedList) -> Iter
     has_splits = any(index.splits)
     has_labels = any(cleaned.rows.values())
     table = LabeledFiles(("file",), "file", "label", [], [], [])
-    name = index.info.get("table") or ""
+    name = Path(index.info.get("table") or "").name  # whoever made the index chose it
     try:
         table = read_file_rows(index.photos / name) if name else table
     except (OSError, ValueError) as error:

@@ -165,7 +165,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)
         looks = look(model, arranged(images), images.shape[1:3], 1, method, number)
-        explained = task.evidence_text(looks.classes[0]) if looks.classes else None
+        explained = printable(task.evidence_text(looks.classes[0])) if looks.classes else None
         return Explanation(looks.maps[0], looks.covered, explained)
 
     return ServedModel(
