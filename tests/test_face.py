@@ -127,7 +127,7 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
 
 
 def test_export_goes_by_the_suffix(tmp_path: Path) -> None:
-    words, path = "'onnx', and format='tf_saved_model': leave the format", tmp_path / "m.onnx"
+    words, path = "'onnx', and format='tf_saved_model': leave format= out", tmp_path / "m.onnx"
     refused(words, keras_vit.export, bank.tiny(), path, "tf_saved_model")
     for name, row in FORMATS.items():
         if row.suffix is not None:

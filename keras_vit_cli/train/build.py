@@ -50,7 +50,8 @@ def build(
             model = keras_vit.load(job.weights, **arguments)
         else:
             model = keras_vit.VisionTransformer(**{**recipe.model, **arguments})
-    model = _for_task(model, task)
+    if job.weights is not None:
+        model = _for_task(model, task)
     # What the weights were calibrated to, and the views of their recipe, are not of this training.
     model = model.uncalibrated()
     model.eval_transform = replace(model.eval_transform, views=None)
