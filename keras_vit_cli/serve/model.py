@@ -36,12 +36,14 @@ class Explanation:
     Attributes:
         map: `(grid_h, grid_w)`: see `class_attribution` and `attention_rollout`.
         covered: Height and width in pixels that the grid covers.
-        class_name: What the map speaks for, as `Task.evidence_text`; None for rollout, of no class.
+        class_name: The class that the map is of; None for rollout, which is of none.
+        evidence: What it speaks for, such as "at least severe"; None for rollout.
     """
 
     map: np.ndarray
     covered: tuple[int, int]
-    class_name: str | None
+    class_name: str | None = None
+    evidence: str | None = None
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,10 @@ def _from_keras(model: ImageModel) -> ServedModel:
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)
         looks = look(model, arranged(images), images.shape[1:3], 1, method, number)
-        explained = printable(task.evidence_text(looks.classes[0])) if looks.classes else None
-        return Explanation(looks.maps[0], looks.covered, explained)
+        if not looks.classes:
+            return Explanation(looks.maps[0], looks.covered)
+        evidence = printable(task.evidence_text(looks.classes[0]))
+        return Explanation(looks.maps[0], looks.covered, printed[looks.classes[0]], evidence)
 
     return ServedModel(
         task=task,

@@ -248,6 +248,7 @@ class Service:
         return {
             "method": request.query_params.get("method", METHODS[0]),
             "class": explanation.class_name,
+            "evidence": explanation.evidence,
             "map": np.round(explanation.map.astype("float64"), 6).tolist(),
             "covered": [c / s for c, s in zip(explanation.covered, model.image_size, strict=True)],
             "image": _png(pixels),

@@ -205,7 +205,7 @@ def test_a_keras_model_predicts_as_it_does_itself(data_format: str, tmp_path: Pa
     model = bank.tiny(num_classes=1, task=Ordinal(("none", "severe")))
     graded = load_served(save(model, tmp_path / "graded.keras"))
     pixels = images[:1, : graded.image_size[0], : graded.image_size[1]]
-    assert graded.explain(pixels, "attribution", "severe").class_name == "at least severe"
+    assert graded.explain(pixels, "attribution", "severe").evidence == "at least severe"
 
 
 def test_what_cannot_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
