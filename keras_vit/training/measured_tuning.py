@@ -24,7 +24,7 @@ from keras_vit.data import Split, Splits
 from keras_vit.evaluation.linear_heads import Head, stratified_folds
 from keras_vit.evaluation.prediction import predict_split
 from keras_vit.training.callbacks import Progress
-from keras_vit.training.fitting import AROUND_FIT, History, fit, images_digest
+from keras_vit.training.fitting import History, fit, images_digest
 from keras_vit.training.head_choice import (
     Candidate,
     HeadChoice,
@@ -168,7 +168,7 @@ class Tuning:
             progress = Progress(self.recipe.batch_size, _each_minute(self.print_fn))
             options = {"print_fn": lambda _: None, "monitor": None, **self.options}
             options["callbacks"] = [*options.get("callbacks", ()), progress]
-            history = fit(model, replace(self.recipe, **AROUND_FIT), splits, folder, **options)
+            history = fit(model, self.recipe, splits, folder, **options)
             weights = [np.asarray(array) for array in model.get_weights()]
             with atomic_write(file) as temporary:
                 texts = [np.array(json.dumps(value)) for value in (history, made_by)]

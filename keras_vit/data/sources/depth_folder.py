@@ -1,6 +1,5 @@
 """Photographs with the depth of every pixel beside: NumPy's `.npy`, float TIFF, 16-bit PNG."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,9 @@ from keras_vit._base.errors import listed, printable, warn_at_caller
 from keras_vit.data.data_errors import BadImageError
 from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.decode.rasters import read_values
-from keras_vit.data.sources.folder import FileOptions
-from keras_vit.data.sources.map_folder import MapFiles, MapSplit
+from keras_vit.data.sources.map_folder import MapSplit
 from keras_vit.data.sources.mask_folder import read_mask
-from keras_vit.tasks import Depth, Task
+from keras_vit.tasks import Depth
 from keras_vit.tasks.depth import INVERSE
 
 _FEW = 20  # different numbers: as many classes, rather than depths
@@ -33,25 +31,15 @@ class DepthSplit(MapSplit):
     )
     augment = "tiny"  # a closer crop would look nearer than its depth in meters
 
-    @classmethod
-    def read_maps(
-        cls,
-        folder: Path,
-        maps: Path,
-        paths: Sequence[Path],
-        task: str | Task | None,
-        options: FileOptions,
-    ) -> MapFiles:
-        """Read the maps; warn where nobody said that they are depths, and they may be classes."""
-        files = super().read_maps(folder, maps, paths, task, options)
-        values = np.unique(files.rows[:, 1:])
-        if task is None and len(values) <= _FEW and (values % 1 == 0).all():
+    @staticmethod
+    def doubt(maps: Path, rows: np.ndarray) -> None:
+        values = np.unique(rows[:, 1:])
+        if len(values) <= _FEW and (values % 1 == 0).all():
             warn_at_caller(
                 f"The maps in {printable(maps)} are taken for depth, and have the numbers "
                 f"{listed([f'{value:g}' for value in values], 5)} alone: if these are classes, "
                 'write PNG files of integers. If they are depths, say so: task="depth".'
             )
-        return files
 
     @staticmethod
     def read_map(source: Path, task: Depth, max_pixels: int | None) -> np.ndarray:

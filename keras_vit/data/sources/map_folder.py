@@ -181,7 +181,13 @@ class MapSplit(FileSplit):
             return meaning.summary(values[None])[0]
 
         rows = np.array(each_map(paths, look, files, "map", layout))
+        if task is None:
+            cls.doubt(maps, rows)
         return MapFiles(paths, checked, [files[path] for path in paths], meaning, rows)
+
+    @staticmethod
+    def doubt(maps: Path, rows: np.ndarray) -> None:
+        """Warn of maps that nobody said to be of this kind, and that may be of another."""
 
 
 def maps_in(folder: Path, labels: str | os.PathLike[str]) -> Path | None:
