@@ -92,6 +92,8 @@ def _unrecognized(command: str | None, words: Sequence[str]) -> str:
         elsewhere = NAMES_ELSEWHERE.get(word)
         near += [elsewhere] if elsewhere in names else _similar(word, names)
     proposal = f" Did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+    if "--data" in names and not any(word.startswith("-") for word in words):
+        proposal = " Photographs are given as --data FOLDER; a path with spaces, in quotes."
     shown = escaped(" ".join(words))
     return f"unrecognized arguments: {shown} (see {program} --help).{proposal}"
 

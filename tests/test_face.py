@@ -122,6 +122,7 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
     pixels, labels = splits.train.as_arrays()
     keras_vit.fit(of_arrays, recipe, (pixels, labels), tmp_path / "b", print_fn=lines.append)
     assert len(of_arrays.seen_images.digests["trained on"]) == pytest.approx(1437 * 0.8, abs=20)
+    refused("not a tuple", keras_vit.fit, of_arrays, ("a", "b"), "digits", "c", error=TypeError)
     refused("splits=ndarray is not", keras_vit.fit, of_arrays, recipe, pixels, tmp_path / "c")
     refused("give '.*best.keras'", keras_vit.load, tmp_path / "a", error=FileNotFoundError)
 
@@ -129,6 +130,7 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
 def test_export_goes_by_the_suffix(tmp_path: Path) -> None:
     words, path = "'onnx', and format='tf_saved_model': leave format= out", tmp_path / "m.onnx"
     refused(words, keras_vit.export, bank.tiny(), path, "tf_saved_model")
+    refused("no format's suffix", keras_vit.export, bank.tiny(), tmp_path / "m.onx")
     for name, row in FORMATS.items():
         if row.suffix is not None:
             assert format_of_path(tmp_path / f"m{row.suffix}", None) == name

@@ -263,4 +263,4 @@ def format_of(path: Path) -> str | None:
             if row.patterns and (path / row.patterns[0]).exists():
                 return name
         return None
-    return next((name for name, row in FORMATS.items() if row.suffix == path.suffix), None)
+    return next((name for name, row in FORMATS.items() if row.suffix == path.suffix.lower()), None)

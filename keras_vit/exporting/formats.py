@@ -236,6 +236,12 @@ def _page_engine(
 def format_of_path(path: Path, name: str | None) -> str:
     """Return the format that is asked for, by name or by the suffix of the path."""
     of_suffix = next((n for n, row in FORMATS.items() if row.suffix == path.suffix.lower()), None)
+    if name is None and not of_suffix and path.suffix[1:].isalpha():
+        raise ValueError(
+            f"path={str(path)!r} has no format's suffix. Accepted: "
+            f"{', '.join(row.suffix for row in FORMATS.values() if row.suffix)}; or no suffix, "
+            "or format='tf_saved_model', for the folder of a SavedModel."
+        )
     if name is None:
         return of_suffix or "tf_saved_model"
     if of_suffix and of_suffix != name:

@@ -22,6 +22,7 @@ from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channel
 from keras_vit.models.answers import task_of
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
+from keras_vit.training import recipes
 from keras_vit.training.callbacks import default_callbacks
 from keras_vit.training.compilation import check_task, compile_model, loss_name, set_head_bias
 from keras_vit.training.lora import freeze_backbone, set_trainable_layers, trainable_layers
@@ -45,7 +46,8 @@ def _thawed_again(fit: Fit) -> Fit:
     """Let `fit` leave the layers as trainable as they were, in `best.keras`, too."""
 
     @functools.wraps(fit)
-    def wrapped(model: Any, recipe: Recipe, *arguments: Any, **options: Any) -> History:
+    def wrapped(model: Any, recipe: Recipe | str, *arguments: Any, **options: Any) -> History:
+        recipe = recipes.get(recipe)
         before = trainable_layers(getattr(model, "student", model)) if recipe.frozen else []
         _note_left_out(recipe, options.get("print_fn", print))
         try:
@@ -59,7 +61,7 @@ def _thawed_again(fit: Fit) -> Fit:
 @_thawed_again
 def fit(
     model: Any,
-    recipe: Recipe,
+    recipe: Recipe | str,
     splits: data.Splits | str | os.PathLike[str] | tuple[Any, Any],
     folder: str | os.PathLike[str],
     *,
@@ -80,8 +82,9 @@ def fit(
     Args:
         model: An image classifier, not compiled yet: any Keras model that returns logits, or a
             `Distillation`. Where its image size is fixed, it need not be the recipe's.
-        recipe: A recipe of `keras_vit.recipes`. Where there are more than four times as many images
-            in `val` as in `train`, several of its epochs follow each other without validation.
+        recipe: A recipe of `keras_vit.recipes`, or its name. Where there are more than four times
+            as many images in `val` as in `train`, several of its epochs follow each other without
+            validation.
             What it has for before and after training is left out, and a line names it:
             `probe_first`, `tuned_share`, `eval_size`, `views` and `held_out`, which
             `training.refinement` (`set_head`, `refine`) and `measured_fit` apply. Layers that it
@@ -126,6 +129,7 @@ def fit(
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
+    recipe = recipes.get(recipe)
     splits = _loaded(splits, model, seed)
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))

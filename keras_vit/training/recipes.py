@@ -754,16 +754,21 @@ def bit_hyperrule(examples: int, image_size: tuple[int, int]) -> Recipe:
     return replace(RECIPES[f"bit_hyperrule/{name}"], image_size=128 if small_images else 480)
 
 
-def get(name: str) -> Recipe:
-    """Return the recipe of that name.
+def get(name: str | Recipe) -> Recipe:
+    """Return the recipe of that name, or the one that is given.
 
     Raises:
+        TypeError: It is neither.
         ValueError: The name is unknown; the message proposes the nearest ones.
 
     >>> from keras_vit.training import recipes
     >>> recipes.get("digits").image_size
     8
     """
+    if isinstance(name, Recipe):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"A recipe, or the name of one, is expected, not a {type(name).__name__}.")
     if name not in RECIPES:
         raise ValueError(f"No recipe {name!r}. {did_you_mean(name, RECIPES)}")
     return RECIPES[name]

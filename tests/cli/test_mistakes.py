@@ -51,6 +51,7 @@ train --data photos --labels labels.csv --task multi -> 'multi' | ordinal | mean
 train --data photos --task ordinal -> --task has no effect | without --labels | keras-vit train -h
 train --data photos --model m.keras -> No model | folders are given as --weights | their model
 train --data photos --model ViT-B/17 -> 'ViT-B/17' | No model | Did you mean 'ViT-B/16'
+evaluate run photos -> photos | given as --data FOLDER
 train --data photos --recipe mesured -> 'mesured' | No recipe | Did you mean 'measured'
 train --data photos --recipe mixer -> --recipe mixer is not for a Vision | give --model, such as
 train --data photos --loss huber -> --loss huber is not a loss of classification | give softmax
