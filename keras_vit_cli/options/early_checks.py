@@ -160,7 +160,8 @@ def _refuse_unfinished(folder: Path, text: str) -> None:
     command = shlex.join([word for word in words if word not in ("--overwrite", "--resume")])
     raise FileNotFoundError(
         f"There is no finished model at {escaped(text)}: its run lies in {escaped(str(folder))}, "
-        f"interrupted or still going on. Continue it: {escaped(command)} --resume"
+        f"interrupted or still going on. Continue it: {escaped(command)}"
+        f"{' --resume' if words[0] == 'keras-vit' else ''}"
     )
 
 

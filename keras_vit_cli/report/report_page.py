@@ -325,13 +325,14 @@ def _commands(run: Path, config: Mapping[str, Any], beside: str, facts: Mapping[
         commands.insert(0, short_command(config["command"], beside))
         if commands[0] != config["command"]:
             parts.append("Paths are shortened here; `config.json` has them in full.")
+    if folder != str(run) and not parts:
+        parts.append("Paths are shortened here.")
     # A string literal of Python, on one line.
-    file = printable(json.dumps((Path(folder) / "model.keras").as_posix(), ensure_ascii=False))
+    file = printable(json.dumps(Path(folder).as_posix(), ensure_ascii=False))
     parts.insert(0, "```\n" + "\n".join(map(printable, commands)) + "\n```")
     parts.append(
         "```python\nimport keras_vit\n\n"
-        f"model = keras_vit.load({file})  # takes pixels 0..255\n"
-        "answers = keras_vit.models.answers.answers_of(model, model.predict(images))\n```",
+        f'rows = keras_vit.predict({file}, "{image}")  # a dictionary for each file\n```',
     )
     if note := facts.get("note_of_best", ""):
         parts.append(f"Note: {note}.")

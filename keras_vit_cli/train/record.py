@@ -44,7 +44,8 @@ def begin(job: Any, folder: Path, print_fn: Callable[[str], None]) -> None:
     """
     path = folder / "config.json"
     if not path.is_file():
-        command = shlex.join(["keras-vit", *sys.argv[1:]])
+        is_ours = sys.argv[1:2] in (["train"], ["pretrain"])  # not an example's
+        command = shlex.join(["keras-vit", *sys.argv[1:]] if is_ours else ["python", *sys.argv])
         config = {"command": command, "job": asdict(job), "identity": _identity(job)}
         write_text(path, json.dumps(config, indent=2, default=str))
         return
