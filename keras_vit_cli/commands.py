@@ -135,16 +135,21 @@ def _export(options: ExportOptions) -> None:
     if options.debug and not is_several and model.eval_transform.views not in (None, "one"):
         model.eval_transform = replace(model.eval_transform, views="one")  # as most runs are not
         print_text("note: features are of one view of an image, and so are this file's answers")
+    names = ["format", "runtime", "debug", "overwrite", *([] if is_auto else ["quantize"])]
+    if options.image_size and not is_several and None in model.image_size:
+        # What the file is compared with has its size.
+        model = model.with_input_shape((options.image_size, options.image_size, model.channels))
+    else:
+        names.append("image_size")
     images = None
     if options.data is not None or is_auto:
         if is_several:
             task_of(model)  # raises: answers of one task are compared
         images = scored_images(model, options, fits=options.quantize is not None)
         print_text(f"{model.name} on {images.source}\n{images.line}")
-    names = ["image_size", "format", "runtime", "debug", "overwrite"]
-    names += [] if is_auto else ["quantize"]
     more = {name: getattr(options, name) for name in names}
-    if images and images.train is not None and options.quantize in ("int8", "auto"):
+    is_calibrated = format == "openvino" and options.quantize in ("int8", "auto")
+    if is_calibrated and images and images.train is not None:
         more["calibration"] = calibration_images(model, images.train)
     if format == "html":
         more["card"] = card_of_run(options.model)
@@ -190,7 +195,7 @@ def _convert(options: ConvertOptions) -> None:
         try:
             prove_folder(model, options.target)
             print_next("check", options.target)
-        except ImportError as error:
+        except (ImportError, RuntimeError, ValueError) as error:
             print_text(f"without images to check it by: {error}")
     if model.num_classes:
         print_next("predict", options.target, "photo.jpg")

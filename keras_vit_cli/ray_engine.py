@@ -34,6 +34,7 @@ from keras_vit.data.sources.other_formats import note_left_out
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.prediction import Answer, Batch, answer_batch
 from keras_vit.models.scoring import scoring_model
+from keras_vit.weights.containers.checkpoint_file import file_in_folder, holds_weights
 from keras_vit_cli.exit_status import message_of
 from keras_vit_cli.model_files import open_classifier, sum_of_files, with_decoder
 from keras_vit_cli.options.photo_options import EmbedOptions
@@ -198,6 +199,8 @@ def _results(make: Callable[..., Any], arguments: tuple[Any, ...], batches: list
     resources, actors = _per_actor(ray)
     rows = [{"batch": pickle.dumps(batch)} for batch in batches]
     try:
+        if not rows:  # which Ray does not take
+            return
         blocks = min(len(rows), BLOCKS_PER_ACTOR * actors)
         mapped = data.from_items(rows, override_num_blocks=blocks).map(
             Actor,
@@ -205,7 +208,7 @@ def _results(make: Callable[..., Any], arguments: tuple[Any, ...], batches: list
             compute=data.ActorPoolStrategy(min_size=1),
             **resources,
         )
-        for row in mapped.iter_rows() if rows else ():
+        for row in mapped.iter_rows():
             node, result, missing, error = pickle.loads(row["result"])
             if error is not None:
                 raise RuntimeError(f"The node {printable(node)} of Ray's cluster stopped: {error}")
@@ -295,7 +298,13 @@ def _absolute(path: Path) -> Path:
 
 def _sum_of(model: str) -> str:
     """Return the beginning of the sum of a model's files; "none" of released weights."""
-    return sum_of_files(Path(model))[:12] if os.path.exists(model) else "none"
+    if not os.path.exists(model):
+        return "none"
+    # Of a run what is loaded: answers may be written into its folder meanwhile.
+    path = Path(model)
+    return sum_of_files(file_in_folder(path) if path.is_dir() and holds_weights(path) else path)[
+        :12
+    ]
 
 
 def _last_line(error: Exception) -> str:

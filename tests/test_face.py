@@ -130,7 +130,7 @@ def test_fit_takes_arrays_and_names_what_it_learned(tmp_path: Path) -> None:
 def test_export_goes_by_the_suffix(tmp_path: Path) -> None:
     words, path = "'onnx', and format='tf_saved_model': leave format= out", tmp_path / "m.onnx"
     refused(words, keras_vit.export, bank.tiny(), path, "tf_saved_model")
-    refused("no format's suffix", keras_vit.export, bank.tiny(), tmp_path / "m.onx")
+    refused("suffix of a format", keras_vit.export, bank.tiny(), tmp_path / "m.onx")
     for name, row in FORMATS.items():
         if row.suffix is not None:
             assert format_of_path(tmp_path / f"m{row.suffix}", None) == name

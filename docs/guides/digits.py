@@ -102,8 +102,8 @@ for axis, index in zip(axes, wrong, strict=False):
 # %% [markdown]
 # This is one split and one seed, and a few images decide between 99 and 100 %. `make digits` trains
 # the same model longer, with the recipe's augmentation, and also on the second half of the digits
-# after training on the first, which is harder; `python examples/digits.py --seeds 5 --out runs/seeds` prints means
-# over five seeds.
+# after training on the first, which is harder; `python examples/digits.py --seeds 5 --out
+# runs/seeds` prints means over five seeds.
 #
 # ## Where does it look?
 #

@@ -29,7 +29,7 @@ from keras_vit.tasks.answer import check_finite_answers
 
 # Scores of a whole split that are held at once, a few times in copies.
 MOST_SCORE_BYTES = 64 * 2**20
-_ANY = 10**12  # pixels of files that were checked when they were found
+ANY = 10**12  # pixels of files that were checked when they were found
 Answer = tuple[Path, np.ndarray | str]  # or the reason why there is none
 Batch = tuple[list[Path], int]  # and how many images it is filled up to, where shapes are compiled
 
@@ -315,7 +315,7 @@ def _outcomes_of_windows(
             "is something else: leave windows out."
         )
     parts, targets = [], []
-    answers = predict_files(model, split.files, batch_size, split.max_pixels or _ANY, windows)
+    answers = predict_files(model, split.files, batch_size, split.max_pixels or ANY, windows)
     for i, (file, answer) in enumerate(answers):
         if isinstance(answer, str):
             raise data.BadImageError(f"{printable(file)} cannot be read: {answer}")

@@ -100,7 +100,7 @@ def name_rows(report: Numbers) -> list[Row]:
     if not report.names:
         return []
     names = report.task.shown_names
-    columns = [_cells(column) for column in report.names.values()]
+    columns = [_cells(column, name) for name, column in report.names.items()]
     rows = [(names[i], *(column[i] for column in columns)) for i in _shown_names(report)]
     return [(report.task.nouns[0], *report.names), *rows]
 
@@ -128,10 +128,11 @@ def _selection(report: Numbers) -> str:
     return f"the {shown} with the lowest {_lowest(report)} of {report.task.size:,}"
 
 
-def _cells(column: np.ndarray) -> list[str]:
+def _cells(column: np.ndarray, name: str) -> list[str]:
     if column.dtype.kind in "iu":
         return [str(value) for value in column.tolist()]
-    digits = ".3f" if np.nanmax(np.abs(column), initial=0) <= 1 else ".4g"
+    is_share = name != "margin" and np.nanmax(np.abs(column), initial=0) <= 1
+    digits = ".3f" if is_share else ".4g"
     return [f"{value:{digits}}" for value in column.tolist()]
 
 
@@ -190,7 +191,7 @@ def _of_untested(report: Numbers) -> Iterator[str]:
     untested = [names[i] for i in np.flatnonzero(images == 0)]
     if untested:
         yield (
-            f"Not tested, as there are no validation images: {listed(untested)} "
+            f"Not tested, as there are no images: {listed(untested)} "
             f"({counted(len(untested), *report.task.nouns)} of {report.task.size:,})."
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit import data
 from keras_vit._base.errors import counted, printable
 from keras_vit.data.decode.image_kinds import kind_by_bytes
+from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
 from keras_vit.evaluation.unseen_images import check_same_task
 from keras_vit.exporting.agreement import decisions, decisions_agree, same_parts
@@ -208,7 +209,9 @@ def calibration_images(
 
     uint8; float32 where the model has statistics of its own.
     """
-    step = max(1, len(split) // number)
+    if isinstance(split, IndexedSplit):
+        split = split.take(np.linspace(0, len(split) - 1, min(number, len(split))).astype(int))
+    step = max(1, len(split) // number)  # of records
     batches = data.pipeline(split, batch_size=step, **pipeline_arguments(model))
     firsts = [images[:1] for images, _ in islice(batches.as_numpy_iterator(), number)]
     images = np.concatenate(firsts)

@@ -238,7 +238,7 @@ def format_of_path(path: Path, name: str | None) -> str:
     of_suffix = next((n for n, row in FORMATS.items() if row.suffix == path.suffix.lower()), None)
     if name is None and not of_suffix and path.suffix[1:].isalpha():
         raise ValueError(
-            f"path={str(path)!r} has no format's suffix. Accepted: "
+            f"path={str(path)!r} does not have the suffix of a format. Accepted: "
             f"{', '.join(row.suffix for row in FORMATS.values() if row.suffix)}; or no suffix, "
             "or format='tf_saved_model', for the folder of a SavedModel."
         )

@@ -68,8 +68,11 @@ class Smallest:
             )
         # Wilson's interval of the chosen one: the bound was held by the images that chose it.
         high = wilson_interval(chosen.flips, chosen.images)[1]
+        written = [t.comparison.flips for t in self.trials[:-1] if t.comparison is not None]
         if self.chosen.name == "float32":
-            lines.append("No quantization holds the bound: float32 stays.")
+            is_held = min(written, default=1.0) <= self.max_flips
+            reason = "is smaller" if is_held else "holds the bound"
+            lines.append(f"No quantization {reason}: float32 stays.")
         elif high > self.max_flips:
             lines.append(
                 f"These images hold the bound; of others up to {high:.2%} may change: more images "

@@ -1,5 +1,6 @@
 """`config.pbtxt`, by which Triton Inference Server serves an ONNX file."""
 
+import hashlib
 from pathlib import Path
 
 from keras_vit._base.errors import printable
@@ -35,10 +36,12 @@ def check_place(file: Path) -> Path:
             "REPOSITORY/NAME/VERSION/model.onnx, such as models/photos/1/model.onnx."
         )
     config = file.absolute().parents[1] / CONFIG
-    if config.exists() and not config.read_bytes().startswith(_MARK.encode()):
+    text = config.read_text("utf-8", "replace") if config.exists() else ""
+    first, _, rest = text.partition("\n")
+    if text and not (first.startswith(_MARK) and first.endswith(_sum(rest))):
         raise FileExistsError(
-            f"{printable(config)} was not written by keras_vit, and is not replaced: delete it, or "
-            "give another path."
+            f"{printable(config)} is not as keras_vit wrote it, and is not replaced: move it "
+            "elsewhere, or give another path."
         )
     return config
 
@@ -54,7 +57,7 @@ def write_config(file: Path) -> Path:
     ports = [("input", port) for port in graph.input] + [("output", port) for port in graph.output]
     shapes = [port.type.tensor_type.shape.dim for _, port in ports]
     is_free = all(shape and shape[0].dim_param for shape in shapes)
-    lines = [f"{_MARK}{file.parent.name}/{file.name}", 'backend: "onnxruntime"']
+    lines = ['backend: "onnxruntime"']
     lines += [f"max_batch_size: {BATCH if is_free else 0}"]
     for (kind, port), shape in zip(ports, shapes, strict=True):
         sizes = [-1 if d.dim_param else d.dim_value for d in shape[is_free:]]
@@ -64,6 +67,13 @@ def write_config(file: Path) -> Path:
         lines += [
             f'{kind} [ {{ name: "{port.name}" data_type: {type} dims: [ {dims} ]{reshape} }} ]'
         ]
+    rest = "\n".join(lines) + "\n" + (_BATCHING if is_free else "")
     with atomic_write(config) as temporary:
-        temporary.write_text("\n".join(lines) + "\n" + (_BATCHING if is_free else ""), "utf-8")
+        first = f"{_MARK}{file.parent.name}/{file.name}, sum {_sum(rest)}"
+        temporary.write_text(f"{first}\n{rest}", "utf-8")
     return config
+
+
+def _sum(text: str) -> str:
+    """Return a sum of what follows: that of a configuration that somebody edited differs."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -129,8 +129,7 @@ def fit(
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
-    recipe = recipes.get(recipe)
-    splits = _loaded(splits, model, seed)
+    recipe, splits = recipes.get(recipe), _loaded(splits, model, seed)
     updates = recipe.total_steps(len(splits.train))
     batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
     epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)

@@ -50,6 +50,8 @@ class Compared:
     def _verdict(self, which: int, changes: dict[str, Score]) -> str:
         value, low, high = changes[self.main]
         name, letter = self.main.replace("_", " "), LETTERS[which]
+        if not np.isfinite(value):
+            return f"The {name} of {letter}, or of A, is not defined on these images."
         if (images := len(self.outcomes[0])) < LEAST_EXAMPLES:
             return (
                 f"The {name} of {letter} differs from that of A by {value:+.3g} on "

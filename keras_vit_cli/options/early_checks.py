@@ -225,7 +225,9 @@ def _check_packages(options: dict[str, Any]) -> None:
         needed.append((("ray", "pyarrow"), "ray"))
     if command == "audit" and options["decisions"] is not None:
         needed.clear()
-    suffixes = [Path(text).suffix.lower() for _, text in _paths(options)]
+    # Of another engine, the file's own is not needed.
+    paths = [] if options.get("engine") else _paths(options)
+    suffixes = [Path(text).suffix.lower() for _, text in paths]
     needed += [BY_SUFFIX[suffix] for suffix in suffixes if suffix in BY_SUFFIX]
     for packages, extra in needed:
         for package in packages:

@@ -10,7 +10,7 @@ from keras_vit._base.errors import printable
 from keras_vit._base.figures import new_figure
 from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.data.sources.splits import IndexedSplit
-from keras_vit.evaluation.prediction import predict_files, predict_split
+from keras_vit.evaluation.prediction import ANY, predict_files, predict_split
 from keras_vit.evaluation.shown_images import images_at
 from keras_vit.models.answers import answers_of
 from keras_vit.tasks import Depth, RelativeDepth, Segmentation, Task
@@ -172,7 +172,9 @@ def draw_worst(
     if windows is None:
         answers = answers_of(model, predict_split(model, part, min(len(part), 8))[1])
     else:
-        answers = [one for _, one in predict_files(model, part.files or (), windows=windows)]
+        limit = part.max_pixels or ANY  # the scores' own
+        found = predict_files(model, part.files or (), max_pixels=limit, windows=windows)
+        answers = [one for _, one in found]
     predicted = [model.task.answer_map(*pair) for pair in zip(answers, sizes, strict=True)]
     labels = [evaluation_mask(part.label_map(i), size) for i, size in enumerate(sizes)]
     titles = [

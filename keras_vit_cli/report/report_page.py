@@ -194,7 +194,7 @@ def _weights(facts: Mapping[str, Any]) -> str:
         return ""
     rows = [
         (
-            inline(short_path(row["weights"])) + " (chosen)" * (row["weights"] == facts["chosen"]),
+            short_path(row["weights"]) + " (chosen)" * (row["weights"] == facts["chosen"]),
             f"{row['parameters']:,}",
             f"{row['knn']:.4f}",
             f"{_probe(row).value:.4f} ({_probe(row).interval('.4f')})",

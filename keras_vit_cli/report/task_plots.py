@@ -78,7 +78,7 @@ def draw_numbers(report: Report, outcomes: Outcomes) -> Any:
 def draw_names(report: Report, outcomes: Outcomes) -> Any:
     """Draw the first score of each name as bars, the lowest first."""
     title, values = next(iter(report.names.items()))
-    order = np.argsort(values, kind="stable")[:MOST_BARS]
+    order = [i for i in np.argsort(values, kind="stable") if report.names["images"][i]][:MOST_BARS]
     figure = new_figure(6.4, 1 + 0.28 * len(order))
     axes = figure.subplots()
     names = [printable(report.task.shown_names[i])[:32] for i in order]

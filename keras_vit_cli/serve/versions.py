@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_vit._base.errors import printable
+from keras_vit._base.manifest import MANIFEST
 from keras_vit.weights.containers.checkpoint_file import FILES_IN_FOLDER
 from keras_vit_cli.serve.model import ServedModel, load_served, warm_up
 
 POLL_SECONDS = 1.0
-FIRST_TRIES = 3
+FIRST_TRIES, MOST_MISSES = 3, 5
 
 
 class ReplacedError(ValueError):
@@ -49,8 +50,10 @@ def _run_files(folder: Path) -> list[Path]:
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int, int], ...]:
-    if path.is_dir():  # of a run, the file that is loaded: plots may join it later
-        files = _run_files(path)[:1] or sorted(p for p in path.rglob("*") if p.is_file())
+    if path.is_dir():  # of a run, the file that is loaded and its sum: plots may join it later
+        weights = _run_files(path)[:1]
+        every = [path / MANIFEST] if weights else sorted(p for p in path.rglob("*") if p.is_file())
+        files = weights + every
     else:
         files = [path]
     states = [(str(file), file.stat()) for file in files if file.exists()]
@@ -96,13 +99,20 @@ class Versions:
 
     async def watch(self, on_reload: Callable[[bool], None]) -> None:
         """Looks for another version every second, or when a reload is requested; never returns."""
-        seen = self.version
+        seen, misses = self.version, 0
         while True:
             requested = await self._wait()
             try:
                 newest = await asyncio.to_thread(newest_version, self.path)
-            except OSError:
-                continue  # replaced at this moment
+            except (
+                OSError
+            ) as error:  # replaced at this moment, or gone, as the folder of a mount is
+                misses += 1
+                if misses == MOST_MISSES:
+                    self.error = printable(f"{self.path} cannot be read any more: {error}")
+                    self._report(f"{self.error}; version {self.version.name} stays")
+                continue
+            misses = 0
             # Twice the same: nobody is still copying it.
             if requested or (newest == seen and newest.stamp and newest != self._last_tried):
                 on_reload(await self._switch(newest))

@@ -255,7 +255,7 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     write_photos(Path("test"), 30)
     printed = command("evaluate model.keras --data test")
     assert "30 images: 30 new" in printed
-    assert "Not tested, as there are no validation images: grèbe" in printed
+    assert "Not tested, as there are no images: grèbe" in printed
     write_photo(Path("test"), normalize("NFD", "grèbe/1.png"), 77)
     assert "31 images: 31 new" in command("evaluate model.keras --data test")
     for number, part in enumerate(("train", "valid", "test"), 1):

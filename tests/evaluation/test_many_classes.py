@@ -80,7 +80,7 @@ def test_tables_have_the_worst_classes_and_the_file_all() -> None:
 
 def test_pages_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     page = report_page("m", results_of_classes(NAMES, [0, 0, 1], np.eye(1000)[[0, 0, 1]]), {})
-    assert "Not tested, as there are no validation images: class 2, class 3," in page
+    assert "Not tested, as there are no images: class 2, class 3," in page
     assert "class 11 and 988 more (998 classes of 1,000)" in page
     assert "Classification into 1,000 classes: class 0, class 1," in page
     monkeypatch.setattr(Task, "scores", partialmethod(Task.scores, resamples=2))
@@ -141,5 +141,5 @@ def test_an_accuracy_that_says_nothing() -> None:
         assert "always predicting benign would reach 98.2%" in text
         assert "the smallest class, malignant, has 1 image. The balanced accuracy" in text
     alone = classification_report([0] * 9, [0] * 9, names)
-    assert alone.notes[0].startswith("Not tested, as there are no validation images: malignant")
+    assert alone.notes[0].startswith("Not tested, as there are no images: malignant")
     assert "there are no images of any other class" in alone.notes[1]

@@ -187,17 +187,19 @@ def test_a_model_repository_of_triton(artifacts: Artifacts, command: Command) ->
     config = Path("r/photos/config.pbtxt")
     for _ in range(2):
         command(export)
-    assert config.read_text().partition("dynamic_batching")[0] == (
-        "# Written by keras_vit from 1/model.onnx\n"
+    first, _, rest = config.read_text().partition("\n")
+    assert first.startswith("# Written by keras_vit from 1/model.onnx, sum ")
+    assert rest.partition("dynamic_batching")[0] == (
         'backend: "onnxruntime"\n'
         "max_batch_size: 8\n"
         'input [ { name: "images" data_type: TYPE_UINT8 dims: [ 32, 32, 3 ] } ]\n'
         'output [ { name: "grade" data_type: TYPE_INT32 dims: [ 1 ] reshape { shape: [ ] } } ]\n'
         'output [ { name: "probabilities" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
     )
-    config.write_text("mine")
-    assert "is not replaced" in command(export, status=2)
-    assert config.read_text() == "mine"
+    for mine in (f"{first}\n{rest}instance_group [ {{ kind: KIND_GPU }} ]\n", "mine"):
+        config.write_text(mine)
+        assert "is not replaced" in command(export, status=2)
+        assert config.read_text() == mine
 
 
 @formats("tf_saved_model", "onnx", of=("tf_saved_model", "torch", "onnx"))

@@ -20,6 +20,7 @@ from keras_vit.weights.containers.sums import carries_sum
 from keras_vit.weights.folders.configs import MARK, Files, huggingface_configs, timm_configs
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
+PROOFS = ("keras_vit.json", "keras_vit_proof.json")  # as `keras_vit.exporting.prove_folder` writes
 CONFIGS: dict[str, Callable[[Any], Files]] = {
     "huggingface": huggingface_configs,
     "timm": timm_configs,
@@ -110,6 +111,8 @@ def write_folder(
                 "shorter model.class_names."
             )
     folder.mkdir(parents=True, exist_ok=True)
+    for name in PROOFS:  # of the former weights
+        (folder / name).unlink(missing_ok=True)
     with ExitStack() as stack:
         if not os.path.lexists(folder / CARD):
             stack.enter_context(atomic_write(folder / CARD)).write_text(
