@@ -172,9 +172,9 @@ def draw_worst(
     if windows is None:
         answers = answers_of(model, predict_split(model, part, min(len(part), 8))[1])
     else:
-        limit = part.max_pixels or ANY  # the scores' own
-        found = predict_files(model, part.files or (), max_pixels=limit, windows=windows)
-        answers = [one for _, one in found]
+        limit = getattr(part, "max_pixels", None) or ANY  # the scores' own
+        files: Any = part.files
+        answers = [one for _, one in predict_files(model, files, 32, limit, windows)]
     predicted = [model.task.answer_map(*pair) for pair in zip(answers, sizes, strict=True)]
     labels = [evaluation_mask(part.label_map(i), size) for i, size in enumerate(sizes)]
     titles = [
