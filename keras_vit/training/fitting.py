@@ -137,6 +137,10 @@ def fit(
     settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
+    if augment is None and moves_in_crop(splits.task) and hasattr(network, "eval_transform"):
+        if not network.eval_transform.is_whole:  # validated and predicted as it is trained
+            whole = replace(network.eval_transform, mode="stretch", interpolation=None)
+            network.eval_transform = whole
     prepare_network(network, recipe, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
@@ -318,8 +322,9 @@ def augmentation_of(
         }
         settings = replace(settings, **off)
         print_fn(f"without {listed(of_bytes)}: bands do not have colors of 0 to 255")
-    if augment is None and settings.flip and (reason := task.changes_in_mirror):
-        crop = "resize" if task.are_numbers else settings.crop
+    reason = "" if augment is not None else task.changes_in_mirror
+    crop = "resize" if moves_in_crop(task) else settings.crop
+    if reason and (settings.flip or crop != settings.crop):
         settings = replace(settings, flip=False, crop=crop)
         also = " and random crops" if task.are_numbers else ""
         print_fn(f"without mirror images{also}: they would show {printable(reason)}")
@@ -327,6 +332,11 @@ def augmentation_of(
         settings = replace(settings, mixup=0.0, cutmix=0.0)
         print_fn(f"without mixup and CutMix: {task.kind} targets cannot be mixed")
     return settings, layers
+
+
+def moves_in_crop(task: Task) -> bool:
+    """Return whether answers are places or directions, of which a part of an image has others."""
+    return task.are_numbers and bool(task.changes_in_mirror)
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:

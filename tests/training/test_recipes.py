@@ -521,3 +521,6 @@ def test_images_are_not_mirrored_where_names_say_so(case: str, tmp_path: Path) -
     keras_vit.fit(model, recipe, (images, labels), tmp_path, print_fn=lines.append)
     assert any("without mirror" in line for line in lines) == bool(expected)
     assert expected in " ".join(lines)
+    # Numbers that a crop would move are trained on whole images, and predicted from them.
+    built = build(Job("photos", tmp_path, model="ViT-Ti/16"), recipe, task, 3)
+    assert model.eval_transform.is_whole == task.are_numbers == built.eval_transform.is_whole
