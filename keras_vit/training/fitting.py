@@ -5,7 +5,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,12 +14,13 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit._base.errors import as_pair, counted, listed, printable
-from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
+from keras_vit.data.augment.augment_layers import describe, describe_augment, mixes, resolve_augment
 from keras_vit.data.seen_images import MOST_LISTED
 from keras_vit.data.sources.cached_files import note_of_cache
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
 from keras_vit.models.answers import task_of
+from keras_vit.models.layer_state import weights_digest
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training import recipes
@@ -37,6 +38,9 @@ VALIDATED_PART = 0.2  # of arrays
 # Fields of a recipe for what comes before and after `fit`, where they do not ask for anything.
 AROUND_FIT: dict[str, Any] = {"probe_first": False, "tuned_share": 1.0}
 AROUND_FIT |= {"eval_size": 0, "views": "one", "held_out": 0.0}
+
+# Numbers of a recipe that a compiled model does not show.
+OF_SAM = ("rho", "rho_min", "alpha")
 
 History = dict[str, list[float]]
 Fit = TypeVar("Fit", bound=Callable[..., History])
@@ -152,7 +156,14 @@ def fit(
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
-    train, identity = _resampled(splits, recipe, identity)
+    asked: dict[str, Any] = {
+        "seed": seed,
+        "augment": [asdict(settings), *map(_described, layers)],
+        **{name: getattr(recipe, name) for name in ("image_size", "head_bias", *OF_SAM)},
+    }
+    if (teacher := getattr(model, "teacher", None)) is not None:
+        asked["teacher_sha256"] = weights_digest(teacher)
+    train, identity = _resampled(splits, recipe, {"identity": identity, **asked})
     train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
     def batches(split: data.Split, **options: Any) -> Any:
@@ -255,6 +266,13 @@ def images_digest(splits: data.Splits) -> str | None:
         if len(split) <= MOST_LISTED:
             digest.update(split.digests().tobytes())
     return digest.hexdigest()
+
+
+def _described(layer: Any) -> list[Any]:
+    """Return the name of a layer of augmentation and its numbers, alike in every process."""
+    config = layer.get_config() if isinstance(layer, keras.Layer) else {}
+    plain = {k: v for k, v in config.items() if isinstance(v, bool | int | float | str | tuple)}
+    return [describe(layer), {k: v for k, v in plain.items() if k not in ("name", "seed")}]
 
 
 def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data.Split, Any]:

@@ -406,6 +406,8 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
         np.testing.assert_allclose(whole.loss.log_priors, log_priors(COUNTS))
         refused("loss", balanced, cut, balance, unbalanced([38, 9, 3]), error=RunMismatchError)
     refused("", balanced, cut, "none", error=RunMismatchError)
+    for options in ({"seed": 1}, {"augment": "digits"}, {"augment": keras.layers.RandomFlip()}):
+        refused("recipe", balanced, cut, balance, error=RunMismatchError, **options)
     assert_equal(balanced(cut, balance, checkpoint_seconds=0), whole)
 
 
