@@ -38,6 +38,7 @@ from keras_vit.training.training_set import (
     grouped_part,
     looks_of,
     some_of,
+    units_of,
     without,
     without_copies,
 )
@@ -211,7 +212,7 @@ def measured_fit(
     train: Any = some_of(splits.train, MOST_COMPARED)
     x, y = _features(model, train, recipe.views, cache_dir), train.labels()
     choice = choose_head(
-        x, y, splits.num_classes, groups=train.groups, balance=recipe.balance, seed=seed
+        x, y, splits.num_classes, groups=units_of(train), balance=recipe.balance, seed=seed
     )
     print_fn(f"on frozen features, {choice.reason}")
     every = {"seed": seed, "progress": False, **options}
