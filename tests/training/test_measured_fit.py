@@ -273,7 +273,7 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(asdict(choice)))["images"] == len(part)
-    for nothing in (None, part.take(range(0))):
+    for nothing in (None, part.take(np.arange(0))):
         _, choice = choose_probe(model, RECIPE, start, nothing)
         assert "weights are kept: there are no held-out training images" in str(choice)
     # Worse weights give way to the probe.
