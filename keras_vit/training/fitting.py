@@ -135,9 +135,14 @@ def fit(
     """
     recipe = recipes.get(recipe)
     splits = _loaded(splits, model, seed)
-    updates = recipe.total_steps(len(splits.train))
-    batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
-    epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
+    size = min(recipe.batch_size, len(splits.train))
+    batch_size = math.ceil(size / recipe.accumulation)
+    # As many parts as an update of so many images has: of few, an epoch is one pass all the same.
+    recipe = replace(recipe, batch_size=size, accumulation=math.ceil(size / batch_size))
+    per_pass = math.ceil(len(splits.train) / batch_size)
+    steps = recipe.steps * recipe.accumulation or recipe.epochs * per_pass
+    updates = math.ceil(steps / recipe.accumulation)
+    epochs, per_epoch = _epochs(splits, steps, batch_size)
     settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()

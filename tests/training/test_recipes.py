@@ -290,6 +290,10 @@ def test_epochs_of_few_images_and_what_a_recipe_freezes(tmp_path: Path) -> None:
     assert "1 epoch of 1 step of 60 images" in printed[1]
     counts = [len(each.trainable_variables) for each in (model, keras_vit.load(file), tiny_vit())]
     assert counts == [counts[-1]] * 3
+    printed.clear()
+    parts = replace(TINY_RECIPE, epochs=1, steps=0, batch_size=15, accumulation=8)
+    fit(tiny_vit(), parts, splits_of(60), tmp_path / "parts", **options)
+    assert "1 epoch of 30 steps of 2 images" in printed[0]
     numbers = tiny_vit(num_classes=1, task=tasks.Regression(("age",)))
     ages = pixels(20, 16, 16, 3).astype("uint8"), np.arange(20.0)
     fit(numbers, TINY_RECIPE, ages, tmp_path / "ages", print_fn=str, monitor="val_mae")
