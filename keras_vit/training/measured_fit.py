@@ -200,6 +200,8 @@ def measured_fit(
             f"{model.name} answers {task_of(model).kind}, and heads are compared for one class per "
             "image: give keras_vit.fit the recipe finetune_small, or finetune_few."
         )
+    if splits.task.changes_in_mirror:  # the mean of both images would be that of two classes
+        recipe = replace(recipe, views="one")
     if prepared is None:
         prepared = prepare(model, recipe, splits, folder, budget=budget, seed=seed)
     plan, splits, held_out, refits = prepared

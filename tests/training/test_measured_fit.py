@@ -134,6 +134,13 @@ def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     fitted, choice, history = measured_fit(twin, RECIPE, splits, tmp_path, **options)
     np.testing.assert_allclose(evaluation.predict_split(fitted, splits.train)[1], scores, atol=1e-3)
     assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
+    # The mean with the mirror image would be that of two of these classes.
+    sides = common.splits_of(("left", "right", "on"), *splits.train.as_arrays())
+    options["prepared"] = prepared._replace(splits=sides)
+    fitted, *_ = measured_fit(
+        small_model(), replace(RECIPE, views="flip"), sides, tmp_path, **options
+    )
+    assert fitted.eval_transform.views is None
 
 
 def test_files_that_occur_twice_do_not_answer_for_each_other(tmp_path: Path) -> None:
