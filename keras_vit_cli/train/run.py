@@ -438,10 +438,12 @@ class Run:
 
         False alarms are as rare as sets without the true class.
         """
-        seen = evaluation.features(self.model, some_of(self.images.splits.train, MOST_FITTED))[0]
-        held_out = evaluation.features(self.model, images)[0]
-        head = classifier_head(self.model)
-        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms, head))
+        train, is_shared = some_of(self.images.splits.train, MOST_FITTED), bool(current_processes())
+        with single_process() if is_shared else nullcontext():  # each computes all features
+            model = self.model.copy() if is_shared else self.model
+            seen, held_out = (evaluation.features(model, part)[0] for part in (train, images))
+            layer = evaluation.fit_novelty(seen, held_out, false_alarms, classifier_head(model))
+        self.model.set_novelty(layer)
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""
