@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from keras_vit import data
-from keras_vit._base.errors import counted, did_you_mean
+from keras_vit._base.errors import counted, did_you_mean, listed
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.data.sources.digits import is_digits
 from keras_vit.data.sources.splits import IndexedSplit
@@ -50,6 +50,10 @@ RECIPE_OPTIONS = (
     *("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views", "loss"),
     "balance",
 )
+
+
+# Options of a training in epochs, which a head that is fitted to frozen features does not have.
+OF_EPOCHS = ("epochs", "steps", "learning_rate", "sam", "patience", "tensorboard")
 
 
 def recipe_of(
@@ -150,6 +154,19 @@ def suited_recipe(
         raise ValueError(
             f"loss={job.loss!r} is not a loss of {splits.task.kind}: give "
             f"{' or '.join(splits.task.losses)}, or leave it out."
+        )
+    is_fitted = job.freeze_backbone and not splits.task.per_pixel  # at once, without an epoch
+    unused = [name for name in OF_EPOCHS if is_fitted and getattr(job, name)]
+    unused += ["loss"] if is_fitted and job.loss and splits.task.sums_to_one else []
+    if unused:
+        raise ValueError(
+            f"{listed([f'{name}=' for name in unused])} would have no effect: freeze_backbone fits "
+            "the head to features that are computed once. Leave one or the other out."
+        )
+    if job.first_look and splits.task.per_pixel:
+        raise ValueError(
+            f"first_look is a linear probe of one answer per image, and {splits.task.kind} has one "
+            "per pixel: leave it out."
         )
     if head == "eomt" and job.freeze_backbone:
         raise ValueError(
