@@ -214,6 +214,11 @@ def _loaded(splits: Any, model: Any, seed: int) -> data.Splits:
     if isinstance(splits, str | os.PathLike):
         return data.load(splits)
     if isinstance(splits, tuple) and len(splits) == 2:
+        if all(isinstance(pair, tuple) for pair in splits):
+            raise ValueError(
+                "splits has two pairs (images, labels), as Keras's data sets do, and one is "
+                "expected, of which a fifth validates: give the first of them, splits=pairs[0]."
+            )
         every = data.ArraySplit("train", task_of(getattr(model, "student", model)), *splits)
         is_held_out = every.task.split(every.labels(), VALIDATED_PART, seed)
         train, val = (every.take(np.flatnonzero(those)) for those in (~is_held_out, is_held_out))

@@ -297,6 +297,7 @@ def test_epochs_of_few_images_and_what_a_recipe_freezes(tmp_path: Path) -> None:
     numbers = tiny_vit(num_classes=1, task=tasks.Regression(("age",)))
     ages = pixels(20, 16, 16, 3).astype("uint8"), np.arange(20.0)
     fit(numbers, TINY_RECIPE, ages, tmp_path / "ages", print_fn=str, monitor="val_mae")
+    refused("splits has two pairs", fit, numbers, TINY_RECIPE, (ages, ages), tmp_path / "two")
     part = splits_of(360)
     part = replace(part, splits={"train": part.train.take(range(32)), "val": part.val})
     printed.clear()
