@@ -142,6 +142,7 @@ def compare_features(
     task: Task,
     scored: Any = None,
     k: int = VOTERS,
+    groups: Any = None,
 ) -> FeatureComparison:
     """Scores two sets of features of the same images, and by how much the second one scores more.
 
@@ -150,7 +151,7 @@ def compare_features(
     Args:
         before: Features, as for `judge_features`.
         after: Others of the same images, in the same order, of any dimension.
-        targets: As for `judge_features`, like `task` and `k`.
+        targets: As for `judge_features`, like `task`, `k` and `groups`.
         scored: The places of the images whose answers are scored, such as those that neither of the
             two was trained on; the others vote. None for all.
 
@@ -179,7 +180,7 @@ def compare_features(
             f"from 0 to {count - 1}, or None for all."
         )
     (first, *answers), (second, *others) = (
-        _judge(each, targets, task, places, k) for each in (before, after)
+        _judge(each, targets, task, places, k, groups=groups) for each in (before, after)
     )
     right = np.asarray(targets)[places]
     knn, probe = (

@@ -17,6 +17,7 @@ from keras_vit._base.version import __version__
 from keras_vit.evaluation.prediction import padded, pipeline_arguments
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.layer_state import weights_digest
+from keras_vit.ops import current_processes
 
 # Arguments of a model that its pre-logits do not depend on: a new head has the same features.
 _ARGUMENTS_OF_THE_HEAD = (
@@ -54,7 +55,8 @@ def features(
         task's loss takes of other tasks, in the split's order.
 
     Raises:
-        ValueError: The model does not pool its tokens, or an argument is out of range.
+        ValueError: The model does not pool its tokens, an argument is out of range, or a
+            distribution over several processes is set.
 
     Example:
 
@@ -67,6 +69,11 @@ def features(
     ((360, 16), (360,))
     """
     check_positive(batch_size=batch_size)
+    if current_processes() is not None:  # the pipeline yields the images of this one alone
+        raise ValueError(
+            "features are computed in one process, and a distribution over several is set: compute "
+            "them before it is set, or after keras.distribution.set_distribution(None)."
+        )
     backbone = pooled_backbone(model)
     if cache_dir is None:
         return _compute(model, split, batch_size, mirrored)

@@ -5,7 +5,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,12 +14,13 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit._base.errors import as_pair, counted, listed, printable
-from keras_vit.data.augment.augment_layers import describe_augment, mixes, resolve_augment
+from keras_vit.data.augment.augment_layers import describe, describe_augment, mixes, resolve_augment
 from keras_vit.data.seen_images import MOST_LISTED
 from keras_vit.data.sources.cached_files import note_of_cache
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, size_and_channels
 from keras_vit.models.answers import task_of
+from keras_vit.models.layer_state import weights_digest
 from keras_vit.tasks import Task
 from keras_vit.tasks.balance import positive_weights, sampling_rates
 from keras_vit.training import recipes
@@ -37,6 +38,9 @@ VALIDATED_PART = 0.2  # of arrays
 # Fields of a recipe for what comes before and after `fit`, where they do not ask for anything.
 AROUND_FIT: dict[str, Any] = {"probe_first": False, "tuned_share": 1.0}
 AROUND_FIT |= {"eval_size": 0, "views": "one", "held_out": 0.0}
+
+# Numbers of a recipe that a compiled model does not show.
+OF_SAM = ("rho", "rho_min", "alpha")
 
 History = dict[str, list[float]]
 Fit = TypeVar("Fit", bound=Callable[..., History])
@@ -130,23 +134,23 @@ def fit(
     10
     """
     recipe, splits = recipes.get(recipe), _loaded(splits, model, seed)
-    updates = recipe.total_steps(len(splits.train))
-    batch_size = min(recipe.batch_size // recipe.accumulation, len(splits.train))
-    epochs, per_epoch = _epochs(splits, updates * recipe.accumulation, batch_size)
+    recipe, batch_size, steps = _in_parts(recipe, len(splits.train))
+    updates = math.ceil(steps / recipe.accumulation)
+    epochs, per_epoch = _epochs(splits, steps, batch_size)
     settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
+    if augment is None and moves_in_crop(splits.task):
+        see_whole(network)
     prepare_network(network, recipe, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
-    print_fn(
-        f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
-        f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
-    )
+    print_fn(_size_of(network, epochs, per_epoch, batch_size))
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
+    identity = {"identity": identity, "seed": seed} | _asked(model, recipe, settings, layers)
     train, identity = _resampled(splits, recipe, identity)
     train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
@@ -183,6 +187,13 @@ def fit(
     return {name: [float(value) for value in values] for name, values in history.items()}
 
 
+def _size_of(network: Any, epochs: int, per_epoch: int, batch_size: int) -> str:
+    return (
+        f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
+        f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
+    )
+
+
 def _note_left_out(recipe: Recipe, print_fn: Callable[[str], None]) -> None:
     if around := [name for name, none in AROUND_FIT.items() if getattr(recipe, name) != none]:
         print_fn(f"fit leaves out the recipe's {listed(around)}: see training.refinement")
@@ -193,6 +204,11 @@ def _loaded(splits: Any, model: Any, seed: int) -> data.Splits:
     if isinstance(splits, str | os.PathLike):
         return data.load(splits)
     if isinstance(splits, tuple) and len(splits) == 2:
+        if all(isinstance(pair, tuple) for pair in splits):
+            raise ValueError(
+                "splits has two pairs (images, labels), as Keras's data sets do, and one is "
+                "expected, of which a fifth validates: give the first of them, splits=pairs[0]."
+            )
         every = data.ArraySplit("train", task_of(getattr(model, "student", model)), *splits)
         is_held_out = every.task.split(every.labels(), VALIDATED_PART, seed)
         train, val = (every.take(np.flatnonzero(those)) for those in (~is_held_out, is_held_out))
@@ -250,6 +266,24 @@ def images_digest(splits: data.Splits) -> str | None:
         if len(split) <= MOST_LISTED:
             digest.update(split.digests().tobytes())
     return digest.hexdigest()
+
+
+def _asked(
+    model: Any, recipe: Recipe, settings: data.Augmentation, layers: Sequence[Any]
+) -> dict[str, Any]:
+    """Return what decides a training and is not in the compiled model's configuration."""
+    asked = {name: getattr(recipe, name) for name in ("image_size", "head_bias", *OF_SAM)}
+    asked["augment"] = [asdict(settings), *map(_described, layers)]
+    if (teacher := getattr(model, "teacher", None)) is not None:
+        asked["teacher_sha256"] = weights_digest(teacher)
+    return asked
+
+
+def _described(layer: Any) -> list[Any]:
+    """Return the name of a layer of augmentation and its numbers, alike in every process."""
+    config = layer.get_config() if isinstance(layer, keras.Layer) else {}
+    plain = {k: v for k, v in config.items() if isinstance(v, bool | int | float | str | tuple)}
+    return [describe(layer), {k: v for k, v in plain.items() if k not in ("name", "seed")}]
 
 
 def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data.Split, Any]:
@@ -317,8 +351,9 @@ def augmentation_of(
         }
         settings = replace(settings, **off)
         print_fn(f"without {listed(of_bytes)}: bands do not have colors of 0 to 255")
-    if augment is None and settings.flip and (reason := task.changes_in_mirror):
-        crop = "resize" if task.are_numbers else settings.crop
+    reason = "" if augment is not None else task.changes_in_mirror
+    crop = "resize" if moves_in_crop(task) else settings.crop
+    if reason and (settings.flip or crop != settings.crop):
         settings = replace(settings, flip=False, crop=crop)
         also = " and random crops" if task.are_numbers else ""
         print_fn(f"without mirror images{also}: they would show {printable(reason)}")
@@ -326,6 +361,29 @@ def augmentation_of(
         settings = replace(settings, mixup=0.0, cutmix=0.0)
         print_fn(f"without mixup and CutMix: {task.kind} targets cannot be mixed")
     return settings, layers
+
+
+def see_whole(network: Any) -> None:
+    """Let a model validate and predict whole images, as it is trained on them."""
+    if (seen := getattr(network, "eval_transform", None)) and not seen.is_whole:
+        network.eval_transform = replace(seen, mode="stretch", interpolation=None)
+
+
+def moves_in_crop(task: Task) -> bool:
+    """Return whether answers are places or directions, of which a part of an image has others."""
+    return task.are_numbers and bool(task.changes_in_mirror)
+
+
+def _in_parts(recipe: Recipe, images: int) -> tuple[Recipe, int, int]:
+    """Return a recipe for so many images, images of a step, and steps of the training.
+
+    An update of fewer images has fewer parts: an epoch is one pass all the same.
+    """
+    size = min(recipe.batch_size, images)
+    batch_size = math.ceil(size / recipe.accumulation)
+    recipe = replace(recipe, batch_size=size, accumulation=math.ceil(size / batch_size))
+    per_pass = math.ceil(images / batch_size)
+    return recipe, batch_size, recipe.steps * recipe.accumulation or recipe.epochs * per_pass
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:

@@ -38,6 +38,7 @@ from keras_vit.training.training_set import (
     grouped_part,
     looks_of,
     some_of,
+    units_of,
     without,
     without_copies,
 )
@@ -199,6 +200,8 @@ def measured_fit(
             f"{model.name} answers {task_of(model).kind}, and heads are compared for one class per "
             "image: give keras_vit.fit the recipe finetune_small, or finetune_few."
         )
+    if splits.task.changes_in_mirror:  # the mean of both images would be that of two classes
+        recipe = replace(recipe, views="one")
     if prepared is None:
         prepared = prepare(model, recipe, splits, folder, budget=budget, seed=seed)
     plan, splits, held_out, refits = prepared
@@ -211,7 +214,7 @@ def measured_fit(
     train: Any = some_of(splits.train, MOST_COMPARED)
     x, y = _features(model, train, recipe.views, cache_dir), train.labels()
     choice = choose_head(
-        x, y, splits.num_classes, groups=train.groups, balance=recipe.balance, seed=seed
+        x, y, splits.num_classes, groups=units_of(train), balance=recipe.balance, seed=seed
     )
     print_fn(f"on frozen features, {choice.reason}")
     every = {"seed": seed, "progress": False, **options}

@@ -35,7 +35,7 @@ from keras_vit.training.head_choice import (
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.refinement import set_head
 from keras_vit.training.run_identity import check_identity, to_json
-from keras_vit.training.training_set import without
+from keras_vit.training.training_set import units_of, without
 
 FINE_TUNED = "fine-tuned"
 EXPECTED_FROM = 10  # images per class; docs/accuracy.md has what was measured
@@ -276,8 +276,8 @@ def compare_in_folds(
         splits: Their `train` is a split with fixed places.
     """
     train: Any = splits.train
-    labels = train.labels()
-    folds = stratified_folds(labels, train.groups, seed, tuning.plan.folds)
+    labels, units = train.labels(), units_of(train)
+    folds = stratified_folds(labels, units, seed, tuning.plan.folds)
     frozen = np.zeros((len(labels), choice.classes))
     tuned, result = frozen.copy(), None
     for fold in range(folds.max() + 1):
@@ -289,7 +289,7 @@ def compare_in_folds(
         others = replace(others, splits={**others.splits, "val": part})
         model, _ = tuning.run(head, others, f"fold {fold + 1} of {folds.max() + 1}")
         _, tuned[rows] = predict_split(model, part, tuning.recipe.batch_size)
-        groups = None if train.groups is None else np.asarray(train.groups)[seen]
+        groups = None if units is None else units[seen]
         result = compare(choice, tuning, labels[seen], frozen[seen], tuned[seen], groups)
         if result.is_worse:
             break
@@ -309,4 +309,4 @@ def compare_held_out(
         features: Theirs, `(n, dimension)`.
     """
     labels, scores = predict_split(tuned, held_out, tuning.recipe.batch_size)
-    return compare(choice, tuning, labels, head.scores(features), scores, held_out.groups)
+    return compare(choice, tuning, labels, head.scores(features), scores, units_of(held_out))

@@ -68,7 +68,7 @@ def choose_probe(
     Returns:
         The model, refined but for the temperature, and the choice.
     """
-    if held_out is None:
+    if held_out is None or not len(held_out):  # all were copies of others
         model, _ = refine(model, recipe, start, None)
         reason = "there are no held-out training images to compare them with the linear probe"
         return model, ProbeChoice(FINE_TUNED, reason)

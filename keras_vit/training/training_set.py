@@ -296,6 +296,15 @@ def digests_of(*parts: Split | None) -> np.ndarray | None:
     return np.concatenate(known) if known else None
 
 
+def units_of(*parts: Any) -> np.ndarray | None:
+    """Return which images answer for each other, as numbers: of one group, or copies; or None."""
+    if all(part.groups is not None for part in parts):
+        return np.unique(np.concatenate([part.groups for part in parts]), return_inverse=True)[1]
+    digests = digests_of(*parts)
+    units = None if digests is None else np.unique(digests, return_inverse=True)[1]
+    return None if units is None or units.max(initial=-1) + 1 == len(units) else units
+
+
 def looks_of(*parts: Split | None) -> list[np.ndarray]:
     """Return the looks by which images of these parts are known; none of too many to list."""
     known = [part for part in parts if isinstance(part, IndexedSplit)]

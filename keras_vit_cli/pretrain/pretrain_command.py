@@ -38,7 +38,7 @@ from keras_vit.training import pretrain as train_on_instances
 from keras_vit.training import recipes
 from keras_vit.training.measured_fit import STEP_COST, passes_within
 from keras_vit.training.pretraining import BLOCKS, DIET, VISREG
-from keras_vit.training.training_set import note_images, some_of, without_copies
+from keras_vit.training.training_set import note_images, some_of, units_of, without_copies
 from keras_vit.training.visreg import VIEWS
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_files import keep_decoder
@@ -308,7 +308,10 @@ def _compare(
 ) -> FeatureComparison:
     task = labeled[0].task
     targets = np.concatenate([task.to_targets(part.labels()) for part in labeled])
-    return compare_features(before, after, targets, task, np.arange(len(labeled[0]), len(targets)))
+    scored = np.arange(len(labeled[0]), len(targets))
+    # Images of one patient, or copies, would be known by each other, which training teaches best.
+    groups = units_of(*labeled)
+    return compare_features(before, after, targets, task, scored, groups=groups)
 
 
 def _as_json(comparison: FeatureComparison) -> dict[str, Any]:

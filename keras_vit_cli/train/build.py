@@ -14,6 +14,7 @@ from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.tasks import Task
 from keras_vit.tasks.task_words import in_words
 from keras_vit.training.compilation import is_answered_by
+from keras_vit.training.fitting import moves_in_crop
 from keras_vit.training.recipes import Recipe
 from keras_vit.weights.loading import stored_model, stored_side
 from keras_vit_cli.train.job import Job
@@ -65,8 +66,8 @@ def build(
                 f"for {model.name}. Leave it out, or give another model."
             )
         model = model.with_token_merging(job.token_merging)
-    if recipe.augmentation.crop == "resize":
-        # Tiny images do not have a border to crop in evaluation.
+    if recipe.augmentation.crop == "resize" or (job.augment is None and moves_in_crop(task)):
+        # Tiny images do not have a border to crop in evaluation, and places are of the whole.
         model.eval_transform = EvalTransform("stretch", bands=bands, nodata=job.nodata)
     elif bands is not None:
         model.eval_transform = EvalTransform(bands=bands, nodata=job.nodata)

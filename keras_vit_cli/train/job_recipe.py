@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from keras_vit import data
-from keras_vit._base.errors import counted, did_you_mean
+from keras_vit._base.errors import counted, did_you_mean, listed
 from keras_vit.data.augment.augment_layers import resolve_augment
 from keras_vit.data.sources.digits import is_digits
 from keras_vit.data.sources.splits import IndexedSplit
@@ -13,6 +13,7 @@ from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.map_heads import head_of_other_outputs, kind_of
 from keras_vit.ops import process_count
+from keras_vit.tasks import Task
 from keras_vit.training import recipes
 from keras_vit.training.auto_recipe import (
     AUTO,
@@ -50,6 +51,10 @@ RECIPE_OPTIONS = (
     *("epochs", "batch_size", "learning_rate", "image_size", "held_out", "views", "loss"),
     "balance",
 )
+
+
+# Options of a training in epochs, which a head that is fitted to frozen features does not have.
+OF_EPOCHS = ("epochs", "steps", "learning_rate", "sam", "patience", "tensorboard")
 
 
 def recipe_of(
@@ -143,25 +148,7 @@ def suited_recipe(
         head = head_of_other_outputs(stored, splits.task)
         head = kind_of(head) if isinstance(head, Mapping) else head
     pixels, what = PIXELS[head]
-    if head == "eomt" and job.loss is not None:
-        check_query_loss(job.loss)
-    elif job.loss is not None and job.loss not in splits.task.losses:
-        # Of a recipe, a loss of classes stands for the task's own; one that was asked for does not.
-        raise ValueError(
-            f"loss={job.loss!r} is not a loss of {splits.task.kind}: give "
-            f"{' or '.join(splits.task.losses)}, or leave it out."
-        )
-    if head == "eomt" and job.freeze_backbone:
-        raise ValueError(
-            "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "
-            "EoMT head pass the encoder's own blocks: leave freeze_backbone out, or give "
-            "map_head='dpt' or 'linear'."
-        )
-    if splits.task.per_pixel and job.freeze_backbone and job.recipe not in (None, AUTO, pixels):
-        raise ValueError(
-            f"freeze_backbone trains a head of pixels by the recipe {pixels}, and recipe="
-            f"{job.recipe!r} is another one: leave out one of the two."
-        )
+    _check_parts(job, splits.task, head)
     is_open = job.weights and reason and job.recipe != MEASURED
     if splits.task.per_pixel and (job.freeze_backbone or is_open) and job.lora is None:
         print_fn(f"recipe {pixels}: {what}")
@@ -186,6 +173,47 @@ def suited_recipe(
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
     return name, recipe
+
+
+def _check_parts(job: Job, task: Task, head: str | None) -> None:
+    """Refuse options that have no effect together, or none for this task.
+
+    Raises:
+        ValueError: There are such options.
+    """
+    pixels = PIXELS[head][0]
+    if head == "eomt" and job.loss is not None:
+        check_query_loss(job.loss)
+    elif job.loss is not None and job.loss not in task.losses:
+        # Of a recipe, a loss of classes stands for the task's own; one that was asked for does not.
+        raise ValueError(
+            f"loss={job.loss!r} is not a loss of {task.kind}: give "
+            f"{' or '.join(task.losses)}, or leave it out."
+        )
+    is_fitted = job.freeze_backbone and not task.per_pixel  # at once, without an epoch
+    unused = [name for name in OF_EPOCHS if is_fitted and getattr(job, name)]
+    unused += ["loss"] if is_fitted and job.loss and task.sums_to_one else []
+    if unused:
+        raise ValueError(
+            f"{listed([f'{name}=' for name in unused])} would have no effect: freeze_backbone fits "
+            "the head to features that are computed once. Leave one or the other out."
+        )
+    if job.first_look and task.per_pixel:
+        raise ValueError(
+            f"first_look is a linear probe of one answer per image, and {task.kind} has one "
+            "per pixel: leave it out."
+        )
+    if head == "eomt" and job.freeze_backbone:
+        raise ValueError(
+            "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "
+            "EoMT head pass the encoder's own blocks: leave freeze_backbone out, or give "
+            "map_head='dpt' or 'linear'."
+        )
+    if task.per_pixel and job.freeze_backbone and job.recipe not in (None, AUTO, pixels):
+        raise ValueError(
+            f"freeze_backbone trains a head of pixels by the recipe {pixels}, and recipe="
+            f"{job.recipe!r} is another one: leave out one of the two."
+        )
 
 
 def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:

@@ -27,7 +27,6 @@ from keras_vit.evaluation.prediction import predict_outcomes, predict_split
 from keras_vit.evaluation.report import Report, report_of
 from keras_vit.evaluation.unseen_images import IMAGES, seen_images_of, table_arguments
 from keras_vit.models.answers import answers_of
-from keras_vit.models.layer_state import weights_digest
 from keras_vit.ops import (
     current_processes,
     from_all_processes,
@@ -368,11 +367,9 @@ class Run:
             return
         if job.lora is not None:
             self.print(f"LoRA trains {enable_lora(self.model, job.lora):,} parameters")
-        trained, identity = self.model, job.identity
+        trained = self.model
         if (teacher := self.teacher) is not None:
             trained = Distillation(trained, teacher, job.distillation or "soft")
-            # A run does not continue with another teacher that came in this one's place.
-            identity["teacher_sha256"] = weights_digest(teacher)
             self.print(f"learns from {teacher.name}: {teacher.count_params():,} parameters")
         self.history = fit(
             trained,
@@ -381,7 +378,7 @@ class Run:
             self.folder,
             seed=job.seed,
             print_fn=lambda line: self.print(in_options(line, "train")),
-            identity=identity,
+            identity=job.identity,
             augment=job.augment,
             cache=job.cache,
             checkpoint_seconds=job.checkpoint_seconds,
@@ -441,10 +438,12 @@ class Run:
 
         False alarms are as rare as sets without the true class.
         """
-        seen = evaluation.features(self.model, some_of(self.images.splits.train, MOST_FITTED))[0]
-        held_out = evaluation.features(self.model, images)[0]
-        head = classifier_head(self.model)
-        self.model.set_novelty(evaluation.fit_novelty(seen, held_out, false_alarms, head))
+        train, is_shared = some_of(self.images.splits.train, MOST_FITTED), bool(current_processes())
+        with single_process() if is_shared else nullcontext():  # each computes all features
+            model = self.model.copy() if is_shared else self.model
+            seen, held_out = (evaluation.features(model, part)[0] for part in (train, images))
+            layer = evaluation.fit_novelty(seen, held_out, false_alarms, classifier_head(model))
+        self.model.set_novelty(layer)
 
     def predict(self) -> None:
         """Predicts the validation split, and makes the model one that each process can save."""

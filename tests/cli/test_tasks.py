@@ -296,6 +296,9 @@ def test_lora_and_frozen_body(options: str, run: Path, photographs: Path, comman
     words, other = f"train --out runs/cheap --batch-size 8 {options} --data", Path("other")
     assert "weights" in command(words, photographs, status=2)
     (shutil.copytree(photographs, other) / "green").rename(other / "bad")  # as many other classes
+    if options == "--freeze-backbone":
+        error = command(words, other, "--weights", run, "--epochs", 3, "--patience", 2, status=2)
+        assert "--epochs, --patience would have no effect" in error.replace(" and ", ", ")
     with pytest.warns(match=r"\(green, red\), and the data has .* \(bad, red\): the head is new"):
         printed = command(words, other, "--weights", run)
     assert "image size 16: that of the weights, where recipe finetune_few has 224; --im" in printed

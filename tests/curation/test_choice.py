@@ -119,6 +119,11 @@ def test_two_sets_of_features_are_compared_where_they_are_scored() -> None:
     assert curation.compare_features(noise, noise, labels, task).knn.value == 0
     back = curation.compare_features(features, noise, labels, task, scored, k=7)
     assert (ours.is_gain, back.is_gain) == (True, False)
+    # Rows of one group, such as copies, do not answer each other.
+    twice, same, groups = (np.repeat(each, 2, axis=0) for each in (noise, labels, np.arange(60)))
+    known = curation.compare_features(twice, twice, same, task, k=1)
+    apart = curation.compare_features(twice, twice, same, task, k=1, groups=groups)
+    assert known.after.knn["accuracy"].value == 1 > apart.after.knn["accuracy"].value
     for wrong in ([0], [0, 60], [-1, 2], [0.5, 1.5]):
         with pytest.raises(ValueError, match="must be the places of at least two of 60"):
             curation.compare_features(noise, features, labels, task, wrong)

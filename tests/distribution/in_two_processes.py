@@ -193,6 +193,7 @@ def test_what_processes_cannot_share() -> None:
         model = compiled(vit())
         model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
         refused("weight_decay", model.fit, IMAGES, LABELS, verbose=0)
+        refused("features are computed in one", keras_vit.evaluation.features, model, None)
         refused("there are 2 processes", keras_vit.distribution.data_parallel, devices=3)
 
     together(job)

@@ -134,6 +134,22 @@ def test_the_head_answers_as_the_closed_form(tmp_path: Path) -> None:
     fitted, choice, history = measured_fit(twin, RECIPE, splits, tmp_path, **options)
     np.testing.assert_allclose(evaluation.predict_split(fitted, splits.train)[1], scores, atol=1e-3)
     assert (history, choice.images, choice.left_out) == ({}, 0, "fine-tuning")
+    # The mean with the mirror image would be that of two of these classes.
+    sides = common.splits_of(("left", "right", "on"), *splits.train.as_arrays())
+    options["prepared"] = prepared._replace(splits=sides)
+    fitted, *_ = measured_fit(
+        small_model(), replace(RECIPE, views="flip"), sides, tmp_path, **options
+    )
+    assert fitted.eval_transform.views is None
+
+
+def test_files_that_occur_twice_do_not_answer_for_each_other(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), np.uint8).repeat(2, axis=0)
+    twice = common.splits_of(tuple("abc"), pixels, np.repeat(np.arange(24) % 3, 2))
+    prepared = prepare(small_model(), RECIPE, twice, tmp_path)._replace(plan=None)
+    options = {"prepared": prepared, "print_fn": str}
+    _, choice, _ = measured_fit(small_model(), RECIPE, twice, tmp_path, **options)
+    assert choice.candidates[-1].score < 0.7  # of noise; its copy would say it
 
 
 @pytest.mark.parametrize("wins", [False, True])
@@ -264,8 +280,9 @@ def test_the_better_weights_are_kept(parts: dict[str, Any]) -> None:
     assert (choice.selected, choice.linear_probe) == ("fine-tuned weights", choice.fine_tuned)
     assert "the fine-tuned weights are kept: they classify no fewer" in str(choice)
     assert json.loads(json.dumps(asdict(choice)))["images"] == len(part)
-    _, choice = choose_probe(model, RECIPE, start, None)
-    assert "fine-tuned weights are kept: there are no held-out training images" in str(choice)
+    for nothing in (None, part.take(np.arange(0))):
+        _, choice = choose_probe(model, RECIPE, start, nothing)
+        assert "weights are kept: there are no held-out training images" in str(choice)
     # Worse weights give way to the probe.
     model.set_weights([np.zeros_like(values) for values in start])  # the first class for all
     kept, choice = choose_probe(model, replace(RECIPE, tuned_share=0.9, views="flip"), start, part)

@@ -290,9 +290,14 @@ def test_epochs_of_few_images_and_what_a_recipe_freezes(tmp_path: Path) -> None:
     assert "1 epoch of 1 step of 60 images" in printed[1]
     counts = [len(each.trainable_variables) for each in (model, keras_vit.load(file), tiny_vit())]
     assert counts == [counts[-1]] * 3
+    printed.clear()
+    parts = replace(TINY_RECIPE, epochs=1, steps=0, batch_size=15, accumulation=8)
+    fit(tiny_vit(), parts, splits_of(60), tmp_path / "parts", **options)
+    assert "1 epoch of 30 steps of 2 images" in printed[0]
     numbers = tiny_vit(num_classes=1, task=tasks.Regression(("age",)))
     ages = pixels(20, 16, 16, 3).astype("uint8"), np.arange(20.0)
     fit(numbers, TINY_RECIPE, ages, tmp_path / "ages", print_fn=str, monitor="val_mae")
+    refused("splits has two pairs", fit, numbers, TINY_RECIPE, (ages, ages), tmp_path / "two")
     part = splits_of(360)
     part = replace(part, splits={"train": part.train.take(range(32)), "val": part.val})
     printed.clear()
@@ -406,6 +411,8 @@ def test_a_resumed_run_ends_with_the_same_weights(balance: str, tmp_path: Path) 
         np.testing.assert_allclose(whole.loss.log_priors, log_priors(COUNTS))
         refused("loss", balanced, cut, balance, unbalanced([38, 9, 3]), error=RunMismatchError)
     refused("", balanced, cut, "none", error=RunMismatchError)
+    for options in ({"seed": 1}, {"augment": "digits"}, {"augment": keras.layers.RandomFlip()}):
+        refused("recipe", balanced, cut, balance, error=RunMismatchError, **options)
     assert_equal(balanced(cut, balance, checkpoint_seconds=0), whole)
 
 
@@ -521,3 +528,6 @@ def test_images_are_not_mirrored_where_names_say_so(case: str, tmp_path: Path) -
     keras_vit.fit(model, recipe, (images, labels), tmp_path, print_fn=lines.append)
     assert any("without mirror" in line for line in lines) == bool(expected)
     assert expected in " ".join(lines)
+    # Numbers that a crop would move are trained on whole images, and predicted from them.
+    built = build(Job("photos", tmp_path, model="ViT-Ti/16"), recipe, task, 3)
+    assert model.eval_transform.is_whole == task.are_numbers == built.eval_transform.is_whole
