@@ -252,7 +252,9 @@ class Recipe:
             before = self.total_steps(self.examples)
             other = replace(self, batch_size=batch_size, accumulation=parts)
             after = steps or other.total_steps(self.examples)
-            warmup = max(round(warmup * after / before), 1)
+            # Of epochs of any number of images, it shows as many as before; of `steps`, it stays.
+            share = after / before if before else 1 if steps else 1 / ratio
+            warmup = max(round(warmup * share), 1)
         rate = ratio if self.scaling == "linear" else math.sqrt(ratio)
         return replace(
             self,

@@ -92,6 +92,8 @@ def test_steps_of_the_sources_scaling_and_sizes() -> None:
         assert (recipe.image_size, recipe.eval_size) == (size, 0), options
     few = recipe_of(job(recipe="finetune/flowers", batch_size=4))
     assert few.accumulation == few.scaled(batch_size=4).accumulation == 4
+    of_any = replace(get("finetune/flowers"), epochs=5, steps=0)
+    assert (of_any.scaled(batch_size=256).warmup, of_any.scaled(steps=900).warmup) == (200, 100)
     refused("accumulation=8.*or accumulation=1", replace, get("finetune/flowers"), batch_size=4)
 
 
