@@ -131,19 +131,24 @@ def unseen_images(
         source = Splits("the given images", source.class_names, {WHOLE: source})
     is_loaded = isinstance(source, Splits)
     parts = source if is_loaded else _loaded(source, data is None and path, arguments)
+    of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
+    if not is_loaded and (is_own or fits) and len(parts) == 1 and WHOLE not in parts:
+        # Records that are all called "validation": whoever trains on them or fits takes a part.
+        if not isinstance(next(iter(parts.values())), IndexedSplit):
+            parts = load(source, **arguments, **of_run)
     pool = None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
         is_used = np.isin(_uses(pool, seen), USED)
         # Where it is not known which were trained on, those of the run's own split are taken.
         is_told_apart = isinstance(pool, IndexedSplit)
-        is_split = (is_own and seen is None) if is_told_apart else (is_own or not run)
+        is_unknown = not run and split != WHOLE
+        is_split = (is_own and seen is None) if is_told_apart else (is_own or is_unknown)
         if is_used.any() and isinstance(pool, IndexedSplit):
             both = {"train": is_used, "val": ~is_used}
             splits = {n: pool.take(np.flatnonzero(mask)) for n, mask in both.items() if mask.any()}
             parts = replace(parts, splits=splits)
         elif not is_loaded and (fits or split in ("val", "train") or is_split):
-            of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
             parts, pool = load(source, **arguments, **of_run), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
     name = split or next(name for name in ("val", "test", WHOLE) if name in names)

@@ -1,6 +1,7 @@
 """Files of records and TensorFlow Datasets: found, read, resumed, damaged in every way, offline."""
 
 import gzip
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
+from keras_vit.evaluation.unseen_images import unseen_images
+from tests import bank
 from tests.backend import refused
 from tests.data import image_fixtures
 from tests.data.image_fixtures import example, levels, one_quick, plain, write_examples
@@ -133,6 +136,14 @@ def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     for source in ("dev/*", "dev"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
+        for words, line in (({}, "val: 4 images"), ({"split": "all"}, "all: 4 images")):
+            scored = unseen_images(bank.tiny(), f"records:{tmp_path}/{source}", **words)
+            assert scored.line.startswith(line)
+    scored = unseen_images(bank.tiny(), f"records:{tmp_path}/dev", fits=True, own_classes=False)
+    assert (len(scored.split), len(scored.train or ())) == (1, 3)
+    job = {"data": f"records:{tmp_path}/dev", "val_fraction": 0.5}
+    (tmp_path / "config.json").write_text(json.dumps({"job": job}))  # of a run on these alone
+    assert unseen_images(bank.tiny(), path=tmp_path).line.startswith("val: 2 images")
     # TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`.
     text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
 
