@@ -132,10 +132,10 @@ def unseen_images(
     is_loaded = isinstance(source, Splits)
     parts = source if is_loaded else _loaded(source, data is None and path, arguments)
     of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
-    if not is_loaded and (is_own or fits) and len(parts) == 1 and WHOLE not in parts:
+    is_named = len(parts) == 1 and not isinstance(next(iter(parts.values())), IndexedSplit)
+    if is_named and WHOLE not in parts and not is_loaded and (is_own or fits):
         # Records that are all called "validation": whoever trains on them or fits takes a part.
-        if not isinstance(next(iter(parts.values())), IndexedSplit):
-            parts = load(source, **arguments, **of_run)
+        parts = load(source, **arguments, **of_run)
     pool = None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
