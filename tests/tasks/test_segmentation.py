@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import warnings
 from functools import partial
@@ -201,9 +202,16 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for picture in (palette, Image.fromarray(numbers.astype(np.uint16))):
         picture.save(file)
         np.testing.assert_array_equal(splits.train.label_map(0), expected)
+    given = {"labels": folder / "masks"}
     for name in ("train", "val"):  # folders at the top are splits
         for kind in ("photos", "masks"):
             (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
+    for kind in ("photos", "masks"):  # a city beside them is of neither
+        shutil.copytree(folder / kind / "train", folder / kind / "extra")
+    refused("extra/0.png lies in none of .* train and val in", load, folder / "photos", **given)
+    assert list(load(folder / "photos", **given, val_fraction=None)) == ["all"]
+    for kind in ("photos", "masks"):
+        shutil.rmtree(folder / kind / "extra")
     place = (folder / "masks").rename(folder / "photos" / "masks")
     splits = load(os.path.relpath(folder / "photos"), labels=place)
     assert [len(splits[name]) for name in ("train", "val")] == [6, 6]
