@@ -410,6 +410,13 @@ def test_colors_and_names_that_mean_something_else_are_told(tmp_path: Path) -> N
     write(folder / "yolo", dict.fromkeys(names, b"0 0 0 1 0 1 0.4"))
     alone = "11 photographs .* be background alone.* IMG_2.txt"
     warned(alone, load, photos, labels=folder / "yolo")
+    (folder / "few").mkdir()  # the folder b has none at all, and would be a split
+    (folder / "yolo/a").rename(folder / "few/a")
+    for name in ("few/a/IMG_2.txt", "few/a/IMG_4.txt"):
+        (folder / name).unlink()
+    warned("6 photographs .* alone, as in .*b not one", load, photos, labels=folder / "few")
+    (photos / "b").rename(photos / "val")
+    refused("6 photographs of 12 .*val/1.txt is not there", load, photos, labels=folder / "few")
 
 
 @pytest.mark.parametrize("reader", READERS)
