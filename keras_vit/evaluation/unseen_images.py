@@ -126,7 +126,7 @@ def unseen_images(
         )
     is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
     source: Any = run["data"] if data is None else data
-    arguments = _loading(model, loading, run if is_own else {})
+    arguments = _loading(model, loading, run if is_own else {}, own_classes)
     if isinstance(source, Split):
         source = Splits("the given images", source.class_names, {WHOLE: source})
     is_loaded = isinstance(source, Splits)
@@ -343,14 +343,17 @@ def _is_same(data: str | PathLike[str], other: str | None) -> bool:
     return other is not None and (data == other or Path(data).resolve() == Path(other).resolve())
 
 
-def _loading(model: Any, loading: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def _loading(
+    model: Any, loading: Mapping[str, Any], run: Mapping[str, Any], own_classes: bool
+) -> dict[str, Any]:
     """Return the arguments of `load`: the caller's, else of the run that had the images."""
     of_run = loading.get("labels") is None and run.get("labels") is not None
+    task = getattr(model, "task", None) if own_classes or of_run else None
     transform = eval_transform_of(model)
     asked = {k: v for k, v in loading.items() if v is not None and v != _DEFAULTS.get(k)}
     either = {**_DEFAULTS, **run, **asked}
     return {
-        **table_arguments(either if of_run else loading, getattr(model, "task", None)),
+        **table_arguments(either if of_run else loading, task),
         **{name: either.get(name) for name in OF_FILES},
         "bands": transform.bands,
         "nodata": transform.nodata,

@@ -267,6 +267,11 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     write_photo(Path("test"), "fox/1.png", 1)
     error = command("evaluate model.keras --data test", status=2)
     assert "does not have the class fox (1 image)" in error
+    # Its features may be scored on any classes, those of a table, too.
+    rows = [(f"{NAMES[n % 2]}/{n}.png", ("owl", "jay")[n % 2]) for n in range(30)]
+    write_rows(Path("birds.csv"), ("file", "kind"), *rows)
+    words = "evaluate model.keras --data test --labels birds.csv --knn 3"
+    assert "3 nearest neighbors" in command(words)
 
 
 def test_a_record_survives_files(tmp_path: Path) -> None:
