@@ -320,7 +320,7 @@ def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dic
     depth_scale = options.get("depth_scale")
     if order is not None:
         kind = Ordinal(tuple(name.strip() for name in order.split(",")))
-    elif task is not None and task.names and kind == task.kind:
+    elif task is not None and (task.names or task.per_pixel) and kind == task.kind:
         kind = task.unfitted()  # whose names the table need not show again
     if depth_scale is not None:
         known = {RelativeDepth.kind: RelativeDepth()}.get(kind, Depth())

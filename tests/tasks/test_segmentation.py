@@ -27,6 +27,7 @@ from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.decode import pillow
 from keras_vit.data.image_readers import READERS
 from keras_vit.data.sources.polygons import polygon_pixels
+from keras_vit.evaluation.unseen_images import check_same_task, unseen_images
 from keras_vit.layers import MapResize
 from keras_vit.tasks.mask_scores import panoptic_quality
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
@@ -194,6 +195,11 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     splits = load(folder / "photos", labels=folder / "masks")
     assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
+    (folder / "masks/classes.txt").unlink()  # a model of numbers: one more does not occur here
+    model, given = bank.fresh(task=tasks.Segmentation(size=4)), {"labels": folder / "masks"}
+    check_same_task(model, unseen_images(model, folder / "photos", **given).split)
+    model = bank.fresh(task=tasks.Segmentation(size=2))
+    refused("the number 2, .* from 0 to 1", unseen_images, model, folder / "photos", **given)
     # Gray, with a palette, of 16 bits: the same numbers.
     file, expected = splits.train.sources[0], splits.train.label_map(0)
     numbers = np.asarray(Image.open(file))
@@ -202,7 +208,6 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for picture in (palette, Image.fromarray(numbers.astype(np.uint16))):
         picture.save(file)
         np.testing.assert_array_equal(splits.train.label_map(0), expected)
-    given = {"labels": folder / "masks"}
     for name in ("train", "val"):  # folders at the top are splits
         for kind in ("photos", "masks"):
             (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
