@@ -276,6 +276,7 @@ class Tiny(tfds.core.GeneratorBasedBuilder):
 SPLITS = ("train", "validation", "test")
 KINDS: Any = {"KvOneSplit": {}, "KvThreeSplits": {"SPLITS": SPLITS}, "KvParquet": {}}
 KINDS |= {name: {"SPLITS": SPLITS[::2]} for name in ("KvTwoSplits", "KvArrayRecord")}
+KINDS |= {"KvTestAlone": {"SPLITS": SPLITS[2:]}, "KvNoTrain": {"SPLITS": SPLITS[1:]}}
 KINDS["KvNoLabels"] = {"LABEL": tfds.features.Scalar(tf.int64)}
 BUILDERS = {name: type(name, (Tiny,), options) for name, options in KINDS.items()}
 FORMATS = {"KvArrayRecord": "array_record", "KvParquet": "parquet"}
@@ -301,9 +302,12 @@ def test_splits_what_is_refused_and_prepared_folders(tmp_path: Path, monkeypatch
     assert (two.train.tfds_split, two.val.tfds_split, len(two)) == ("train", "test", 2)
     names = {"train": "train", "val": "validation", "test": "test"}
     assert {name: split.tfds_split for name, split in three.items()} == names
-    for name, parts in (("kv_three_splits", [*three]), ("kv_one_split", ["all"])):
+    assert len(load("kv_test_alone", data_dir=data_dir).train) == 16  # as of any single split
+    whole = [("kv_three_splits", [*three]), ("kv_one_split", ["all"]), ("kv_test_alone", ["test"])]
+    for name, parts in [*whole, ("kv_no_train", ["val", "test"])]:
         assert list(load(name, data_dir=data_dir, val_fraction=None)) == parts
     for name, message in (
+        ("kv_no_train", "the splits validation, test and no train: there is nothing"),
         ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
         ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),
         ("tf_flower", "'tf_flower' is neither 'digits', nor a TFDS .*did you mean tf_flowers"),
