@@ -191,7 +191,7 @@ def with_classes(split: Split, model: Any) -> Split:
     are, for the check that says so.
 
     Raises:
-        ValueError: Some of the classes are not the model's.
+        ValueError: Some of the classes are not the model's, or are several of them.
     """
     names, task = getattr(model, "class_names", None), getattr(model, "task", None)
     if names is None or not split.task.sums_to_one or task is None or not task.sums_to_one:
@@ -217,6 +217,11 @@ def with_classes(split: Split, model: Any) -> Split:
             f"{model.name} does not have the {'class' if len(unknown) == 1 else 'classes'} "
             f"{printable(shown)}: leave these images out, or rename their folders to one of "
             f"{printable(listed(names))}."
+        )
+    if twice := [n for n, c in zip(classes, counts, strict=True) if c and names.count(n) > 1]:
+        raise ValueError(
+            f"{model.name} has several classes of the name {printable(twice[0])}, and images of it "
+            "may be of each: leave these images out, or give a model whose names are distinct."
         )
     return split.with_classes(names)
 
