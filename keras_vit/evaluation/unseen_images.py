@@ -126,24 +126,29 @@ def unseen_images(
         )
     is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
     source: Any = run["data"] if data is None else data
-    arguments = _loading(model, loading, run if is_own else {})
+    arguments = _loading(model, loading, run if is_own else {}, own_classes)
     if isinstance(source, Split):
         source = Splits("the given images", source.class_names, {WHOLE: source})
     is_loaded = isinstance(source, Splits)
     parts = source if is_loaded else _loaded(source, data is None and path, arguments)
+    of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
+    is_named = len(parts) == 1 and not isinstance(next(iter(parts.values())), IndexedSplit)
+    if is_named and WHOLE not in parts and not is_loaded and (is_own or fits):
+        # Records that are all called "validation": whoever trains on them or fits takes a part.
+        parts = load(source, **arguments, **of_run)
     pool = None
     if list(parts) == [WHOLE]:
         pool = parts[WHOLE]
         is_used = np.isin(_uses(pool, seen), USED)
         # Where it is not known which were trained on, those of the run's own split are taken.
         is_told_apart = isinstance(pool, IndexedSplit)
-        is_split = (is_own and seen is None) if is_told_apart else (is_own or not run)
+        is_unknown = not run and split != WHOLE
+        is_split = (is_own and seen is None) if is_told_apart else (is_own or is_unknown)
         if is_used.any() and isinstance(pool, IndexedSplit):
             both = {"train": is_used, "val": ~is_used}
             splits = {n: pool.take(np.flatnonzero(mask)) for n, mask in both.items() if mask.any()}
             parts = replace(parts, splits=splits)
         elif not is_loaded and (fits or split in ("val", "train") or is_split):
-            of_run = {name: run[name] for name in ("val_fraction", "seed") if name in run}
             parts, pool = load(source, **arguments, **of_run), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
     name = split or next(name for name in ("val", "test", WHOLE) if name in names)
@@ -186,7 +191,7 @@ def with_classes(split: Split, model: Any) -> Split:
     are, for the check that says so.
 
     Raises:
-        ValueError: Some of the classes are not the model's.
+        ValueError: Some of the classes are not the model's, or are several of them.
     """
     names, task = getattr(model, "class_names", None), getattr(model, "task", None)
     if names is None or not split.task.sums_to_one or task is None or not task.sums_to_one:
@@ -212,6 +217,11 @@ def with_classes(split: Split, model: Any) -> Split:
             f"{model.name} does not have the {'class' if len(unknown) == 1 else 'classes'} "
             f"{printable(shown)}: leave these images out, or rename their folders to one of "
             f"{printable(listed(names))}."
+        )
+    if twice := [n for n, c in zip(classes, counts, strict=True) if c and names.count(n) > 1]:
+        raise ValueError(
+            f"{model.name} has several classes of the name {printable(twice[0])}, and images of it "
+            "may be of each: leave these images out, or give a model whose names are distinct."
         )
     return split.with_classes(names)
 
@@ -315,7 +325,7 @@ def table_arguments(options: Mapping[str, Any], task: Task | None = None) -> dic
     depth_scale = options.get("depth_scale")
     if order is not None:
         kind = Ordinal(tuple(name.strip() for name in order.split(",")))
-    elif task is not None and task.names and kind == task.kind:
+    elif task is not None and (task.names or task.per_pixel) and kind == task.kind:
         kind = task.unfitted()  # whose names the table need not show again
     if depth_scale is not None:
         known = {RelativeDepth.kind: RelativeDepth()}.get(kind, Depth())
@@ -338,14 +348,17 @@ def _is_same(data: str | PathLike[str], other: str | None) -> bool:
     return other is not None and (data == other or Path(data).resolve() == Path(other).resolve())
 
 
-def _loading(model: Any, loading: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def _loading(
+    model: Any, loading: Mapping[str, Any], run: Mapping[str, Any], own_classes: bool
+) -> dict[str, Any]:
     """Return the arguments of `load`: the caller's, else of the run that had the images."""
     of_run = loading.get("labels") is None and run.get("labels") is not None
+    task = getattr(model, "task", None) if own_classes or of_run else None
     transform = eval_transform_of(model)
     asked = {k: v for k, v in loading.items() if v is not None and v != _DEFAULTS.get(k)}
     either = {**_DEFAULTS, **run, **asked}
     return {
-        **table_arguments(either if of_run else loading, getattr(model, "task", None)),
+        **table_arguments(either if of_run else loading, task),
         **{name: either.get(name) for name in OF_FILES},
         "bands": transform.bands,
         "nodata": transform.nodata,

@@ -325,6 +325,7 @@ class Depth(Task):
 
 
 def close_share(depths: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return what part of the last axis is within a factor of 1.25."""
+    """Return what part of the last axis is within a factor of 1.25; no answer below 0 is."""
     with np.errstate(divide="ignore"):
-        return (np.maximum(answers / depths, depths / answers) < CLOSE).mean(-1)
+        factors = np.maximum(answers / depths, depths / answers)
+    return ((factors < CLOSE) & (answers > 0)).mean(-1)

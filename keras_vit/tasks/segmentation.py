@@ -1,9 +1,9 @@
 """Segmentation: one of several classes for every pixel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -94,6 +94,9 @@ class Segmentation(Task):
                 "integers from 0 to 255 for each, or leave them out."
             )
         self._set(colors=tuple(tuple(map(int, color)) for color in self.colors))
+
+    def unfitted(self) -> Self:
+        return replace(self, colors=())  # without names, the number of classes stays
 
     def check_targets(self, targets: Any) -> np.ndarray:
         """Return maps as int32, or rows of counts as float64."""

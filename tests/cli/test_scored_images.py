@@ -18,7 +18,7 @@ import keras_vit
 from keras_vit.data import Split
 from keras_vit.data.image_looks import looks_like
 from keras_vit.data.seen_images import SeenImages
-from keras_vit.evaluation.unseen_images import IMAGES
+from keras_vit.evaluation.unseen_images import IMAGES, unseen_images
 from keras_vit.training.training_set import looks_of
 from keras_vit_cli import calibrate_command, commands, evaluate_command
 from keras_vit_cli.arguments import parse
@@ -28,6 +28,7 @@ from keras_vit_cli.model_files import scored_images
 from keras_vit_cli.train.job import Job
 from keras_vit_cli.train.run import Run
 from tests import bank
+from tests.backend import refused
 from tests.cli.helpers import rows_of, write_rows
 from tests.conftest import Command
 from tests.data.image_fixtures import encode, orientation, plain, write
@@ -267,6 +268,20 @@ def test_a_test_folder_is_scored_whole(command: Command) -> None:
     write_photo(Path("test"), "fox/1.png", 1)
     error = command("evaluate model.keras --data test", status=2)
     assert "does not have the class fox (1 image)" in error
+    twice = bank.tiny(
+        task=keras_vit.tasks.Classification(("dark", "crane", "crane")), num_classes=3
+    )
+    for name in ("dark/1.png", "crane/1.png"):
+        write_photo(Path("cranes"), name, 1)
+    write_rows("cranes.csv", ("file", "kind"), ("dark/1.png", "dark"), ("crane/1.png", "crane"))
+    refused("several classes of the name crane", unseen_images, twice, "cranes")
+    table = {"labels": "cranes.csv", "task": "classification"}
+    refused("'crane' in 'kind' is the name of several", unseen_images, twice, "cranes", **table)
+    # Its features may be scored on any classes, those of a table, too.
+    rows = [(f"{NAMES[n % 2]}/{n}.png", ("owl", "jay")[n % 2]) for n in range(30)]
+    write_rows(Path("birds.csv"), ("file", "kind"), *rows)
+    words = "evaluate model.keras --data test --labels birds.csv --knn 3"
+    assert "3 nearest neighbors" in command(words)
 
 
 def test_a_record_survives_files(tmp_path: Path) -> None:

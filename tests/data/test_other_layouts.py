@@ -252,5 +252,8 @@ def test_what_an_image_is_of_and_what_names_do_not_settle(tmp_path: Path) -> Non
     photos(tmp_path / "c", *names, "train/x/case2_1.png")
     warned("6 of 6 images that are validated on are of sources", load, tmp_path, "c")
     photos(tmp_path / "d", *(f"{c}/IMG_{c}_{i}.png" for c in "xy" for i in range(5)))
+    numbers = [f"{s}/{c}/{i}.png" for s in ("train", "val") for c in "xy" for i in range(20)]
+    photos(tmp_path / "e", *numbers, "train/x/7_flip.png")  # of one image: the others are not alike
     with warnings.catch_warnings(action="error"):
         load(tmp_path, "d")
+        load(tmp_path, "e")

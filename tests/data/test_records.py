@@ -1,6 +1,7 @@
 """Files of records and TensorFlow Datasets: found, read, resumed, damaged in every way, offline."""
 
 import gzip
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 
 from keras_vit.data import DamagedShardError, DatasetUnavailableError, RecordSplit, load, pipeline
 from keras_vit.data.sources.records import Records, Shard, open_records
+from keras_vit.evaluation.unseen_images import unseen_images
+from tests import bank
 from tests.backend import refused
 from tests.data import image_fixtures
 from tests.data.image_fixtures import example, levels, one_quick, plain, write_examples
@@ -133,6 +136,14 @@ def test_where_records_may_be_and_a_parser_of_ones_own(tmp_path: Path) -> None:
     for source in ("dev/*", "dev"):
         only_val = load(f"records:{tmp_path}/{source}", val_fraction=0.25)
         assert {name: len(part) for name, part in only_val.items()} == {"train": 3, "val": 1}
+        for words, line in (({}, "val: 4 images"), ({"split": "all"}, "all: 4 images")):
+            scored = unseen_images(bank.tiny(), f"records:{tmp_path}/{source}", **words)
+            assert scored.line.startswith(line)
+    scored = unseen_images(bank.tiny(), f"records:{tmp_path}/dev", fits=True, own_classes=False)
+    assert (len(scored.split), len(scored.train or ())) == (1, 3)
+    job = {"data": f"records:{tmp_path}/dev", "val_fraction": 0.5}
+    (tmp_path / "config.json").write_text(json.dumps({"job": job}))  # of a run on these alone
+    assert unseen_images(bank.tiny(), path=tmp_path).line.startswith("val: 2 images")
     # TensorFlow turns Python's `if` of a tensor into a graph's, as in any `map`.
     text, number = (tf.io.FixedLenFeature((), kind) for kind in (tf.string, tf.int64))
 
@@ -265,6 +276,7 @@ class Tiny(tfds.core.GeneratorBasedBuilder):
 SPLITS = ("train", "validation", "test")
 KINDS: Any = {"KvOneSplit": {}, "KvThreeSplits": {"SPLITS": SPLITS}, "KvParquet": {}}
 KINDS |= {name: {"SPLITS": SPLITS[::2]} for name in ("KvTwoSplits", "KvArrayRecord")}
+KINDS |= {"KvTestAlone": {"SPLITS": SPLITS[2:]}, "KvNoTrain": {"SPLITS": SPLITS[1:]}}
 KINDS["KvNoLabels"] = {"LABEL": tfds.features.Scalar(tf.int64)}
 BUILDERS = {name: type(name, (Tiny,), options) for name, options in KINDS.items()}
 FORMATS = {"KvArrayRecord": "array_record", "KvParquet": "parquet"}
@@ -290,9 +302,12 @@ def test_splits_what_is_refused_and_prepared_folders(tmp_path: Path, monkeypatch
     assert (two.train.tfds_split, two.val.tfds_split, len(two)) == ("train", "test", 2)
     names = {"train": "train", "val": "validation", "test": "test"}
     assert {name: split.tfds_split for name, split in three.items()} == names
-    for name, parts in (("kv_three_splits", [*three]), ("kv_one_split", ["all"])):
+    assert len(load("kv_test_alone", data_dir=data_dir).train) == 16  # as of any single split
+    whole = [("kv_three_splits", [*three]), ("kv_one_split", ["all"]), ("kv_test_alone", ["test"])]
+    for name, parts in [*whole, ("kv_no_train", ["val", "test"])]:
         assert list(load(name, data_dir=data_dir, val_fraction=None)) == parts
     for name, message in (
+        ("kv_no_train", "the splits validation, test and no train: there is nothing"),
         ("kv_no_labels", "'kv_no_labels' does not have pairs of an image and a class"),
         ("kv_parquet", r"prepared as parquet files, .* tfds build kv_parq"),
         ("tf_flower", "'tf_flower' is neither 'digits', nor a TFDS .*did you mean tf_flowers"),

@@ -209,6 +209,10 @@ def test_a_table_in_the_folder_of_subfolders(reader: str, tmp_path: Path) -> Non
     images, labels = map(np.asarray, next(iter(pipeline(splits.val, 8, 10))))
     assert images[:, 0, 0, 0].round().tolist() == [i for i in range(COUNT) if i % 3 == 2]
     assert labels.tolist() == splits.val.labels().tolist()
+    rows = [row.rpartition(",")[0] for row in rows]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label", *rows, "00.png,cat"]))
+    write(tmp_path, {"00.png": plain(40)})
+    refused("00.png lies in none of the folders", load, tmp_path, labels="labels.csv")
 
 
 @pytest.mark.parametrize(

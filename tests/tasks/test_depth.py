@@ -220,6 +220,8 @@ def test_depths_move_as_their_images(tmp_path: Path, reader: str, training: bool
 
 
 def test_what_it_refuses_and_how_it_is_shown() -> None:
+    scores = Depth(form="depth").scores(np.full((1, 2, 2), 5.0), np.full((1, 2, 2, 1), -5.0))
+    assert (scores["delta1"].value, scores["abs_rel"].value) == (0, 2)  # not one is close
     task = Depth(unit="m")
     levels = depth_colors(np.linspace(1e-6, 1, 256)[None], 0, 1)
     viridis = np.rint(255 * matplotlib.colormaps["viridis"](np.arange(256))[None, :, :3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import warnings
 from functools import partial
@@ -26,6 +27,7 @@ from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.decode import pillow
 from keras_vit.data.image_readers import READERS
 from keras_vit.data.sources.polygons import polygon_pixels
+from keras_vit.evaluation.unseen_images import check_same_task, unseen_images
 from keras_vit.layers import MapResize
 from keras_vit.tasks.mask_scores import panoptic_quality
 from keras_vit.tasks.pixel_losses import MeanIoU, PixelCrossentropy
@@ -193,6 +195,11 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     splits = load(folder / "photos", labels=folder / "masks")
     assert len(decoded) == 12  # each photograph once; of its size, the header is enough
     assert splits.task == TASK
+    (folder / "masks/classes.txt").unlink()  # a model of numbers: one more does not occur here
+    model, given = bank.fresh(task=tasks.Segmentation(size=4)), {"labels": folder / "masks"}
+    check_same_task(model, unseen_images(model, folder / "photos", **given).split)
+    model = bank.fresh(task=tasks.Segmentation(size=2))
+    refused("the number 2, .* from 0 to 1", unseen_images, model, folder / "photos", **given)
     # Gray, with a palette, of 16 bits: the same numbers.
     file, expected = splits.train.sources[0], splits.train.label_map(0)
     numbers = np.asarray(Image.open(file))
@@ -204,6 +211,12 @@ def test_masks_are_found_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("train", "val"):  # folders at the top are splits
         for kind in ("photos", "masks"):
             (folder / kind / {"train": "a", "val": "b"}[name]).rename(folder / kind / name)
+    for kind in ("photos", "masks"):  # a city beside them is of neither
+        shutil.copytree(folder / kind / "train", folder / kind / "extra")
+    refused("extra/0.png lies in none of .* train and val in", load, folder / "photos", **given)
+    assert list(load(folder / "photos", **given, val_fraction=None)) == ["all"]
+    for kind in ("photos", "masks"):
+        shutil.rmtree(folder / kind / "extra")
     place = (folder / "masks").rename(folder / "photos" / "masks")
     splits = load(os.path.relpath(folder / "photos"), labels=place)
     assert [len(splits[name]) for name in ("train", "val")] == [6, 6]
@@ -402,6 +415,13 @@ def test_colors_and_names_that_mean_something_else_are_told(tmp_path: Path) -> N
     write(folder / "yolo", dict.fromkeys(names, b"0 0 0 1 0 1 0.4"))
     alone = "11 photographs .* be background alone.* IMG_2.txt"
     warned(alone, load, photos, labels=folder / "yolo")
+    (folder / "few").mkdir()  # the folder b has none at all, and would be a split
+    (folder / "yolo/a").rename(folder / "few/a")
+    for name in ("few/a/IMG_2.txt", "few/a/IMG_4.txt"):
+        (folder / name).unlink()
+    warned("6 photographs .* alone, as in .*b not one", load, photos, labels=folder / "few")
+    (photos / "b").rename(photos / "val")
+    refused("6 photographs of 12 .*val/1.txt is not there", load, photos, labels=folder / "few")
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -17,6 +17,7 @@ from keras_vit.data.decode.image_files import read_contents
 from keras_vit.data.sources.listings import read_text
 from keras_vit.data.sources.map_folder import beside
 from keras_vit.data.sources.polygons import polygon_pixels
+from keras_vit.data.sources.split_names import split_of
 from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.tasks.pixel_losses import IGNORED
 
@@ -119,7 +120,7 @@ class Yolo(Labelme):
     """A text file per photograph: a line per polygon, the number of its class, then x and y.
 
     These are parts of the photograph's width and height. A photograph without a file has nothing
-    but background.
+    but background; but a split without any file lacks its labels.
     """
 
     suffix = ".txt"
@@ -131,6 +132,10 @@ class Yolo(Labelme):
     def find(self, paths: Iterable[Path]) -> dict[Path, Any]:
         paths = list(paths)
         files = super().find(paths)
+        top = {path: path.relative_to(self.folder).parts[0] for path in paths}
+        labeled, folders = {top[path] for path in files}, {path.parent for path in files}
+        given = [p for p in paths if files and (top[p] in labeled or not split_of(top[p]))]
+        bare = [path for path in given if path.parent not in folders]
         others = set(self.labels.rglob(f"*{self.suffix}")) - {*files.values(), self.labels / NAMES}
         if files and others and len(files) < len(paths):
             warn_at_caller(
@@ -139,7 +144,13 @@ class Yolo(Labelme):
                 f"{counted(len(others), 'text file')} without a photograph, such as "
                 f"{printable(min(others).name)}."
             )
-        return {**dict.fromkeys(paths), **files} if files else {}
+        elif bare:
+            warn_at_caller(
+                f"{counted(len(bare), 'photograph')} will be background alone, as in "
+                f"{printable(bare[0].parent)} not one has a text file in {printable(self.labels)}: "
+                "are their labels elsewhere?"
+            )
+        return {**dict.fromkeys(given), **files}
 
     def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
         if source is None or not os.path.getsize(source):

@@ -26,7 +26,12 @@ from keras_vit.data.decode.image_kinds import suffixes_of
 from keras_vit.data.sources.folder import FileOptions, check_images, checked_split
 from keras_vit.data.sources.named_sources import validated
 from keras_vit.data.sources.shortcuts import warn_of_contradictions, warn_of_shortcuts
-from keras_vit.data.sources.split_names import SHOWN_NAMES, split_of, with_validation
+from keras_vit.data.sources.split_names import (
+    SHOWN_NAMES,
+    split_of,
+    splits_by_folders,
+    with_validation,
+)
 from keras_vit.data.sources.split_tables import files_of_splits, read_tables_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits, reasons
 from keras_vit.data.sources.table_cells import number, shown
@@ -153,13 +158,10 @@ def _read_rows(folder: Path, table: Table, options: TableOptions, reading: FileO
     bad = dict(table.broken)
     files, note = images.find_all(table.columns[columns.file], columns.file, bad)
     splits = _read_splits(table, columns, bad)
-    if columns.split is None and columns.group is None:
-        # A row without a file stands in the folder itself, and is left out in any case.
-        first = (file.relative_to(folder).parts[:1] or ("train",) for file in files)
-        tops = [split_of(part[0]) for part in first]
-        if "train" in tops and len(set(tops)) > 1 and None not in tops:
-            splits = list(map(str, tops))
-            note = [*note, f"the folders are the splits: {listed(sorted(set(splits)))}"]
+    is_said = columns.split is not None or columns.group is not None
+    if not is_said and (tops := splits_by_folders(folder, files, reading.whole)):
+        splits = tops
+        note = [*note, f"the folders are the splits: {listed(sorted(set(splits)))}"]
     if reading.whole and set(splits) == {"train"}:
         splits = ["all"] * len(files)
     known = set(splits) if reading.whole else {"train"}

@@ -23,7 +23,7 @@ from keras_vit.data.decode.image_kinds import is_hidden, kind_of
 from keras_vit.data.decode.pillow import displayed_size
 from keras_vit.data.sources.folder import FileOptions, FileSplit, check_images, checked_split
 from keras_vit.data.sources.named_sources import validated
-from keras_vit.data.sources.split_names import split_of, with_validation
+from keras_vit.data.sources.split_names import splits_by_folders, with_validation
 from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.data.sources.splits import MOST_LINES, FileReport, Splits
 from keras_vit.data.sources.verification import Checked
@@ -124,9 +124,8 @@ class MapSplit(FileSplit):
         paths, checked, sources, task, rows = cls.read_maps(
             folder, maps, photographs, task, options
         )
-        top = [split_of(path.relative_to(folder).parts[0]) for path in paths]
         places = {"all" if options.whole else "train": list(range(len(paths)))}
-        if "train" in top and None not in top:
+        if top := splits_by_folders(folder, paths, options.whole):
             places = {
                 name: [i for i, split in enumerate(top) if split == name]
                 for name in ("train", "val", "test")

@@ -41,9 +41,9 @@ def load_records(
     """Splits of the record files in a folder, or of those that match a pattern."""
     files = _find(source)
     groups = _by_split(files)
-    if whole and set(groups) == {"train"}:
-        groups = {"all": groups["train"]}
-    elif not whole and len(groups) > 1:
+    if len(groups) == 1 and (not whole or "train" in groups):
+        groups = {"all" if whole else "train": next(iter(groups.values()))}
+    elif not whole:
         groups = _validated(groups, source)
     folder = Path(next(iter(groups.values()))[0]).parent
     class_names = _class_names([folder, folder.parent])
@@ -93,14 +93,14 @@ def _check_complete(files: Iterable[str]) -> None:
 
 
 def _by_split(files: Sequence[str]) -> dict[str, list[str]]:
-    """Return the files of each split; a single group is called "train"."""
+    """Return the files of each split; those of no name are "train"."""
     groups: dict[str, list[str]] = defaultdict(list)
     for file in files:
         path = Path(file)
         words = re.findall("[a-z]+", f"{path.parent.name}/{path.name}".lower())
         groups[next(filter(None, map(split_of, reversed(words))), "")].append(file)
-    if len(groups) == 1:
-        return {"train": next(iter(groups.values()))}
+    if set(groups) == {""}:
+        return {"train": groups[""]}
     if "" in groups:
         raise ValueError(
             f"{printable(groups[''][0])} belongs neither to train, val nor test, as other files "
@@ -123,7 +123,7 @@ def _subsets(records: dict[str, Records], val_fraction: float, seed: int) -> dic
     for name, part in records.items():
         if len(part) < (2 if set(records) == {"train"} else 1):
             raise ValueError(f"The files of {name} hold {counted(len(part), 'record')}: too few.")
-    if len(records) > 1 or "all" in records:
+    if set(records) != {"train"}:
         return {name: (part, None) for name, part in records.items()}
     (whole,) = records.values()
     count = len(whole)

@@ -74,6 +74,27 @@ def split_folders(folder: Path) -> tuple[dict[str, Path], Unused]:
     return parts, unused
 
 
+def splits_by_folders(folder: Path, paths: Sequence[Path], whole: bool) -> list[str] | None:
+    """Return the split of each file by its folder at the top; None where these are not splits.
+
+    Raises:
+        ValueError: Some files are of train and another split and some of none, and not all of them
+            are to be one split: they would be drawn anew, those of a given val among them.
+    """
+    # A row of a table without a file stands in the folder itself, and is left out in any case.
+    tops = [split_of((path.relative_to(folder).parts[:1] or ("train",))[0]) for path in paths]
+    named = [name for name in SPLIT_NAMES if name in tops]
+    if "train" not in named or len(named) < 2 or (whole and None in tops):
+        return None
+    if None in tops:
+        raise ValueError(
+            f"{printable(paths[tops.index(None)])} lies in none of the folders of the splits "
+            f"{' and '.join(named)} in {printable(folder)}, as others do: move it into one or out "
+            "of there; in a table, leave it out or write the splits in a column 'split'."
+        )
+    return [name for name in tops if name]
+
+
 def photographs_and_maps(names: Sequence[str]) -> tuple[str, str] | None:
     """Return which folders have photographs and the masks or depths of these, by their names.
 

@@ -38,7 +38,7 @@ class Split(ABC):
         task: what the labels mean; of a folder with one class, a classification of one.
         class_names: the names of the task.
         num_examples: how many images; also `len(split)`.
-        channels: 1 where all images are gray, else 3; with bands, their number.
+        channels: 3, of gray files, too; 1 of gray arrays and digits; with bands, their number.
         bands: the bands of raster files, from 1, that are the channels, in the files' own range;
             None for photographs, 0..255.
         files: the path of each image in the order of `labels()`, or None without files.

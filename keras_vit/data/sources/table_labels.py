@@ -472,6 +472,7 @@ def _members(
             f"others, such as {shown(next(iter(in_cells)))}: is it a table of another task? Give "
             "one with these labels, or the column that has them as label_columns=."
         )
+    twice = {name for name, count in Counter(names).items() if count > 1}
     shape = (len(sets), len(names)) if are_several else (len(sets),)
     targets = np.zeros(shape, np.float32 if are_several else np.int32)
     for row, labels in enumerate(sets):
@@ -481,6 +482,8 @@ def _members(
                 why = "is not a label of the task or of a row to train on"
                 why += f", as {near!r} is" if near else ""
                 bad.setdefault(row, f"{shown(label)} in {column!r} {why}")
+            elif names[index[label]] in twice:
+                bad.setdefault(row, f"{shown(label)} in {column!r} is the name of several classes")
             elif are_several:
                 targets[row, index[label]] = 1
             else:

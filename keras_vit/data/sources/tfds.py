@@ -145,10 +145,17 @@ def _builder(name: str, data_dir: str | None) -> Any:
 def _choose_splits(available: Any, val_fraction: float | None) -> dict[str, str]:
     """Map our names to TFDS's splits or slices; without a fraction, a single one is "all"."""
     others = [name for name in ("validation", "test") if name in available]
-    if others:
+    if others and "train" in available:
         return dict(zip(("train", "val", "test"), ("train", *others), strict=False))
+    if val_fraction is None and others:  # as imagenet_v2, which has test alone
+        return {("val" if name == "validation" else name): name for name in others}
     if val_fraction is None:
         return {"all": "+".join(available)}
+    if others and len(available) > 1:
+        raise ValueError(
+            f"This TFDS data set has the splits {', '.join(available)} and no train: there is "
+            "nothing to train on. To score a model on it, give val_fraction=None."
+        )
     percent = min(max(round(100 * (1 - val_fraction)), 1), 99)
     whole = "train" if "train" in available else next(iter(available))  # ImageNet-21k: "full"
     return {"train": f"{whole}[:{percent}%]", "val": f"{whole}[{percent}%:]"}
