@@ -6,6 +6,7 @@ labeled images ─────┴──► what each image was used for ──�
 
 import csv
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from keras_vit._base.errors import check_choice, counted, listed, printable, war
 from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
 from keras_vit.data.sources.split_names import split_of
+from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.data.sources.splits import IndexedSplit, joined
 from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
@@ -62,10 +64,20 @@ class Scored:
 
 
 def run_options(path: str | PathLike[str]) -> Mapping[str, Any]:
-    """Return the options of the run that a file or folder is of; empty for any other model."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        job = json.loads((_folder(path) / "config.json").read_text("utf-8"))["job"]
+    """Return the options of the run that a file or folder is of; empty for any other model.
+
+    Paths lead to where its files were, from any working directory, where they still lie there.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        config = json.loads((_folder(path) / "config.json").read_text("utf-8"))
+        job, noted = config["job"], config.get("identity", {})
         if isinstance(job, dict) and isinstance(job.get("data"), str):
+            for name in ("data", "labels", "data_dir", "weights"):
+                folder = noted.get("data", "") if name == "labels" else ""  # where a table may lie
+                place = os.path.join(folder, noted.get(name, ""))
+                is_there = os.path.isabs(place) and os.path.exists(place)
+                if job.get(name) and is_there and os.path.abspath(job[name]) != place:
+                    job[name] = place
             return job
     return {}
 
@@ -126,6 +138,9 @@ def unseen_images(
         )
     is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
     source: Any = run["data"] if data is None else data
+    # Another machine's folder may have the name of the run's, without its table.
+    if data is not None and is_own and run.get("labels"):
+        is_own = _is_in(run["labels"], Path(data))
     arguments = _loading(model, loading, run if is_own else {})
     if isinstance(source, Split):
         source = Splits("the given images", source.class_names, {WHOLE: source})
@@ -161,6 +176,8 @@ def unseen_images(
         chosen_uses = (*USES, NEW)
     where = parts.source if is_loaded else source
     chosen, line = without_used(images, seen, model.name, where, chosen_uses)
+    if run.get("labels") and not arguments.get("labels") and not is_loaded:
+        line += f"; not labeled by {printable(run['labels'])}, as those of its run were"
     if name == "train" and np.isin(_uses(chosen, seen), USED).any():
         line += "; a score on images that it was made with says nothing about others"
     return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
@@ -336,6 +353,12 @@ def _folder(path: str | PathLike[str]) -> Path:
 
 def _is_same(data: str | PathLike[str], other: str | None) -> bool:
     return other is not None and (data == other or Path(data).resolve() == Path(other).resolve())
+
+
+def _is_in(labels: str, folder: Path) -> bool:
+    """Return whether labels by this name are found, by themselves or in the folder of images."""
+    places = Path(labels).expanduser(), folder / labels
+    return any(place.exists() for place in places) or bool(files_of_splits(folder, labels))
 
 
 def _loading(model: Any, loading: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
