@@ -59,6 +59,7 @@ from keras_vit_cli.report.page_card import card_of_run
 from keras_vit_cli.search.search_command import cluster, search
 from keras_vit_cli.serve.server import serve
 from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.job_recipe import is_for_weights
 from keras_vit_cli.train.run import train
 
 
@@ -204,7 +205,7 @@ def _convert(options: ConvertOptions) -> None:
 
 
 def _augment(options: AugmentOptions) -> None:
-    recipe, out = recipes.get(options.recipe), options.out
+    recipe, out = recipes.get(options.recipe or "small_data"), options.out
     splits = data.load(
         options.data,
         **table_arguments(vars(options)),
@@ -229,7 +230,8 @@ def _augment(options: AugmentOptions) -> None:
     )
     print_text(f"written to {out}")
     same = words_of(options, "labels", *OF_TABLE, "recipe", "data_dir", "augment")
-    print_next("train", "--data", options.data, *same)
+    weights = ["--weights", "FILE"] if is_for_weights(options.recipe or "") else []
+    print_next("train", "--data", options.data, *weights, *same)
 
 
 def _list(options: ListOptions) -> None:

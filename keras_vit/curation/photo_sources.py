@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
+from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, is_image, suffixes_of
 from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.listings import read_listing
 from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
@@ -183,7 +183,7 @@ def _image_names(
     for name in names:
         if name.endswith("/"):
             yield from _image_names(folder, places, left_out, prefix + name)
-        elif kind_of(path := folder / prefix / name):
+        elif is_image(path := folder / prefix / name):
             yield prefix + name
         else:
             note_left_out(path, left_out)

@@ -6,6 +6,7 @@ labeled images ─────┴──► what each image was used for ──�
 
 import csv
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from keras_vit._base.errors import check_choice, counted, listed, printable, war
 from keras_vit.data import MAX_PIXELS, Split, Splits, load
 from keras_vit.data.seen_images import NEW, USED, USES, VALIDATED, SeenImages, described, none_left
 from keras_vit.data.sources.split_names import split_of
+from keras_vit.data.sources.split_tables import files_of_splits
 from keras_vit.data.sources.splits import IndexedSplit, joined
 from keras_vit.data.sources.table_cells import lookalike
 from keras_vit.data.sources.table_files import SUFFIXES as TABLE_SUFFIXES
@@ -62,10 +64,20 @@ class Scored:
 
 
 def run_options(path: str | PathLike[str]) -> Mapping[str, Any]:
-    """Return the options of the run that a file or folder is of; empty for any other model."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        job = json.loads((_folder(path) / "config.json").read_text("utf-8"))["job"]
+    """Return the options of the run that a file or folder is of; empty for any other model.
+
+    Paths lead to where its files were, from any working directory, where they still lie there.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        config = json.loads((_folder(path) / "config.json").read_text("utf-8"))
+        job, noted = config["job"], config.get("identity", {})
         if isinstance(job, dict) and isinstance(job.get("data"), str):
+            for name in ("data", "labels", "data_dir", "weights"):
+                folder = noted.get("data", "") if name == "labels" else ""  # where a table may lie
+                place = os.path.join(folder, noted.get(name, ""))
+                is_there = os.path.isabs(place) and os.path.exists(place)
+                if job.get(name) and is_there and os.path.abspath(job[name]) != place:
+                    job[name] = place
             return job
     return {}
 
@@ -124,7 +136,7 @@ def unseen_images(
             f"{path or model.name} does not say what it was trained on: give data=, a folder of "
             "images or a data set's name."
         )
-    is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
+    is_own = data is None or (isinstance(data, str | PathLike) and _is_of(run, data))
     source: Any = run["data"] if data is None else data
     arguments = _loading(model, loading, run if is_own else {}, own_classes)
     if isinstance(source, Split):
@@ -144,10 +156,10 @@ def unseen_images(
         is_told_apart = isinstance(pool, IndexedSplit)
         is_unknown = not run and split != WHOLE
         is_split = (is_own and seen is None) if is_told_apart else (is_own or is_unknown)
-        if is_used.any() and isinstance(pool, IndexedSplit):
-            both = {"train": is_used, "val": ~is_used}
-            splits = {n: pool.take(np.flatnonzero(mask)) for n, mask in both.items() if mask.any()}
-            parts = replace(parts, splits=splits)
+        # What is fitted is not fitted to a few of another folder that are known by chance.
+        is_part = is_used.any() and (is_own or not fits or is_used.all())
+        if is_part and isinstance(pool, IndexedSplit):
+            parts = replace(parts, splits=_by_use(pool, is_used))
         elif not is_loaded and (fits or split in ("val", "train") or is_split):
             parts, pool = load(source, **arguments, **of_run), None
     names = [*parts, *([WHOLE] if WHOLE not in parts else [])]
@@ -159,13 +171,12 @@ def unseen_images(
         images = joined(list(parts.values())) if pool is None else pool
     if own_classes:
         images = with_classes(images, model)
-    chosen_uses: tuple[str, ...] = (VALIDATED, NEW)
-    if data is None and seen is not None and VALIDATED in seen.digests:
-        chosen_uses = (VALIDATED,)  # the run's own, and not what came to its folder since
-    if name == "train":  # asked for, whatever they were used for
-        chosen_uses = (*USES, NEW)
+    is_run_val = data is None and split in (None, "val")
+    chosen_uses = _uses_to_score(name, seen if is_run_val else None)
     where = parts.source if is_loaded else source
     chosen, line = without_used(images, seen, model.name, where, chosen_uses)
+    if run.get("labels") and not arguments.get("labels") and not is_loaded:
+        line += f"; not labeled by {printable(run['labels'])}, as those of its run were"
     if name == "train" and np.isin(_uses(chosen, seen), USED).any():
         line += "; a score on images that it was made with says nothing about others"
     return Scored(chosen, parts.get("train"), repr(parts), f"{name}: {line}")
@@ -344,8 +355,36 @@ def _folder(path: str | PathLike[str]) -> Path:
     return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
+def _uses_to_score(name: str, seen_by_run: SeenImages | None) -> tuple[str, ...]:
+    if name == "train":  # asked for, whatever they were used for
+        return (*USES, NEW)
+    # The run's own, and not what came to its folder since.
+    is_known = seen_by_run is not None and VALIDATED in seen_by_run.digests
+    return (VALIDATED,) if is_known else (VALIDATED, NEW)
+
+
+def _by_use(pool: IndexedSplit, is_used: np.ndarray) -> dict[str, Split]:
+    both = {"train": is_used, "val": ~is_used}
+    return {n: pool.take(np.flatnonzero(mask)) for n, mask in both.items() if mask.any()}
+
+
+def _is_of(run: Mapping[str, Any], data: str | PathLike[str]) -> bool:
+    """Return whether data is that of a run, whose table, if any, is there as well."""
+    # Another machine's folder may have the name of the run's, without its table.
+    labels = run.get("labels")
+    return _is_same(data, run.get("data")) and (not labels or _is_in(labels, Path(data)))
+
+
 def _is_same(data: str | PathLike[str], other: str | None) -> bool:
-    return other is not None and (data == other or Path(data).resolve() == Path(other).resolve())
+    """Return whether both name one source: `records:` may stand before a folder of them."""
+    first, second = (str(each or "").removeprefix("records:") for each in (data, other))
+    return other is not None and Path(first).resolve() == Path(second).resolve()
+
+
+def _is_in(labels: str, folder: Path) -> bool:
+    """Return whether labels by this name are found, by themselves or in the folder of images."""
+    places = Path(labels).expanduser(), folder / labels
+    return any(place.exists() for place in places) or bool(files_of_splits(folder, labels))
 
 
 def _loading(

@@ -26,7 +26,7 @@ from keras_vit.inspection.plots import (
 from keras_vit.inspection.recording import encoder_blocks
 from keras_vit.models.answers import answers_of
 from keras_vit.models.image_model import ImageModel
-from keras_vit.models.views import eval_transform_of
+from keras_vit.models.views import eval_transform_of, mean_of_views
 from keras_vit.tasks import Classification
 from keras_vit_cli.inspect.looks import METHODS, Looks, look
 from keras_vit_cli.inspect.page import InspectedImage, Plot, write_page
@@ -110,7 +110,8 @@ def inspect_files(model: Any, options: InspectOptions, title: str | None = None)
     images, readable, failed = _read_files(model, options.files, options.max_pixels)
     pixels = to_pixels(model, images)
     size = pixels.shape[1:3]
-    looks = look(model, images, size, _BATCH, options.method, options.for_class)
+    asked = options.method, options.for_class
+    looks = look(model, images, size, _BATCH, *asked, mean_of_views(model))
 
     if looks.largest > _LARGEST:
         raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit._base.errors import check_choice
 from keras_vit.inspection.attribution import Classes, returns_scores, run_gradients
 from keras_vit.inspection.forward_pass import as_numpy, run
+from keras_vit.models.answers import answers_of
 
 METHODS = ("attribution", "rollout")
 
@@ -23,7 +24,7 @@ class Looks:
         classes: The number of the class that attribution explains of each image; () for rollout.
         attention: Of each layer and head, `(images, depth, heads, grid_h, grid_w)`.
         distances: Mean attention distance in pixels, `(images, depth, heads)`.
-        outputs: What the model returned, float32.
+        outputs: What the model returned, float32; of one with views, averaged over them.
         reader: What the prediction is read from, as text.
         patch_pixels: Height and width of a patch in pixels of what the Transformer gets.
         image_size: Height and width in pixels of what it gets.
@@ -51,8 +52,12 @@ def look(
     batch_size: int,
     method: str | None = None,
     classes: Classes = None,
+    averaged: Any = None,
 ) -> Looks:
     """Runs a model on images of a height and width; the other arguments are `inspect_files`'.
+
+    The maps are of one view; answers, and the class that is explained, are those of the model's
+    `mean_of_views`, which is `averaged`.
 
     Raises:
         ValueError: As `class_attribution`, if that is the method, and as `attention_rollout`.
@@ -65,6 +70,11 @@ def look(
             f"Rollout is the same for every class: class {classes!r} needs the method "
             '"attribution", and a model that returns scores of classes.'
         )
+    answers = None
+    if averaged not in (None, model) and getattr(model, "task", None) is not None:
+        answers = averaged.predict(images, batch_size, verbose=0)
+        if classes is None and method == "attribution":
+            classes = model.task.explained(answers_of(model, answers)).tolist()
     parts: list[tuple[np.ndarray, ...]] = []
     numbers: list[int] = []
     if method == "rollout":
@@ -82,7 +92,7 @@ def look(
         tuple(numbers),
         attention,
         distances,
-        outputs,
+        outputs if answers is None else answers,
         forward.reader,
         forward.patch_pixels,
         forward.image_size,

@@ -31,8 +31,9 @@ class AugmentOptions(shared.MapOptions):
     reader: str | None = shared.reader()
     images: int = in_data("number of images to plot, one per row", 6, SOME)
     versions: int = in_data("number of augmented versions per image", 7, SOME)
-    recipe: str = in_recipe(
-        "name of the training recipe that sets augmentation, Mixup and CutMix", "small_data"
+    recipe: str | None = in_recipe(
+        "training recipe that sets augmentation, Mixup and CutMix (default: small_data)",
+        None,
     )
     augment: tuple[str, ...] | None = shared.augment()
     image_size: int | None = in_recipe(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_vit._base.errors import printable
-from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, kind_of, suffixes_of
+from keras_vit.data.decode.image_kinds import PILLOW, is_hidden, is_image, suffixes_of
 from keras_vit.data.sources.label_table import read_file_table
 from keras_vit.data.sources.listings import marked_encoding
 from keras_vit.data.sources.other_formats import note_left_out, shown_left_out
@@ -131,7 +131,7 @@ def _images_in(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     yield from _images_in(path, left_out)
-                elif kind_of(path):
+                elif is_image(path):
                     yield path
                 else:
                     note_left_out(path, left_out)

@@ -22,7 +22,7 @@ from keras_vit.models import ImageModel
 from keras_vit.models.answers import task_of
 from keras_vit.models.layer_state import weights_digest
 from keras_vit.models.scoring import answer_rows, has_novelty, scoring_model
-from keras_vit.models.views import eval_transform_of
+from keras_vit.models.views import eval_transform_of, mean_of_views
 from keras_vit.tasks import Task
 from keras_vit_cli.inspect.looks import look
 from keras_vit_cli.model_files import sum_of_files
@@ -146,6 +146,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
     check_takes_pixels_to_answers(model)
     drift = FeatureDrift(model.novelty.get_weights()[0]) if model.novelty else None
     scoring = scoring_model(model, with_features=drift is not None)
+    averaged = mean_of_views(model)
     size, channels = size_and_channels(model)
     task = _printable(task_of(model))
     printed = task.names
@@ -166,7 +167,7 @@ def _from_keras(model: ImageModel) -> ServedModel:
 
     def explain(images: np.ndarray, method: str, class_name: str | None) -> Explanation:
         number = None if class_name is None else printed.index(class_name)
-        looks = look(model, arranged(images), images.shape[1:3], 1, method, number)
+        looks = look(model, arranged(images), images.shape[1:3], 1, method, number, averaged)
         if not looks.classes:
             return Explanation(looks.maps[0], looks.covered)
         evidence = printable(task.evidence_text(looks.classes[0]))

@@ -136,6 +136,11 @@ def recipe_name(
     return chosen.recipe, chosen.reason
 
 
+def is_for_weights(recipe: str) -> bool:
+    """Return whether a recipe, by its name, is too short for random weights."""
+    return recipe.startswith("finetune") or recipe.endswith("_pixels")
+
+
 def suited_recipe(
     job: Job, recipe: Recipe, splits: data.Splits, print_fn: Callable[[str], None]
 ) -> tuple[str, Recipe]:
@@ -154,6 +159,8 @@ def suited_recipe(
         print_fn(f"recipe {pixels}: {what}")
         return pixels, recipe_of(job, name=pixels)
     if reason is None:
+        if job.weights is None and is_for_weights(name):
+            print_fn(f"note: recipe {name} is for pretrained weights: give them as --weights")
         return name, recipe
     if job.weights is not None and name != "digits":
         if not (obstacle := obstacle_to_measuring(job, splits)):

@@ -289,10 +289,10 @@ def test_images_of_a_folder_by_suffix_or_first_bytes(predict: Predict, command: 
     jpeg = encode(IMAGE, "JPEG")
     images = {"1.2.840": jpeg, "IMG_1": plain(1), "a.jfif": jpeg, "b.JPE": jpeg, "c.dib": plain(1)}
     others = {"IMG_2": b"x", "a.txt": b"x", "b.txt": b"x", "c.jpg~": jpeg, "@eaDir/a.jpg": jpeg}
-    write(Path("photos"), images | others)
+    write(Path("photos"), images | others | {"live.MOV": b"x"})
     predict("ordinal", "photos --out a.csv")
     assert [row["file"] for row in rows_of("a.csv")] == [f"photos/{name}" for name in images]
-    shown = "left out 4 files that are not images (.txt 2, without a suffix 1, .jpg~ 1)"
+    shown = "left out 5 files that are not images (.txt 2, without a suffix 1, .jpg~ 1, .mov 1)"
     assert shown in command.error
     write(Path("texts"), {"a.txt": b"x"})
     assert "It has 1 file that is not an image (.txt 1)" in predict("ordinal", "texts", status=2)

@@ -26,6 +26,7 @@ from keras_vit_cli.choose import choose_command
 from keras_vit_cli.choose.choose_command import Labeled
 from keras_vit_cli.model_files import scored_images
 from keras_vit_cli.train.job import Job
+from keras_vit_cli.train.record import begin
 from keras_vit_cli.train.run import Run
 from tests import bank
 from tests.backend import refused
@@ -247,6 +248,37 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     error = command("evaluate run", status=2)
     assert "run was trained on 'photos', from another folder perhaps: " in error
     assert "Give --data with where" in error
+
+
+@pytest.mark.parametrize("table", ["cleaned/cleaned.csv", "labels.csv"])
+def test_a_run_finds_its_table_from_anywhere(table: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Where it was, or in the folder of the images; a folder of that name may not have one."""
+    write_photos(Path("photos"), 12)
+    place = Path(table if "/" in table else "photos/labels.csv")
+    place.parent.mkdir(exist_ok=True)
+    rows = [(f"{NAMES[i % 2]}/{i}.png", NAMES[i // 2 % 2]) for i in range(8)]
+    write_rows(place, ("file", "kind"), *rows)
+    for folder in ("run", "elsewhere"):
+        Path(folder).mkdir()
+    begin(Job(data="photos", labels=table, out=Path("run")), Path("run"), print)
+    model = bank.tiny(task=keras_vit.tasks.Classification(NAMES), num_classes=2)
+
+    def scored(data: Any) -> tuple[dict[int, int], str]:
+        images = unseen_images(model, data, path=tmp_path / "run", split="all")
+        numbers = [int(Path(file).stem) for file in images.split.files]
+        return dict(zip(numbers, images.split.labels().tolist(), strict=True)), images.line
+
+    for folder in ("", "elsewhere"):
+        monkeypatch.chdir(tmp_path / folder)
+        for data in (None, tmp_path / "photos"):
+            labels, line = scored(data)
+            assert labels == {i: i // 2 % 2 for i in range(8)}
+            assert "not labeled by" not in line
+    (tmp_path / place).unlink()
+    shutil.move(tmp_path / "photos", "photos")
+    labels, line = scored("photos")
+    assert labels == {i: i % 2 for i in range(12)}
+    assert f"not labeled by {table}, as those of its run were" in line
 
 
 def test_a_test_folder_is_scored_whole(command: Command) -> None:

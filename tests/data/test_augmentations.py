@@ -546,3 +546,8 @@ def test_paths_of_plots_that_are_refused_and_the_command(tmp_path: Path, command
     path.write_bytes(written + b"\0")
     augment("digits", "--overwrite")
     assert path.read_bytes() == written
+    # No recipe that nobody asked for, and none for weights without a place for them.
+    for recipe in ((), ("--recipe", "finetune_small")):
+        last = command(options, photos, "--out", path, *recipe, "--overwrite").splitlines()[-1]
+        words = " ".join(["", *recipe]).replace(" --recipe", " --weights FILE --recipe")
+        assert last == f"next: keras-vit train --data '{photos}'{words}"

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from keras_vit import inspection
 from keras_vit.data import read_image
 from keras_vit.inspection import class_attribution, readout_attention
 from keras_vit.inspection.plots import draw_maps
+from keras_vit.models.answers import answers_of
+from keras_vit.tasks import Classification
+from keras_vit_cli.serve.model import load_served
 from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, opened
 from tests.conftest import Command
-from tests.inspection.models import images_for, inspect_files, model_of, untrained
+from tests.inspection.models import images_for, inspect_files, model_of, randomized, untrained
 from tests.inspection.pages import Elements, page_data, write_images
 
 pytest.importorskip("matplotlib")
@@ -79,6 +83,28 @@ def test_the_overlays_are_the_attention(written: Path, files: list[Path]) -> Non
             assert (low, high) == pytest.approx((values.min(), values.max()), rel=6e-3)
             restored = low + levels / 255 * (high - low)
             assert np.abs(restored - values).max() < 0.01 * high
+
+
+def test_the_answers_are_those_of_all_views(files: list[Path], tmp_path: Path) -> None:
+    """Of a class that only the mean of both views is for, as `predict` and the server answer."""
+    model = randomized(untrained(num_classes=3, task=Classification(("a", "b", "c"))))
+    pixels = read_image(files[0], (32, 12))[None]
+    both = model.with_views("flip")
+    middle = (model.predict(pixels, verbose=0) + both.predict(pixels, verbose=0))[0] / 2
+    head = model.get_layer("head")
+    head.bias.assign(head.bias - middle)
+    answers = answers_of(model, both.predict(pixels, verbose=0))[0]
+    assert answers.argmax() != model.predict(pixels, verbose=0).argmax()
+    model.eval_transform = replace(model.eval_transform, views="flip")
+    inspect_files(model, files[:1], tmp_path)
+    best = model.class_names[answers.argmax()]
+    assert re.search(rf"{best}{answers.max():.1%}", Elements(page_in(tmp_path)).text)
+    (of_page,) = page_data(page_in(tmp_path))["images"]
+    assert of_page["explained"] == best
+    model.save(tmp_path / "model.keras")
+    served = load_served(tmp_path / "model.keras")
+    np.testing.assert_allclose(served.predict(pixels)[0], answers, atol=1e-5)
+    assert served.explain(pixels, "attribution", None).class_name == best
 
 
 @pytest.mark.parametrize("name", [*sorted(PLOTS), "index.html"])

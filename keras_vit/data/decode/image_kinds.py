@@ -20,6 +20,7 @@ class ImageKind(NamedTuple):
         begins: A regular expression for the first bytes of a file, or None.
         readers: Which of `TENSORFLOW`, `PILLOW` and `BANDS` read it.
         converter: The package that reads what TensorFlow does not, and how.
+        is_image: False for what lies beside images: videos, documents, archives.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ImageKind(NamedTuple):
     begins: bytes | None = None
     readers: tuple[str, ...] = ()
     converter: str = ""
+    is_image: bool = True
 
     @property
     def pillow(self) -> str:
@@ -101,12 +103,13 @@ KINDS = (
         "Photoshop", (".psd",), rb"8BPS", converter="psd-tools: PSDImage.open(file).composite()"
     ),
     ImageKind("SVG", (".svg",), converter="CairoSVG: cairosvg.svg2png(url=file)"),
-    ImageKind("PDF", (".pdf",), rb"%PDF", converter="pdf2image: convert_from_path(file)"),
-    ImageKind("NumPy archive", (".npz",), converter="NumPy: numpy.load(file)[name]"),
+    ImageKind("PDF", (".pdf",), rb"%PDF", (), "pdf2image: convert_from_path(file)", False),
+    ImageKind("NumPy archive", (".npz",), None, (), "NumPy: numpy.load(file)[name]", False),
     ImageKind(
         "video",
         (".mp4", ".avi", ".mov", ".mkv", ".webm"),
         converter="ffmpeg: ffmpeg -i FILE %05d.png",
+        is_image=False,
     ),
 )
 _BY_SUFFIX = {suffix: kind for kind in KINDS for suffix in kind.suffixes}
@@ -158,6 +161,16 @@ def kind_of(path: Path) -> ImageKind | None:
     if kind := _BY_SUFFIX.get(suffix) or _BY_SUFFIX.get("".join(path.suffixes[-2:]).lower()):
         return kind
     return kind_by_bytes(path) if not suffix or suffix[1:].isdigit() else None
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file is an image by its `kind_of`, whether or not it is read here.
+
+    >>> is_image(Path("a.jxl")), is_image(Path("a.MOV")), is_image(Path("a.txt"))
+    (True, False, False)
+    """
+    kind = kind_of(path)
+    return kind is not None and kind.is_image
 
 
 def kind_by_bytes(path: Path) -> ImageKind | None:

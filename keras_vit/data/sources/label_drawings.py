@@ -134,8 +134,8 @@ class Yolo(Labelme):
         files = super().find(paths)
         top = {path: path.relative_to(self.folder).parts[0] for path in paths}
         labeled, folders = {top[path] for path in files}, {path.parent for path in files}
-        given = [p for p in paths if files and (top[p] in labeled or not split_of(top[p]))]
-        bare = [path for path in given if path.parent not in folders]
+        photographs = [p for p in paths if files and (top[p] in labeled or not split_of(top[p]))]
+        bare = [path for path in photographs if path.parent not in folders]
         others = set(self.labels.rglob(f"*{self.suffix}")) - {*files.values(), self.labels / NAMES}
         if files and others and len(files) < len(paths):
             warn_at_caller(
@@ -150,7 +150,7 @@ class Yolo(Labelme):
                 f"{printable(bare[0].parent)} not one has a text file in {printable(self.labels)}: "
                 "are their labels elsewhere?"
             )
-        return {**dict.fromkeys(given), **files}
+        return {**dict.fromkeys(photographs), **files}
 
     def shapes(self, source: Any, size: tuple[int, int]) -> tuple[Shape, ...]:
         if source is None or not os.path.getsize(source):

@@ -97,7 +97,7 @@ class MaskSplit(MapSplit):
             ValueError: A mask has a number that is not of a class, or none.
         """
         listed_names = _listed_names((masks if masks.is_dir() else masks.parent) / NAMES)
-        names, given = _names_of(task), task.size if isinstance(task, Segmentation) else 0
+        names, size_of_task = _names_of(task), task.size if isinstance(task, Segmentation) else 0
         of_numbers = listed_names or tuple(name for name in names if name not in BACKGROUND)
         drawings = drawings_in(folder, masks, of_numbers)
         if isinstance(drawings, Yolo) and not listed_names:
@@ -122,10 +122,10 @@ class MaskSplit(MapSplit):
                 )
             names = names or (table.names if table else listed_names)
             table = table and table.of_classes(names)
-            most = len(names) or given or None
+            most = len(names) or size_of_task or None
             known = _checked_masks(paths, sources, most, options.max_pixels, table)
         largest = (int(np.flatnonzero(m.counts[:IGNORED]).max(initial=-1)) for m in known)
-        size = len(names) or given or max([*largest, 1]) + 1
+        size = len(names) or size_of_task or max([*largest, 1]) + 1
         colors = next((c for m in known if (c := distinct_colors(m.palette, size))), ())
         meaning = Segmentation(names, size, colors)
         counts = np.array([mask.counts[: meaning.size] for mask in known], np.float64)

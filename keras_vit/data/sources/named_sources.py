@@ -69,10 +69,10 @@ def sources_of(paths: Sequence[Path], top: Path | None = None) -> np.ndarray | N
     sample = names[:: max(len(names) // _SAMPLE, 1)]
     if all(source_of(name) == name.lower() for name in sample):
         return None
-    found = list(map(source_of, names))
+    by_name = list(map(source_of, names))
     # rose/003 and tulip/003 are of one source only where a third, 003_flip, is of theirs.
-    shown = {source for source, name in zip(found, names, strict=True) if source != name.lower()}
-    sources = [source if source in shown else i for i, source in enumerate(found)]
+    shown = {source for source, name in zip(by_name, names, strict=True) if source != name.lower()}
+    sources = [source if source in shown else i for i, source in enumerate(by_name)]
     counts = Counter(sources)
     shared = sum(count for count in counts.values() if count > 1)
     if len(counts) < 2 or shared < max(_LEAST * len(names), 2):
