@@ -52,6 +52,7 @@ def read_sidecar_configs(
     )
     config = _json(path.with_name("config.json"))
     stated_of_dpt = read_dpt(config) if config.get("model_type") in DPT_TYPES else {}
+    whole = config  # names and kind of task stand outside of the encoder's part
     if isinstance(config.get("vision_config"), dict):  # of CLIP and SigLIP with both towers
         config = config["vision_config"]
     config = encoder_config(config)
@@ -60,8 +61,8 @@ def read_sidecar_configs(
         arguments = _huggingface_arguments(config) | stated_of_dpt
         preparation = of_huggingface(processor) if processor else None
         normalization = _huggingface_normalization(processor)
-        package, names = "huggingface", config.get("id2label")
-        task = PROBLEM_TYPES.get(str(config.get("problem_type")))
+        package, names = "huggingface", whole.get("id2label")
+        task = PROBLEM_TYPES.get(str(whole.get("problem_type")))
         if task is not None and isinstance(names, dict) and names:
             arguments["task"] = task(size=len(names))
         trained = _pair(config.get("image_size"))
