@@ -1,5 +1,6 @@
 """`load_weights`: everything is checked and computed first, then assigned."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -215,7 +216,9 @@ def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
         is_free = value == "swiglu" or (
             name == "normalization" and not config["include_preprocessing"]
         )
-        if name in arguments and arguments[name] != value and not is_free:
+        # As JSON, whose lists are the model's tuples.
+        is_same = name not in arguments or json.dumps(arguments[name]) == json.dumps(value)
+        if not is_same and not is_free:
             notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
     heads = config.get("num_heads")
     is_known = "num_heads" in arguments or config.get("hidden_dim") in NUM_HEADS

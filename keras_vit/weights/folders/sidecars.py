@@ -34,13 +34,14 @@ Arguments = dict[str, Any]
 
 
 def read_sidecar_configs(
-    path: Path, kernel: TensorShape
+    path: Path, kernel: TensorShape, is_normalization_known: bool = False
 ) -> tuple[Arguments, tuple[str, ...] | None]:
     """Return arguments of the model, and its class names, from the files beside `path`.
 
     Args:
         kernel: Shape of the patch kernel, `(height, width, channels, hidden_dim)`. Files of a model
             with another `hidden_dim` are ignored.
+        is_normalization_known: Whether the file of the weights states it, exactly.
 
     Returns:
         Arguments of the model, with `"evaluation"`, its `eval_transform`, `"image_size"`, that of
@@ -74,7 +75,8 @@ def read_sidecar_configs(
         trained = _timm_size(config, timm)
     else:
         return {}, None
-    arguments |= _normalization(path, *normalization)
+    if not is_normalization_known:
+        arguments |= _normalization(path, *normalization)
     if preparation is not None:
         arguments["evaluation"] = preparation.to_eval_transform(package)
     elif processor:
