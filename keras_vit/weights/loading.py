@@ -230,8 +230,8 @@ def _arguments(
         model, values = STORED_FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
         check_claims(path, model, claimed, values, len(shapes), max_parameters)
         _settle_input_shape(arguments, overrides, path)
-    elif "input_shape" in overrides:
-        arguments.pop("position_grid", None)  # follows from the shape
+    elif None not in overrides.get("input_shape", (None,)):
+        arguments.pop("position_grid", None)  # follows from the shape, but for images of any size
     head = _map_head(arguments.get("map_head"), overrides, arguments.get("task"))
     if {"num_classes", "task", "pooling", "classifier_activation"} & {*overrides}:
         arguments["task"] = None  # that of the file's head
