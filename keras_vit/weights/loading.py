@@ -140,7 +140,7 @@ def load(
 
 # What a model takes from the file of its weights where its caller sets nothing.
 INHERITED_ARGUMENTS = (
-    *(option.name for option in OPTIONS),
+    *(option.name for option in OPTIONS if option.name != "classifier_activation"),
     "mlp_dim",
     "tokens_mlp_dim",
     "channels_mlp_dim",
@@ -235,6 +235,8 @@ def _arguments(
     head = _map_head(arguments.get("map_head"), overrides, arguments.get("task"))
     if {"num_classes", "task", "pooling", "classifier_activation"} & {*overrides}:
         arguments["task"] = None  # that of the file's head
+        if "keras" not in checkpoint.arguments:
+            arguments.pop("classifier_activation", None)
     if isinstance(overrides.get("task"), Task | Mapping):
         arguments["num_classes"] = tasks.get(overrides["task"]).outputs
     if overrides.get("pooling") == "token":
