@@ -53,7 +53,7 @@ def load_weights(
             the tag of released weights that fit the model (see `list_weights`).
         fresh: Weights that keep the model's values, whether the file has them or not: names
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
-            The classifier does where the file lacks it; another number of classes than the file's sets it to zero.
+            The classifier does where the file lacks it; another number of classes sets it to zero.
         layout: Its name (`keras_vit.weights.tables.layouts.LAYOUTS`), such as `"google"`, `"timm"`
             or `"flexivit"`; None recognizes it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
