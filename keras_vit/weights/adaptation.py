@@ -43,7 +43,7 @@ def adapt(
         checkpoint: The file.
         expected: Shape of every canonical tensor of the model.
         model: The model, for its grid of positions and its options.
-        fresh: Names that may stay as they are in the model: canonical, or a group's
+        fresh: Names that stay as they are in the model: canonical, or a group's
             (`"pre_logits"`), or a shell pattern.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
         why_new_head: Why its head is not the model's although the shapes fit.

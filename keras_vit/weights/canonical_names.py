@@ -149,6 +149,7 @@ OPTIONS = (
     Option("normalization", types=(str, list, tuple), is_plain=False),
     Option("num_heads", types=(int,), is_plain=False),
     Option("pooling", types=(str, NO_TYPE), is_plain=False),
+    Option("classifier_activation", types=(str, NO_TYPE), is_plain=False),
     Option("position_embedding", types=(str,)),
     Option("rotary", types=(str, NO_TYPE)),
     Option("class_token", keys={"timm": "class_token"}, is_plain=False),

@@ -140,7 +140,7 @@ def load(
 
 # What a model takes from the file of its weights where its caller sets nothing.
 INHERITED_ARGUMENTS = (
-    *(option.name for option in OPTIONS),
+    *(option.name for option in OPTIONS if option.name != "classifier_activation"),
     "mlp_dim",
     "tokens_mlp_dim",
     "channels_mlp_dim",
@@ -230,11 +230,13 @@ def _arguments(
         model, values = STORED_FAMILIES[checkpoint.family].model, sum(map(math.prod, shapes))
         check_claims(path, model, claimed, values, len(shapes), max_parameters)
         _settle_input_shape(arguments, overrides, path)
-    elif "input_shape" in overrides:
-        arguments.pop("position_grid", None)  # follows from the shape
+    elif None not in overrides.get("input_shape", (None,)):
+        arguments.pop("position_grid", None)  # follows from the shape, but for images of any size
     head = _map_head(arguments.get("map_head"), overrides, arguments.get("task"))
     if {"num_classes", "task", "pooling", "classifier_activation"} & {*overrides}:
         arguments["task"] = None  # that of the file's head
+        if "keras" not in checkpoint.arguments:
+            arguments.pop("classifier_activation", None)
     if isinstance(overrides.get("task"), Task | Mapping):
         arguments["num_classes"] = tasks.get(overrides["task"]).outputs
     if overrides.get("pooling") == "token":

@@ -135,7 +135,7 @@ def of_huggingface(processor: Mapping[str, Any]) -> Preparation | None:
     interpolation = filters.get(resample) if isinstance(resample, int) else None
     size, crop = processor.get("size"), processor.get("crop_size")
     if isinstance(size, int):  # of versions before 4.26
-        is_square = kind.startswith(("ViT", "DeiT"))
+        is_square = kind.startswith(("ViT", "DeiT", "Beit", "DPT"))
         size = {"height": size, "width": size} if is_square else {"shortest_edge": size}
     if isinstance(crop, int):
         crop = {"height": crop, "width": crop}

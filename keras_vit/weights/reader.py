@@ -1,5 +1,6 @@
 """`load_weights`: everything is checked and computed first, then assigned."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -50,9 +51,9 @@ def load_weights(
             `.h5` file, a `.index.json` of several files, a folder with one of these that a
             training, transformers or timm wrote, a repository in the Hugging Face hub's cache, or
             the tag of released weights that fit the model (see `list_weights`).
-        fresh: Weights that may keep the model's values where the file lacks them: names
+        fresh: Weights that keep the model's values, whether the file has them or not: names
             as the error and the report show them, groups such as `"pre_logits"`, or patterns.
-            The classifier always may; another number of classes than the file's sets it to zero.
+            The classifier does where the file lacks it; another number of classes sets it to zero.
         layout: Its name (`keras_vit.weights.tables.layouts.LAYOUTS`), such as `"google"`, `"timm"`
             or `"flexivit"`; None recognizes it by the names in the file.
         file_grid: Rows and columns of the file's position embeddings, where they are not a square.
@@ -215,7 +216,9 @@ def _differences(model: ImageModel, checkpoint: Checkpoint) -> list[str]:
         is_free = value == "swiglu" or (
             name == "normalization" and not config["include_preprocessing"]
         )
-        if name in arguments and arguments[name] != value and not is_free:
+        # As JSON, whose lists are the model's tuples.
+        is_same = name not in arguments or json.dumps(arguments[name]) == json.dumps(value)
+        if not is_same and not is_free:
             notes.append(f"the weights are for {name}={arguments[name]!r}, the model has {value!r}")
     heads = config.get("num_heads")
     is_known = "num_heads" in arguments or config.get("hidden_dim") in NUM_HEADS

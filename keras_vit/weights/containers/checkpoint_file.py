@@ -148,7 +148,9 @@ def _checkpoint(path: Path, container: Container, layout: str | None) -> Checkpo
             f"{path} has names of the {chosen.name!r} layout but no {root!r}: it is "
             "incomplete, or one of several files, which are opened by their folder."
         )
-    arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape)
+    written = container.metadata.get("arguments")
+    is_known = isinstance(written, dict) and "normalization" in written
+    arguments, names = read_sidecar_configs(path, checkpoint.tensors[root].shape, is_known)
     grid = arguments.pop("grid", None)
     checkpoint = replace(
         checkpoint,

@@ -34,13 +34,14 @@ Arguments = dict[str, Any]
 
 
 def read_sidecar_configs(
-    path: Path, kernel: TensorShape
+    path: Path, kernel: TensorShape, is_normalization_known: bool = False
 ) -> tuple[Arguments, tuple[str, ...] | None]:
     """Return arguments of the model, and its class names, from the files beside `path`.
 
     Args:
         kernel: Shape of the patch kernel, `(height, width, channels, hidden_dim)`. Files of a model
             with another `hidden_dim` are ignored.
+        is_normalization_known: Whether the file of the weights states it, exactly.
 
     Returns:
         Arguments of the model, with `"evaluation"`, its `eval_transform`, `"image_size"`, that of
@@ -52,6 +53,7 @@ def read_sidecar_configs(
     )
     config = _json(path.with_name("config.json"))
     stated_of_dpt = read_dpt(config) if config.get("model_type") in DPT_TYPES else {}
+    whole = config  # names and kind of task stand outside of the encoder's part
     if isinstance(config.get("vision_config"), dict):  # of CLIP and SigLIP with both towers
         config = config["vision_config"]
     config = encoder_config(config)
@@ -60,8 +62,8 @@ def read_sidecar_configs(
         arguments = _huggingface_arguments(config) | stated_of_dpt
         preparation = of_huggingface(processor) if processor else None
         normalization = _huggingface_normalization(processor)
-        package, names = "huggingface", config.get("id2label")
-        task = PROBLEM_TYPES.get(str(config.get("problem_type")))
+        package, names = "huggingface", whole.get("id2label")
+        task = PROBLEM_TYPES.get(str(whole.get("problem_type")))
         if task is not None and isinstance(names, dict) and names:
             arguments["task"] = task(size=len(names))
         trained = _pair(config.get("image_size"))
@@ -73,7 +75,8 @@ def read_sidecar_configs(
         trained = _timm_size(config, timm)
     else:
         return {}, None
-    arguments |= _normalization(path, *normalization)
+    if not is_normalization_known:
+        arguments |= _normalization(path, *normalization)
     if preparation is not None:
         arguments["evaluation"] = preparation.to_eval_transform(package)
     elif processor:

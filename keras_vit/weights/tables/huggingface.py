@@ -243,6 +243,15 @@ HUGGINGFACE_CLIP = Layout(
     zeros=("head/bias",),
     drops_zeros=True,  # the projection to the space of texts does not have one
 )
+
+
+def _without_unused_pooling(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    """SiglipForImageClassification classifies the patches' mean, though its file holds this."""
+    unused = {n: x for n, x in tensors.items() if n.startswith("head.")}
+    unused = unused if "classifier.weight" in tensors else {}
+    return {name: x for name, x in tensors.items() if name not in unused}, unused
+
+
 HUGGINGFACE_SIGLIP = Layout(
     name="huggingface_siglip",
     suffix=".safetensors",
@@ -276,4 +285,5 @@ HUGGINGFACE_SIGLIP = Layout(
     unprefixed=("classifier.weight", "classifier.bias"),
     renames=((r"^(siglip\.)?vision_model\.", ""),),
     ignored=OF_TEXTS,
+    prepare=_without_unused_pooling,
 )
