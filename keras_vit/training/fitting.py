@@ -40,7 +40,7 @@ AROUND_FIT: dict[str, Any] = {"probe_first": False, "tuned_share": 1.0}
 AROUND_FIT |= {"eval_size": 0, "views": "one", "held_out": 0.0}
 
 # Numbers of a recipe that a compiled model does not show.
-OF_SAM = ("rho", "rho_min", "alpha")
+UNSEEN = ("image_size", "head_bias", "rho", "rho_min", "alpha")
 
 History = dict[str, list[float]]
 Fit = TypeVar("Fit", bound=Callable[..., History])
@@ -133,23 +133,12 @@ def fit(
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
-    recipe = recipes.get(recipe)
     splits = _loaded(splits, model, seed)
-    size = min(recipe.batch_size, len(splits.train))
-    batch_size = math.ceil(size / recipe.accumulation)
-    # As many parts as an update of so many images has: of few, an epoch is one pass all the same.
-    recipe = replace(recipe, batch_size=size, accumulation=math.ceil(size / batch_size))
-    per_pass = math.ceil(len(splits.train) / batch_size)
-    steps = recipe.steps * recipe.accumulation or recipe.epochs * per_pass
-    updates = math.ceil(steps / recipe.accumulation)
-    epochs, per_epoch = _epochs(splits, steps, batch_size)
+    recipe, batch_size, updates, (epochs, per_epoch) = _in_parts(recipes.get(recipe), splits)
     settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
-    if augment is None and moves_in_crop(splits.task) and hasattr(network, "eval_transform"):
-        if not network.eval_transform.is_whole:  # validated and predicted as it is trained
-            whole = replace(network.eval_transform, mode="stretch", interpolation=None)
-            network.eval_transform = whole
+    _evaluate_as_trained(network, augment, splits.task)
     prepare_network(network, recipe, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
@@ -161,14 +150,8 @@ def fit(
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
-    asked: dict[str, Any] = {
-        "seed": seed,
-        "augment": [asdict(settings), *map(_described, layers)],
-        **{name: getattr(recipe, name) for name in ("image_size", "head_bias", *OF_SAM)},
-    }
-    if (teacher := getattr(model, "teacher", None)) is not None:
-        asked["teacher_sha256"] = weights_digest(teacher)
-    train, identity = _resampled(splits, recipe, {"identity": identity, **asked})
+    identity = _identity(identity, model, recipe, seed, settings, layers)
+    train, identity = _resampled(splits, recipe, identity)
     train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
     def batches(split: data.Split, **options: Any) -> Any:
@@ -278,6 +261,26 @@ def images_digest(splits: data.Splits) -> str | None:
     return digest.hexdigest()
 
 
+def _identity(
+    identity: Any,
+    model: Any,
+    recipe: Recipe,
+    seed: int,
+    settings: data.Augmentation,
+    layers: tuple[Any, ...],
+) -> dict[str, Any]:
+    """Return the caller's identity with what was asked for, and a compiled model does not show."""
+    asked = {
+        "identity": identity,
+        "seed": seed,
+        "augment": [asdict(settings), *map(_described, layers)],
+        **{name: getattr(recipe, name) for name in UNSEEN},
+    }
+    if (teacher := getattr(model, "teacher", None)) is not None:
+        asked["teacher_sha256"] = weights_digest(teacher)
+    return asked
+
+
 def _described(layer: Any) -> list[Any]:
     """Return the name of a layer of augmentation and its numbers, alike in every process."""
     config = layer.get_config() if isinstance(layer, keras.Layer) else {}
@@ -365,6 +368,28 @@ def augmentation_of(
 def moves_in_crop(task: Task) -> bool:
     """Return whether answers are places or directions, of which a part of an image has others."""
     return task.are_numbers and bool(task.changes_in_mirror)
+
+
+def _evaluate_as_trained(network: Any, augment: Any, task: Task) -> None:
+    """Let a network whose numbers a crop would move be validated and predict on whole images."""
+    before = getattr(network, "eval_transform", None)
+    if augment is None and moves_in_crop(task) and before is not None and not before.is_whole:
+        network.eval_transform = replace(before, mode="stretch", interpolation=None)
+
+
+def _in_parts(recipe: Recipe, splits: data.Splits) -> tuple[Recipe, int, int, tuple[int, int]]:
+    """Return the recipe with no more images per update than there are, the size of its batches,
+    the number of updates, and the epochs with their steps.
+
+    Of few images, one update has fewer parts: an epoch is one pass all the same.
+    """
+    size = min(recipe.batch_size, len(splits.train))
+    batch_size = math.ceil(size / recipe.accumulation)
+    recipe = replace(recipe, batch_size=size, accumulation=math.ceil(size / batch_size))
+    per_pass = math.ceil(len(splits.train) / batch_size)
+    steps = recipe.steps * recipe.accumulation or recipe.epochs * per_pass
+    updates = math.ceil(steps / recipe.accumulation)
+    return recipe, batch_size, updates, _epochs(splits, steps, batch_size)
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from keras_vit.models import named_model
 from keras_vit.models.geometry import DEFAULT_SIZE
 from keras_vit.models.map_heads import head_of_other_outputs, kind_of
 from keras_vit.ops import process_count
+from keras_vit.tasks import Task
 from keras_vit.training import recipes
 from keras_vit.training.auto_recipe import (
     AUTO,
@@ -155,19 +156,7 @@ def suited_recipe(
             f"loss={job.loss!r} is not a loss of {splits.task.kind}: give "
             f"{' or '.join(splits.task.losses)}, or leave it out."
         )
-    is_fitted = job.freeze_backbone and not splits.task.per_pixel  # at once, without an epoch
-    unused = [name for name in OF_EPOCHS if is_fitted and getattr(job, name)]
-    unused += ["loss"] if is_fitted and job.loss and splits.task.sums_to_one else []
-    if unused:
-        raise ValueError(
-            f"{listed([f'{name}=' for name in unused])} would have no effect: freeze_backbone fits "
-            "the head to features that are computed once. Leave one or the other out."
-        )
-    if job.first_look and splits.task.per_pixel:
-        raise ValueError(
-            f"first_look is a linear probe of one answer per image, and {splits.task.kind} has one "
-            "per pixel: leave it out."
-        )
+    _check_effects(job, splits.task)
     if head == "eomt" and job.freeze_backbone:
         raise ValueError(
             "freeze_backbone trains a head on features of a frozen encoder, and the queries of the "
@@ -203,6 +192,23 @@ def suited_recipe(
     recipe = recipe_of(job, images_per_class, side)
     check_processes(job, recipe)
     return name, recipe
+
+
+def _check_effects(job: Job, task: Task) -> None:
+    """Raises a ValueError for options that would have no effect on this task."""
+    is_fitted = job.freeze_backbone and not task.per_pixel  # at once, without an epoch
+    unused = [name for name in OF_EPOCHS if is_fitted and getattr(job, name)]
+    unused += ["loss"] if is_fitted and job.loss and task.sums_to_one else []
+    if unused:
+        raise ValueError(
+            f"{listed([f'{name}=' for name in unused])} would have no effect: freeze_backbone fits "
+            "the head to features that are computed once. Leave one or the other out."
+        )
+    if job.first_look and task.per_pixel:
+        raise ValueError(
+            f"first_look is a linear probe of one answer per image, and {task.kind} has one "
+            "per pixel: leave it out."
+        )
 
 
 def obstacle_to_measuring(job: Job, splits: data.Splits) -> str:
