@@ -40,7 +40,7 @@ AROUND_FIT: dict[str, Any] = {"probe_first": False, "tuned_share": 1.0}
 AROUND_FIT |= {"eval_size": 0, "views": "one", "held_out": 0.0}
 
 # Numbers of a recipe that a compiled model does not show.
-OF_SAM = ("rho", "rho_min", "alpha")
+UNSEEN = ("image_size", "head_bias", "rho", "rho_min", "alpha")
 
 History = dict[str, list[float]]
 Fit = TypeVar("Fit", bound=Callable[..., History])
@@ -133,24 +133,24 @@ def fit(
     >>> keras_vit.load(folder + "/best.keras").num_classes
     10
     """
-    recipe, splits = recipes.get(recipe), _loaded(splits, model, seed)
-    recipe, batch_size, steps = _in_parts(recipe, len(splits.train))
-    updates = math.ceil(steps / recipe.accumulation)
-    epochs, per_epoch = _epochs(splits, steps, batch_size)
+    splits = _loaded(splits, model, seed)
+    recipe, batch_size, updates, (epochs, per_epoch) = _in_parts(recipes.get(recipe), splits)
     settings, layers = augmentation_of(augment, recipe, splits.task, print_fn, splits.train.bands)
     mixed = settings.mixup or settings.cutmix or any(map(mixes, layers))
     network, labels = getattr(model, "student", model), splits.train.labels()
-    if augment is None and moves_in_crop(splits.task):
-        see_whole(network)
+    _evaluate_as_trained(network, augment, splits.task)
     prepare_network(network, recipe, splits)
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]
-    print_fn(_size_of(network, epochs, per_epoch, batch_size))
+    print_fn(
+        f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
+        f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
+    )
 
     if augment is not None:
         print_fn(f"augment: {describe_augment(settings, layers)}")
-    identity = {"identity": identity, "seed": seed} | _asked(model, recipe, settings, layers)
+    identity = _identity(identity, model, recipe, seed, settings, layers)
     train, identity = _resampled(splits, recipe, identity)
     train, identity = _cached(train, cache, model, image_size, identity, print_fn)
 
@@ -185,13 +185,6 @@ def fit(
         verbose=0,  # `Progress` is one of the callbacks
     ).history
     return {name: [float(value) for value in values] for name, values in history.items()}
-
-
-def _size_of(network: Any, epochs: int, per_epoch: int, batch_size: int) -> str:
-    return (
-        f"{network.name}: {network.count_params():,} parameters, {counted(epochs, 'epoch')} of "
-        f"{counted(per_epoch, 'step')} of {counted(batch_size, 'image')}"
-    )
 
 
 def _note_left_out(recipe: Recipe, print_fn: Callable[[str], None]) -> None:
@@ -268,12 +261,21 @@ def images_digest(splits: data.Splits) -> str | None:
     return digest.hexdigest()
 
 
-def _asked(
-    model: Any, recipe: Recipe, settings: data.Augmentation, layers: Sequence[Any]
+def _identity(
+    identity: Any,
+    model: Any,
+    recipe: Recipe,
+    seed: int,
+    settings: data.Augmentation,
+    layers: tuple[Any, ...],
 ) -> dict[str, Any]:
-    """Return what decides a training and is not in the compiled model's configuration."""
-    asked = {name: getattr(recipe, name) for name in ("image_size", "head_bias", *OF_SAM)}
-    asked["augment"] = [asdict(settings), *map(_described, layers)]
+    """Return the caller's identity with what was asked for, and a compiled model does not show."""
+    asked = {
+        "identity": identity,
+        "seed": seed,
+        "augment": [asdict(settings), *map(_described, layers)],
+        **{name: getattr(recipe, name) for name in UNSEEN},
+    }
     if (teacher := getattr(model, "teacher", None)) is not None:
         asked["teacher_sha256"] = weights_digest(teacher)
     return asked
@@ -363,27 +365,31 @@ def augmentation_of(
     return settings, layers
 
 
-def see_whole(network: Any) -> None:
-    """Let a model validate and predict whole images, as it is trained on them."""
-    if (seen := getattr(network, "eval_transform", None)) and not seen.is_whole:
-        network.eval_transform = replace(seen, mode="stretch", interpolation=None)
-
-
 def moves_in_crop(task: Task) -> bool:
     """Return whether answers are places or directions, of which a part of an image has others."""
     return task.are_numbers and bool(task.changes_in_mirror)
 
 
-def _in_parts(recipe: Recipe, images: int) -> tuple[Recipe, int, int]:
-    """Return a recipe for so many images, images of a step, and steps of the training.
+def _evaluate_as_trained(network: Any, augment: Any, task: Task) -> None:
+    """Let a network whose numbers a crop would move be validated and predict on whole images."""
+    before = getattr(network, "eval_transform", None)
+    if augment is None and moves_in_crop(task) and before is not None and not before.is_whole:
+        network.eval_transform = replace(before, mode="stretch", interpolation=None)
 
-    An update of fewer images has fewer parts: an epoch is one pass all the same.
+
+def _in_parts(recipe: Recipe, splits: data.Splits) -> tuple[Recipe, int, int, tuple[int, int]]:
+    """Return the recipe with no more images per update than there are, the size of its batches,
+    the number of updates, and the epochs with their steps.
+
+    Of few images, one update has fewer parts: an epoch is one pass all the same.
     """
-    size = min(recipe.batch_size, images)
+    size = min(recipe.batch_size, len(splits.train))
     batch_size = math.ceil(size / recipe.accumulation)
     recipe = replace(recipe, batch_size=size, accumulation=math.ceil(size / batch_size))
-    per_pass = math.ceil(images / batch_size)
-    return recipe, batch_size, recipe.steps * recipe.accumulation or recipe.epochs * per_pass
+    per_pass = math.ceil(len(splits.train) / batch_size)
+    steps = recipe.steps * recipe.accumulation or recipe.epochs * per_pass
+    updates = math.ceil(steps / recipe.accumulation)
+    return recipe, batch_size, updates, _epochs(splits, steps, batch_size)
 
 
 def _epochs(splits: data.Splits, steps: int, batch_size: int) -> tuple[int, int]:
