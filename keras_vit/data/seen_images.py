@@ -97,6 +97,15 @@ class SeenImages:
         """Return how many of the images with these digests a score must not count."""
         return int(np.isin(self.uses(digests), USED).sum())
 
+    def uncalibrated(self) -> SeenImages:
+        """Return them with those that only set thresholds as images that were looked at."""
+        rest, counts = (
+            {u: x for u, x in every.items() if u != CALIBRATED}
+            for every in (self.digests, self.counts)
+        )
+        looked_at = SeenImages.of({VALIDATED: self.digests.get(CALIBRATED)})
+        return SeenImages(rest, counts, self.looks) | looked_at
+
     def __or__(self, other: SeenImages | None) -> SeenImages:
         """Return the images of both; where both list one, its stronger use counts."""
         if other is None:
