@@ -136,11 +136,9 @@ def unseen_images(
             f"{path or model.name} does not say what it was trained on: give data=, a folder of "
             "images or a data set's name."
         )
-    is_own = data is None or (isinstance(data, str | PathLike) and _is_same(data, run.get("data")))
+    is_own = data is None or (isinstance(data, str | PathLike) and _is_own(data, run))
     source: Any = run["data"] if data is None else data
     # Another machine's folder may have the name of the run's, without its table.
-    if data is not None and is_own and run.get("labels"):
-        is_own = _is_in(run["labels"], Path(data))
     arguments = _loading(model, loading, run if is_own else {})
     if isinstance(source, Split):
         source = Splits("the given images", source.class_names, {WHOLE: source})
@@ -351,8 +349,12 @@ def _folder(path: str | PathLike[str]) -> Path:
     return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
-def _is_same(data: str | PathLike[str], other: str | None) -> bool:
-    return other is not None and (data == other or Path(data).resolve() == Path(other).resolve())
+def _is_own(data: str | PathLike[str], run: Mapping[str, Any]) -> bool:
+    """Return whether images are a run's: its table is there, too. Names are not unique."""
+    other, labels = run.get("data"), run.get("labels")
+    if other is None or (data != other and Path(data).resolve() != Path(other).resolve()):
+        return False
+    return not labels or _is_in(labels, Path(data))
 
 
 def _is_in(labels: str, folder: Path) -> bool:
