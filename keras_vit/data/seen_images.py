@@ -99,12 +99,10 @@ class SeenImages:
 
     def uncalibrated(self) -> SeenImages:
         """Return them with those that only set thresholds as images that were looked at."""
-        rest, counts = (
-            {u: x for u, x in every.items() if u != CALIBRATED}
-            for every in (self.digests, self.counts)
-        )
-        looked_at = SeenImages.of({VALIDATED: self.digests.get(CALIBRATED)})
-        return SeenImages(rest, counts, self.looks) | looked_at
+        digests, counts = {**self.digests}, {**self.counts}
+        moved = digests.pop(CALIBRATED, None)
+        counts.pop(CALIBRATED, None)
+        return SeenImages(digests, counts, self.looks) | SeenImages.of({VALIDATED: moved})
 
     def __or__(self, other: SeenImages | None) -> SeenImages:
         """Return the images of both; where both list one, its stronger use counts."""
