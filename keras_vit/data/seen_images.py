@@ -97,6 +97,13 @@ class SeenImages:
         """Return how many of the images with these digests a score must not count."""
         return int(np.isin(self.uses(digests), USED).sum())
 
+    def uncalibrated(self) -> SeenImages:
+        """Return them with those that only set thresholds as images that were looked at."""
+        digests, counts = {**self.digests}, {**self.counts}
+        moved = digests.pop(CALIBRATED, None)
+        counts.pop(CALIBRATED, None)
+        return SeenImages(digests, counts, self.looks) | SeenImages.of({VALIDATED: moved})
+
     def __or__(self, other: SeenImages | None) -> SeenImages:
         """Return the images of both; where both list one, its stronger use counts."""
         if other is None:

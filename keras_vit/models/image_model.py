@@ -258,6 +258,8 @@ class ImageModel(CompiledModel):
         copy = self._copy_with({"novelty": None})
         if copy.task is not None:
             copy.task = copy.task.uncalibrated()
+        if copy.seen_images is not None:
+            copy.seen_images = copy.seen_images.uncalibrated()
         return copy
 
     @property

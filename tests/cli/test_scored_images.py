@@ -244,6 +244,10 @@ def test_a_run_says_and_keeps_what_it_scores(command: Command) -> None:
     Path("photos/dark/new.png").unlink()
     error = command("evaluate run-calibrated.keras --data photos", status=2)
     assert "None of the 60 images of photos can be scored" in error
+    # They set nothing else: what drops the thresholds may look at them again.
+    again = said("calibrate run-calibrated.keras --data photos --coverage 0.8 --out again.keras")
+    assert "24 images: 24 that the model was validated on; left out: 36" in again
+    assert keras_vit.load("again.keras").seen_images.counts["calibrated on"] == 24
     Path("photos").rename("moved")
     error = command("evaluate run", status=2)
     assert "run was trained on 'photos', from another folder perhaps: " in error
