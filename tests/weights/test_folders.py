@@ -386,3 +386,32 @@ def test_their_problem_type_is_read(problem: Any, kind: str | None, tmp_path: Pa
     task = load(tmp_path).task
     assert (task.kind, task.names) == (kind or "classification", ("sun", "rain"))
     warned(r"\(sun, rain\).* was for .*\(red, bl", load, tmp_path, task=Multilabel(("red", "blue")))
+
+
+def test_a_classifier_of_siglip_pools_as_there(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    config = transformers.SiglipConfig(vision_config=sizes, num_labels=3)
+    config.id2label, config.label2id = dict(enumerate("abc")), {c: i for i, c in enumerate("abc")}
+    config.problem_type = "multi_label_classification"
+    theirs = transformers.SiglipForImageClassification(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = load(tmp_path, include_preprocessing=False, classifier_activation=None)
+    assert (model.pooling, model.task) == ("gap", Multilabel(("a", "b", "c")))
+    images = np.random.default_rng(0).standard_normal((2, 16, 16, 3)).astype("float32")
+    expected = of_torch(theirs, images)
+    np.testing.assert_allclose(outputs(model, images), expected, atol=1e-5)
+
+
+def test_what_a_file_keeps_of_its_model(tmp_path: Path) -> None:
+    task = Regression(("score",))
+    model = fresh(num_classes=1, classifier_activation="sigmoid", task=task)
+    images = np.zeros((1, 32, 32, 3), "float32")
+    save_weights(model, tmp_path / "m.safetensors", layout="timm")
+    np.testing.assert_allclose(
+        outputs(load(tmp_path / "m.safetensors"), images), outputs(model, images), atol=1e-6
+    )
+    folder = tmp_path / "gap"
+    save_weights(model_with({}, pooling="gap"), folder, layout="huggingface")
+    assert load(folder).class_names == NAMES

@@ -347,6 +347,12 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
     refused(REFUSED[name], model_of, tmp_path, weights.case(name))
 
 
+def test_a_model_that_only_shares_names_is_refused(tmp_path: Path) -> None:
+    case = weights.case("timm_dinov3")
+    case = {**case, "config": {**case["config"], "architecture": "vit_small_patch16_rope_224"}}
+    refused("computes otherwise", model_of, tmp_path, case)
+
+
 # The positions of registers become a part of the tokens; one file leaves out biases.
 ALTERED = r"timm_vit_reg(?!_odd$)|hf_dinov3_biases$"
 

@@ -5,6 +5,7 @@ numbers and the class names are taken from them.
 """
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from keras_vit.weights.containers.tensors import TensorShape
 from keras_vit.weights.preparation import of_huggingface, of_timm
 from keras_vit.weights.tables.huggingface_dpt import encoder_config, read_dpt
 
+# The activations of timm's entry points that are not GELU.
+OF_NAME = {
+    "quickgelu": "quick_gelu",
+    "(base_patch32|so400m_patch16|giantopt_patch16)_siglip_": "gelu_tanh",
+    "large_patch16_siglip_(gap_)?512": "gelu_tanh",
+}
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -115,6 +122,13 @@ def _timm_arguments(config: Arguments) -> Arguments:
     model_args = config.get("model_args")
     model_args = model_args if isinstance(model_args, dict) else {}
     arguments: Arguments = {}
+    # What an entry point of timm computes otherwise is not written: its name shows it.
+    name = str(config.get("architecture"))
+    if other := re.search(r"_(rope|rpn|pe_core|pe_lang|pe_spatial)_", name):
+        raise CheckpointError(
+            f"config.json is of timm's {name[:99]!r}, which computes otherwise than the models of "
+            f"this package whose names of tensors it has ({other[1]}): open it with timm."
+        )
     if (reference := model_args.get("ref_feat_shape", [16, 16])) != [16, 16]:
         raise CheckpointError(
             f"config.json has ref_feat_shape={reference!r}: the model rotates its tokens otherwise "
@@ -125,8 +139,7 @@ def _timm_arguments(config: Arguments) -> Arguments:
     pooling = model_args.get("global_pool", config.get("global_pool"))
     if isinstance(pooling, str) and pooling in POOLING:
         arguments["pooling"] = POOLING[pooling]
-    # The activation of an entry point is not written: its name shows it.
-    of_name = "quick_gelu" if "quickgelu" in str(config.get("architecture")) else None
+    of_name = next((act for mark, act in OF_NAME.items() if re.search(mark, name)), None)
     return arguments | _activation(model_args.get("act_layer", of_name))
 
 
