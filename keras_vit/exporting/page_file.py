@@ -209,8 +209,9 @@ def _parts(path: Path, *names: str) -> dict[str, bytes]:
     for name in filter(sums.__contains__, names):
         block = re.search(_PART.format(name=name, text="([A-Za-z0-9+/=]*)").encode(), page)
         packed = base64.b64decode(block[1]) if block else b""
-        if block is None and name in BESIDE:
-            packed = _content(_page_of(path).parent / BESIDE[name])
+        beside = _page_of(path).parent / BESIDE.get(name, "")
+        if block is None and beside.is_file():
+            packed = _content(beside)
         if hashlib.sha256(packed).hexdigest() != sums[name]:
             raise ValueError(f"its part {printable(name)} was changed")
         unpacked = zlib.decompressobj(31)
