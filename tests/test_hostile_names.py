@@ -105,7 +105,7 @@ def test_commands_of_the_page_can_be_pasted() -> None:
         assert shlex.split(train) == ["keras-vit", "train", "--data", printable(name)]
         folder = f"runs/{printable(name.replace('/', ''))}"
         assert shlex.split(predict) == ["keras-vit", "predict", folder, "photo.jpg"]
-        (line,) = (line for line in lines if line.startswith("model = "))
+        (line,) = (line for line in lines if line.startswith("rows = "))
         compile(line, "page", "exec")
 
 

@@ -294,9 +294,9 @@ def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data
     And the identity of the run with that, which the loss of other balances shows, with the images,
     and with the reader, whose pixels are its own.
     """
-    identity = {"identity": identity, "images_sha256": images_digest(splits)}
+    identity = {**identity, "images_sha256": images_digest(splits)}
     if splits.train.reader != "tensorflow":
-        identity = {"identity": identity, "reader": splits.train.reader}
+        identity["reader"] = splits.train.reader
     if recipe.balance != "sampling":
         return splits.train, identity
     if not isinstance(splits.train, IndexedSplit):
@@ -305,7 +305,7 @@ def _resampled(splits: data.Splits, recipe: Recipe, identity: Any) -> tuple[data
             'are read in their order: give balance="weights" or balance="logits".'
         )
     rates = sampling_rates(splits.task.counts(splits.train.labels()))
-    return splits.train.resampled(rates), {"identity": identity, "balance": recipe.balance}
+    return splits.train.resampled(rates), {**identity, "balance": recipe.balance}
 
 
 def _cached(
@@ -328,7 +328,7 @@ def _cached(
             f"enlarged. Give {2 * least}, or more."
         )
     train = data.cached_photographs(train, cache, channels, print_fn=print_fn)
-    return train, {"identity": identity, "cache": cache}
+    return train, {**identity, "cache": cache}
 
 
 def augmentation_of(
