@@ -156,9 +156,7 @@ def unseen_images(
         is_told_apart = isinstance(pool, IndexedSplit)
         is_unknown = not run and split != WHOLE
         is_split = (is_own and seen is None) if is_told_apart else (is_own or is_unknown)
-        # What is fitted is not fitted to a few of another folder that are known by chance.
-        is_part = is_used.any() and (is_own or not fits or is_used.all())
-        if is_part and isinstance(pool, IndexedSplit):
+        if is_used.any() and isinstance(pool, IndexedSplit):
             parts = replace(parts, splits=_by_use(pool, is_used))
         elif not is_loaded and (fits or split in ("val", "train") or is_split):
             parts, pool = load(source, **arguments, **of_run), None
