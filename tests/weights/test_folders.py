@@ -405,8 +405,7 @@ def test_a_classifier_of_siglip_pools_as_there(tmp_path: Path) -> None:
 
 
 def test_what_a_file_keeps_of_its_model(tmp_path: Path) -> None:
-    task = Regression(("score",))
-    model = fresh(num_classes=1, classifier_activation="sigmoid", task=task)
+    model = fresh(num_classes=1, classifier_activation="sigmoid", task=Regression(("score",)))
     images = np.zeros((1, 32, 32, 3), "float32")
     save_weights(model, tmp_path / "m.safetensors", layout="timm")
     np.testing.assert_allclose(
