@@ -302,9 +302,8 @@ def _sum_of(model: str) -> str:
         return "none"
     # Of a run what is loaded: answers may be written into its folder meanwhile.
     path = Path(model)
-    return sum_of_files(file_in_folder(path) if path.is_dir() and holds_weights(path) else path)[
-        :12
-    ]
+    path = file_in_folder(path) if path.is_dir() and holds_weights(path) else path
+    return sum_of_files(path)[:12]
 
 
 def _last_line(error: Exception) -> str:

@@ -36,9 +36,9 @@ def check_place(file: Path) -> Path:
             "REPOSITORY/NAME/VERSION/model.onnx, such as models/photos/1/model.onnx."
         )
     config = file.absolute().parents[1] / CONFIG
-    text = config.read_text("utf-8", "replace") if config.exists() else ""
-    first, _, rest = text.partition("\n")
-    if text and not (first.startswith(_MARK) and first.endswith(_sum(rest))):
+    is_there = config.exists()
+    first, _, rest = (config.read_text("utf-8", "replace") if is_there else "").partition("\n")
+    if is_there and not (first.startswith(_MARK) and first.endswith(_sum(rest))):
         raise FileExistsError(
             f"{printable(config)} is not as keras_vit wrote it, and is not replaced: move it "
             "elsewhere, or give another path."

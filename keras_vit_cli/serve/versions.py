@@ -104,10 +104,8 @@ class Versions:
             requested = await self._wait()
             try:
                 newest = await asyncio.to_thread(newest_version, self.path)
-            except (
-                OSError
-            ) as error:  # replaced at this moment, or gone, as the folder of a mount is
-                misses += 1
+            except OSError as error:
+                misses += 1  # replaced at this moment, or gone, as the folder of a mount is
                 if misses == MOST_MISSES:
                     self.error = printable(f"{self.path} cannot be read any more: {error}")
                     self._report(f"{self.error}; version {self.version.name} stays")
