@@ -43,6 +43,7 @@ from keras_vit.data.sources.array_splits import ArraySplit
 from keras_vit.evaluation import predict_split
 from keras_vit.evaluation.markdown import table
 from keras_vit.tasks import Depth, Segmentation
+from keras_vit.training.fitting import augmentation_of
 
 SKLEARN, UNET = "scikit-learn", "U-Net from scratch"
 HEADS = {"linear": "linear_pixels", "dpt": "dpt_pixels", "eomt": "eomt_pixels"}
@@ -198,7 +199,8 @@ def unet(seconds: float, train: ArraySplit, test: ArraySplit, seed: int) -> tupl
     """Train a U-Net (Ronneberger et al. 2015) for the time, by the batches that heads have."""
     model, size = unet_model(train), pixels_of(train).shape[1:3]
     model.compile(keras.optimizers.AdamW(PEAK, weight_decay=1e-3), train.task.loss())
-    augmentation = keras_vit.recipes.get(HEADS["linear"]).augmentation
+    recipe = keras_vit.recipes.get(HEADS["linear"])  # without crops for depth, as heads
+    augmentation, _ = augmentation_of(None, recipe, train.task, lambda line: None)
     batches = iter(
         data.pipeline(train, size, BATCH, True, seed=seed, augment=augmentation, repeat=True)
     )

@@ -57,7 +57,10 @@ def evaluate(options: EvaluateOptions) -> int:
             fits=on_features,
             own_classes=not on_features,
         )
-    print_text(f"{classifier.name} on {images.source}\n{images.line}")
+    ways = {name: getattr(options, name) for name in ("windows", "views", "decoder")}
+    seen = ", ".join(f"--{name} {value}" for name, value in ways.items() if value is not None)
+    scored = f"{images.line}; seen by {seen}" if seen else images.line
+    print_text(f"{classifier.name} on {images.source}\n{scored}")
     if on_features:
         if images.train is None:
             raise ValueError(
@@ -72,7 +75,7 @@ def evaluate(options: EvaluateOptions) -> int:
     results = own_results(classifier, images.split, options.batch_size, options.windows)
     print_text("\n\n".join([str(results.report), *map(str, results.report.promises)]))
     if options.out is not None:
-        facts: dict[str, Any] = {"seconds": round(time.time() - began, 1), "scored": images.line}
+        facts: dict[str, Any] = {"seconds": round(time.time() - began, 1), "scored": scored}
         facts |= {"doubts": doubts} if doubts else {}
         with output.opened(overwrite=options.overwrite) as workspace:
             write_report(workspace, results, facts, name=output.place.name, run=options.model)

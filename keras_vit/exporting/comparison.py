@@ -13,7 +13,7 @@ from keras_vit.data.decode.image_kinds import kind_by_bytes
 from keras_vit.data.sources.splits import IndexedSplit
 from keras_vit.evaluation.prediction import pipeline_arguments, predict_files, predict_split
 from keras_vit.evaluation.unseen_images import check_same_task
-from keras_vit.exporting.agreement import decisions, decisions_agree, same_parts
+from keras_vit.exporting.agreement import decisions, same_parts
 from keras_vit.exporting.exported import ExportedModel, format_of
 from keras_vit.exporting.format_table import FORMATS
 from keras_vit.models.answers import answers_of, task_of
@@ -41,11 +41,14 @@ class Comparison:
         files: How many JPEG and PNG files a SavedModel also decoded itself; 0 for other formats,
             and where the images are not files.
         other_files: To how many of these it gives another class, labels, grade or numbers than
-            `predict_files` of the model, whose JPEG decoder may be another.
+            `predict_files` of the model, whose JPEG decoder may be another; of pixels, to the
+            parts of how many, summed.
         flips: The part of the images, or of all pixels of a task of pixels, with another answer.
         change: By how much the file scores more, with its paired 95 % interval.
-        changed: A line per image with another answer: its file, both answers, the truth.
+        changed: A line per image with another answer: its file, both answers, the truth; of pixels
+            the part of those with another, from the largest down to the mean.
         suffers: The name that loses the most right answers, with their numbers; empty if none.
+        per_pixel: Whether the task is one of pixels.
     """
 
     images: int
@@ -57,11 +60,12 @@ class Comparison:
     size: int
     weights: int
     files: int = 0
-    other_files: int = 0
+    other_files: float = 0
     flips: float = 0.0
     change: Score | None = None
     changed: tuple[str, ...] = ()
     suffers: str = ""
+    per_pixel: bool = False
 
     def __str__(self) -> str:
         numbers = "8.2%" if self.score_name == "accuracy" else "8.4g"
@@ -93,10 +97,11 @@ class Comparison:
         line = f"  {'and where it decodes the files':34}{same:8.2%}"
         if not self.other_files:
             return line
+        count = f"{self.other_files} of {counted(self.files, 'image')} not: "
         return (
-            f"{line} ({self.other_files} of {counted(self.files, 'image')} not: it decodes JPEG "
-            "files as its eval_transform says, with TensorFlow's fast transform by default; export "
-            "it with decoder='pillow' for Pillow's pixels)"
+            f"{line} ({'' if self.per_pixel else count}it decodes JPEG files as its eval_transform "
+            "says, with TensorFlow's fast transform by default; export it with decoder='pillow' "
+            "for Pillow's pixels)"
         )
 
 
@@ -122,34 +127,37 @@ def compare(
     answers, targets = answers_of(model, outputs), split.task.to_targets(labels)
     scores = [task.scores(targets, a, resamples=0) for a in (answers, exported_answers)]
     name = next(iter(scores[0]))
-    parts = same_parts(task, answers, exported_answers)
-    is_same = parts.all(axis=1)
-    flips = ~(parts if task.per_pixel else is_same)
+    other = 1 - same_parts(task, answers, exported_answers).mean(axis=1)
+    flips = float((other if task.per_pixel else other > 0).mean())
     return Comparison(
         len(labels),
         name,
         scores[0][name].value,
         scores[1][name].value,
-        1 - float(flips.mean()),
+        1 - flips,
         task.nouns[0],
         size_of(exported.path),
         4 * model.count_params(),
         *_decoded_otherwise(model, exported, split),
-        flips=float(flips.mean()),
+        flips=flips,
         change=task.score_changes(targets, answers, exported_answers)[name],
-        changed=_changed(task, split, np.flatnonzero(~is_same), targets, answers, exported_answers),
+        changed=_changed(task, split, other, targets, answers, exported_answers),
         suffers=_suffers(task, targets, answers, exported_answers),
+        per_pixel=task.per_pixel,
     )
 
 
 def _changed(
-    task: Task, split: data.Split, rows: np.ndarray, targets: Any, answers: Any, others: Any
+    task: Task, split: data.Split, other: np.ndarray, targets: Any, answers: Any, others: Any
 ) -> tuple[str, ...]:
-    """Return a line for each of some images: its file or number, and its answers."""
+    """Return a line for each image with other answers: its file or number, and its answers."""
     files = getattr(split, "files", None) or ()
     named = files if len(files) == len(targets) else [f"image {i:,}" for i in range(len(targets))]
+    if task.per_pixel:  # nearly every image has some
+        most = [i for i in np.argsort(-other) if other[i] >= max(other.mean(), 1e-9)]
+        return tuple(f"{printable(named[i])}: {other[i]:.2%} of its pixels" for i in most)
     lines = []
-    for i in rows:
+    for i in np.flatnonzero(other):
         before, after = (task.to_text(each[i], 1) for each in (answers, others))
         truth = f"; it is {task.shown_names[targets[i]]}" if targets.ndim == 1 else ""
         lines.append(f"{printable(named[i])}: {before}, now {after}{printable(truth)}")
@@ -175,7 +183,7 @@ def _suffers(task: Task, targets: Any, answers: Any, others: Any) -> str:
     return f"{name}: {before[most]:.0f} of {of:,} right before, {after[most]:.0f} now"
 
 
-def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -> tuple[int, int]:
+def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -> tuple[int, float]:
     """Return how many files a SavedModel decodes itself, and for how many its answer differs."""
     files, contract = getattr(split, "files", ()), exported.contract
     if not (files and contract.format == "tf_saved_model" and contract.reads_files):
@@ -188,8 +196,10 @@ def _decoded_otherwise(model: Any, exported: ExportedModel, split: data.Split) -
     readable = ((file, row) for file, row in predicted if not isinstance(row, str))
     while batch := list(islice(readable, 32)):
         answers = np.stack([row[..., : task.size] for _, row in batch])
-        same = decisions_agree(task, answers, run([file.read_bytes() for file, _ in batch])[0])
-        total, others = total + len(batch), others + int((~same).sum())
+        same = same_parts(task, answers, run([file.read_bytes() for file, _ in batch])[0])
+        other = 1 - same.mean(axis=1)
+        others += (other if task.per_pixel else other > 0).sum().item()
+        total += len(batch)
     return total, others
 
 

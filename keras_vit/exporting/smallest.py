@@ -48,11 +48,14 @@ class Smallest:
     def __str__(self) -> str:
         chosen = self.chosen.comparison
         assert chosen is not None
-        most = f"at most {100 * self.max_flips:.3g} % may have another {chosen.noun}"
+        by_image = not chosen.per_pixel  # pixels of one image change together: without interval
+        of = "which" if by_image else "whose pixels"
+        most = f"{of} at most {100 * self.max_flips:.3g} % may have another {chosen.noun}"
         width = max(12, len(chosen.score_name) + 2)
         lines = [
-            f"on {counted(chosen.images, 'image')}, of which {most}",
-            f"  {'':18}{'MB':>7}{chosen.score_name:>{width}}{'changed':>10}   95 % interval",
+            f"on {counted(chosen.images, 'image')}, of {most}",
+            f"  {'':18}{'MB':>7}{chosen.score_name:>{width}}{'changed':>10}"
+            f"{'   95 % interval' * by_image}",
         ]
         number = f"{width}.2%" if chosen.score_name == "accuracy" else f"{width}.4g"
         for trial in self.trials:
@@ -64,7 +67,7 @@ class Smallest:
             low, high = (max(0.0, end) for end in wilson_interval(row.flips, row.images))
             lines.append(
                 f"{mark} {trial.name:18}{row.size / 1e6:7.2f}{row.exported_score:{number}}"
-                f"{row.flips:10.2%}   {low:.2%} to {high:.2%}"
+                f"{row.flips:10.2%}" + f"   {low:.2%} to {high:.2%}" * by_image
             )
         # Wilson's interval of the chosen one: the bound was held by the images that chose it.
         high = wilson_interval(chosen.flips, chosen.images)[1]
@@ -73,7 +76,7 @@ class Smallest:
             is_held = min(written, default=1.0) <= self.max_flips
             reason = "is smaller" if is_held else "holds the bound"
             lines.append(f"No quantization {reason}: float32 stays.")
-        elif high > self.max_flips:
+        elif by_image and high > self.max_flips:
             lines.append(
                 f"These images hold the bound; of others up to {high:.2%} may change: more images "
                 "make it surer."
@@ -104,7 +107,7 @@ def export_smallest(
         max_flips: The largest part of these images, above 0 and at most 1, to which the file may
             give another class, labels or grade, or a number that differs by a hundredth of its
             scale; of pixels, where every pixel has a class. On others the part may be another: what
-            is returned prints how large, where the 95 % interval reaches above the bound.
+            is returned prints how large, where the 95 % interval of images reaches above the bound.
         print_fn: Prints a line for each quantization, before it is written: all take minutes.
         **options: Further ones of `keras_vit.export`, but for `quantize`.
 

@@ -60,7 +60,7 @@ class GrowingMap:
             self._parts.append(self._decide(_between(rows, places)))
         self._done = until
         if until < len(self._rows):  # the last of these rows is between this call and the next
-            first = int(self._rows[until])
+            first = min(int(self._rows[until]), last + 1)  # some rows may be skipped
             self._waiting, self._begin = rows[first - self._begin :], first
 
     def finished(self) -> np.ndarray:

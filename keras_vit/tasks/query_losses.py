@@ -25,7 +25,8 @@ class QueryLoss(PixelCrossentropy):
     random points that all share. The loss is 5 times the cross-entropy and 5 times the Dice loss of
     the matched masks, over points of which three quarters are the most uncertain of three times as
     many, and twice the cross-entropy of the classes of all queries, with a weight of 0.1 where a
-    query is not matched. The numbers are those of transformers' `EomtLoss`.
+    query is not matched. The numbers are those of transformers' `EomtLoss`, in which pixels of 255
+    are outside of each mask, and an image without any class does not have objects.
 
     A model with an EoMT head that is compiled with it takes the sum over its predictions as the
     loss of a training step. Of maps of logits, as in validation, it is `PixelCrossentropy`.

@@ -14,9 +14,11 @@ from keras_vit.curation import MaskErrors, find_mask_errors
 from keras_vit.data.preprocessing import evaluation_mask
 from keras_vit.evaluation.answer_row import name_of
 from keras_vit.evaluation.shown_images import images_at
+from keras_vit.evaluation.unseen_images import seen_images_of
 from keras_vit.exporting import load_classifier
 from keras_vit.models import ImageModel
 from keras_vit.tasks.pixel_losses import IGNORED
+from keras_vit_cli.embed_command import print_made_with
 from keras_vit_cli.options.photo_options import AuditOptions
 from keras_vit_cli.page_parts import jpeg_uri
 from keras_vit_cli.printing import print_text
@@ -64,6 +66,8 @@ def audit_masks(options: AuditOptions) -> int:
             f"{printable(options.photos)} has {', '.join(splits)}: audit one of these "
             "folders, with its folder of masks."
         )
+    if seen := seen_images_of(model, options.model):
+        print_made_with(model.name, seen.used_among(parts[0].digests()))
     errors = find_mask_errors(model, parts[0], seed=options.seed)
     with output.opened(overwrite=options.overwrite) as workspace:
         suspects = [int(i) for i in errors.order if errors.disagreement[i] > 0]

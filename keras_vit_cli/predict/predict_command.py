@@ -69,13 +69,15 @@ def predict(options: PredictOptions) -> int:
 
     end = None if done is None else done.end
     count, unread, infinite, failed = 0, 0, 0, ""
+    # An answer to every pixel takes up to gigabytes: it is written before the next one is there.
+    size = 1 if any(task.per_pixel for task in tasks.values()) else options.batch_size
     # Files that are counted only as they are found do not have a total.
     total = len(options.files) if all(map(is_one_file, options.files)) else None
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     began, on_terminal = time.monotonic(), out is None and sys.stdout.isatty()  # with the answers
     with _writer(options, schema, end) as write, progress_bar(*columns, off=on_terminal) as bar:
         task = bar.add_task("images", total=total)
-        while batch := list(islice(answers, options.batch_size)):
+        while batch := list(islice(answers, size)):
             if options.maps is not None:  # first: what has a row is not predicted again
                 write_maps(options.maps, tasks, batch, options.resume)
             write([schema.row(name(file), answer) for file, answer in batch])

@@ -44,7 +44,7 @@ MEANINGS = {
     "aligned_delta1": "delta1 after a factor and a shift of each image's inverse depths",
     "aligned_abs_rel": "abs_rel after a factor and a shift of each image's inverse depths",
     "mae": "mean absolute error, in the unit of the number",
-    "rmse": "root of the mean squared error",
+    "rmse": "root of the mean squared error; of depth that of each image, the mean over images",
     "r2": "the share of the variance that is explained",
     "spearman": "the correlation of the ranks",
     "grade_mae": "by how many grades an answer is off, on average",

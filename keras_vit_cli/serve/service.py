@@ -194,22 +194,25 @@ class Service:
         """Return an answer or the reason why there is none for each image, and the row of each.
 
         A request of many images is one in the queue: its images enter batches a few at a time, so
-        that those of others come between.
+        that those of others come between. Answers to every pixel, of which one may take hundreds of
+        megabytes, become maps one by one, and are empty here.
         """
         request.state.images, request.state.version = len(uploads), version
+        per_pixel, schema = model.task.per_pixel, Schema(model.task, self.limits.top, model.novelty)
         answers: list[np.ndarray | str] = []
+        rows: list[Row] = []
         with self.places.taken():
-            for first in range(0, len(uploads), self.limits.batch_size):
-                part = uploads[first : first + self.limits.batch_size]
+            size = 1 if per_pixel else self.limits.batch_size
+            for first in range(0, len(uploads), size):
+                part = uploads[first : first + size]
                 work = asyncio.gather(*(self._answer_one(model, upload) for upload in part))
-                answers += await _unless_gone(request, work)
-        schema, rows = Schema(model.task, self.limits.top, model.novelty), []
-        for upload, answer in zip(uploads, answers, strict=True):
-            row = schema.row(upload.name, answer)
-            if model.task.per_pixel and row["error"] is None:
-                maps = await self._in_json_thread(maps_of, model.task, answer, upload.contents)
-                row = {**row, "maps": maps}
-            rows.append({**row, **self._warning(upload.contents)})
+                for upload, answer in zip(part, await _unless_gone(request, work), strict=True):
+                    row = schema.row(upload.name, answer)
+                    if per_pixel and row["error"] is None:
+                        maps = self._in_json_thread(maps_of, model.task, answer, upload.contents)
+                        row, answer = {**row, "maps": await maps}, np.zeros(0)
+                    rows.append({**row, **self._warning(upload.contents)})
+                    answers.append(answer)
         self.metrics.answers(rows)
         return answers, rows
 

@@ -132,7 +132,12 @@ def test_from_masks_to_maps(head: str, command: Command) -> None:
     with Image.open(f"own/{splits.files[0]}") as answer:
         assert (answer.size, answer.mode) == ((48, 40), "P")
     out = "evaluate run --data photos --labels masks --split all --windows --out scores"
-    assert "mean_iou" in command(out)
+    printed = command(out)
+    assert "mean_iou" in printed
+    for text in (printed, Path("scores/report.md").read_text()):
+        assert "; seen by --windows own" in text
+    told = command("audit photos --masks masks --model run --out audit")
+    assert "was made with 12 images of these" in told
     command("inspect run photos/a/0.png --out inspection")
     assert "Answers to every pixel" in Path("inspection/index.html").read_text()
     assert "is not an empty folder" in command("predict run photos --maps maps", status=2)

@@ -40,7 +40,7 @@ from keras_vit.exporting.exported import read_contract
 from keras_vit.exporting.proof import Proof
 from keras_vit.exporting.smallest import Smallest, Trial, export_smallest
 from keras_vit.models.answers import answers_of
-from keras_vit.tasks import Classification, Regression
+from keras_vit.tasks import Classification, Regression, Segmentation
 from keras_vit.weights import CheckpointError
 from tests import bank
 from tests.backend import refused
@@ -421,6 +421,27 @@ def test_whose_answers_change(digits: Any) -> None:
     assert found.changed[0].startswith(f"image {first}: {before[first]} ")
     assert found.changed[0].endswith(f"it is {labels[first]}")
     assert f"and {flipped.sum() - 20:,} more" in str(found)
+
+
+def test_pixels_with_other_answers_are_parts_of_images() -> None:
+    task, random = Segmentation(("sky", "tree")), np.random.default_rng(0)
+    model = bank.fresh(task=task)
+    model.eval_transform = EvalTransform("stretch")
+    images = bank.pixels(3, *model.image_size, 3)
+    split = data.ArraySplit("all", task, images, random.integers(0, 2, (3, *model.image_size)))
+    answers = task.answers(bank.outputs(model, images))
+    other = answers.copy()
+    other[1, :4, :8], other[2, :2, :8] = 1 - other[1, :4, :8], 1 - other[2, :2, :8]
+    sizes = {"image_size": model.image_size, "channels": 3, "evaluation": {"mode": "stretch"}}
+    file = ExportedModel(Path(__file__), contract(task, **sizes), lambda x: [other[: len(x)]])
+    found, area = compare(model, file, split), 32 * 32
+    assert found.flips == pytest.approx((32 + 16) / (3 * area))
+    assert found.changed == ("image 1: 3.12% of its pixels", "image 2: 1.56% of its pixels")
+    trial = Trial("int8", found)
+    printed = str(Smallest((trial,), trial, 0.02))
+    assert "of whose pixels at most 2 %" in printed
+    assert "interval" not in printed
+    assert "others" not in printed
 
 
 @pytest.mark.thorough

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import sys
 import warnings
+import zlib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from keras_vit import data, tasks
 from keras_vit.data.augment.augmentation import Augmentation
 from keras_vit.data.decode import pillow
 from keras_vit.data.image_readers import READERS
+from keras_vit.data.sources.mask_folder import read_mask
 from keras_vit.data.sources.polygons import polygon_pixels
 from keras_vit.evaluation.unseen_images import check_same_task, unseen_images
 from keras_vit.layers import MapResize
@@ -35,6 +38,7 @@ from keras_vit.tasks.query_segments import panoptic_segments
 from tests import bank
 from tests.backend import refused, rows, warned
 from tests.data.image_fixtures import encode, write
+from tests.data.test_decoder import chunk
 
 TASK = tasks.Segmentation(("sky", "tree", "road"))
 load = partial(data.load, reader="grain")
@@ -395,6 +399,18 @@ def test_numbers_that_mean_something_else_are_told(kind: str, tmp_path: Path) ->
     told = refused if "nothing" in match else warned
     with warnings.catch_warnings(action="error", category=UserWarning):
         _ = told(match, call) if match else call()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_gray_masks_have_their_numbers_at_any_bit_depth(bits: int, tmp_path: Path) -> None:
+    mask, file = (np.arange(35, dtype=np.uint8) % 2**bits).reshape(7, 5), tmp_path / "a.png"
+    each = np.unpackbits(mask[..., None], axis=2)[..., -bits:]  # the bits of each number
+    packed = np.packbits(each.reshape(7, -1), axis=1)
+    lines = b"".join(b"\0" + row.tobytes() for row in packed)
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 5, 7, bits, 0, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + header + body)
+    np.testing.assert_array_equal(read_mask(file, None)[0], mask)
 
 
 def test_colors_and_names_that_mean_something_else_are_told(tmp_path: Path) -> None:

@@ -201,7 +201,8 @@ def read_mask(file: Path, max_pixels: int | None) -> tuple[np.ndarray, Sequence[
                 raise BadImageError(
                     f"colors or transparency (mode {image.mode} of Pillow) in place of numbers"
                 )
-            return np.asarray(image).astype(np.int32), image.getpalette() or ()
+            worth = {b"\2\0": 85, b"\4\0": 17}.get(contents[24:26], 1)  # gray of 2, 4 bits: to 255
+            return np.asarray(image).astype(np.int32) // worth, image.getpalette() or ()
     except BadImageError:
         raise
     except Exception as error:  # each decoder raises what it stumbles over

@@ -99,6 +99,8 @@ def huggingface_configs(model: VisionTransformer) -> Files:
         "image_std": std,
         MARK: {"version": __version__},
     }
+    if layout in ("huggingface_depth_anything", "huggingface_dpt"):  # it makes depth of answers
+        processor["image_processor_type"] = "DPTImageProcessor"
     return {"config.json": config, "preprocessor_config.json": processor}
 
 

@@ -52,6 +52,22 @@ TIMM_ANSWERS = {
 }
 
 
+_PIPELINES = {
+    "segmentation": "image-segmentation",
+    "depth": "depth-estimation",
+    "relative_depth": "depth-estimation",
+}
+# A pipeline would ask for the classes of stuff and things, which a task does not have.
+_OF_QUERIES = """\
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForUniversalSegmentation
+
+model = AutoModelForUniversalSegmentation.from_pretrained("path/to/this/folder")
+processor = AutoImageProcessor.from_pretrained("path/to/this/folder")
+outputs = model(**processor(Image.open("photo.jpg").convert("RGB"), return_tensors="pt"))
+print(outputs.class_queries_logits.shape, outputs.masks_queries_logits.shape)"""
+
+
 def check_folder(folder: Path, layout: str, overwrite: bool) -> None:
     """Refuses to replace a file of a folder that `save_weights` did not write.
 
@@ -128,6 +144,14 @@ def _card(model: VisionTransformer, layout: str) -> str:
     """Return the model card, without anything that a user named: it needs no escapes."""
     height, width = stated_image_size(model) or (0, 0)
     problem = model.task.problem_type if model.task is not None else None
+    tag = _PIPELINES.get(model.task.kind if model.task is not None else "", "image-classification")
+    usage = Template(USAGE[layout]).safe_substitute(answers=TIMM_ANSWERS[problem])
+    if layout == "huggingface" and tag == "image-segmentation":
+        usage = _OF_QUERIES
+    elif layout == "huggingface" and tag == "depth-estimation":
+        usage = usage.replace("image-classification", tag).replace("classify", "estimate")
+    elif problem == "regression":  # of which the pipeline would take a sigmoid
+        usage = usage.replace('"photo.jpg"))', '"photo.jpg", function_to_apply="none"))')
     template = files("keras_vit.weights.folders").joinpath("card.md").read_text("utf-8")
     return Template(template).substitute(
         library=LIBRARIES[layout],
@@ -135,12 +159,15 @@ def _card(model: VisionTransformer, layout: str) -> str:
         parameters=f"{model.count_params():,}",
         height=height,
         width=width,
-        usage=Template(USAGE[layout]).safe_substitute(answers=TIMM_ANSWERS[problem]),
+        tag=tag,
+        usage=usage,
         version=__version__,
     )
 
 
 def _counted_outputs(model: VisionTransformer) -> str:
+    if model.task is not None and model.task.per_pixel:
+        return f"{model.task.kind} of every pixel"
     if model.task is None or not model.task.problem_type:
         return f"{model.num_classes} classes"
     return f"{model.task.kind} of {model.task.size}"

@@ -406,10 +406,15 @@ def test_every_pixel_is_a_file(tmp_path: Path, start_server: Start) -> None:
     task = Segmentation(("sky", "tree"), colors=((0, 0, 255), (0, 128, 0)))
     server = start_server(save(vit(task=task), tmp_path / "photos.keras"), *LIMITS)
     status, answer, _ = request(server.port, "/predict", jpeg(1, (60, 50)))
+    body, headers = form(FILES)
+    rows = request(server.port, "/predict", body, **headers)[1]["rows"]
     page = request(server.port, "/")[1]["text"]
     refused = post(server.port, INFER, tensor("contents", "BYTES", [1], [FILE]))
     assert server.stop() == 0
     assert status == 200
+    assert [(row["file"], "maps" in row) for row in rows] == [
+        ("a.jpg", True), ("broken.jpg", False), ("b.jpg", True)
+    ]  # fmt: skip
     assert "&quot;tree&quot;: &quot;#008000&quot;" in page
     assert (refused[0], "ask POST /predict" in refused[1]["error"]) == (404, True)
     ((kind, url),) = answer["maps"].items()
