@@ -33,7 +33,12 @@ from keras_vit_cli.inspect.inspect_files import inspect_files
 from keras_vit_cli.label.label_command import label
 from keras_vit_cli.library_words import in_options
 from keras_vit_cli.model_commands import average, combine, plan
-from keras_vit_cli.model_files import name_of_model, scored_images, with_decoder
+from keras_vit_cli.model_files import (
+    name_of_model,
+    scored_images,
+    warn_of_other_images,
+    with_decoder,
+)
 from keras_vit_cli.options import COMMANDS
 from keras_vit_cli.options.augment import AugmentOptions
 from keras_vit_cli.options.inspect import InspectOptions
@@ -124,7 +129,7 @@ def _export(options: ExportOptions) -> None:
     format = format_of_path(options.out, options.format)
     is_auto = options.quantize == "auto"
     # Names missing packages before any work.
-    row = check_format(format, "int8" if is_auto else options.quantize)
+    row = check_format(format, "int8" if is_auto else options.quantize).at(options.out)
     if options.data is not None or is_auto:
         row.require_system(options.out)
     check_target(options.out, row, options.overwrite)
@@ -132,6 +137,8 @@ def _export(options: ExportOptions) -> None:
         check_place(options.out)
     is_several, out = is_combined(options.model), options.out
     model: Any = load_combined(options.model) if is_several else load(options.model)
+    if model.is_calibrated:
+        warn_of_other_images(model, options.decoder, "one" if options.debug else None)
     model = with_decoder(model, options.decoder)
     if options.debug and not is_several and model.eval_transform.views not in (None, "one"):
         model.eval_transform = replace(model.eval_transform, views="one")  # as most runs are not

@@ -33,7 +33,7 @@ def open_classifier(
     """
     model = load_classifier(path, several=several)
     if model.is_calibrated and (decoder, views) != (None, None):
-        _warn_of_other_images(model, decoder, views)
+        warn_of_other_images(model, decoder, views)
     model = with_decoder(model, decoder)
     if views is None or (isinstance(model, ExportedModel) and views == "one"):
         return model
@@ -80,7 +80,7 @@ def keep_decoder(model: ImageModel, split: Split) -> None:
         model.eval_transform = replace(model.eval_transform, decoder="pillow")
 
 
-def _warn_of_other_images(
+def warn_of_other_images(
     model: ImageModel | ExportedModel, decoder: str | None, views: str | None
 ) -> None:
     asked = {"decoder": decoder, "views": views}

@@ -147,7 +147,8 @@ def check_agreement(
 
 def _moved(difference: np.ndarray, truth: np.ndarray) -> float:
     """Return how far answers are from the true ones on average, as a part of their scale."""
-    rows, truth = (array.reshape(len(array), -1) for array in (difference, truth))
+    # A row is an image, or one of its pixels.
+    rows, truth = (array.reshape(-1, array.shape[-1]) for array in (difference, truth))
     # The probability that moved to other classes: of a thousand, each moves little.
     of_one = np.allclose(truth.sum(1), 1, atol=1e-3)
     return float((rows.sum(1) / 2 if of_one else rows.max(1)).mean())

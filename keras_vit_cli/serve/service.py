@@ -276,9 +276,10 @@ class Service:
         if class_name is not None and method == "rollout":
             raise RefusedError(400, "Rollout is the same for every class: leave class= out.")
         if method == "attribution" and class_name is None:
-            if model.task.are_numbers:
+            is_one = len(model.class_names) == 1
+            if model.task.are_numbers or (is_one and model.task.per_pixel):
                 class_name = model.class_names[0]  # none of several numbers is the predicted one
-            elif len(model.class_names) == 1:
+            elif is_one:
                 reason = "This model has one class: name it with class= in the query."
                 raise RefusedError(400, reason)
         return lambda pixels: explain(pixels, method, class_name)

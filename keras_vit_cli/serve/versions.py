@@ -51,7 +51,7 @@ def _run_files(folder: Path) -> list[Path]:
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int, int], ...]:
     if path.is_dir():  # of a run, the file that is loaded and its sum: plots may join it later
-        weights = _run_files(path)[:1]
+        weights = _run_files(path)[:1] if (path / MANIFEST).exists() else []
         every = [path / MANIFEST] if weights else sorted(p for p in path.rglob("*") if p.is_file())
         files = weights + every
     else:

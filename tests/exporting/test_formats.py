@@ -335,6 +335,9 @@ def test_what_differs_is_refused() -> None:
     ):
         with pytest.raises(RuntimeError, match=words) if words else nullcontext():
             check_agreement(one.outputs[0], run, images, expected, one)
+    maps = np.full((8, 20, 20, 4), 0.25, "float32")
+    maps[:, 0, 0] = 0, 0, 0, 1  # one pixel of each image answers something else
+    check_agreement("probabilities", parts(maps), images, np.full_like(maps, 0.25), quantized)
     novelty = np.array([0.1, 0.9, 2, 3, 4, 50, 60, 70])
     for factor, one, words in (
         (1.001, of, None),

@@ -40,6 +40,7 @@ from keras_vit_cli.report.page_card import card_of_run
 from tests import bank
 from tests.backend import refused
 from tests.browser import assert_fits_and_can_be_read, downloaded, opened
+from tests.conftest import Command
 from tests.data.image_fixtures import IMAGE, encode, orientation, png_of_twelve_bits, write
 from tests.exporting.artifacts import IMAGES, Artifacts
 from tests.exporting.test_one_preparation import sensitive_model
@@ -82,13 +83,15 @@ def test_a_page_holds_its_model(artifacts: Artifacts, tmp_path: Path) -> None:
     assert {*QUANTIZATIONS, "float32", *TASKS} <= {*texts}
 
 
-def test_a_page_in_a_folder(artifacts: Artifacts, tmp_path: Path) -> None:
+def test_a_page_in_a_folder(artifacts: Artifacts, command: Command, tmp_path: Path) -> None:
     model = artifacts.model("hostile", lambda: vit(task=tasks.Classification(HOSTILE)))
     folder, mine = tmp_path / "flowers", write(tmp_path / "mine", {"index.html": b"mine"})
     with pytest.raises(FileExistsError, match="files that are not of an earlier page"):
         keras_vit.export(model, mine, "html", overwrite=True)
     write(keras_vit.export(model, folder, "html"), {"notes.txt": b"mine"})
-    keras_vit.export(model, folder, "html", class_names="abc", overwrite=True)
+    model.save(tmp_path / "m.keras")
+    words = ("--format", "html", "--out", folder, "--overwrite")
+    assert "python -m http.server" in command("export", tmp_path / "m.keras", *words)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert re.search(b"default-src 'none'; [^>]*connect-src 'self'; ", files["index.html"])
     assert json.loads(files["manifest.webmanifest"])["name"] == "flowers"
