@@ -92,6 +92,19 @@ def test_images_of_any_size_channels_first_and_another_patch_size(file: Path) ->
     assert "8 x 8 -> 16 x 16 pixels, pseudo-inverse" in str(model.load_report)
 
 
+def test_images_of_any_size_keep_the_positions_whatever_a_folder_crops_to(tmp_path: Path) -> None:
+    save_weights(small(), folder := tmp_path / "vit", layout="huggingface")
+    stripped(folder / "model.safetensors")
+    processor = {"crop_size": 16, "size": {"shortest_edge": 20}, "resample": 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    assert load(folder).image_size == (16, 16)
+    sizes = {k: v for k, v in SIZES.items() if k != "input_shape"}
+    assert arguments_for(folder, **sizes, input_shape=(None, None, 3))["position_grid"] == (4, 4)
+    assert "position_grid" not in arguments_for(folder, **sizes)
+    any_size = load(folder, input_shape=(None, None, 3))
+    assert (any_size.position_grid, any_size.load_report.resized) == ((4, 4), ())
+
+
 @pytest.mark.parametrize("channels", [1, 2, 4, 13])
 def test_other_channels(channels: int, file: Path) -> None:
     model = load(file, input_shape=(32, 32, channels))
