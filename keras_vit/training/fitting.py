@@ -140,6 +140,8 @@ def fit(
     network, labels = getattr(model, "student", model), splits.train.labels()
     _evaluate_as_trained(network, augment, splits.task)
     prepare_network(network, recipe, splits)
+    if (seen := getattr(getattr(model, "teacher", None), "seen_images", None)) is not None:
+        network.seen_images = seen | network.seen_images  # through its answers
     compile_model(model, recipe, updates, targets=labels)
     # A `Distillation` takes images at the teacher's size where that is the larger one.
     image_size = recipe.image_size if None in model.input_shape[1:] else size_and_channels(model)[0]

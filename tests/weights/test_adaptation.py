@@ -1,6 +1,7 @@
 """Weights in models of other sizes, what the report records, and the rules of resampling."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from keras_vit.tasks import Classification
 from keras_vit.weights import arguments_for, load, load_weights, save_weights
 from keras_vit.weights.resampling import RULES, resample_grid, resample_patches
 from keras_vit.weights.variables import canonical_values
+from tests.backend import warned
 from tests.bank import SIZES, fill, fresh, outputs, pixels, small
 from tests.weights.models import assert_same_weights, refused, saved, stripped
 
@@ -113,6 +115,13 @@ def test_other_channels(channels: int, file: Path) -> None:
     gray = np.repeat(pixels(2, 32, 32, 1), channels, axis=-1)
     expected = outputs(small(), np.repeat(gray[..., :1], 3, axis=-1))
     np.testing.assert_allclose(outputs(model, gray), expected, atol=1e-5)
+
+
+def test_a_standardized_stem_of_other_channels_is_told(tmp_path: Path) -> None:
+    file = saved(tmp_path, resnet=(1,), resnet_width=32, patch_size=2)
+    with warnings.catch_warnings(action="error"):
+        load(file, input_shape=(32, 32, 6))  # one factor for all filters, which the norm takes away
+    warned("features are not those of the file", load, file, input_shape=(32, 32, 1))
 
 
 def test_older_names_and_a_trainings_state(file: Path) -> None:
